@@ -1,8 +1,8 @@
-//! Capturing what passes the link.
+//! Capture of the frames of a link.
 //!
-//! A worker that captures runs on a link of another type ([`Captured`](crate::link::captured::Captured)), which copies
-//! frames onto a [`Tape`]: a bounded queue, where a frame that finds no room is counted and forgotten. A thread takes them
-//! from there into the file ([`writer`]). No worker ever waits for it.
+//! A worker that captures runs on a link of another type, [`CapturingLink`](crate::link::capturing::CapturingLink), which
+//! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room are counted and not captured. A thread
+//! writes them to the file ([`writer`]). No worker ever waits for it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,21 +26,21 @@ use writer::Writer;
 const MOST_FRAMES: usize = 4096;
 const MOST_BYTES: usize = 16 << 20;
 
-/// Captures that are over though their writers are not, at most: each has frames of its own that wait.
+/// The number of stopped captures whose writers may still run: each of them holds frames in memory.
 const MOST_CLOSING: usize = 3;
 
-/// Where the process's captures begin and end: one at a time.
+/// Starts and stops the captures of the process, one at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Deck(Mutex<Inner>);
+pub(crate) struct CaptureControl(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The latest that was to begin, whatever came of it: another worker's order does not begin it once more.
+    /// The number of the latest capture that was requested, even if it failed: another worker must not start it again.
     latest: Option<u64>,
     running: Option<Running>,
-    /// Captures whose files are slow: they are over, and are still being written.
+    /// Stopped captures whose files are still being written.
     closing: Vec<Running>,
-    /// What earlier captures came to.
+    /// Frames and drops of earlier captures.
     frames: u64,
     dropped: u64,
 }
@@ -48,19 +48,19 @@ struct Inner {
 #[derive(Debug)]
 struct Running {
     number: u64,
-    tape: Arc<Tape>,
+    capture_queue: Arc<CaptureQueue>,
     writer: JoinHandle<()>,
 }
 
-/// Frames on their way to the file.
+/// Frames that wait to be written to the file.
 #[derive(Debug)]
-pub(crate) struct Tape {
+pub(crate) struct CaptureQueue {
     records: ArrayQueue<Record>,
     /// Bytes of them.
     bytes: AtomicUsize,
     /// Bytes that are kept of a frame.
     snap: usize,
-    /// It takes no more.
+    /// No further records are accepted.
     closed: AtomicBool,
     /// In the file.
     frames: AtomicU64,
@@ -68,7 +68,7 @@ pub(crate) struct Tape {
     writer: OnceLock<Thread>,
 }
 
-/// What was kept of a frame.
+/// The captured bytes of a frame.
 #[derive(Debug)]
 pub(crate) struct Record {
     at: SystemTime,
@@ -77,113 +77,124 @@ pub(crate) struct Record {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Deck {
-    /// Begins or ends a capture; each worker passes each order on to here, and the first one counts. The tape for what this
-    /// worker sees from here on.
-    pub(crate) fn obey(&self, order: Order, voice: &OwnedFd) -> Option<Arc<Tape>> {
+impl CaptureControl {
+    /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
+    /// frames that this worker has from now on.
+    pub(crate) fn apply(&self, order: Order, report_fd: &OwnedFd) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
             Order::Start(start) => {
                 if inner.latest.is_none_or(|latest| latest < start.number) {
                     inner.latest = Some(start.number);
-                    inner.let_go();
+                    inner.stop();
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
-                        _ => Running::start(start, voice),
+                        _ => Running::start(start, report_fd),
                     };
                     match started {
                         Ok(running) => inner.running = Some(running),
                         Err(error) => {
                             warn!("cannot capture: {error}");
                             let why = format!("cannot begin: {error}");
-                            writer::tell(voice, &Report::Captured(Captured::failed(number, why)));
+                            writer::send_report(report_fd, &Report::Captured(Captured::failed(number, why)));
                         }
                     }
-                    return inner.tape(number);
+                    return inner.capture_queue(number);
                 }
-                inner.tape(start.number)
+                inner.capture_queue(start.number)
             }
             Order::Stop(number) => {
-                if let Some(tape) = inner.tape(number) {
-                    tape.close();
+                if let Some(capture_queue) = inner.capture_queue(number) {
+                    capture_queue.close();
                 }
                 None
             }
         }
     }
 
-    /// Ends what runs, and waits until its file is whole.
+    /// Stops the running capture, and waits until its file is complete.
     pub(crate) fn finish(&self) {
         self.lock().end();
     }
 
-    /// What captures came to since the engine's start.
+    /// Returns the frames and drops of all captures since the engine's start.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let inner = self.lock();
         let (mut frames, mut dropped) = (inner.frames, inner.dropped);
-        for Running { tape, .. } in inner.running.iter().chain(&inner.closing) {
-            let [of_file, of_none] = tape.counts();
+        for Running { capture_queue, .. } in inner.running.iter().chain(&inner.closing) {
+            let [of_file, of_none] = capture_queue.counts();
             frames += of_file;
             dropped += of_none;
         }
         [("capture_frames", frames), ("capture_dropped", dropped)]
     }
 
-    /// Nobody who holds it waits for anything but a thread's start or, when no worker runs, its end.
+    /// Locks the state. A holder waits for nothing but the start of a thread or, when no worker runs, its end.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    fn tape(&self, number: u64) -> Option<Arc<Tape>> {
+    fn capture_queue(&self, number: u64) -> Option<Arc<CaptureQueue>> {
         let running = self.running.as_ref().filter(|running| running.number == number);
-        running.map(|running| Arc::clone(&running.tape))
+        running.map(|running| Arc::clone(&running.capture_queue))
     }
 
-    /// Ends what runs, and does not wait for its file: whoever moves packets is here, and a file system may hang.
-    fn let_go(&mut self) {
+    /// Stops the running capture without waiting for its file: this is called by a worker, and a file system may hang.
+    fn stop(&mut self) {
         if let Some(running) = self.running.take() {
-            running.tape.close();
+            running.capture_queue.close();
             self.closing.push(running);
         }
         let written = |running: &mut Running| running.writer.is_finished();
         let written: Vec<Running> = self.closing.extract_if(.., written).collect();
-        written.into_iter().for_each(|running| self.bury(running));
+        written.into_iter().for_each(|running| self.join_writer(running));
     }
 
     fn end(&mut self) {
-        self.let_go();
+        self.stop();
         let closing = std::mem::take(&mut self.closing);
-        closing.into_iter().for_each(|running| self.bury(running));
+        closing.into_iter().for_each(|running| self.join_writer(running));
     }
 
     /// Waits for the writer.
-    fn bury(&mut self, Running { tape, writer, .. }: Running) {
-        // A panic has been told of.
+    fn join_writer(
+        &mut self,
+        Running {
+            capture_queue,
+            writer,
+            ..
+        }: Running,
+    ) {
+        // The panic handler has logged a panic already.
         let _ = writer.join();
-        let [frames, dropped] = tape.counts();
+        let [frames, dropped] = capture_queue.counts();
         self.frames += frames;
         self.dropped += dropped;
     }
 }
 
 impl Running {
-    fn start(start: Start, voice: &OwnedFd) -> io::Result<Self> {
-        let tape = Arc::new(Tape::new(start.snap as usize));
+    fn start(start: Start, report_fd: &OwnedFd) -> io::Result<Self> {
+        let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;
         let file = start.file.as_fd().try_clone_to_owned()?.into();
-        let writer = Writer::new(start, file, Arc::clone(&tape), voice.try_clone()?);
+        let writer = Writer::new(start, file, Arc::clone(&capture_queue), report_fd.try_clone()?);
         let writer = thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run())?;
-        let _ = tape.writer.set(writer.thread().clone());
-        Ok(Self { number, tape, writer })
+        let _ = capture_queue.writer.set(writer.thread().clone());
+        Ok(Self {
+            number,
+            capture_queue,
+            writer,
+        })
     }
 }
 
-impl Tape {
+impl CaptureQueue {
     pub(crate) fn new(snap: usize) -> Self {
         Self {
             records: ArrayQueue::new(MOST_FRAMES),
@@ -226,8 +237,8 @@ impl Tape {
             self.bytes.fetch_sub(len, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        // The writer looks by itself now and then. Once half of the room is taken, it had better look now; to say so waits for
-        // nobody, and is a system call where the writer sleeps.
+        // The writer polls the queue. It is woken once the queue is half full, so that it does not overflow before the next
+        // poll; waking it does not block, and is a system call only if the writer sleeps.
         let half_full = before < MOST_BYTES / 2 && before + len >= MOST_BYTES / 2;
         if (half_full || self.records.len() == MOST_FRAMES / 2)
             && let Some(writer) = self.writer.get()

@@ -1,4 +1,4 @@
-//! How many CPUs this process may use at one time: by affinity, and by its cgroup's quota.
+//! The number of CPUs that this process may use at one time: limited by affinity and by the quota of its cgroup.
 
 use std::path::{Path, PathBuf};
 

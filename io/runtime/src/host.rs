@@ -34,7 +34,7 @@ mod udp;
 
 use event::Epoll;
 use failure::failure;
-use listen::Doors;
+use listen::PublishedSockets;
 use ping::Shared;
 use ports::{Ports, TcpShare};
 use spare::Spare;
@@ -45,7 +45,7 @@ pub struct KernelHost {
     epoll: Epoll,
     can: Can,
     outbound: Option<Outbound>,
-    doors: Doors,
+    published: PublishedSockets,
     ports: Ports,
     /// The local ports of TCP connections; none where the kernel cannot limit them.
     tcp_ports: Option<TcpShare>,
@@ -55,11 +55,11 @@ pub struct KernelHost {
     endpoints: Spare<udp::Fresh>,
     raw: [Option<Shared>; 2],
     ping_refused: bool,
-    /// Where peeks put the bytes in front of the ones that are wanted, on kernels that cannot begin at an offset.
+    /// A buffer for the bytes before those that a peek asks for, on kernels without SO_PEEK_OFF for TCP.
     aside: Vec<u8>,
 }
 
-/// What this kernel can do.
+/// The optional features of the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Can {
     /// Peek at an offset, by family.
@@ -102,17 +102,17 @@ impl Can {
             match &can {
                 Ok(true) => {}
                 Ok(false) => info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight is kept small"),
-                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, so do without: {error}"),
+                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, not using it: {error}"),
             }
             can.unwrap_or(false)
         });
         let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
         let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);
         if !udp_gso {
-            info!("no UDP_SEGMENT: datagrams leave one by one");
+            info!("no UDP_SEGMENT: sending datagrams one by one");
         }
         if !udp_gro {
-            info!("no UDP_GRO: datagrams arrive one by one");
+            info!("no UDP_GRO: receiving datagrams one by one");
         }
         Self {
             peek_off,
@@ -139,7 +139,7 @@ impl KernelHost {
             epoll,
             can,
             outbound,
-            doors: Doors::default(),
+            published: PublishedSockets::default(),
             tcp_ports: ports.for_tcp(),
             ports,
             streams: Spare::new(),
@@ -178,10 +178,10 @@ impl KernelHost {
 
     /// Sees to clients of published ports that nothing will tell of. Says how long the worker may sleep for them.
     pub(crate) fn look_again(&mut self) -> Option<Duration> {
-        self.doors.look_again(&self.epoll)
+        self.published.look_again(&self.epoll)
     }
 
-    /// Where the worker waits.
+    /// Returns the epoll instance in which the worker waits.
     #[must_use]
     pub fn epoll(&self) -> &Epoll {
         &self.epoll
@@ -192,19 +192,20 @@ impl KernelHost {
     ///
     /// # Errors
     /// Out of memory or descriptors, or a socket that is not what it should be.
-    pub fn open_door(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
-        self.doors.open(&self.epoll, published, socket, self.can.udp_gro)
+    pub fn add_published(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
+        self.published
+            .open(&self.epoll, published, socket, self.can.udp_gro)
     }
 
     /// Lets go of the socket of a published port, which no flow uses any more.
-    pub fn close_door(&mut self, door: u32) {
-        self.doors.close(&self.epoll, door);
+    pub fn remove_published(&mut self, index: u32) {
+        self.published.close(&self.epoll, index);
     }
 
     /// Which one a published port is.
     #[must_use]
-    pub fn door(&self, published: &Published) -> Option<u32> {
-        self.doors.find(published.protocol, published.host)
+    pub fn find_published(&self, published: &Published) -> Option<u32> {
+        self.published.find(published.protocol, published.host)
     }
 
     /// Takes the next packet off the raw socket of `family`: see [`Shared::take`].
@@ -325,13 +326,13 @@ impl Host for KernelHost {
                 }
             }
             Socket::Udp(endpoint) => {
-                if let Some((door, fd)) = endpoint.into_published() {
-                    self.doors.give_back(&self.epoll, door, fd);
+                if let Some((index, fd)) = endpoint.into_published() {
+                    self.published.give_back(&self.epoll, index, fd);
                 }
             }
             Socket::Ping(ping) => self.close_ping(ping),
         }
-        self.doors.rearm(&self.epoll);
+        self.published.rearm(&self.epoll);
     }
 
     fn abort(&mut self, socket: Socket) {
@@ -346,7 +347,10 @@ impl Host for KernelHost {
     }
 
     fn udp_published(&mut self, index: u32, flow: FlowId) -> Result<Socket, Failure> {
-        let endpoint = self.doors.take_udp(&self.epoll, index, flow).map_err(failure)?;
+        let endpoint = self
+            .published
+            .take_udp(&self.epoll, index, flow)
+            .map_err(failure)?;
         Ok(Socket::Udp(endpoint))
     }
 

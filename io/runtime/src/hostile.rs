@@ -1,5 +1,5 @@
-//! Guests at the other end of a socket, and whoever answers echo requests, as scripts of bytes say: for the fuzzer and for
-//! what it has gathered.
+//! Scripted hostile guests at the other end of a socket, and scripted senders of echo replies: for the fuzzer and for its
+//! corpus.
 
 use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
@@ -10,12 +10,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::host::ping::echo_reply;
 use crate::link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
-use crate::link::{Gone, Link, Receive, Rest, Until};
+use crate::link::{Disconnected, Link, Receive, Rest, Until};
 
 /// Plays a script, whose first byte says who is hostile.
 ///
 /// # Panics
-/// What was heard is not what was said.
+/// What was received is not what was said.
 pub fn play(script: &[u8]) {
     let Some((who, script)) = script.split_first() else {
         return;
@@ -32,17 +32,17 @@ pub fn play(script: &[u8]) {
 struct Play<F: Framing> {
     link: Socket<F>,
     guest: UnixStream,
-    /// What the guest has sent, by calls.
-    said: Vec<Vec<u8>>,
-    heard: Heard,
+    /// The bytes of each of the guest's calls.
+    sent: Vec<Vec<u8>>,
+    received: Received,
 }
 
-/// What the link made of it.
+/// The frames that the link has received, and its end.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct Received {
     frames: Vec<Vec<u8>>,
     malformed: u64,
-    end: Option<Gone>,
+    end: Option<Disconnected>,
 }
 
 impl<F: Framing> Play<F> {
@@ -54,22 +54,22 @@ impl<F: Framing> Play<F> {
         Self {
             link: Socket::new(Source::Connected(ours), 1500).expect("a link"),
             guest,
-            said: Vec::new(),
-            heard: Heard::default(),
+            sent: Vec::new(),
+            received: Received::default(),
         }
     }
 
-    /// The guest speaks and the link listens, by turns; then the guest leaves. All is heard that a reader would find in
+    /// The guest speaks and the link listens, by turns; then the guest leaves. All is received that a reader would find in
     /// it who has it all at once.
-    fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> Heard) {
+    fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> Received) {
         while let Some((&step, rest)) = script.split_first() {
             script = rest;
             let bytes = usize::from(step / 4);
             match step % 4 {
                 0 => {
-                    let (said, rest) = script.split_at(bytes.min(script.len()));
+                    let (sent, rest) = script.split_at(bytes.min(script.len()));
                     script = rest;
-                    self.say(said);
+                    self.send(sent);
                 }
                 // A frame behind its length, or a message, as long as two bytes say, or longer.
                 1 => {
@@ -79,7 +79,7 @@ impl<F: Framing> Play<F> {
                         .iter()
                         .fold(bytes * 64, |len, byte| len * 7 % 70_000 + usize::from(*byte));
                     let prefix = u32::try_from(len).expect("seventy thousand").to_be_bytes();
-                    self.say(&[&prefix[..F::PREFIX], &vec![step; len]].concat());
+                    self.send(&[&prefix[..F::PREFIX], &vec![step; len]].concat());
                 }
                 2 => {
                     self.listen(bytes.max(1));
@@ -93,36 +93,36 @@ impl<F: Framing> Play<F> {
         for _ in 0..3 {
             self.listen_to_the_end();
         }
-        assert_eq!(self.heard, read(&self.said));
+        assert_eq!(self.received, read(&self.sent));
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         match self.guest.write(bytes) {
-            Ok(len) => self.said.push(bytes[..len].to_vec()),
+            Ok(len) => self.sent.push(bytes[..len].to_vec()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.listen_to_the_end(),
             // Nobody listens any more.
             Err(_) => {}
         }
     }
 
-    /// Whether there may be more.
+    /// Receives up to `max` frames. Returns true if there may be more.
     fn listen(&mut self, max: usize) -> bool {
-        if self.heard.end.is_some() {
+        if self.received.end.is_some() {
             return false;
         }
         let (receiver, _) = self.link.halves();
-        let heard = &mut self.heard;
-        let before = heard.frames.len();
+        let received = &mut self.received;
+        let before = received.frames.len();
         let burst = receiver.receive(max, Until::Empty, |frames| {
-            heard.frames.extend(frames.iter().map(whole));
+            received.frames.extend(frames.iter().map(whole));
         });
-        assert_eq!(heard.frames.len() - before, burst.frames);
-        heard.malformed += burst.malformed;
+        assert_eq!(received.frames.len() - before, burst.frames);
+        received.malformed += burst.malformed;
         match burst.rest {
             Rest::Drained => false,
             Rest::More => true,
-            Rest::Gone(how) => {
-                heard.end = Some(how);
+            Rest::Disconnected(how) => {
+                received.end = Some(how);
                 false
             }
         }
@@ -146,47 +146,47 @@ fn whole(frame: &pontoon_engine::Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-fn stream(said: &[Vec<u8>]) -> Heard {
-    let said = said.concat();
-    let mut rest = &said[..];
-    let mut heard = Heard {
-        end: Some(Gone::Closed),
-        ..Heard::default()
+fn stream(sent: &[Vec<u8>]) -> Received {
+    let sent = sent.concat();
+    let mut rest = &sent[..];
+    let mut received = Received {
+        end: Some(Disconnected::Closed),
+        ..Received::default()
     };
     while let Some((prefix, behind)) = rest.split_first_chunk() {
         let len = u32::from_be_bytes(*prefix) as usize;
         match behind.split_at_checked(len) {
             _ if len > MAX_FRAME => {
-                heard.end = Some(Gone::Protocol("a frame of more than 64 KiB"));
+                received.end = Some(Disconnected::Protocol("a frame of more than 64 KiB"));
                 break;
             }
             None => break,
             Some(([], behind)) => {
-                heard.malformed += 1;
+                received.malformed += 1;
                 rest = behind;
             }
             Some((frame, behind)) => {
-                heard.frames.push(frame.to_vec());
+                received.frames.push(frame.to_vec());
                 rest = behind;
             }
         }
     }
-    heard
+    received
 }
 
-fn packets(said: &[Vec<u8>]) -> Heard {
+fn packets(sent: &[Vec<u8>]) -> Received {
     let sound = |message: &&Vec<u8>| (1..=MAX_FRAME).contains(&message.len());
     // An empty one is the end, as is the socket's.
-    let end = said.iter().position(Vec::is_empty).unwrap_or(said.len());
-    let (frames, malformed): (Vec<_>, Vec<_>) = said[..end].iter().partition(sound);
-    Heard {
+    let end = sent.iter().position(Vec::is_empty).unwrap_or(sent.len());
+    let (frames, malformed): (Vec<_>, Vec<_>) = sent[..end].iter().partition(sound);
+    Received {
         frames: frames.into_iter().cloned().collect(),
         malformed: malformed.len() as u64,
-        end: Some(Gone::Closed),
+        end: Some(Disconnected::Closed),
     }
 }
 
-/// What a raw socket gets.
+/// Parses `packet` as received on a raw ICMP socket.
 fn echo(packet: &[u8], family: Family) {
     if let Some(reply) = echo_reply(packet, family) {
         assert!(packet.get(reply.data).is_some());

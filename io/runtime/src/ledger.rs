@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Where an earlier engine has last heard the guest.
+    /// Returns the guest's Ethernet address as an earlier engine last saw it.
     pub(crate) fn guest(&self) -> Option<Mac> {
         let word = self.guest?.load(Ordering::Relaxed);
         let [_, _, mac @ ..] = word.to_be_bytes();

@@ -45,7 +45,7 @@ use link::vhost_net::{self, VhostNet};
 use link::vhost_user::VhostUser;
 use messages::Report;
 
-/// Where the host side sends from (`--outbound`).
+/// The source of the host side's packets (`--outbound`).
 #[derive(Clone, Debug)]
 pub enum Outbound {
     /// An address, for its own family.
@@ -54,11 +54,11 @@ pub enum Outbound {
     Interface(String),
 }
 
-/// Everything that the engine process is born with. Descriptors were opened by the supervisor, which keeps them too, for
-/// the engine that takes this one's place should it die.
+/// The input of an engine process. Descriptors are opened by the supervisor, which keeps copies for the next engine,
+/// should this one crash.
 #[derive(Debug)]
 pub struct Setup {
-    /// What the engine is told.
+    /// The configuration of the engine.
     pub config: Config,
     /// Addresses that the host owns now, and ranges of which it takes every address for its own.
     pub owned: Vec<IpNet>,
@@ -66,13 +66,13 @@ pub struct Setup {
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets, where the caller had the privilege.
     pub raw_icmp: [Option<OwnedFd>; 2],
-    /// How a worker waits.
+    /// The method of waiting for work.
     pub pacing: Pacing,
-    /// Where the host side sends from.
+    /// The source of the host side's packets; `None`: the kernel's choice.
     pub outbound: Option<Outbound>,
-    /// Where the workers' connections are written down, for the next engine.
+    /// A record of the workers' connections for the next engine.
     pub ledger: ledger::Shared,
-    /// Sets how much the process says of what happens.
+    /// Sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
 }
 
@@ -153,7 +153,7 @@ fn start(
         } => {
             let tap = |queue| Tap::new(queue, offload, mtu);
             let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
-            let taps = taps.map_err(|error| say("cannot take over the tap", &error))?;
+            let taps = taps.map_err(|error| context("cannot take over the tap", &error))?;
             let Some(pairs) = vhost_pairs(&taps, vhost)? else {
                 return serve(setup, taps, sandbox, disabled, supervisor);
             };
@@ -171,7 +171,7 @@ fn start(
         }
         Attachment::VhostUser { source, workers } => {
             let links = link::vhost_user::open(source, workers, mtu)
-                .map_err(|error| say("cannot take over the guest's socket", &error))?;
+                .map_err(|error| context("cannot take over the guest's socket", &error))?;
             serve(setup, links, sandbox, disabled, supervisor)
         }
     }
@@ -185,16 +185,16 @@ fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<vhos
     let pairs: io::Result<Vec<_>> = taps.iter().map(vhost_net::Pair::start).collect();
     match (pairs, vhost) {
         (Ok(pairs), _) => Ok(Some(pairs)),
-        (Err(error), Vhost::Required) => Err(say("cannot set up vhost-net", &error)),
+        (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
         (Err(error), Vhost::Wanted) => {
-            info!("cannot set up vhost-net ({error}); frames take the tap");
+            info!("cannot set up vhost-net ({error}); using the tap without it");
             Ok(None)
         }
     }
 }
 
 fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
-    Socket::new(source, mtu).map_err(|error| say("cannot take over the guest's socket", &error))
+    Socket::new(source, mtu).map_err(|error| context("cannot take over the guest's socket", &error))
 }
 
 /// Runs a worker on each of `links`.
@@ -205,13 +205,13 @@ fn serve<L: Link>(
     disabled: &Disabled,
     supervisor: OwnedFd,
 ) -> io::Result<()> {
-    let voice = supervisor.try_clone()?;
+    let report_fd = supervisor.try_clone()?;
     let limits = most(setup.config.max_flows, links.len());
     let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
         sandbox
             .limit(limits, disabled)
-            .map_err(|error| say("cannot limit the engine", &error))?;
+            .map_err(|error| context("cannot limit the engine", &error))?;
         let layers = sandbox.enter(disabled)?;
         match layers.any_refused() {
             true => warn!("the sandbox is incomplete: {}", layers.missing()),
@@ -221,17 +221,17 @@ fn serve<L: Link>(
             first.sandbox = Some(layers);
         }
     }
-    seqpacket::send(&voice, &Report::Ready.encode(), &[])
-        .map_err(|error| say("cannot tell the supervisor", &error))?;
-    drop(voice);
+    seqpacket::send(&report_fd, &Report::Ready.encode(), &[])
+        .map_err(|error| context("cannot report readiness to the supervisor", &error))?;
+    drop(report_fd);
     let end = workers::run(workers);
     debug!("the loop ended: {end:?}");
     end.map(|_| ())
-        .map_err(|error| say("the engine's loop failed", &error))
+        .map_err(|error| context("the engine's loop failed", &error))
 }
 
-/// What an engine is never to need. Of memory a worker has 36 MiB to begin with, a flow less than 1 KiB, where tables double
-/// when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
+/// Returns resource limits that an engine never reaches. A worker begins with 36 MiB of memory, a flow has less than 1
+/// KiB, and tables double when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
 fn most(max_flows: u32, workers: usize) -> Limits {
     let workers = workers as u64;
     Limits {
@@ -256,7 +256,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn say(what: &str, error: &io::Error) -> io::Error {
+fn context(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 

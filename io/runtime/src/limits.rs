@@ -1,4 +1,4 @@
-//! Says when a limit bites.
+//! Reports flows that limits have refused.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use pontoon_engine::{Config, Counters, Instant};
 pub(crate) struct Limits {
     max_flows: u32,
     max_flow_rate: Option<u32>,
-    /// Refusals that have been told of.
+    /// Refusals that have been logged.
     known: u64,
     told: Option<Instant>,
 }
 
-/// What to tell.
+/// A limit that has refused flows, to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bite {
     refused: u64,
@@ -33,7 +33,7 @@ impl Limits {
         }
     }
 
-    /// What the user should hear of, once a minute at most.
+    /// Returns a limit to be logged, at most once a minute.
     pub(crate) fn bite(&mut self, counters: &Counters, now: Instant) -> Option<Bite> {
         let refused = counters.flows_refused - self.known;
         if refused == 0 || self.told.is_some_and(|told| now.since(told) < QUIET) {

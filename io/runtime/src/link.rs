@@ -14,7 +14,7 @@ use crate::host::event::Epoll;
 use socket::Source;
 
 mod accept_backoff;
-pub(crate) mod captured;
+pub(crate) mod capturing;
 #[cfg(test)]
 mod conformance;
 mod rx_interest;
@@ -30,10 +30,10 @@ pub const BURST: usize = 16;
 /// Bounds of how many frames a burst has.
 pub const BURSTS: [u64; 5] = [1, 2, 4, 8, BURST as u64];
 
-/// How long to leave a link alone that had no room, where nothing tells when it has.
+/// The interval after which a full link is tried again, if no event reports that it has room.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// How the guest is attached: what the supervisor opened.
+/// The guest's link, as the supervisor has opened it.
 #[derive(Debug)]
 pub enum Attachment {
     /// A tap.
@@ -41,9 +41,9 @@ pub enum Attachment {
         /// Its queues, one for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD
         /// where `offload` says so, and with `IFF_MULTI_QUEUE` where there are several.
         queues: Vec<OwnedFd>,
-        /// What was negotiated on it.
+        /// The offloads that were negotiated with the kernel.
         offload: TapOffload,
-        /// Whether the kernel's vhost-net carries its frames; `None`: we do.
+        /// The use of the kernel's vhost-net for its frames; `None`: frames are read from and written to the tap.
         vhost: Option<Vhost>,
     },
     /// A SOCK_STREAM socket.
@@ -54,13 +54,13 @@ pub enum Attachment {
     VhostUser {
         /// The socket.
         source: Source,
-        /// How many workers there are: so many pairs of queues are offered.
+        /// The number of workers, and of queue pairs that are offered.
         workers: u8,
     },
 }
 
 impl Attachment {
-    /// How many workers it is for.
+    /// Returns the number of workers that the attachment needs.
     #[must_use]
     pub fn workers(&self) -> u8 {
         match self {
@@ -106,9 +106,9 @@ impl Attachment {
         })
     }
 
-    /// Whether another engine can take up what one that died has left. A connection that was accepted ends with the engine,
-    /// and the guest comes again; of a stream that was handed over, nobody knows where the next frame begins, and of a
-    /// machine's memory, where it is.
+    /// Returns true if another engine can continue on this attachment after one has crashed. An accepted connection ends
+    /// with its engine, and the guest connects again. A connected stream cannot be continued, as the position of the next
+    /// frame is unknown; nor can a connected vhost-user socket, as the memory layout of the machine is unknown.
     #[must_use]
     pub fn outlives_engine(&self) -> bool {
         !matches!(
@@ -133,11 +133,11 @@ pub enum Vhost {
 
 /// One worker's part of a link.
 pub trait Link: Send {
-    /// What takes frames from the guest.
+    /// The half that receives frames from the guest.
     type Receiver<'a>: Receive
     where
         Self: 'a;
-    /// What sends frames to the guest.
+    /// The half that sends frames to the guest.
     type Transmitter<'a>: Transmit
     where
         Self: 'a;
@@ -158,61 +158,61 @@ pub trait Link: Send {
     /// Out of memory, or of the user's watches.
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()>;
 
-    /// Whether frames wait that perhaps no event has told of: where the link is memory, looking costs nothing, and who is
-    /// awake need not be told.
+    /// Returns true if frames are pending that no event may have reported. A link in shared memory checks this without a
+    /// system call and needs no notification while its worker is awake.
     fn has_frames(&mut self) -> bool {
         false
     }
 
-    /// Sees to the link's own affairs: a guest that comes, what it negotiates. Called after `Edge::Control`.
+    /// Processes the link's control events: connections of guests and their negotiation. Called after `Edge::Control`.
     ///
     /// # Errors
     /// The guest is gone.
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         let _ = epoll;
         Ok(())
     }
 
-    /// Whether there is a guest now, which takes frames.
+    /// Returns true if a guest is attached that accepts frames.
     fn has_guest(&mut self) -> bool {
         true
     }
 
-    /// Whether a frame was refused for want of room since this was last asked, or is still on its way.
+    /// Returns true if a frame was refused for lack of room since the last call, or is still waiting to be sent.
     ///
     /// # Errors
-    /// The guest is gone, as sending found out.
-    fn take_full(&mut self) -> Result<bool, Gone>;
+    /// The guest has disconnected, as sending has shown.
+    fn take_full(&mut self) -> Result<bool, Disconnected>;
 
     /// A turn is over; with `more`, the next one follows at once and has something to do.
     fn end_turn(&mut self, more: bool) {
         let _ = more;
     }
 
-    /// The worker is about to sleep: how long it may, at most. `None`: until some event tells of what it waits for.
+    /// Prepares the link for a sleeping worker. Returns the longest time for which it may sleep; `None`: until an event.
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration>;
 
-    /// Times that the link went on by a slower way, as a faster one had failed.
+    /// The number of times that the link fell back to a slower method after a faster one had failed.
     fn withdrawals(&self) -> u64 {
         0
     }
 
-    /// Queues in shared memory that were given up, for what the guest did to them.
+    /// The number of queues in shared memory that were disabled for invalid content.
     fn queue_faults(&self) -> u64 {
         0
     }
 
-    /// The guest is gone: lets go of it. Says whether another one may come, which `Edge::Control` will tell.
-    fn part(&mut self, epoll: &Epoll) -> bool {
+    /// Detaches a guest that has disconnected. Returns true if another one can connect; `Edge::Control` reports it.
+    fn detach(&mut self, epoll: &Epoll) -> bool {
         let _ = epoll;
         false
     }
 }
 
-/// What a worker that sleeps waits for.
+/// The events for which a sleeping worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct For {
-    /// Frames. Otherwise there are some, and it is not their time yet.
+    /// Frames. If false, frames are pending, but the rate limit does not permit them yet.
     pub frames: bool,
     /// Room for frames to the guest.
     pub room: bool,
@@ -230,7 +230,7 @@ impl<R: Receive> Receive for &mut R {
     }
 }
 
-/// How far a burst goes.
+/// The condition that ends a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// Until there is nothing more.
@@ -240,32 +240,32 @@ pub enum Until {
     Question,
 }
 
-/// What a burst came to.
+/// The result of receiving a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
     /// Frames that were handed on.
     pub frames: usize,
     /// Frames that were dropped here, for offload metadata or a length that means nothing.
     pub malformed: u64,
-    /// What is left.
+    /// The state of the link after the burst.
     pub rest: Rest,
 }
 
-/// What a burst left behind.
+/// The state of a link after a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing, or nothing that was looked for: readiness will be told.
+    /// Nothing, or nothing that was looked for: an event reports the next frame.
     Drained,
-    /// Perhaps more frames: ask again.
+    /// Possibly more frames, which no event reports.
     More,
     /// The guest is gone.
-    Gone(Gone),
+    Disconnected(Disconnected),
 }
 
-/// How a guest went.
+/// The reason for which a guest was disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Gone {
-    /// The interface is gone, and its namespace with it.
+pub enum Disconnected {
+    /// The interface was deleted, or its namespace was.
     #[error("the guest's interface is gone: {0}")]
     Interface(Errno),
     /// It closed its end of the connection.
@@ -274,7 +274,7 @@ pub enum Gone {
     /// Its connection failed.
     #[error("the guest's connection failed: {0}")]
     Connection(Errno),
-    /// It said something that the protocol does not know.
-    #[error("the guest does not speak the protocol: {0}")]
+    /// It violated the link's protocol.
+    #[error("protocol error of the guest: {0}")]
     Protocol(&'static str),
 }

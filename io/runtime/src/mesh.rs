@@ -1,6 +1,5 @@
-//! What the workers of one engine share: the directory of flows, an inbox each, and a few words of state.
-//!
-//! With one worker there is none of this.
+//! State that the workers of one engine share: the directory of flows, an inbox for each, and some counts. An engine with
+//! one worker does not have it.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,9 +21,9 @@ mod tests;
 use directory::Directory;
 use inbox::Inbox;
 
-/// What all workers share.
+/// The shared state of all workers.
 #[derive(Debug)]
-struct Mesh {
+struct WorkerMesh {
     directory: Directory,
     /// By worker.
     inboxes: Vec<Inbox>,
@@ -48,26 +47,26 @@ struct Mesh {
 /// The number of counts of clients of published TCP ports.
 const SHARES: usize = 1024;
 
-/// One worker's part in it.
+/// One worker's access to the shared state.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
-    mesh: Arc<Mesh>,
+pub(crate) struct WorkerHandle {
+    mesh: Arc<WorkerMesh>,
     me: WorkerId,
 }
 
 /// Ends every worker's loop when it is dropped.
 #[derive(Debug)]
-pub(crate) struct EndsAll(Arc<Mesh>);
+pub(crate) struct EndsAll(Arc<WorkerMesh>);
 
-/// The members of a mesh of `workers`.
+/// Creates the shared state of `workers` workers, and returns a handle for each.
 ///
 /// # Errors
 /// Out of descriptors.
-pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
+pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandle>> {
     let inboxes = iter::repeat_with(Inbox::new)
         .take(workers.into())
         .collect::<io::Result<_>>()?;
-    let mesh = Arc::new(Mesh {
+    let mesh = Arc::new(WorkerMesh {
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
@@ -78,32 +77,33 @@ pub(crate) fn members(workers: u8, guest_mac: Mac) -> io::Result<Vec<Member>> {
         guest_mac: AtomicU64::new(to_word(guest_mac)),
         ended: AtomicBool::new(false),
     });
-    let member = |me| Member {
+    let handle = |me| WorkerHandle {
         mesh: Arc::clone(&mesh),
         me: WorkerId(me),
     };
-    Ok((0..workers).map(member).collect())
+    Ok((0..workers).map(handle).collect())
 }
 
-impl Member {
-    /// Readable when something was put into this worker's inbox; to be registered edge triggered.
+impl WorkerHandle {
+    /// Returns a descriptor that becomes readable when something is put into this worker's inbox; to be registered edge
+    /// triggered.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.inbox().bell()
     }
 
-    /// Hands up to a burst of what is in the inbox to `sink`, unless there is none. Says how many there were, and whether
-    /// there may be more: otherwise the bell will ring.
+    /// Passes up to a burst of frames from the inbox to `sink`, unless it is empty. Returns their number, and true if there
+    /// may be more; otherwise the descriptor becomes readable for the next one.
     pub(crate) fn receive(&self, sink: impl FnOnce(&[Handed<'_>])) -> (usize, bool) {
         self.inbox().receive(sink)
     }
 
-    /// The supervisor's updates that were passed on.
+    /// Takes the supervisor's updates that another worker has forwarded.
     pub(crate) fn updates(&self) -> Vec<Update> {
         self.inbox().updates()
     }
 
-    /// Passes the supervisor's word on to the others.
-    pub(crate) fn pass_on(&self, update: &Update) {
+    /// Forwards an update of the supervisor's to the other workers.
+    pub(crate) fn forward(&self, update: &Update) {
         for inbox in self.others() {
             inbox.put_update(update.clone());
         }
@@ -114,7 +114,7 @@ impl Member {
         from_word(self.mesh.guest_mac.load(Ordering::Relaxed))
     }
 
-    /// Whether another worker's loop has ended.
+    /// Returns true if the loop of some worker has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.mesh.ended.load(Ordering::Acquire)
     }
@@ -139,7 +139,7 @@ impl Member {
     }
 }
 
-impl AsFd for Member {
+impl AsFd for WorkerHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell()
     }
@@ -154,7 +154,7 @@ impl Drop for EndsAll {
     }
 }
 
-impl Siblings for Member {
+impl Siblings for WorkerHandle {
     fn owner(&self, key: &FlowKey) -> Option<WorkerId> {
         self.mesh.directory.owner(key)
     }

@@ -1,5 +1,5 @@
-//! What supervisor and engine say to each other: one message of text each, a word on the first line and a value on each
-//! line after it. Descriptors go along.
+//! Messages between supervisor and engine. Each is text: a word on the first line and a value on each further line.
+//! Descriptors are passed with SCM_RIGHTS.
 
 use std::fmt::Display;
 use std::io;
@@ -27,7 +27,7 @@ pub use owned::{Gathered, SomeOwned};
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 64 << 10;
 
-/// What the supervisor tells a running engine.
+/// A message of the supervisor to a running engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// The host's resolvers changed.
@@ -43,7 +43,7 @@ pub enum Update {
     /// Published ports changed: [`Update::MOST_DOORS`] at most, in order. The other variants are states, of which the last
     /// one counts; this one is an event.
     Published(Vec<Door>),
-    /// How much the engine says of what happens.
+    /// The level of the engine's log.
     LogLevel(LevelFilter),
     /// Each worker is to say what it knows: [`Report::Stats`], with this number.
     Ask(u64),
@@ -53,12 +53,12 @@ pub enum Update {
     Capture(Order),
 }
 
-/// What the engine tells the supervisor.
+/// A message of the engine to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// Privileges are dropped and the loop runs.
     Ready,
-    /// What a worker knows of itself.
+    /// The counters and state of a worker.
     Stats(Stats),
     /// Some of a worker's flows.
     Flows(Flows),
@@ -66,7 +66,7 @@ pub enum Report {
     Captured(Captured),
 }
 
-/// What a worker knows of itself.
+/// The counters and state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The number of the question.
@@ -77,13 +77,13 @@ pub struct Stats {
     pub flows: u64,
     /// Bytes of pool memory that they hold.
     pub pool_bytes: u64,
-    /// How often each egress rule was met, then what no allow rule names, then other resolvers.
+    /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
     pub rules: Vec<u64>,
     /// Published ports that it does without: [`Refused::MOST`] at most.
     pub refused: Vec<Refused>,
-    /// What was measured since its start.
+    /// Measured values since its start.
     pub histograms: Vec<Distribution>,
-    /// What happened since its start.
+    /// Counters since its start.
     pub counters: Vec<(String, u64)>,
 }
 
@@ -93,14 +93,14 @@ pub const CONNECT_TIMES: &str = "connect_times";
 /// Name of how many frames a burst of the guest's had: [`BURSTS`](crate::link::BURSTS).
 pub const BATCHES: &str = "batches";
 
-/// How measured values are distributed, between bounds that both sides know.
+/// A histogram of measured values, with bounds that both sides know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
-    /// What was measured.
+    /// The name of the measured quantity.
     pub name: String,
     /// The sum of all values.
     pub sum: u64,
-    /// How many values are above one bound and not above the next; at last, those beyond all of them.
+    /// The number of values above one bound and not above the next; the last is the number above all bounds.
     pub counts: Vec<u64>,
 }
 
@@ -125,7 +125,7 @@ impl Update {
     /// Published ports in one message, each of which may have a socket.
     pub const MOST_DOORS: usize = MAX_DESCRIPTORS;
 
-    /// Whether this takes the place of `older`, should that not have been heard yet.
+    /// Returns true if this message makes `older` obsolete, which has not been sent yet.
     #[must_use]
     pub fn replaces(&self, older: &Self) -> bool {
         match self {
@@ -167,7 +167,7 @@ impl Update {
         }
     }
 
-    /// What goes along with the message.
+    /// Returns the descriptors that are passed with the message.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
@@ -306,7 +306,7 @@ impl Stats {
 }
 
 impl Distribution {
-    /// What `histogram` has counted.
+    /// Returns the counts of `histogram`.
     #[must_use]
     pub fn of<const N: usize>(name: &str, histogram: &Histogram<N>) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! How a worker waits.
+//! The waiting of a worker for work.
 //!
-//! Waking a sleeping thread costs as much as the rest of a round trip, so that `hybrid` looks around for a moment before
-//! it sleeps. Its manners: only where another CPU can do the work that is waited for; only right after a short turn of
-//! work, and only while most waits after such work are short; and at most a fifth of the time in vain.
+//! Waking a sleeping thread costs as much as the rest of a round trip, so that `hybrid` polls for a moment before it
+//! sleeps. It polls only if another CPU can do the work that is waited for, only right after a short turn of work, only
+//! while most waits after such work are short, and at most a fifth of the time in vain.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tracing::debug;
 
 use crate::cpus;
 
-/// What a pacing comes to for `workers` threads of a process that may use as many CPUs as the caller. To be asked outside of
-/// the sandbox: its cgroup namespace hides the quota (cgroup_namespaces(7)).
+/// Returns the pacing that is possible for `workers` threads of a process that may use as many CPUs as the caller. It
+/// must be called outside of the sandbox, whose cgroup namespace hides the quota (cgroup_namespaces(7)).
 #[must_use]
 pub fn here(wanted: Pacing, workers: u8) -> Pacing {
-    // While one spins, the others and who they wait for want CPUs too.
+    // While one worker spins, the others and their peers need CPUs too.
     let cpus = cpus::available() - f64::from(workers.saturating_sub(1));
     let pacing = on(wanted, cpus);
     if pacing != wanted {
-        debug!("no spinning: {cpus} CPUs for a worker and whom it waits for");
+        debug!("no spinning: {cpus} CPUs for a worker and its peers");
     }
     pacing
 }
@@ -40,7 +40,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// ... at most this is spun away in vain.
 const ALLOWANCE: Duration = Duration::from_millis(20);
 
-/// What to do until there is work.
+/// The method of waiting until there is work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Look again at once.
@@ -49,8 +49,8 @@ pub(crate) enum Wait {
     Sleep,
 }
 
-/// Where the work of a turn came from. What answers a guest comes soon, while a guest may think: a client that asks a
-/// hundred times a second has its answers at once, and nobody spins between its questions.
+/// The side from which the work of a turn came. The host's reply to a guest comes soon, while a guest may take its time:
+/// a client that sends a hundred requests a second gets its replies at once, and no worker polls between its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// From the guest's frames, wherever else as well.
@@ -76,7 +76,7 @@ pub(crate) struct Pacer {
 /// A wait for work.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// What came last.
+    /// The side of the last work.
     after: Side,
     since: Instant,
     spin: Spin,
@@ -101,7 +101,7 @@ impl Pacer {
         }
     }
 
-    /// How to wait after a turn that found nothing to do at `now`.
+    /// Returns the method of waiting after a turn without work at `now`.
     pub(crate) fn idle(&mut self, now: Instant) -> Wait {
         match self.pacing {
             Pacing::Poll => Wait::No,
@@ -116,9 +116,9 @@ impl Pacer {
         Wait::No
     }
 
-    /// How to wait after a turn that found the link full: whoever empties it needs the CPU. (Spinning meanwhile, TCP down
-    /// to a machine without offloads at MTU 1500 went at 2,930 Mbit/s; it goes at 3,760. Medians of 3 interleaved,
-    /// 2026-11-21.)
+    /// Returns the method of waiting after a turn that found the link full: the guest, which has to empty it, needs the
+    /// CPU. (Polling meanwhile, TCP down to a machine without offloads at MTU 1500 went at 2,930 Mbit/s; it goes at
+    /// 3,760. Medians of 3 interleaved, 2026-11-21.)
     pub(crate) fn blocked(&mut self) -> Wait {
         self.waiting = None;
         match self.pacing {
@@ -127,7 +127,7 @@ impl Pacer {
         }
     }
 
-    /// How to wait after a turn that worked from `begin` to `end` on something from the side `from`.
+    /// Returns the method of waiting after a turn that worked from `begin` to `end` on input from the side `from`.
     pub(crate) fn worked(&mut self, from: Side, begin: Instant, end: Instant) -> Wait {
         match self.pacing {
             Pacing::Poll => Wait::No,
@@ -156,7 +156,7 @@ impl Pacer {
         }
     }
 
-    /// Whether to look around after work of the side `from`.
+    /// Returns true if polling is worthwhile after work of the side `from`. Begins a new period if the last one is over.
     fn pays(&mut self, from: Side, now: Instant) -> bool {
         if now.since(self.period) >= PERIOD {
             self.period = now;

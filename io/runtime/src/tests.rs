@@ -30,7 +30,7 @@ fn tap(queues: u8) -> Attachment {
     }
 }
 
-/// What an engine needs beside a link, and both ends of the supervisor's channel.
+/// Returns the setup of an engine, and both ends of the supervisor's channel.
 fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let mut config = settings::config(1500);

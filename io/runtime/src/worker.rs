@@ -17,13 +17,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
 
-use crate::capture::{Deck, Tape};
+use crate::capture::{CaptureControl, CaptureQueue};
 use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::limits::Limits;
-use crate::link::{BURST, BURSTS, Burst, For, Gone, Link, Receive, Rest, Until};
-use crate::mesh::Member;
+use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
+use crate::mesh::WorkerHandle;
 use crate::messages::{
     BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
 };
@@ -35,52 +35,52 @@ pub(crate) struct Worker<L> {
     pub(crate) engine: Engine<KernelHost>,
     pub(crate) host: KernelHost,
     pub(crate) link: L,
-    /// The supervisor's channel: one worker hears it, and passes on what it says.
+    /// The supervisor's channel, in the first worker only, which forwards updates to the others.
     pub(crate) supervisor: Option<OwnedFd>,
-    /// To answer the supervisor.
-    pub(crate) voice: OwnedFd,
-    /// The others, where there are any.
-    pub(crate) member: Option<Member>,
+    /// The channel for reports to the supervisor. All workers send on it.
+    pub(crate) report_fd: OwnedFd,
+    /// Access to the other workers, if there are any.
+    pub(crate) handle: Option<WorkerHandle>,
     pub(crate) pacer: Pacer,
     pub(crate) limits: Limits,
-    /// Frames that the link dropped for meaningless offload metadata, or a meaningless length.
+    /// Frames that the link dropped for invalid offload metadata or an invalid length.
     pub(crate) malformed: u64,
-    /// How many frames a burst had that had any.
+    /// The number of frames in each burst that was not empty.
     pub(crate) bursts: Histogram<{ BURSTS.len() }>,
-    /// Connections of an engine before this one, until there is a guest to be asked about them.
+    /// Connections of the engine before this one. They are resolved when a guest is attached.
     pub(crate) orphans: Vec<Ends>,
-    /// The process's sandbox, which the first worker speaks for.
+    /// The process's sandbox, in the first worker only, which reports it.
     pub(crate) sandbox: Option<Layers>,
-    /// Where the process's captures are begun and ended.
-    pub(crate) deck: Arc<Deck>,
-    /// Where frames are to be written down from the next turn on; `None`: nowhere.
-    pub(crate) tape: Option<Arc<Tape>>,
-    /// More of the host's addresses than a message has room for, as far as they came.
+    /// Starts and stops the process's captures.
+    pub(crate) capture_control: Arc<CaptureControl>,
+    /// The queue for copies of frames, from the next turn on; `None`: frames are not captured.
+    pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
+    /// The part of the host's addresses received so far, if they do not fit into one message.
     pub(crate) gathered: Gathered,
-    /// Sets how much the process says.
+    /// Sets the level of the process's log.
     pub(crate) set_log_level: fn(LevelFilter),
-    /// Published ports that the supervisor tells of, and this worker could not have.
+    /// Published ports that this worker could not take over, with the reasons.
     pub(crate) refused: BTreeMap<(Protocol, SocketAddr), Refused>,
-    /// What the last turn has left.
-    pub(crate) left: Left,
+    /// Sources with input that is left from the last turn.
+    pub(crate) pending: Pending,
 }
 
-/// Why the loop ended.
+/// The reason for which the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The supervisor closed its end.
     Supervisor,
-    /// The guest is gone, and no other will come.
+    /// The guest disconnected, and no other can connect.
     Link,
     /// Another worker's loop has ended.
     Peer,
-    /// Not at all: it is to be run again, on a link that captures or on one that no longer does.
+    /// A capture starts or stops: the loop has to be run again on a link of the other type.
     Capture,
 }
 
-/// Sources with something left that no event will tell again.
+/// Input and conditions that no further event reports, as their events are edge triggered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct Pending {
     frames: bool,
     icmp: bool,
     icmpv6: bool,
@@ -88,15 +88,15 @@ pub(crate) struct Left {
     inbox: bool,
     /// The link had no room.
     room: bool,
-    /// The link has affairs of its own.
+    /// [`Link::control`] has to be called.
     control: bool,
-    /// The guest is gone, and how.
-    gone: Option<Gone>,
-    /// Frames are to be captured, or no longer.
+    /// The guest disconnected, for this reason.
+    disconnected: Option<Disconnected>,
+    /// A capture starts or stops.
     capture: bool,
 }
 
-/// The time, for a turn.
+/// Returns the current time (CLOCK_MONOTONIC). It is read once or twice a turn.
 pub(crate) fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -104,163 +104,217 @@ pub(crate) fn now() -> Instant {
 }
 
 impl<L: Link> Worker<L> {
-    /// Moves packets until the supervisor goes away, or the guest for good.
+    /// Moves packets until the supervisor closes its end of the channel, or the guest disconnects for good.
     ///
-    /// One turn: at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow; then it waits, and
-    /// nothing else does.
+    /// One turn processes at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow, then waits. No
+    /// other function of a worker waits.
     pub(crate) fn run(&mut self) -> io::Result<End> {
         let mut events = Events::new();
-        let mut left = std::mem::take(&mut self.left);
-        left.frames = true;
-        left.supervisor = self.supervisor.is_some();
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.frames = true;
+        pending.supervisor = self.supervisor.is_some();
         let mut sockets_first = false;
         let mut until = Until::Empty;
         loop {
             let begin = now();
-            let mut worked = None;
-            left.note(&events);
-            if let Some(member) = &self.member {
-                self.engine.set_guest_mac(member.guest_mac());
+            pending.note_events(&events);
+            if let Some(handle) = &self.handle {
+                self.engine.set_guest_mac(handle.guest_mac());
             }
 
-            // In: frames from the guest, and events on the host's sockets; each is first in every other turn.
+            // Input: frames from the guest and events on the host's sockets. Each of them is first in every other turn.
+            let mut worked = None;
             for sockets in [sockets_first, !sockets_first] {
                 if sockets {
                     if self.sockets(&events, begin) {
                         worked = worked.or(Some(Side::Host));
                     }
-                } else if left.frames
-                    && let most @ 1.. = self.engine.frames_allowed(begin)
-                {
-                    let burst = self.frames(most.min(BURST), until, begin);
-                    if burst.frames > 0 {
-                        worked = Some(Side::Guest);
-                    }
-                    left.frames = burst.rest == Rest::More;
-                    if let Rest::Gone(how) = burst.rest {
-                        left.gone = Some(how);
-                    }
+                } else if self.guest_frames(&mut pending, until, begin) {
+                    worked = Some(Side::Guest);
                 }
             }
             sockets_first = !sockets_first;
 
-            // In: what other workers have for this one.
-            if left.inbox {
-                match self.inbox(begin) {
-                    None => return Ok(End::Peer),
-                    Some((frames, more)) => {
-                        if frames > 0 {
-                            worked = worked.or(Some(Side::Host));
-                        }
-                        left.inbox = more;
-                    }
-                }
+            if let Some(end) = self.other_input(&mut pending, &mut worked, begin)? {
+                return Ok(end);
             }
+            let more = self.output(&mut pending, begin);
 
-            // In: packets of the sockets that all echo ids share.
-            left.icmp = left.icmp && self.shared(Family::V4, begin);
-            left.icmpv6 = left.icmpv6 && self.shared(Family::V6, begin);
-
-            // In: the link's own affairs.
-            if std::mem::take(&mut left.control) {
-                left.frames = true;
-                if let Err(how) = self.link.control(self.host.epoll()) {
-                    left.gone = Some(how);
-                }
-            }
-
-            if !self.orphans.is_empty() && self.link.has_guest() {
-                self.engine.ask_about(std::mem::take(&mut self.orphans));
-            }
-
-            // In: the supervisor's word.
-            if left.supervisor && !self.supervisor(begin)? {
-                return Ok(End::Supervisor);
-            }
-            left.supervisor = false;
-
-            // In: time.
-            if self.engine.next_timeout().is_some_and(|due| due <= begin) {
-                self.engine
-                    .handle_timeout(&mut self.link.transmitter(), &mut self.host, begin);
-            }
-
-            // Out: what waited for the link, then one quantum of each flow that has more.
-            let mut link = self.link.transmitter();
-            if std::mem::take(&mut left.room) {
-                self.engine.handle_link_ready(&mut link, &mut self.host, begin);
-            }
-            let more = self.engine.handle_ready(&mut link, &mut self.host, begin);
-            link.flush();
-            drop(link);
-            left.refused(self.link.take_full());
-
-            // A guest that is gone takes its flows along.
-            if let Some(how) = left.gone.take() {
-                match how {
-                    Gone::Interface(_) | Gone::Closed => info!("{how}"),
-                    Gone::Connection(_) | Gone::Protocol(_) => warn!("{how}"),
-                }
-                if !self.link.part(self.host.epoll()) {
+            if let Some(reason) = pending.disconnected.take() {
+                if !self.disconnect(reason, begin) {
                     return Ok(End::Link);
                 }
-                self.engine
-                    .forget_guest(&mut self.link.transmitter(), &mut self.host, begin);
-                // An order that the guest's front-end has left behind waits for who looks for frames.
-                left.frames = true;
+                // A command that the front-end wrote before it disconnected is processed when frames are received.
+                pending.frames = true;
             }
+            self.log_failures(begin);
 
-            for news in self.engine.take_news() {
-                warn!("{news}");
-            }
-            if let Some(bite) = self.limits.bite(self.engine.counters(), begin) {
-                warn!("{bite}");
-            }
-
-            // As the link is another type then, whoever captures nothing never asks whether a frame is to be captured.
-            if std::mem::take(&mut self.left.capture) {
-                self.left = left;
+            // A worker that captures runs on a link of another type, so that one that does not capture need not check for
+            // each frame whether to copy it.
+            if std::mem::take(&mut self.pending.capture) {
+                self.pending = pending;
                 return Ok(End::Capture);
             }
 
-            // What needs doing at some time is best done now that all is on its way.
+            // Sockets for the next flows are opened here, when all output of this turn has been sent.
             self.host.prepare();
-            left.frames |= self.link.has_frames();
-
-            // Wait. Frames that would be too fast stay where they are until a timer of the engine's ends that.
-            let frames = left.frames && self.engine.frames_allowed(begin) > 0;
-            let more = more || frames || left.inbox || left.icmp || left.icmpv6;
-            self.link.end_turn(more);
-            let wait = match worked {
-                _ if more => self.pacer.busy(),
-                _ if left.room => self.pacer.blocked(),
-                Some(from) => self.pacer.worked(from, begin, now()),
-                None => self.pacer.idle(begin),
-            };
-            until = match worked.is_some() && wait == Wait::No {
-                true => Until::Empty,
-                false => Until::Question,
+            let wait = self.wait(&mut pending, worked, more, begin);
+            until = if worked.is_some() && wait == Wait::No {
+                Until::Empty
+            } else {
+                Until::Question
             };
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
-                Wait::Sleep => {
-                    self.engine
-                        .handle_idle(&mut self.link.transmitter(), &mut self.host, begin);
-                    left.refused(self.link.take_full());
-                    match left.gone {
-                        Some(_) => Some(Duration::ZERO),
-                        None => {
-                            let (frames, room) = (!left.frames, left.room);
-                            self.until_due(begin, For { frames, room })
-                        }
-                    }
-                }
+                Wait::Sleep => self.sleep_timeout(&mut pending, begin),
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
     }
 
-    /// A burst of frames, `most` at most.
+    /// Receives a burst of frames from the guest, if some may be pending and the rate limit permits. Returns true if there
+    /// was a frame.
+    #[inline]
+    fn guest_frames(&mut self, pending: &mut Pending, until: Until, now: Instant) -> bool {
+        if !pending.frames {
+            return false;
+        }
+        let most @ 1.. = self.engine.frames_allowed(now) else {
+            return false;
+        };
+        let burst = self.frames(most.min(BURST), until, now);
+        pending.frames = burst.rest == Rest::More;
+        if let Rest::Disconnected(reason) = burst.rest {
+            pending.disconnected = Some(reason);
+        }
+        burst.frames > 0
+    }
+
+    /// Processes the input that is neither a frame of the guest nor an event on a flow's socket: frames handed over by
+    /// other workers, shared ICMP sockets, the link's control events, the supervisor's messages and timers. Returns the
+    /// reason if the loop has to end.
+    #[inline]
+    fn other_input(
+        &mut self,
+        pending: &mut Pending,
+        worked: &mut Option<Side>,
+        now: Instant,
+    ) -> io::Result<Option<End>> {
+        if pending.inbox {
+            let Some((frames, more)) = self.inbox(now) else {
+                return Ok(Some(End::Peer));
+            };
+            if frames > 0 {
+                *worked = worked.or(Some(Side::Host));
+            }
+            pending.inbox = more;
+        }
+
+        // The raw ICMP sockets, which all flows share.
+        pending.icmp = pending.icmp && self.shared(Family::V4, now);
+        pending.icmpv6 = pending.icmpv6 && self.shared(Family::V6, now);
+
+        if std::mem::take(&mut pending.control) {
+            pending.frames = true;
+            if let Err(reason) = self.link.control(self.host.epoll()) {
+                pending.disconnected = Some(reason);
+            }
+        }
+
+        if !self.orphans.is_empty() && self.link.has_guest() {
+            self.engine.ask_about(std::mem::take(&mut self.orphans));
+        }
+
+        if pending.supervisor && !self.supervisor(now)? {
+            return Ok(Some(End::Supervisor));
+        }
+        pending.supervisor = false;
+
+        if self.engine.next_timeout().is_some_and(|due| due <= now) {
+            self.engine
+                .handle_timeout(&mut self.link.transmitter(), &mut self.host, now);
+        }
+        Ok(None)
+    }
+
+    /// Sends frames that waited for room in the link, then one quantum of each ready flow. Returns true if a flow has more
+    /// to send.
+    #[inline]
+    fn output(&mut self, pending: &mut Pending, now: Instant) -> bool {
+        let mut link = self.link.transmitter();
+        if std::mem::take(&mut pending.room) {
+            self.engine.handle_link_ready(&mut link, &mut self.host, now);
+        }
+        let more = self.engine.handle_ready(&mut link, &mut self.host, now);
+        link.flush();
+        drop(link);
+        pending.note_full(self.link.take_full());
+        more
+    }
+
+    /// Detaches the guest and closes its flows. Returns false if no other guest can connect; its flows remain then, as the
+    /// loop ends.
+    #[cold]
+    fn disconnect(&mut self, reason: Disconnected, now: Instant) -> bool {
+        match reason {
+            Disconnected::Interface(_) | Disconnected::Closed => info!("{reason}"),
+            Disconnected::Connection(_) | Disconnected::Protocol(_) => warn!("{reason}"),
+        }
+        let may_reconnect = self.link.detach(self.host.epoll());
+        if may_reconnect {
+            self.engine
+                .forget_guest(&mut self.link.transmitter(), &mut self.host, now);
+        }
+        may_reconnect
+    }
+
+    /// Logs failures of the engine, and limits that flows have reached.
+    #[inline]
+    fn log_failures(&mut self, now: Instant) {
+        for news in self.engine.take_news() {
+            warn!("{news}");
+        }
+        if let Some(bite) = self.limits.bite(self.engine.counters(), now) {
+            warn!("{bite}");
+        }
+    }
+
+    /// Ends a turn that began at `begin`, had input from the side `worked`, and left `more` to send. Returns how to wait.
+    #[inline]
+    fn wait(&mut self, pending: &mut Pending, worked: Option<Side>, more: bool, begin: Instant) -> Wait {
+        pending.frames |= self.link.has_frames();
+        // Frames beyond the rate limit stay in the link; a timer of the engine ends the sleep when they are permitted.
+        let frames = pending.frames && self.engine.frames_allowed(begin) > 0;
+        let more = more || frames || pending.inbox || pending.icmp || pending.icmpv6;
+        self.link.end_turn(more);
+        match worked {
+            _ if more => self.pacer.busy(),
+            _ if pending.room => self.pacer.blocked(),
+            Some(from) => self.pacer.worked(from, begin, now()),
+            None => self.pacer.idle(begin),
+        }
+    }
+
+    /// Does the work that is left for idle times, and returns how long to sleep: until the next timer, without limit if
+    /// there is none.
+    #[inline]
+    fn sleep_timeout(&mut self, pending: &mut Pending, now: Instant) -> Option<Duration> {
+        self.engine
+            .handle_idle(&mut self.link.transmitter(), &mut self.host, now);
+        pending.note_full(self.link.take_full());
+        if pending.disconnected.is_some() {
+            return Some(Duration::ZERO);
+        }
+        let wait = For {
+            frames: !pending.frames,
+            room: pending.room,
+        };
+        let due = self.engine.next_timeout().map(|due| due.since(now));
+        let link = self.link.sleep(self.host.epoll(), wait);
+        due.into_iter().chain(link).chain(self.host.look_again()).min()
+    }
+
+    /// Receives a burst of at most `most` frames.
     fn frames(&mut self, most: usize, until: Until, now: Instant) -> Burst {
         let Self {
             engine, host, link, ..
@@ -276,7 +330,7 @@ impl<L: Link> Worker<L> {
         burst
     }
 
-    /// Events on the flows' sockets. Says whether there was one.
+    /// Processes the events on the flows' sockets. Returns true if there was one.
     fn sockets(&mut self, events: &Events, now: Instant) -> bool {
         let mut worked = false;
         for (flow, ready) in events.flows() {
@@ -287,7 +341,7 @@ impl<L: Link> Worker<L> {
         worked
     }
 
-    /// Deals out packets of a shared socket, as many as a turn takes; true where there may be more.
+    /// Dispatches at most [`EVENTS`] packets of a shared socket to their flows. Returns true if there may be more.
     fn shared(&mut self, family: Family, now: Instant) -> bool {
         for _ in 0..EVENTS {
             match self.host.take_shared(family) {
@@ -302,16 +356,16 @@ impl<L: Link> Worker<L> {
         true
     }
 
-    /// Takes the supervisor's messages; false when its end is closed.
+    /// Receives and applies the supervisor's messages. Returns false if its end is closed.
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
         while let Some(supervisor) = &self.supervisor {
-            // Out of descriptors, it says so of the ports whose sockets came along.
+            // If this process is out of descriptors, ports without their socket are decoded as `Door::Lost`.
             let (message, descriptors) = match seqpacket::receive_what_fits(supervisor, &mut buffer) {
                 Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
                 Ok(None) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    warn!("the supervisor was not understood: {error}");
+                    warn!("ignoring unreadable supervisor message: {error}");
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
@@ -320,19 +374,19 @@ impl<L: Link> Worker<L> {
             };
             match Update::decode(message, descriptors) {
                 Ok(update) => {
-                    if let Some(member) = &self.member {
-                        member.pass_on(&update);
+                    if let Some(handle) = &self.handle {
+                        handle.forward(&update);
                     }
-                    self.obey(update, now);
+                    self.apply(update, now);
                 }
-                Err(error) => warn!("the supervisor said something else: {error}"),
+                Err(error) => warn!("ignoring malformed supervisor message: {error}"),
             }
         }
         Ok(true)
     }
 
-    /// Does what the supervisor says.
-    fn obey(&mut self, update: Update, now: Instant) {
+    /// Applies an update of the supervisor's.
+    fn apply(&mut self, update: Update, now: Instant) {
         let Self {
             engine, host, link, ..
         } = self;
@@ -362,13 +416,13 @@ impl<L: Link> Worker<L> {
             }
             Update::Flows(_) => {}
             Update::Capture(order) => {
-                self.tape = self.deck.obey(order, &self.voice);
-                self.left.capture = true;
+                self.capture_queue = self.capture_control.apply(order, &self.report_fd);
+                self.pending.capture = true;
             }
         }
     }
 
-    /// A published port comes, leads elsewhere, or goes.
+    /// Opens, redirects or closes a published port, and records a failure for the next report.
     fn change(&mut self, door: Door, now: Instant) {
         let published = door.published();
         let key = (published.protocol, published.host);
@@ -380,10 +434,10 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// The same.
+    /// Opens, redirects or closes a published port.
     ///
     /// # Errors
-    /// It cannot be, and why.
+    /// The reason, for the user.
     fn try_change(&mut self, door: Door, now: Instant) -> Result<(), String> {
         let Self {
             engine, host, link, ..
@@ -396,13 +450,13 @@ impl<L: Link> Worker<L> {
             return Ok(());
         }
         let (place, stays) = match door {
-            Door::Open(_, socket) => match host.open_door(published, socket.into_inner()) {
+            Door::Open(_, socket) => match host.add_published(published, socket.into_inner()) {
                 Ok(place) => (Some(place), true),
                 Err(error) => return Err(error.to_string()),
             },
             Door::Lost(_) => return Err(Errno::MFILE.to_string()),
-            Door::Lead(_) => (host.door(&published), true),
-            Door::Close(_) => (host.door(&published), false),
+            Door::Lead(_) => (host.find_published(&published), true),
+            Door::Close(_) => (host.find_published(&published), false),
         };
         let Some(place) = place else {
             return Ok(());
@@ -411,16 +465,19 @@ impl<L: Link> Worker<L> {
             return engine
                 .publish(place, published, link, host, now)
                 .map_err(|failure| match failure {
-                    Failure::Invalid => format!("too many lead to port {} already", published.guest_port),
+                    Failure::Invalid => format!(
+                        "too many published ports lead to guest port {} already",
+                        published.guest_port
+                    ),
                     failure => failure.to_string(),
                 });
         }
         engine.unpublish(place, link, host, now);
-        host.close_door(place);
+        host.remove_published(place);
         Ok(())
     }
 
-    /// Says what it knows.
+    /// Reports the worker's counters and state.
     fn answer(&self, round: u64) {
         let counters = self.engine.counters().iter();
         let stats = Stats {
@@ -447,74 +504,68 @@ impl<L: Link> Worker<L> {
         self.report(&Report::Stats(stats));
     }
 
-    /// Where the supervisor has no room, it will find that nobody answers.
+    /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
     fn report(&self, report: &Report) {
-        if let Err(error) = seqpacket::send(&self.voice, &report.encode(), &[]) {
-            debug!("the supervisor was not answered: {error}");
+        if let Err(error) = seqpacket::send(&self.report_fd, &report.encode(), &[]) {
+            debug!("cannot send a report to the supervisor: {error}");
         }
     }
 
-    /// What is not counted by one worker or another.
+    /// Returns the counters that do not belong to one worker.
     fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let layers = self.sandbox.iter();
         let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
         let first = self.engine.worker() == siblings::FIRST;
-        layers.chain(first.then(|| self.deck.counts()).into_iter().flatten())
+        layers.chain(first.then(|| self.capture_control.counts()).into_iter().flatten())
     }
 
-    /// Takes what other workers put into the inbox: how many frames, and whether there may be more. `None`: it is over.
+    /// Processes frames and updates that other workers put into the inbox. Returns the number of frames, and true if there
+    /// may be more; `None` if another worker's loop has ended.
     fn inbox(&mut self, now: Instant) -> Option<(usize, bool)> {
         let Self {
             engine,
             host,
             link,
-            member,
+            handle,
             ..
         } = self;
-        let Some(member) = member else {
+        let Some(handle) = handle else {
             return Some((0, false));
         };
         let received =
-            member.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
-        let (updates, is_over) = (member.updates(), member.is_over());
+            handle.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
+        let (updates, is_over) = (handle.updates(), handle.is_over());
         for update in updates {
-            self.obey(update, now);
+            self.apply(update, now);
         }
         (!is_over).then_some(received)
     }
 
-    /// The same on another link.
+    /// Returns the worker with another link, which `link` makes of the present one.
     pub(crate) fn on<M: Link>(self, link: impl FnOnce(L) -> M) -> Worker<M> {
         Worker {
             engine: self.engine,
             host: self.host,
             link: link(self.link),
             supervisor: self.supervisor,
-            voice: self.voice,
-            member: self.member,
+            report_fd: self.report_fd,
+            handle: self.handle,
             pacer: self.pacer,
             limits: self.limits,
             malformed: self.malformed,
             bursts: self.bursts,
             orphans: self.orphans,
             sandbox: self.sandbox,
-            deck: self.deck,
-            tape: self.tape,
+            capture_control: self.capture_control,
+            capture_queue: self.capture_queue,
             gathered: self.gathered,
             set_log_level: self.set_log_level,
-            left: self.left,
+            pending: self.pending,
             refused: self.refused,
         }
     }
 
-    /// How long to sleep: until the next timer, for ever without one.
-    fn until_due(&mut self, now: Instant, wait: For) -> Option<Duration> {
-        let due = self.engine.next_timeout().map(|due| due.since(now));
-        let link = self.link.sleep(self.host.epoll(), wait);
-        due.into_iter().chain(link).chain(self.host.look_again()).min()
-    }
-
-    /// What happened.
+    /// Returns the counters of the worker.
     pub(crate) fn tally(&self) -> Tally {
         Tally {
             counters: *self.engine.counters(),
@@ -526,21 +577,21 @@ impl<L: Link> Worker<L> {
     }
 }
 
-/// What happened, in one worker or in several.
+/// Counters of one worker or the sum of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     counters: Counters,
     malformed: u64,
-    /// Times that a link went on by a slower way.
+    /// Times that a link fell back to a slower method.
     withdrawals: u64,
-    /// Queues that were given up.
+    /// Queues that were disabled for invalid content.
     queue_faults: u64,
     /// Flows at the end.
     flows: usize,
 }
 
 impl Tally {
-    /// Adds another worker's.
+    /// Adds the counters of another worker.
     pub(crate) fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         self.malformed += other.malformed;
@@ -561,17 +612,17 @@ impl Tally {
     }
 }
 
-impl Left {
-    /// Notes what has come of sending.
-    fn refused(&mut self, full: Result<bool, Gone>) {
+impl Pending {
+    /// Notes a full link, or a disconnected guest, after sending.
+    fn note_full(&mut self, full: Result<bool, Disconnected>) {
         match full {
             Ok(full) => self.room |= full,
-            Err(how) => self.gone = Some(how),
+            Err(how) => self.disconnected = Some(how),
         }
     }
 
     /// Notes the events on the worker's own sources.
-    fn note(&mut self, events: &Events) {
+    fn note_events(&mut self, events: &Events) {
         for (edge, ready) in events.edges() {
             match edge {
                 Edge::Link => self.frames |= ready.readable || ready.error,

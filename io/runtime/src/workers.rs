@@ -11,17 +11,17 @@ use pontoon_engine::{Config, Engine, Histogram, WorkerId, siblings};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::capture::Deck;
+use crate::capture::CaptureControl;
 use crate::host::event::Edge;
 use crate::host::{Can, KernelHost};
 use crate::limits::Limits;
-use crate::link::captured::Captured;
+use crate::link::capturing::CapturingLink;
 use crate::link::{BURSTS, Link};
-use crate::mesh::{self, Member};
+use crate::mesh::{self, WorkerHandle};
 use crate::messages::Gathered;
 use crate::pacing::Pacer;
-use crate::worker::{self, End, Left, Tally, Worker};
-use crate::{Setup, say};
+use crate::worker::{self, End, Pending, Tally, Worker};
+use crate::{Setup, context};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(
@@ -35,22 +35,22 @@ pub(crate) fn build<L: Link>(
         setup.config.guest_mac = mac;
     }
     let count = u8::try_from(links.len())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more queues than workers can be"))?;
-    let members = match count {
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "more than 255 queues"))?;
+    let handles = match count {
         1 => vec![None],
-        _ => mesh::members(count, setup.config.guest_mac)?
+        _ => mesh::handles(count, setup.config.guest_mac)?
             .into_iter()
             .map(Some)
             .collect(),
     };
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
-    let deck = Arc::new(Deck::default());
+    let capture_control = Arc::new(CaptureControl::default());
     let mut raw_icmp = setup.raw_icmp;
-    let voice = supervisor.try_clone()?;
+    let report_fd = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
-    for ((id, link), member) in (0..count).map(WorkerId).zip(links).zip(members) {
-        let take_over = |error| say("cannot take over the host's sockets", &error);
+    for ((id, link), handle) in (0..count).map(WorkerId).zip(links).zip(handles) {
+        let take_over = |error| context("cannot take over the host's sockets", &error);
         let raw_icmp = std::mem::take(&mut raw_icmp);
         let mut host = KernelHost::new(can, setup.outbound.clone(), raw_icmp).map_err(take_over)?;
         host.set_workers(count);
@@ -60,7 +60,7 @@ pub(crate) fn build<L: Link>(
         for (published, socket) in setup.config.published.iter().zip(&published) {
             if published.protocol == Protocol::Tcp || id == siblings::FIRST {
                 config.published.push(*published);
-                host.open_door(*published, Arc::clone(socket))
+                host.add_published(*published, Arc::clone(socket))
                     .map_err(take_over)?;
             }
         }
@@ -70,20 +70,20 @@ pub(crate) fn build<L: Link>(
             host,
             link,
             supervisor: supervisor.take(),
-            voice: voice.try_clone()?,
-            member,
+            report_fd: report_fd.try_clone()?,
+            handle,
             limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),
             malformed: 0,
             bursts: Histogram::new(&BURSTS),
             orphans: ledger.take(),
             sandbox: None,
-            deck: Arc::clone(&deck),
-            tape: None,
+            capture_control: Arc::clone(&capture_control),
+            capture_queue: None,
             gathered: Gathered::default(),
             set_log_level: setup.set_log_level,
             refused: BTreeMap::new(),
-            left: Left::default(),
+            pending: Pending::default(),
         };
         worker.engine.set_owned_addresses(
             &setup.owned,
@@ -101,7 +101,7 @@ pub(crate) fn build<L: Link>(
 /// Runs the workers, the first one in this thread, until one of them ends, and so all. Logs what happened in all, and says
 /// why it ended.
 pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
-    let deck = workers.first().map(|first| Arc::clone(&first.deck));
+    let capture_control = workers.first().map(|first| Arc::clone(&first.capture_control));
     let mut ends = thread::scope(|scope| {
         let mut workers = workers.into_iter();
         let first = workers.next();
@@ -127,8 +127,8 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
             (None, Ok(_)) => Vec::new(),
         }
     });
-    if let Some(deck) = deck {
-        deck.finish();
+    if let Some(capture_control) = capture_control {
+        capture_control.finish();
     }
     // The one that ended first has a reason, the others have only that.
     let reason = |end: &io::Result<End>| !matches!(end, Ok(End::Peer));
@@ -136,18 +136,18 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
     first.unwrap_or(Ok(End::Supervisor))
 }
 
-/// How a worker's loop ended, and the worker, unless it panicked.
+/// The reason for which a worker's loop ended, and the worker, unless it panicked.
 type Ended<L> = (io::Result<End>, Option<Worker<L>>);
 
 fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     let _ends_all = ends_all(&worker);
     loop {
-        let end = match worker.tape.take() {
+        let end = match worker.capture_queue.take() {
             None => worker.run(),
-            Some(tape) => {
-                let mut capturing = worker.on(|link| Captured::new(link, tape));
+            Some(capture_queue) => {
+                let mut capturing = worker.on(|link| CapturingLink::new(link, capture_queue));
                 let end = capturing.run();
-                worker = capturing.on(Captured::into_inner);
+                worker = capturing.on(CapturingLink::into_inner);
                 end
             }
         };
@@ -168,7 +168,7 @@ fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<End>> {
 }
 
 fn ends_all<L: Link>(worker: &Worker<L>) -> Option<mesh::EndsAll> {
-    worker.member.as_ref().map(Member::ends_all)
+    worker.handle.as_ref().map(WorkerHandle::ends_all)
 }
 
 fn join<L: Link>(thread: ScopedJoinHandle<'_, Ended<L>>) -> Ended<L> {
@@ -189,7 +189,7 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         host,
         link,
         supervisor,
-        member,
+        handle,
         ..
     } = worker;
     link.watch(host.epoll())?;
@@ -197,9 +197,9 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&*supervisor, true)?;
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
     }
-    if let Some(member) = member {
-        host.epoll().add(member.bell(), Edge::Inbox.token())?;
-        engine.join(Box::new(member.clone()));
+    if let Some(handle) = handle {
+        host.epoll().add(handle.bell(), Edge::Inbox.token())?;
+        engine.join(Box::new(handle.clone()));
     }
     engine
         .open_published(&mut link.transmitter(), host, worker::now())

@@ -33,7 +33,7 @@ pub use seccomp::Role;
 pub struct Sandbox {
     /// The task of the process, which selects the list of system calls.
     pub role: Role,
-    /// The namespaces that it was born in.
+    /// The namespaces with which the process was cloned.
     pub born_in: Namespaces,
     /// A layer that the host refuses is an error (`--require-sandbox`).
     pub required: bool,

@@ -9,7 +9,7 @@ use rustix::process::{chdir, pivot_root};
 
 use crate::layers::Layer;
 
-/// Namespaces that a process is born in, as clone(2) is told: `CLONE_NEW*`.
+/// Namespaces of a new process, as flags of clone(2): `CLONE_NEW*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces(c_int);
 

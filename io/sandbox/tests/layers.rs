@@ -113,7 +113,7 @@ fn tried(only: Only, attempt: Attempt) -> Tried {
     }
 }
 
-/// The wait status of a child that enters the sandbox and makes the attempt; none where it cannot be born.
+/// Returns the wait status of a child that enters the sandbox and makes the attempt; `None` if it cannot be cloned.
 fn child(born_in: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i32> {
     let flags = born_in.flags() | libc::SIGCHLD;
     // SAFETY: without CLONE_VM this is fork(2), by the only thread of this program; the pointers are unused.
@@ -206,7 +206,8 @@ fn memory() -> i32 {
     }
 }
 
-/// 0 where neither a core dump nor another process of the user gets this one's memory (`SUID_DUMP_DISABLE`).
+/// Returns 0 if the process is not dumpable: no core dump, and no access to its memory by other processes of the user
+/// (`SUID_DUMP_DISABLE`).
 fn dumpable() -> i32 {
     // SAFETY: it touches no memory.
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) }

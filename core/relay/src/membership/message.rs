@@ -225,9 +225,9 @@ fn mld(packet: &[u8]) -> Option<Message> {
     let IpAddr::V6(source) = from else {
         return None;
     };
-    // A host that has no address yet reports from :: in version 2 (RFC 3810 section 5.2.13).
-    let is_initial_report = source.is_unspecified() && *message.first()? == MLD_REPORT_2;
-    if !source.is_unicast_link_local() && !is_initial_report {
+    // A host that has no address yet reports from ::, which a router discards (RFC 3810 section 5.2.13): the host reports
+    // again when it has one.
+    if !source.is_unicast_link_local() {
         return None;
     }
     if Sum::pseudo(from, to, ICMPV6, message.len()).add(message).finish() != 0 {

@@ -362,14 +362,11 @@ fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
     }
 }
 
-/// RFC 3810 section 5.2.13: a host sends its first reports before it has a link-local address.
+/// RFC 3810 section 5.2.13: the host reports again when it has a link-local address.
 #[test]
-fn mld_version_2_reports_from_the_unspecified_address_are_accepted() {
+fn mld_reports_from_the_unspecified_address_are_ignored() {
     let packet = mld("::", "ff02::16", &mld_report());
-    assert_eq!(
-        message::parse(&packet),
-        Some(report("ff1e::1", SourceChange::Any))
-    );
+    assert_eq!(message::parse(&packet), None);
 }
 
 #[test]

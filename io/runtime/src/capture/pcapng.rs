@@ -11,7 +11,7 @@ pub(crate) enum Way {
     Down = 2,
 }
 
-/// What an interface saw between two times: an interface statistics block.
+/// The counts of an interface between two times: an Interface Statistics Block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Statistics {
     pub(crate) begin: SystemTime,
@@ -97,7 +97,7 @@ fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(to);
 }
 
-/// What came before, in whole words: all blocks begin at one.
+/// Pads to a multiple of 4 bytes, at which each block begins.
 fn pad(to: &mut Vec<u8>) {
     to.resize(to.len().next_multiple_of(4), 0);
 }

@@ -22,30 +22,30 @@ pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
     blocks
 }
 
-/// A deck, and the supervisor's end of its channel.
+/// A capture_control, and the supervisor's end of its channel.
 struct Scene {
-    deck: Deck,
-    voice: OwnedFd,
+    capture_control: CaptureControl,
+    report_fd: OwnedFd,
     supervisor: OwnedFd,
     file: File,
 }
 
 impl Scene {
     fn new() -> Self {
-        let (supervisor, voice) = seqpacket::pair().unwrap();
+        let (supervisor, report_fd) = seqpacket::pair().unwrap();
         Self {
-            deck: Deck::default(),
-            voice,
+            capture_control: CaptureControl::default(),
+            report_fd,
             supervisor,
             file: tempfile::tempfile().unwrap(),
         }
     }
 
-    fn start(&self, size: Option<u64>, time: Option<Duration>) -> Arc<Tape> {
+    fn start(&self, size: Option<u64>, time: Option<Duration>) -> Arc<CaptureQueue> {
         self.begin(1, size, time).unwrap()
     }
 
-    fn begin(&self, number: u64, size: Option<u64>, time: Option<Duration>) -> Option<Arc<Tape>> {
+    fn begin(&self, number: u64, size: Option<u64>, time: Option<Duration>) -> Option<Arc<CaptureQueue>> {
         let file: OwnedFd = self.file.try_clone().unwrap().into();
         let start = Start {
             number,
@@ -54,7 +54,7 @@ impl Scene {
             size,
             time,
         };
-        self.deck.obey(Order::Start(start), &self.voice)
+        self.capture_control.apply(Order::Start(start), &self.report_fd)
     }
 
     /// A capture that runs, and whose writer is in a write until the sender is dropped.
@@ -63,21 +63,21 @@ impl Scene {
         let writer = thread::spawn(move || {
             let _ = receiver.recv_timeout(Duration::from_secs(5));
         });
-        self.deck.lock().running = Some(Running {
+        self.capture_control.lock().running = Some(Running {
             number,
-            tape: Arc::new(Tape::new(96)),
+            capture_queue: Arc::new(CaptureQueue::new(96)),
             writer,
         });
         sender
     }
 
-    /// What came of it, and the blocks of the file by kind: statistics, frames.
+    /// Waits for the capture's report. Returns it and the number of blocks in the file: statistics, frames.
     fn end(&mut self) -> (Captured, usize, usize) {
         let mut buffer = vec![0; MAX_LEN];
         let message = seqpacket::receive(&self.supervisor, &mut buffer).unwrap();
         let message = &buffer[..message.unwrap().len];
         let Report::Captured(captured) = Report::decode(message).unwrap() else {
-            panic!("it said something else");
+            panic!("another report than expected");
         };
         let mut bytes = Vec::new();
         self.file.rewind().unwrap();
@@ -90,11 +90,11 @@ impl Scene {
     }
 }
 
-fn put(tape: &Tape, frames: usize, len: usize) {
+fn put(capture_queue: &CaptureQueue, frames: usize, len: usize) {
     for _ in 0..frames {
-        if let Some(mut record) = tape.record(Way::Up, len) {
-            record.fill(tape.room(&record).min(len), |_| {});
-            tape.put(record);
+        if let Some(mut record) = capture_queue.record(Way::Up, len) {
+            record.fill(capture_queue.room(&record).min(len), |_| {});
+            capture_queue.put(record);
         }
     }
 }
@@ -102,9 +102,14 @@ fn put(tape: &Tape, frames: usize, len: usize) {
 #[test]
 fn everything_is_in_the_file_that_is_stopped() {
     let mut scene = Scene::new();
-    let tape = scene.start(None, None);
-    put(&tape, 1000, 60);
-    assert!(scene.deck.obey(Order::Stop(1), &scene.voice).is_none());
+    let capture_queue = scene.start(None, None);
+    put(&capture_queue, 1000, 60);
+    assert!(
+        scene
+            .capture_control
+            .apply(Order::Stop(1), &scene.report_fd)
+            .is_none()
+    );
     let (captured, statistics, frames) = scene.end();
     assert_eq!((captured.frames, captured.dropped), (1000, 0));
     assert_eq!((statistics, frames), (1, 1000));
@@ -112,10 +117,10 @@ fn everything_is_in_the_file_that_is_stopped() {
         (captured.why.as_str(), captured.failed),
         ("it was stopped", false)
     );
-    put(&tape, 1, 60);
-    scene.deck.finish();
+    put(&capture_queue, 1, 60);
+    scene.capture_control.finish();
     assert_eq!(
-        scene.deck.counts(),
+        scene.capture_control.counts(),
         [("capture_frames", 1000), ("capture_dropped", 0)]
     );
 }
@@ -123,20 +128,25 @@ fn everything_is_in_the_file_that_is_stopped() {
 #[test]
 fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
     let scene = Scene::new();
-    let tape = scene.start(None, None);
-    assert!(Arc::ptr_eq(&tape, &scene.start(None, None)));
+    let capture_queue = scene.start(None, None);
+    assert!(Arc::ptr_eq(&capture_queue, &scene.start(None, None)));
     // Of one that is over, there is none.
-    assert!(scene.deck.obey(Order::Stop(7), &scene.voice).is_none());
-    assert!(!tape.is_closed());
-    scene.deck.finish();
-    assert!(tape.is_closed());
+    assert!(
+        scene
+            .capture_control
+            .apply(Order::Stop(7), &scene.report_fd)
+            .is_none()
+    );
+    assert!(!capture_queue.is_closed());
+    scene.capture_control.finish();
+    assert!(capture_queue.is_closed());
 }
 
 #[test]
 fn the_file_grows_no_larger_than_it_may() {
     let mut scene = Scene::new();
-    let tape = scene.start(Some(10_000), None);
-    put(&tape, 1000, 60);
+    let capture_queue = scene.start(Some(10_000), None);
+    put(&capture_queue, 1000, 60);
     let (captured, statistics, frames) = scene.end();
     assert_eq!(captured.why, "the file was to grow no larger");
     assert_eq!(statistics, 1);
@@ -149,8 +159,8 @@ fn the_file_grows_no_larger_than_it_may() {
 fn it_takes_no_longer_than_it_may() {
     let mut scene = Scene::new();
     let begin = Instant::now();
-    let tape = scene.start(None, Some(Duration::from_millis(50)));
-    put(&tape, 3, 60);
+    let capture_queue = scene.start(None, Some(Duration::from_millis(50)));
+    put(&capture_queue, 3, 60);
     let (captured, ..) = scene.end();
     assert!(begin.elapsed() >= Duration::from_millis(50));
     assert_eq!(
@@ -167,7 +177,7 @@ fn a_file_that_cannot_be_written_ends_it() {
     let mut buffer = vec![0; MAX_LEN];
     let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
     let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
-        panic!("it said something else");
+        panic!("another report than expected");
     };
     assert_eq!((captured.frames, captured.bytes, captured.failed), (0, 0, true));
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
@@ -179,23 +189,23 @@ fn nobody_waits_for_a_file_that_hangs() {
     let mut scene = Scene::new();
     let begin = Instant::now();
     let mut hanging = vec![scene.hang(1)];
-    let tape = scene.begin(2, None, None).unwrap();
+    let capture_queue = scene.begin(2, None, None).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(4), "it waited");
-    put(&tape, 10, 60);
-    scene.deck.obey(Order::Stop(2), &scene.voice);
+    put(&capture_queue, 10, 60);
+    scene.capture_control.apply(Order::Stop(2), &scene.report_fd);
     let (captured, ..) = scene.end();
     assert_eq!((captured.number, captured.frames), (2, 10));
 
     // So many may hang, and no more.
     for number in 3..=4 {
-        scene.deck.lock().let_go();
+        scene.capture_control.lock().stop();
         hanging.push(scene.hang(number));
     }
     assert!(scene.begin(5, None, None).is_none());
     let mut buffer = vec![0; MAX_LEN];
     let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
     let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
-        panic!("it said something else");
+        panic!("another report than expected");
     };
     assert_eq!(captured.number, 5);
     assert_eq!(
@@ -204,9 +214,9 @@ fn nobody_waits_for_a_file_that_hangs() {
     );
 
     drop(hanging);
-    scene.deck.finish();
+    scene.capture_control.finish();
     assert_eq!(
-        scene.deck.counts(),
+        scene.capture_control.counts(),
         [("capture_frames", 10), ("capture_dropped", 0)]
     );
 }
@@ -214,10 +224,10 @@ fn nobody_waits_for_a_file_that_hangs() {
 /// Without a writer: what finds no room is counted, and nothing waits.
 #[test]
 fn what_finds_no_room_is_counted() {
-    let many = Tape::new(96);
+    let many = CaptureQueue::new(96);
     put(&many, MOST_FRAMES + 5, 60);
     assert_eq!(many.counts(), [0, 5]);
-    let large = Tape::new(65_536);
+    let large = CaptureQueue::new(65_536);
     put(&large, MOST_BYTES / 65_536 + 7, 65_536);
     assert_eq!(large.counts(), [0, 7]);
     while large.take().is_some() {}

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant, SystemTime};
 use pontoon_sys::seqpacket;
 use tracing::debug;
 
-use super::Tape;
+use super::CaptureQueue;
 use super::pcapng::{self, Statistics};
 use crate::messages::{Captured, Report, Start};
 
-/// How often to look for frames: so long is the file behind at most.
+/// The interval of looking for frames, and so the longest delay of the file.
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// Bytes of one write, about.
 const CHUNK: usize = 256 << 10;
 
-/// How often to try to say that the capture has ended.
+/// The number of attempts to report the end of the capture.
 const ATTEMPTS: u32 = 100;
 
 pub(super) struct Writer {
@@ -35,8 +35,8 @@ pub(super) struct Writer {
     begin: SystemTime,
     ends: Option<Instant>,
     file: File,
-    tape: Arc<Tape>,
-    voice: OwnedFd,
+    capture_queue: Arc<CaptureQueue>,
+    report_fd: OwnedFd,
     /// Not yet written.
     buffer: Vec<u8>,
     /// Frames among that.
@@ -59,7 +59,12 @@ enum End {
 }
 
 impl Writer {
-    pub(super) fn new(start: Start, file: File, tape: Arc<Tape>, voice: OwnedFd) -> Self {
+    pub(super) fn new(
+        start: Start,
+        file: File,
+        capture_queue: Arc<CaptureQueue>,
+        report_fd: OwnedFd,
+    ) -> Self {
         Self {
             number: start.number,
             snap: start.snap,
@@ -67,8 +72,8 @@ impl Writer {
             begin: SystemTime::now(),
             ends: start.time.and_then(|time| Instant::now().checked_add(time)),
             file,
-            tape,
-            voice,
+            capture_queue,
+            report_fd,
             buffer: Vec::new(),
             buffered: 0,
             bytes: 0,
@@ -78,13 +83,13 @@ impl Writer {
     /// Writes until the capture ends, and says what came of it.
     pub(super) fn run(mut self) {
         let mut end = self.follow();
-        self.tape.close();
+        self.capture_queue.close();
         if !matches!(end, End::Failed(_))
             && let Err(error) = self.conclude()
         {
             end = End::Failed(error);
         }
-        let [frames, dropped] = self.tape.counts();
+        let [frames, dropped] = self.capture_queue.counts();
         let captured = Captured {
             number: self.number,
             frames,
@@ -93,7 +98,7 @@ impl Writer {
             failed: matches!(end, End::Failed(_)),
             why: end.to_string(),
         };
-        tell(&self.voice, &Report::Captured(captured));
+        send_report(&self.report_fd, &Report::Captured(captured));
     }
 
     fn follow(&mut self) -> End {
@@ -107,10 +112,10 @@ impl Writer {
             return End::Size;
         }
         loop {
-            // Asked before the tape is empty: what was put on it before it was closed is not left there.
-            let closed = self.tape.is_closed();
+            // Read before the queue is emptied: records that were put into it before it was closed are not left behind.
+            let closed = self.capture_queue.is_closed();
             while self.buffer.len() < CHUNK
-                && let Some(record) = self.tape.take()
+                && let Some(record) = self.capture_queue.take()
             {
                 let frame = pcapng::FRAME_OVERHEAD + (record.bytes.len() as u64).next_multiple_of(4);
                 if !self.fits(frame) {
@@ -138,7 +143,7 @@ impl Writer {
         }
     }
 
-    /// Whether there is room in the file for so much more, and for the statistics behind it.
+    /// Returns true if the file has room for `more` bytes and for the statistics block after them.
     fn fits(&self, more: u64) -> bool {
         let len = self.bytes + self.buffer.len() as u64 + more + pcapng::STATISTICS_LEN;
         len <= self.most_bytes
@@ -146,7 +151,7 @@ impl Writer {
 
     fn conclude(&mut self) -> io::Result<()> {
         self.write()?;
-        let [frames, dropped] = self.tape.counts();
+        let [frames, dropped] = self.capture_queue.counts();
         let seen = Statistics {
             begin: self.begin,
             end: SystemTime::now(),
@@ -164,7 +169,9 @@ impl Writer {
         self.file.write_all_at(&self.buffer, self.bytes)?;
         self.bytes += self.buffer.len() as u64;
         self.file.seek(SeekFrom::Start(self.bytes))?;
-        self.tape.frames.fetch_add(self.buffered, Ordering::Relaxed);
+        self.capture_queue
+            .frames
+            .fetch_add(self.buffered, Ordering::Relaxed);
         self.buffered = 0;
         self.buffer.clear();
         Ok(())
@@ -172,11 +179,11 @@ impl Writer {
 }
 
 /// Says something to the supervisor, who may be busy.
-pub(super) fn tell(voice: &OwnedFd, report: &Report) {
+pub(super) fn send_report(report_fd: &OwnedFd, report: &Report) {
     for _ in 0..ATTEMPTS {
-        match seqpacket::send(voice, &report.encode(), &[]) {
+        match seqpacket::send(report_fd, &report.encode(), &[]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(PERIOD),
-            Err(error) => return debug!("the supervisor was not told of a capture's end: {error}"),
+            Err(error) => return debug!("cannot report the end of a capture to the supervisor: {error}"),
             Ok(()) => return,
         }
     }

@@ -25,11 +25,11 @@ pub enum Edge {
     Icmp = 2,
     /// The raw ICMPv6 socket that all echo ids share.
     Icmpv6 = 3,
-    /// What other workers have for this one.
+    /// Frames and updates from other workers.
     Inbox = 4,
     /// The link has room.
     Room = 5,
-    /// The link's own affairs.
+    /// Control events of the link: connections and negotiation.
     Control = 6,
 }
 
@@ -47,7 +47,7 @@ impl Edge {
         .into()
     }
 
-    /// What the token of [`Kind::Edge`] with this index names.
+    /// Returns the edge whose token, of [`Kind::Edge`], has this index.
     #[must_use]
     const fn of(index: u32) -> Option<Self> {
         match index {
@@ -67,7 +67,7 @@ impl Edge {
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// What one wait brought.
+/// The events of one wait.
 #[derive(Debug)]
 pub struct Events {
     buffer: [MaybeUninit<epoll::Event>; EVENTS],
@@ -91,7 +91,7 @@ impl Epoll {
         epoll::add(&self.0, source, EventData::new_u64(token.0), flags())
     }
 
-    /// Registers `source` for what there is to read, level triggered: whoever leaves something unread is told again.
+    /// Registers `source` for input, level triggered: each wait reports it again as long as something is unread.
     ///
     /// # Errors
     /// Out of memory, or of the user's watches.
@@ -107,7 +107,7 @@ impl Epoll {
         epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::ONESHOT)
     }
 
-    /// Tells once, from now on, when such a source can be written to.
+    /// Requests one event when such a source can be written to.
     ///
     /// # Errors
     /// It is not registered.

@@ -1,4 +1,4 @@
-//! What an errno means to the engine.
+//! Translates an errno to a failure of the engine.
 
 use pontoon_engine::Failure;
 use rustix::io::Errno;

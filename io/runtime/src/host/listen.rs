@@ -1,4 +1,4 @@
-//! Doors: the sockets of published ports, opened by the supervisor.
+//! Sockets of published ports, which the supervisor opens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,8 +18,8 @@ use super::udp::Endpoint;
 
 /// Published ports' sockets, each in a place that has its number for as long as it is published.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
-    places: Vec<Option<Door>>,
+pub(super) struct PublishedSockets {
+    places: Vec<Option<PublishedSocket>>,
     /// Places that nothing has, but for the end.
     free: BTreeSet<u32>,
     /// The place of each port: a guest may have tens of thousands.
@@ -31,11 +31,12 @@ pub(super) struct Doors {
     rest: Option<Instant>,
 }
 
-/// How long starved listeners are left alone: others may hold the descriptors or the memory, and do not tell.
+/// The time without attempts on starved listeners. Other processes may hold the descriptors or the memory, and no event
+/// reports that they have been released.
 const REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-struct Door {
+struct PublishedSocket {
     published: Published,
     socket: Held,
 }
@@ -48,7 +49,7 @@ enum Held {
     Udp(Option<OwnedFd>),
 }
 
-impl Doors {
+impl PublishedSockets {
     /// Takes a socket over, and says in which place.
     pub(super) fn open(
         &mut self,
@@ -63,7 +64,7 @@ impl Doors {
             Protocol::Tcp => {
                 // Inherited by what it accepts, see `stream.rs`.
                 sockopt::set_socket_oobinline(&socket, true)?;
-                epoll.add_shared(&socket, door(index))?;
+                epoll.add_shared(&socket, token(index))?;
                 Held::Listener(socket)
             }
             Protocol::Udp => {
@@ -76,14 +77,14 @@ impl Doors {
                     udp_sys::coalesce(&socket)?;
                 }
                 let socket = socket.try_clone()?;
-                epoll.add(&socket, door(index))?;
+                epoll.add(&socket, token(index))?;
                 Held::Udp(Some(socket))
             }
         };
-        let door = Some(Door { published, socket });
+        let entry = Some(PublishedSocket { published, socket });
         match self.free.pop_first() {
-            Some(free) => self.places[free as usize] = door,
-            None => self.places.push(door),
+            Some(free) => self.places[free as usize] = entry,
+            None => self.places.push(entry),
         }
         self.by_port.insert((published.protocol, published.host), index);
         Ok(index)
@@ -92,8 +93,8 @@ impl Doors {
     /// Lets go of a socket that no endpoint has.
     pub(super) fn close(&mut self, epoll: &Epoll, index: u32) {
         let place = usize::try_from(index).ok();
-        let door = place.and_then(|place| self.places.get_mut(place)?.take());
-        if let Some(Door { published, .. }) = &door {
+        let entry = place.and_then(|place| self.places.get_mut(place)?.take());
+        if let Some(PublishedSocket { published, .. }) = &entry {
             let port = (published.protocol, published.host);
             if self.by_port.get(&port) == Some(&index) {
                 self.by_port.remove(&port);
@@ -101,7 +102,7 @@ impl Doors {
             self.free.insert(index);
         }
         // Others have the socket too, so that the kernel would go on telling of it.
-        match door.map(|door| door.socket) {
+        match entry.map(|entry| entry.socket) {
             Some(Held::Listener(socket)) => epoll.remove(&socket),
             Some(Held::Udp(Some(socket))) => epoll.remove(&socket),
             Some(Held::Udp(None)) | None => {}
@@ -167,16 +168,16 @@ impl Doors {
         let mut starved = std::mem::take(&mut self.starved);
         starved.retain(|index| {
             let listener = self.listener(*index);
-            listener.is_ok_and(|listener| epoll.renew_shared(listener, door(*index)).is_err())
+            listener.is_ok_and(|listener| epoll.renew_shared(listener, token(*index)).is_err())
         });
         self.starved = starved;
     }
 
     /// Makes the UDP socket at `index` the endpoint of `flow`.
     pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<Endpoint, Errno> {
-        let door = self.at_mut(index).ok_or(Errno::INVAL)?;
-        let family = Family::of(door.published.host.ip());
-        let Held::Udp(held) = &mut door.socket else {
+        let entry = self.at_mut(index).ok_or(Errno::INVAL)?;
+        let family = Family::of(entry.published.host.ip());
+        let Held::Udp(held) = &mut entry.socket else {
             return Err(Errno::INVAL);
         };
         let fd = held.as_ref().ok_or(Errno::INVAL)?;
@@ -188,24 +189,24 @@ impl Doors {
 
     /// Takes an endpoint's socket back: the port stays published.
     pub(super) fn give_back(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
-        if let Some(Door {
+        if let Some(PublishedSocket {
             socket: Held::Udp(held),
             ..
         }) = self.at_mut(index)
         {
-            let _ = epoll.rename(&fd, door(index));
+            let _ = epoll.rename(&fd, token(index));
             *held = Some(fd);
         }
     }
 
-    fn at_mut(&mut self, index: u32) -> Option<&mut Door> {
+    fn at_mut(&mut self, index: u32) -> Option<&mut PublishedSocket> {
         self.places.get_mut(usize::try_from(index).ok()?)?.as_mut()
     }
 
     fn listener(&self, index: u32) -> Result<&OwnedFd, Errno> {
         let place = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         match self.places.get(place) {
-            Some(Some(Door {
+            Some(Some(PublishedSocket {
                 socket: Held::Listener(socket),
                 ..
             })) => Ok(socket),
@@ -214,7 +215,7 @@ impl Doors {
     }
 }
 
-fn door(index: u32) -> Token {
+fn token(index: u32) -> Token {
     FlowId {
         kind: Kind::Listener,
         worker: WorkerId(0),

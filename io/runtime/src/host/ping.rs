@@ -37,7 +37,7 @@ pub struct Ping {
     way: Way,
 }
 
-/// How its requests leave.
+/// The socket type that sends the requests.
 #[derive(Debug)]
 enum Way {
     /// By a ping socket.
@@ -68,7 +68,7 @@ enum Packet {
     Problem(Problem),
 }
 
-/// What [`Shared::take`] found.
+/// The result of [`Shared::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Something for this flow.
@@ -167,7 +167,7 @@ impl Shared {
 pub(crate) struct EchoReply {
     ident: u16,
     seq: u16,
-    /// Where its data lie in the packet.
+    /// The range of its data in the packet.
     pub(crate) data: Range<usize>,
 }
 

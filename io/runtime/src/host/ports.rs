@@ -74,7 +74,9 @@ impl Ports {
         let flags = SocketFlags::CLOEXEC;
         socket_with(Family::V4.domain(), SocketType::STREAM, flags, None)
             .and_then(|socket| bind::limit_ports(socket, &ports))
-            .inspect_err(|error| info!("no IP_LOCAL_PORT_RANGE: the guest may take every TCP port: {error}"))
+            .inspect_err(|error| {
+                info!("no IP_LOCAL_PORT_RANGE: the guest's connections may use every local TCP port: {error}")
+            })
             .ok()
             .map(|()| TcpShare::new(ports, size / 4))
     }

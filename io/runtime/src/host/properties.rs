@@ -1,4 +1,4 @@
-//! What travels with each datagram that is sent.
+//! Properties of each datagram that is sent: TTL, traffic class, DF.
 
 use std::os::fd::AsFd;
 
@@ -6,15 +6,15 @@ use pontoon_engine::host::DatagramMeta;
 use pontoon_sys::{Family, udp};
 use rustix::io::Errno;
 
-/// What most guests send.
+/// The properties that most guests use.
 pub(super) const USUAL: DatagramMeta = DatagramMeta {
     hop_limit: 64,
     traffic_class: 0,
     dont_fragment: true,
 };
 
-/// What a socket's options say now. Setting an option when it changes is cheaper than a control message with every
-/// send: a flow's properties practically never change, and DF has no control message.
+/// The current values of a socket's options. Setting an option when it changes is cheaper than a control message with
+/// every send: a flow's properties practically never change, and DF has no control message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Properties(Option<DatagramMeta>);
 
@@ -46,7 +46,7 @@ impl Properties {
     }
 }
 
-/// What control messages said about a received datagram. The kernel does not say whether DF was set.
+/// Returns the properties of a received datagram from its control messages. The kernel does not report DF.
 pub(super) fn received(beside: &udp::Ancillary) -> DatagramMeta {
     DatagramMeta {
         hop_limit: beside.hop_limit.unwrap_or(64),

@@ -34,8 +34,8 @@ pub struct Stream {
     sent: Sent,
 }
 
-/// Whether the kernel may hold a part of a segment back (RFC 896): not until TCP_NODELAY is set, but what fits into one
-/// segment leaves at once when nothing is in flight, and many connections send no more than that.
+/// State of TCP_NODELAY. Until it is set, the kernel may hold a part of a segment back (RFC 896). Data that fit into one
+/// segment leave at once when nothing is in flight, and many connections send no more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Nothing,
@@ -46,7 +46,7 @@ enum Sent {
 /// Bytes that fit into the smallest segment (RFC 9293 section 3.7.1).
 const ONE_SEGMENT: usize = 536;
 
-/// Where the kernel's next peek begins.
+/// The position at which the kernel's next peek begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peek {
     /// Always at the head: this kernel cannot do otherwise.
@@ -67,8 +67,8 @@ const NOWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x0100, 0, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Whether the kernel has `address` now: a socket can be bound to it. Where sockets can be bound to any address
-/// (`ip_nonlocal_bind`), that says nothing, and false is returned.
+/// Returns true if `address` belongs to this host, that is, if a socket can be bound to it. If sockets can be bound to
+/// any address (`ip_nonlocal_bind`), binding proves nothing, and false is returned.
 fn is_own(address: IpAddr) -> bool {
     let family = Family::of(address);
     let can_bind = |address| {
@@ -126,7 +126,7 @@ impl KernelHost {
         listener: u32,
         flow: FlowId,
     ) -> Result<(Stream, SocketAddr), Errno> {
-        let (fd, peer) = self.doors.accept(listener, |listener| {
+        let (fd, peer) = self.published.accept(listener, |listener| {
             acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
         })?;
         let peer = peer
@@ -177,9 +177,9 @@ impl Stream {
         }
     }
 
-    /// Whether the connection leads to the host itself. To an address of its own the kernel connects from that address,
-    /// if it chose the source when it had the address: not where more than one SYN may have been sent, nor where the
-    /// source is `bound`.
+    /// Returns true if the connection leads to the host itself. The kernel connects to an address of its own from that
+    /// same address, if the host had the address when the kernel chose the source: this does not hold if more than one
+    /// SYN may have been sent, nor if the source is `bound`.
     pub(super) fn reaches_host(&self, to: IpAddr, took: Duration, bound: bool) -> bool {
         let own = getsockname(&self.fd)
             .ok()
@@ -228,7 +228,7 @@ impl Stream {
         }
     }
 
-    /// Whether the peer has closed its direction.
+    /// Returns true if the peer has closed its direction.
     ///
     /// # Errors
     /// The connection's, which no peek tells of while there is something to peek at.

@@ -46,11 +46,11 @@ fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> 
     let mut host = host(ALL);
     let socket: OwnedFd = socket.into();
     rustix::io::ioctl_fionbio(&socket, true).unwrap();
-    assert_eq!(host.open_door(published, Arc::new(socket)).unwrap(), 0);
+    assert_eq!(host.add_published(published, Arc::new(socket)).unwrap(), 0);
     host
 }
 
-/// What happens within two seconds.
+/// Returns the events that arrive within two seconds.
 fn events(host: &KernelHost) -> Vec<(FlowId, Readiness)> {
     let mut events = Events::new();
     host.epoll()

@@ -27,7 +27,7 @@ pub struct Endpoint {
     family: Family,
     properties: Properties,
     /// Which published port it is, if any.
-    door: Option<u32>,
+    published_index: Option<u32>,
 }
 
 /// A socket that is no flow's yet. It has no port.
@@ -68,7 +68,7 @@ impl KernelHost {
             fd,
             family,
             properties,
-            door: None,
+            published_index: None,
         })
     }
 
@@ -86,18 +86,18 @@ impl KernelHost {
 }
 
 impl Endpoint {
-    pub(super) fn published(fd: OwnedFd, family: Family, door: u32) -> Self {
+    pub(super) fn published(fd: OwnedFd, family: Family, index: u32) -> Self {
         Self {
             fd,
             family,
             properties: Properties::default(),
-            door: Some(door),
+            published_index: Some(index),
         }
     }
 
     /// A published port's place and socket, which outlives the endpoint.
     pub(super) fn into_published(self) -> Option<(u32, OwnedFd)> {
-        self.door.map(|door| (door, self.fd))
+        self.published_index.map(|index| (index, self.fd))
     }
 
     pub(super) fn connect(&self, to: Option<SocketAddr>) -> Result<(), Errno> {

@@ -1,4 +1,4 @@
-//! How a listener that cannot be accepted from rests.
+//! The pause after accept(2) has failed.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,32 +8,35 @@ use tracing::warn;
 
 use crate::host::event::{Edge, Epoll};
 
-/// How long to leave it alone: descriptors or memory may be short for longer, and it would be told of at once.
-const REST: Duration = Duration::from_millis(100);
+/// The pause. Descriptors or memory may be short for longer, and without a pause each attempt would follow the one before
+/// at once.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether guests may wait at a listener that nothing will tell of: it is edge triggered, and they are no news.
+/// State of a listener whose backlog may hold guests that no event will report: it is edge triggered, and they have been
+/// reported already.
 #[derive(Debug, Default)]
 pub(super) struct AcceptBackoff {
     until: Option<Instant>,
-    /// That it cannot be accepted from has been said.
-    said: bool,
+    /// The failure was logged.
+    logged: bool,
 }
 
 impl AcceptBackoff {
-    /// Nobody could be accepted: looks again after a rest.
+    /// Begins a pause after accept(2) has failed.
     pub(super) fn begin(&mut self, error: Errno) {
-        self.until = Some(Instant::now() + REST);
-        if !std::mem::replace(&mut self.said, true) {
-            warn!("cannot take a guest's connection: {error}; it is tried again");
+        self.until = Some(Instant::now() + PAUSE);
+        if !std::mem::replace(&mut self.logged, true) {
+            warn!("cannot accept a guest's connection: {error}; retrying");
         }
     }
 
-    /// Nobody is left to be accepted.
+    /// Ends the pause: the backlog is empty.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// How long whoever is about to sleep may. After that, [`Edge::Control`] tells of who waits.
+    /// Returns the longest time for which the worker may sleep. At its end the listener is registered again, so that
+    /// [`Edge::Control`] reports guests in its backlog.
     pub(super) fn sleep(&mut self, listener: Option<&OwnedFd>, epoll: &Epoll) -> Option<Duration> {
         let (listener, until) = (listener?, self.until?);
         let left = until.saturating_duration_since(Instant::now());
@@ -45,7 +48,7 @@ impl AcceptBackoff {
                 self.until = None;
                 None
             }
-            Err(_) => Some(REST),
+            Err(_) => Some(PAUSE),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What every link does, whatever carries its frames: one list of tests, which each link's tests take over by [`suite`].
+//! Tests that every link has to pass. [`suite`] adds them to the tests of a link.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use pontoon_wire::frame::{Body, HEAD, Transport, parse};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
-use super::captured::Captured;
+use super::capturing::CapturingLink;
 use super::{BURST, For, Link, Receive, Rest, Until};
-use crate::capture::Tape;
+use crate::capture::CaptureQueue;
 use crate::host::event::{Edge, Epoll, Events};
 
 /// The guest's Ethernet address.
@@ -29,7 +29,7 @@ pub(super) struct Pair {
     pub(super) gateway: &'static str,
 }
 
-/// What a worker that sleeps waits for, with nothing to send and with a full link.
+/// The events for which a sleeping worker waits: with nothing to send, and with a full link.
 pub(super) const FRAMES: For = For {
     frames: true,
     room: false,
@@ -59,7 +59,7 @@ pub(super) const PAIRS: [Pair; 2] = [
 /// The guest's UDP port, and the gateway's.
 pub(super) const PORTS: (u16, u16) = (7, 9);
 
-/// What sits behind a link and speaks UDP.
+/// A UDP endpoint behind a link.
 pub(super) trait Guest: Sized {
     /// The link.
     type Link: Link;
@@ -79,24 +79,24 @@ pub(super) trait Guest: Sized {
     }
 
     /// Sends a datagram from the guest's port to the gateway's.
-    fn say(&mut self, pair: Pair, data: &[u8]);
+    fn send(&mut self, pair: Pair, data: &[u8]);
 
     /// The data of the next datagram that the guest takes on its port from the gateway's; none within two seconds. A
     /// guest takes only what has a right checksum, or metadata that stands for it.
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>>;
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>>;
 
-    /// Whether there is a datagram now.
-    fn hears(&mut self, pair: Pair) -> bool;
+    /// Returns true if a datagram can be received now.
+    fn receives(&mut self, pair: Pair) -> bool;
 
     /// Goes away.
     fn leave(self);
 }
 
 /// A guest whose link is captured.
-pub(super) struct Taped<G>(G);
+pub(super) struct CapturingGuest<G>(G);
 
-impl<G: Guest> Guest for Taped<G> {
-    type Link = Captured<G::Link>;
+impl<G: Guest> Guest for CapturingGuest<G> {
+    type Link = CapturingLink<G::Link>;
 
     fn run(name: &str, test: fn()) {
         G::run(name, test);
@@ -104,24 +104,24 @@ impl<G: Guest> Guest for Taped<G> {
 
     fn open(mtu: u16) -> (Self::Link, Self) {
         let (link, guest) = G::open(mtu);
-        let tape = Arc::new(Tape::new(96));
-        (Captured::new(link, tape), Self(guest))
+        let capture_queue = Arc::new(CaptureQueue::new(96));
+        (CapturingLink::new(link, capture_queue), Self(guest))
     }
 
     fn settle(link: &mut Self::Link, frames: usize) {
         G::settle(link.inner(), frames);
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
-        self.0.say(pair, data);
+    fn send(&mut self, pair: Pair, data: &[u8]) {
+        self.0.send(pair, data);
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
-        self.0.hear(pair)
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        self.0.receive(pair)
     }
 
-    fn hears(&mut self, pair: Pair) -> bool {
-        self.0.hears(pair)
+    fn receives(&mut self, pair: Pair) -> bool {
+        self.0.receives(pair)
     }
 
     fn leave(self) {
@@ -163,7 +163,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
     for pair in PAIRS {
         for len in [0, 1, 1000, 65_000] {
             let data: Vec<u8> = (0..=255).cycle().take(len).collect();
-            guest.say(pair, &data);
+            guest.send(pair, &data);
             G::settle(&mut link, 1);
             assert_eq!(drain(&mut link).0, [(to(pair), data.clone())]);
 
@@ -177,7 +177,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
             drop(transmitter);
             flush(&mut link);
             for _ in 0..2 {
-                assert_eq!(guest.hear(pair).as_ref(), Some(&data), "{len} bytes");
+                assert_eq!(guest.receive(pair).as_ref(), Some(&data), "{len} bytes");
             }
         }
     }
@@ -187,7 +187,7 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     drain(&mut link);
     for nth in 0..40_u8 {
-        guest.say(PAIRS[0], &[nth]);
+        guest.send(PAIRS[0], &[nth]);
     }
     G::settle(&mut link, 40);
     let (datagrams, bursts) = drain(&mut link);
@@ -202,7 +202,7 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
 
     // As many as were asked for, and the rest later.
     for nth in 0..3_u8 {
-        guest.say(PAIRS[0], &[nth]);
+        guest.send(PAIRS[0], &[nth]);
     }
     G::settle(&mut link, 3);
     let burst = link
@@ -213,13 +213,13 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
 
-/// Whether there are said to be frames, within `patience`.
+/// Waits for an event up to `patience`. Returns true if the link reports frames.
 fn told(epoll: &Epoll, events: &mut Events, patience: Duration) -> bool {
     epoll.wait(events, Some(patience)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Link)
 }
 
-/// Whoever sleeps is told of the next frame, and of one that came just before.
+/// A sleeping worker gets an event for the next frame, and for a frame that arrived just before it slept.
 pub(super) fn wakes_who_sleeps<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
@@ -231,19 +231,18 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
         while told(Duration::ZERO) {}
         assert!(!link.has_frames());
         if before {
-            guest.say(PAIRS[0], b"before");
+            guest.send(PAIRS[0], b"before");
         }
         assert_eq!(link.sleep(&epoll, FRAMES), None);
         if !before {
-            guest.say(PAIRS[0], b"behind");
+            guest.send(PAIRS[0], b"behind");
         }
         assert!(told(Duration::from_secs(2)), "before: {before}");
         assert_eq!(drain(&mut link).0.len(), 1);
     }
 }
 
-/// Whoever may not take frames yet sleeps on, and hears of them when it may, whether it sleeps then or has other things
-/// to do.
+/// A worker that may not take frames yet sleeps on. It gets their event when it may, whether it sleeps then or is busy.
 pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
@@ -254,7 +253,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
         drain(&mut link);
         while told(Duration::ZERO) {}
         for nth in 0..2 {
-            guest.say(PAIRS[0], &[nth]);
+            guest.send(PAIRS[0], &[nth]);
             G::settle(&mut link, usize::from(nth) + 1);
             // As it was asked for before, it may be told of once.
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
@@ -268,7 +267,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
         if sleeps {
             assert_eq!(link.sleep(&epoll, FRAMES), None);
         }
-        guest.say(PAIRS[0], b"later");
+        guest.send(PAIRS[0], b"later");
         G::settle(&mut link, 1);
         assert!(
             told(Duration::from_millis(20)) || link.has_frames(),
@@ -294,9 +293,9 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     drop(transmitter);
     flush(&mut link);
     for nth in [1_u8, 2] {
-        assert_eq!(guest.hear(PAIRS[0]), Some(vec![nth; 50]));
+        assert_eq!(guest.receive(PAIRS[0]), Some(vec![nth; 50]));
     }
-    assert!(!guest.hears(PAIRS[0]), "the third was not committed");
+    assert!(!guest.receives(PAIRS[0]), "the third was not committed");
 
     // As much as fits, and never more than 64.
     let mut transmitter = link.transmitter();
@@ -346,26 +345,26 @@ pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
     drop(transmitter);
     flush(&mut link);
     assert_eq!(link.take_full(), Ok(false));
-    assert_eq!(guest.hear(PAIRS[0]), Some(vec![7]));
-    assert!(!guest.hears(PAIRS[0]));
+    assert_eq!(guest.receive(PAIRS[0]), Some(vec![7]));
+    assert!(!guest.receives(PAIRS[0]));
 }
 
 pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     drain(&mut link);
-    guest.say(PAIRS[0], b"last words");
+    guest.send(PAIRS[0], b"final frame");
     guest.leave();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let epoll = Epoll::new().unwrap();
     let how = (0..10).find_map(|_| {
         if let Err(how) = link.control(&epoll) {
             return Some(how);
         }
         let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
-            heard.extend(frames.iter().filter_map(datagram));
+            received.extend(frames.iter().filter_map(datagram));
         });
         match burst.rest {
-            Rest::Gone(how) => Some(how),
+            Rest::Disconnected(how) => Some(how),
             Rest::Drained | Rest::More => {
                 // As the worker does.
                 link.sleep(&epoll, FRAMES);
@@ -373,8 +372,11 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
             }
         }
     });
-    assert!(how.is_some(), "nothing said that the guest is gone");
-    assert!(heard.len() <= 1, "{heard:?}");
+    assert!(
+        how.is_some(),
+        "the guest is gone, but the link does not report it"
+    );
+    assert!(received.len() <= 1, "{received:?}");
     let head = head(PAIRS[0], 0);
     let sent = link.transmitter().send(whole(&head), head.bytes(), &[]);
     flush(&mut link);

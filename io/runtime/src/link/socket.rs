@@ -13,7 +13,7 @@ use std::time::Duration;
 use pontoon_engine::Limits;
 use rustix::io::Errno;
 
-use super::{For, Gone, Link, RETRY, Receive};
+use super::{Disconnected, For, Link, RETRY, Receive};
 use crate::host::event::Epoll;
 
 mod guest_slot;
@@ -34,9 +34,9 @@ use guest_slot::GuestSlot;
 /// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
 pub(crate) const MAX_FRAME: usize = 18 + 65_535;
 
-/// How frames are told apart on a socket.
+/// The delimiting of frames on a socket.
 pub trait Framing: Debug + Send + 'static {
-    /// What takes frames from the socket.
+    /// The half that receives frames from the socket.
     type Receiver: Receive + Attach + Debug + Default + Send;
 
     /// Bytes in front of each frame, which hold its length in big endian.
@@ -59,7 +59,7 @@ pub trait Attach {
 /// A link over a socket.
 #[derive(Debug)]
 pub struct Socket<F: Framing> {
-    seat: GuestSlot,
+    guest_slot: GuestSlot,
     receiver: F::Receiver,
     transmitter: Transmitter<F>,
 }
@@ -78,7 +78,7 @@ impl<F: Framing> Socket<F> {
             uso: false,
         };
         let mut socket = Self {
-            seat: GuestSlot::new(source)?,
+            guest_slot: GuestSlot::new(source)?,
             receiver: F::Receiver::default(),
             transmitter: Transmitter::new(limits),
         };
@@ -87,8 +87,8 @@ impl<F: Framing> Socket<F> {
     }
 
     fn attach(&mut self) {
-        self.receiver.attach(self.seat.guest());
-        self.transmitter.attach(self.seat.guest());
+        self.receiver.attach(self.guest_slot.guest());
+        self.transmitter.attach(self.guest_slot.guest());
     }
 }
 
@@ -101,36 +101,38 @@ impl<F: Framing> Link for Socket<F> {
     }
 
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
-        self.seat.watch(epoll)
+        self.guest_slot.watch(epoll)
     }
 
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
-        if self.seat.admit(epoll) {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
+        if self.guest_slot.admit(epoll) {
             self.attach();
         }
         Ok(())
     }
 
     fn has_guest(&mut self) -> bool {
-        self.seat.guest().is_some()
+        self.guest_slot.guest().is_some()
     }
 
     fn has_frames(&mut self) -> bool {
-        self.seat.has_frames()
+        self.guest_slot.has_frames()
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         self.transmitter.take_full()
     }
 
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
-        let room = (wait.room && self.seat.watch_room(epoll).is_err()).then_some(RETRY);
-        room.into_iter().chain(self.seat.sleep(epoll, wait.frames)).min()
+        let room = (wait.room && self.guest_slot.watch_room(epoll).is_err()).then_some(RETRY);
+        room.into_iter()
+            .chain(self.guest_slot.sleep(epoll, wait.frames))
+            .min()
     }
 
-    fn part(&mut self, epoll: &Epoll) -> bool {
-        self.seat.vacate();
+    fn detach(&mut self, epoll: &Epoll) -> bool {
+        self.guest_slot.vacate();
         self.attach();
-        self.seat.await_next(epoll)
+        self.guest_slot.await_next(epoll)
     }
 }

@@ -13,7 +13,7 @@ use pontoon_engine::{Limits, Transmit as _};
 use pontoon_sys::tun::TapOffload;
 
 use super::rx_interest::RxInterest;
-use super::{For, Gone, Link, RETRY};
+use super::{Disconnected, For, Link, RETRY};
 use crate::host::event::{Edge, Epoll};
 
 mod receive;
@@ -57,7 +57,7 @@ impl Tap {
 }
 
 impl Tap {
-    /// What it can carry.
+    /// Returns the offloads that it supports, and the longest frame.
     pub(super) fn limits(&self) -> Limits {
         self.transmitter.limits()
     }
@@ -89,7 +89,7 @@ impl Link for Tap {
         self.rx_interest.misses(&self.receiver)
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         Ok(self.transmitter.take_full())
     }
 

@@ -23,7 +23,7 @@ use vm_memory::VolatileSlice;
 
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
-use super::{Burst, For, Gone, Link, RETRY, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, RETRY, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
 use queue::{Alarm, Bell, Failure};
 
@@ -32,7 +32,7 @@ mod queue;
 mod receive;
 mod transmit;
 
-/// Where things are in a device's memory, from its first byte.
+/// Offsets in a device's memory, from its first byte.
 mod places {
     use pontoon_ring::Layout;
 
@@ -62,7 +62,7 @@ pub struct VhostNet {
     gathered: Option<usize>,
     /// Times that the worker went to sleep since a frame came.
     silence: u32,
-    gone: Option<Gone>,
+    disconnected: Option<Disconnected>,
     /// There is room that nobody was told of.
     room: bool,
     withdrawals: u64,
@@ -119,14 +119,14 @@ impl VhostNet {
             rx_interest: RxInterest::default(),
             gathered: None,
             silence: 0,
-            gone: None,
+            disconnected: None,
             room: false,
             withdrawals: 0,
         }
     }
 
     /// Goes on by the tap. Frames that the kernel had not sent are lost, as they may be on any link.
-    fn withdraw(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn withdraw(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.alarm = None;
         // With the last half, the device: after this the kernel reads the tap no more.
         self.receiver.ring = None;
@@ -136,7 +136,7 @@ impl VhostNet {
         self.room = true;
         epoll
             .add_level(&self.receiver.tap, Edge::Link.token())
-            .map_err(Gone::Connection)
+            .map_err(Disconnected::Connection)
     }
 
     /// Wakes the kernel if it has to be: now, or, with `more` to come, when enough has gathered.
@@ -161,7 +161,8 @@ impl VhostNet {
         transmitter.queue().checked(self.bell.ring());
     }
 
-    /// Whether the interface is gone, which vhost-net does not tell. It is asked more and more rarely while nothing comes.
+    /// Checks for the loss of the interface, which vhost-net does not report. The checks become rarer while no frame
+    /// arrives.
     fn look_for_guest(&mut self) {
         self.silence = self.silence.saturating_add(1);
         if !self.silence.is_power_of_two() || self.silence < LONG_SILENCE {
@@ -173,7 +174,7 @@ impl VhostNet {
             tv_nsec: 0,
         };
         if poll(&mut tap, Some(&at_once)).is_ok() && tap[0].revents().contains(PollFlags::ERR) {
-            self.gone = Some(Gone::Interface(Errno::BADFD));
+            self.disconnected = Some(Disconnected::Interface(Errno::BADFD));
         }
     }
 }
@@ -216,20 +217,20 @@ impl Link for VhostNet {
         has_frames || self.rx_interest.misses(&self.receiver.tap)
     }
 
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.heard()) else {
             return Ok(());
         };
-        info!("vhost-net has failed ({failure}); frames take the tap from now on");
+        info!("vhost-net has failed ({failure}); using the tap without it");
         self.withdraw(epoll)
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = match &mut self.transmitter.ring {
             Some(ring) => ring.take_full(),
             None => self.transmitter.tap.take_full() || std::mem::take(&mut self.room),
         };
-        self.gone.map_or(Ok(full), Err)
+        self.disconnected.map_or(Ok(full), Err)
     }
 
     fn end_turn(&mut self, more: bool) {
@@ -248,7 +249,7 @@ impl Link for VhostNet {
         };
         let frames = wait.frames && self.receiver.look(receive::Receiver::rearm);
         self.look_for_guest();
-        (frames || room || self.gone.is_some()).then_some(Duration::ZERO)
+        (frames || room || self.disconnected.is_some()).then_some(Duration::ZERO)
     }
 
     fn withdrawals(&self) -> u64 {

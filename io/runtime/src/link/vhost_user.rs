@@ -19,7 +19,7 @@ use vm_memory::GuestMemoryMmap;
 
 use super::accept_backoff::AcceptBackoff;
 use super::socket::Source;
-use super::{Burst, For, Gone, Link, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
 use crate::host::event::{Edge, Epoll};
 
 /// One worker's part of the link.
@@ -27,8 +27,8 @@ use crate::host::event::{Edge, Epoll};
 pub struct VhostUser {
     receiver: Receiver,
     transmitter: Transmitter,
-    /// Where the front-end is heard: by the first worker.
-    door: Option<Door>,
+    /// The listener and the connection of the front-end, which the first worker serves.
+    guest_listener: Option<GuestListener>,
     departures: Arc<Departures>,
     /// Departures that this worker knows of.
     known: u64,
@@ -44,10 +44,10 @@ pub struct VhostUser {
 pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
     let (backend, halves) = Backend::new(workers.into(), mtu.into())?;
     let departures = Arc::new(Departures::new(halves.len())?);
-    let mut door = Some(Door::new(source, backend)?);
+    let mut listener = Some(GuestListener::new(source, backend)?);
     let links = halves.into_iter().zip(&departures.bells);
     Ok(links
-        .map(|(halves, bell)| VhostUser::new(halves, door.take(), &departures, bell))
+        .map(|(halves, bell)| VhostUser::new(halves, listener.take(), &departures, bell))
         .collect())
 }
 
@@ -99,14 +99,14 @@ impl Control {
 impl VhostUser {
     fn new(
         (receiver, transmitter): (Receiver, Transmitter),
-        door: Option<Door>,
+        guest_listener: Option<GuestListener>,
         departures: &Arc<Departures>,
         bell: &Arc<OwnedFd>,
     ) -> Self {
         Self {
             receiver,
             transmitter,
-            door,
+            guest_listener,
             departures: departures.clone(),
             known: 0,
             bell: bell.clone(),
@@ -126,21 +126,21 @@ impl Link for VhostUser {
         epoll.add(&self.receiver, Edge::Link.token())?;
         epoll.add(&self.transmitter, Edge::Room.token())?;
         epoll.add(&*self.bell, Edge::Control.token())?;
-        match &self.door {
-            Some(door) => door.watch(epoll),
+        match &self.guest_listener {
+            Some(guest_listener) => guest_listener.watch(epoll),
             None => Ok(()),
         }
     }
 
-    fn control(&mut self, _: &Epoll) -> Result<(), Gone> {
-        if let Some(Err(how)) = self.door.as_mut().map(Door::answer) {
+    fn control(&mut self, _: &Epoll) -> Result<(), Disconnected> {
+        if let Some(Err(how)) = self.guest_listener.as_mut().map(GuestListener::answer) {
             self.known = self.departures.announce();
             return Err(how);
         }
         let count = self.departures.count.load(Ordering::Acquire);
         match std::mem::replace(&mut self.known, count) == count {
             true => Ok(()),
-            false => Err(Gone::Closed),
+            false => Err(Disconnected::Closed),
         }
     }
 
@@ -148,7 +148,7 @@ impl Link for VhostUser {
         self.transmitter.poll()
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         Ok(self.transmitter.take_full())
     }
 
@@ -163,16 +163,20 @@ impl Link for VhostUser {
         if wait.room {
             self.transmitter.rearm();
         }
-        let door = self.door.as_mut()?;
-        door.accept_backoff.sleep(door.listener.as_ref(), epoll)
+        let guest_listener = self.guest_listener.as_mut()?;
+        guest_listener
+            .accept_backoff
+            .sleep(guest_listener.listener.as_ref(), epoll)
     }
 
     fn queue_faults(&self) -> u64 {
         self.receiver.faults() + self.transmitter.faults()
     }
 
-    fn part(&mut self, epoll: &Epoll) -> bool {
-        self.door.as_ref().is_none_or(|door| door.await_next(epoll))
+    fn detach(&mut self, epoll: &Epoll) -> bool {
+        self.guest_listener
+            .as_ref()
+            .is_none_or(|listener| listener.await_next(epoll))
     }
 }
 
@@ -191,7 +195,7 @@ impl Receive for Receiver {
     }
 }
 
-/// Guests that have gone: each worker forgets its flows.
+/// Guests that have disconnected: each worker forgets its flows.
 #[derive(Debug)]
 struct Departures {
     count: AtomicU64,
@@ -208,27 +212,27 @@ impl Departures {
         })
     }
 
-    /// Tells all workers of one more, and how many that makes.
+    /// Notifies all workers of one more. Returns the count.
     fn announce(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Release) + 1;
         for bell in &self.bells {
-            // It fails when 2^64 - 2 rings have not been heard.
+            // It fails only if the count of the eventfd would exceed 2^64 - 2.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
         count
     }
 }
 
-/// Where guests come in, one at a time.
+/// Accepts the connections of front-ends, one at a time.
 #[derive(Debug)]
-struct Door {
+struct GuestListener {
     backend: Backend,
     listener: Option<OwnedFd>,
     accept_backoff: AcceptBackoff,
     one_off: bool,
 }
 
-impl Door {
+impl GuestListener {
     fn new(source: Source, mut backend: Backend) -> io::Result<Self> {
         Ok(match source {
             Source::Connected(socket) => {
@@ -261,13 +265,13 @@ impl Door {
         Ok(())
     }
 
-    /// Hears the guest that is there, then takes whoever has come; who comes while there is a guest is turned away.
-    fn answer(&mut self) -> Result<(), Gone> {
+    /// Processes messages of the front-end, then accepts a connection; further ones are closed while a guest is attached.
+    fn answer(&mut self) -> Result<(), Disconnected> {
         self.backend.handle().map_err(|ended| match ended.is_orderly() {
-            true => Gone::Closed,
+            true => Disconnected::Closed,
             false => {
-                warn!("the guest's front-end: {ended}");
-                Gone::Protocol("see the line above")
+                warn!("the vhost-user session failed: {ended}");
+                Disconnected::Protocol("vhost-user, see the message before")
             }
         })?;
         self.admit();
@@ -279,7 +283,7 @@ impl Door {
             return;
         };
         if self.backend.peer_closed() {
-            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            // Leave the next guest in the backlog; `await_next` registers the listener again when this one is detached.
             return;
         }
         loop {
@@ -291,17 +295,18 @@ impl Door {
                 Err(error) => return self.accept_backoff.begin(error),
             };
             if self.backend.is_connected() {
-                info!("a second guest was turned away: there is one already");
+                info!("refused the connection of a second guest");
                 continue;
             }
             match self.backend.connect(socket) {
                 Ok(()) => info!("the guest has connected"),
-                Err(error) => warn!("cannot take a guest's connection over: {error}"),
+                Err(error) => warn!("cannot set up a guest's connection: {error}"),
             }
         }
     }
 
-    /// Whether another one may come; `Edge::Control` then tells also of one that has come already.
+    /// Registers the listener again. Returns true if another guest can connect; `Edge::Control` then also reports one
+    /// that is in the backlog already.
     fn await_next(&self, epoll: &Epoll) -> bool {
         match &self.listener {
             Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),

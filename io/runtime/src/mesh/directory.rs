@@ -46,7 +46,7 @@ impl Directory {
         }
     }
 
-    /// Makes a flow the worker's, whoever has it.
+    /// Makes a flow the worker's, even if another worker has it.
     pub(super) fn seize(&self, key: &FlowKey, worker: WorkerId) {
         self.write(key).insert(*key, worker);
     }

@@ -1,4 +1,4 @@
-//! What others have for a worker: frames of its flows, and the supervisor's updates.
+//! The inbox of a worker: frames of its flows and the supervisor's updates, both put by other workers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -27,15 +27,15 @@ fn with_frame<R>(bytes: &[u8], run: impl FnOnce(&Frame<'_>) -> R) -> R {
     })
 }
 
-fn send(from: &Member, to: u8, bytes: &[u8]) -> bool {
+fn send(from: &WorkerHandle, to: u8, bytes: &[u8]) -> bool {
     with_frame(bytes, |frame| from.hand_over(WorkerId(to), frame, false))
 }
 
 /// Everything that is in the inbox, as bytes.
-fn drain(member: &Member) -> Vec<Vec<u8>> {
+fn drain(handle: &WorkerHandle) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     loop {
-        let (_, more) = member.receive(|frames| {
+        let (_, more) = handle.receive(|frames| {
             for handed in frames {
                 let mut bytes = vec![0; handed.frame.len];
                 handed.frame.copy(0, &mut bytes);
@@ -51,7 +51,7 @@ fn drain(member: &Member) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_key_has_one_owner() {
-    let [one, two] = &members(2, MAC).unwrap()[..] else {
+    let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
     assert_eq!(two.owner(&key(1)), None);
@@ -70,77 +70,77 @@ fn a_key_has_one_owner() {
 #[test]
 fn a_race_for_a_key_has_one_winner() {
     const KEYS: u16 = 2_000;
-    let members = members(4, MAC).unwrap();
+    let handles = handles(4, MAC).unwrap();
     let won = AtomicUsize::new(0);
-    let barrier = Barrier::new(members.len());
+    let barrier = Barrier::new(handles.len());
     thread::scope(|scope| {
-        for member in &members {
+        for handle in &handles {
             scope.spawn(|| {
                 barrier.wait();
                 for port in 0..KEYS {
-                    match member.claim(&key(port)) {
+                    match handle.claim(&key(port)) {
                         Ok(()) => _ = won.fetch_add(1, Ordering::Relaxed),
-                        Err(winner) => assert_ne!(winner, member.me),
+                        Err(winner) => assert_ne!(winner, handle.me),
                     }
-                    assert!(member.owner(&key(port)).is_some());
+                    assert!(handle.owner(&key(port)).is_some());
                 }
             });
         }
     });
     assert_eq!(won.into_inner(), usize::from(KEYS));
-    let of_each = |member: &Member| {
+    let of_each = |handle: &WorkerHandle| {
         (0..KEYS)
-            .filter(|port| member.owner(&key(*port)) == Some(member.me))
+            .filter(|port| handle.owner(&key(*port)) == Some(handle.me))
             .count()
     };
-    assert_eq!(members.iter().map(of_each).sum::<usize>(), usize::from(KEYS));
-    for member in &members {
-        (0..KEYS).for_each(|port| member.release(&key(port)));
+    assert_eq!(handles.iter().map(of_each).sum::<usize>(), usize::from(KEYS));
+    for handle in &handles {
+        (0..KEYS).for_each(|port| handle.release(&key(port)));
     }
-    assert_eq!(members[0].mesh.directory.len(), 0);
+    assert_eq!(handles[0].mesh.directory.len(), 0);
 }
 
 #[test]
 fn frames_arrive_in_order_and_whole() {
-    let members = members(2, MAC).unwrap();
+    let handles = handles(2, MAC).unwrap();
     let frames: Vec<Vec<u8>> = (1..=100_u8)
         .map(|n| vec![n; usize::from(n) * if n.is_multiple_of(2) { 600 } else { 1 }])
         .collect();
     for _ in 0..3 {
         for frame in &frames {
-            assert!(send(&members[0], 1, frame));
+            assert!(send(&handles[0], 1, frame));
         }
-        assert_eq!(drain(&members[1]), frames);
+        assert_eq!(drain(&handles[1]), frames);
     }
-    assert_eq!(drain(&members[0]), Vec::<Vec<u8>>::new());
+    assert_eq!(drain(&handles[0]), Vec::<Vec<u8>>::new());
 }
 
 #[test]
 fn a_full_inbox_takes_nothing_and_keeps_what_it_has() {
-    let members = members(2, MAC).unwrap();
+    let handles = handles(2, MAC).unwrap();
     for n in 0..ROOM {
-        assert!(send(&members[0], 1, &n.to_ne_bytes()));
+        assert!(send(&handles[0], 1, &n.to_ne_bytes()));
     }
-    assert!(!send(&members[0], 1, b"one too many"));
+    assert!(!send(&handles[0], 1, b"one too many"));
     let kept: Vec<Vec<u8>> = (0..ROOM).map(|n| n.to_ne_bytes().to_vec()).collect();
-    assert_eq!(drain(&members[1]), kept);
-    assert!(send(&members[0], 1, b"again"));
+    assert_eq!(drain(&handles[1]), kept);
+    assert!(send(&handles[0], 1, b"again"));
 }
 
 /// Nobody is told twice, and nobody sleeps over a frame.
 #[test]
 fn no_frame_waits_for_a_bell_that_has_rung() {
     const EACH: usize = 20_000;
-    let members = members(4, MAC).unwrap();
-    let (to, from) = members.split_first().unwrap();
+    let handles = handles(4, MAC).unwrap();
+    let (to, from) = handles.split_first().unwrap();
     let epoll = Epoll::new().unwrap();
     epoll.add(to.bell(), Edge::Inbox.token()).unwrap();
     thread::scope(|scope| {
-        for member in from {
+        for handle in from {
             scope.spawn(move || {
                 let mut sent = 0;
                 while sent < EACH {
-                    match send(member, 0, &[member.me.0; 60]) {
+                    match send(handle, 0, &[handle.me.0; 60]) {
                         true => sent += 1,
                         false => thread::yield_now(),
                     }
@@ -162,24 +162,24 @@ fn no_frame_waits_for_a_bell_that_has_rung() {
 
 #[test]
 fn updates_reach_all_others_the_newest_of_each_kind() {
-    let members = members(3, MAC).unwrap();
+    let handles = handles(3, MAC).unwrap();
     let owned = |text: &str| Update::Owned(vec![text.parse().unwrap()]);
-    members[0].pass_on(&owned("192.0.2.1/32"));
-    members[0].pass_on(&Update::Resolvers(Vec::new()));
-    members[0].pass_on(&owned("192.0.2.2/32"));
-    assert_eq!(members[0].updates(), []);
-    for member in &members[1..] {
+    handles[0].forward(&owned("192.0.2.1/32"));
+    handles[0].forward(&Update::Resolvers(Vec::new()));
+    handles[0].forward(&owned("192.0.2.2/32"));
+    assert_eq!(handles[0].updates(), []);
+    for handle in &handles[1..] {
         assert_eq!(
-            member.updates(),
+            handle.updates(),
             [Update::Resolvers(Vec::new()), owned("192.0.2.2/32")]
         );
-        assert_eq!(member.updates(), []);
+        assert_eq!(handle.updates(), []);
     }
 }
 
 #[test]
 fn limits_are_of_all_together() {
-    let [one, two] = &members(2, MAC).unwrap()[..] else {
+    let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
     one.opened();
@@ -188,17 +188,17 @@ fn limits_are_of_all_together() {
     assert_eq!((one.flows(), two.flows()), (1, 1));
 
     let at = |seconds: u64| Instant(seconds * 1_000_000_000 + 5);
-    let taken = [one, two, one].map(|member| member.count_against_rate(2, at(7)));
+    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, at(7)));
     assert_eq!(taken, [true, true, false]);
     assert_eq!(
-        [one, two, two].map(|member| member.count_against_rate(2, at(8))),
+        [one, two, two].map(|handle| handle.count_against_rate(2, at(8))),
         [true, true, false]
     );
 }
 
 #[test]
 fn the_guests_address_and_the_end_are_seen_by_all() {
-    let [one, two] = &members(2, MAC).unwrap()[..] else {
+    let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
     assert_eq!(two.guest_mac(), MAC);
@@ -213,12 +213,12 @@ fn the_guests_address_and_the_end_are_seen_by_all() {
 
 #[test]
 fn fragments_of_one_datagram_have_one_reassembler_and_datagrams_many() {
-    let members = members(4, MAC).unwrap();
+    let handles = handles(4, MAC).unwrap();
     let ip = |last: u8| IpAddr::from([192, 0, 2, last]);
     let mut seen = [0; 4];
     for id in 0..400 {
-        let reassembler = members[0].reassembler(ip(1), ip(2), id);
-        assert_eq!(members[3].reassembler(ip(1), ip(2), id), reassembler);
+        let reassembler = handles[0].reassembler(ip(1), ip(2), id);
+        assert_eq!(handles[3].reassembler(ip(1), ip(2), id), reassembler);
         seen[usize::from(reassembler.0)] += 1;
     }
     assert!(seen.iter().all(|count| *count > 40), "{seen:?}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::door::Descriptor;
 
-/// What happens to a capture.
+/// A command to start or stop a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// It begins. There is no other.
@@ -27,11 +27,11 @@ pub struct Start {
     pub snap: u32,
     /// Bytes of the file, at most.
     pub size: Option<u64>,
-    /// How long it goes on, at most: whole milliseconds.
+    /// The longest duration, in whole milliseconds.
     pub time: Option<Duration>,
 }
 
-/// What has come of a capture.
+/// The result of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Its number.

@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
 
-/// What happens to a published port, which protocol and host address name.
+/// A change of a published port, which is identified by protocol and host address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// There is a new one, with its socket: listening (TCP) or bound (UDP), non-blocking.
+    /// A new port, with its socket: listening (TCP) or bound (UDP), non-blocking.
     Open(Published, Descriptor),
-    /// There is a new one, whose socket this process had no room for. Nobody says so: it is what becomes of [`Door::Open`].
+    /// A new port, for whose socket this process had no descriptor left. It is not sent: [`Door::Open`] is decoded as this.
     Lost(Published),
-    /// It leads to another port of the guest's.
+    /// The port leads to another port of the guest from now on.
     Lead(Published),
-    /// It is no more.
+    /// The port is closed.
     Close(Published),
 }
 
-/// A published port that a worker could not take over, or not lead elsewhere. It says so until it hears of the port again.
+/// A published port that a worker could not open or redirect. It is part of the worker's
+/// reports until the port changes again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The port.
@@ -28,7 +29,7 @@ pub struct Refused {
     pub why: String,
 }
 
-/// What the supervisor has opened, and may share with the workers. Equal to itself alone.
+/// A descriptor that the supervisor has opened, and may share with the workers. It is equal to itself alone.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<OwnedFd>);
 
@@ -125,7 +126,7 @@ fn decode_port<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Publishe
 }
 
 impl Descriptor {
-    /// What it was made of.
+    /// Returns the shared descriptor.
     #[must_use]
     pub fn into_inner(self) -> Arc<OwnedFd> {
         self.0

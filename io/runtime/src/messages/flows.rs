@@ -11,9 +11,9 @@ use pontoon_engine::flow_dump::{Flow, Page, Traffic};
 pub struct Turn {
     /// The number of the question.
     pub number: u64,
-    /// Who is asked.
+    /// The worker that is asked.
     pub worker: u8,
-    /// Where the page begins: 0, or what the page before said.
+    /// The position at which the page begins: 0, or the end of the page before.
     pub from: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct Turn {
 pub struct Flows {
     /// The number of the question.
     pub number: u64,
-    /// What was found.
+    /// The flows.
     pub page: Page,
 }
 

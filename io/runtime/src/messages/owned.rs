@@ -8,9 +8,9 @@ use super::{MAX_LEN, values};
 /// Some of the host's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SomeOwned {
-    /// How many came before these.
+    /// The number of addresses in the messages before.
     pub from: usize,
-    /// How many there are in all.
+    /// The number of addresses in all.
     pub of: usize,
     /// These.
     pub list: Vec<IpNet>,
@@ -80,7 +80,7 @@ mod tests {
         (0..count).map(address).collect()
     }
 
-    /// What an engine gathers of these.
+    /// Adds the addresses of `update`. Returns the whole list if it is complete.
     fn gather(gathered: &mut Gathered, update: Update) -> Option<Vec<IpNet>> {
         match update {
             Update::Owned(list) => Some(list),

@@ -1,4 +1,4 @@
-//! What several workers have counted, in all.
+//! Sums of the counts of several workers.
 
 use std::iter::Sum;
 

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Whether this thread is judged. It needs neither memory nor a destructor, so that an allocator may look at it.
+    /// True if allocations of this thread are counted. The variable needs neither memory nor a destructor, so that an
+    /// allocator may read it.
     static JUDGED: Cell<bool> = const { Cell::new(false) };
 }
 static STEADY: AtomicBool = AtomicBool::new(false);
@@ -22,7 +23,8 @@ pub(crate) fn judge_this_thread() {
     JUDGED.set(true);
 }
 
-/// What the judged threads allocate while `steady` runs: how often, and where the first was.
+/// Counts the allocations of the counted threads while `steady` runs. Returns their number and the backtrace of the
+/// first.
 pub(crate) fn during(steady: impl FnOnce()) -> (u64, Option<&'static Backtrace>) {
     STEADY.store(true, Relaxed);
     steady();

@@ -1,4 +1,4 @@
-//! What the guest does with a server on the host's loopback.
+//! Exchanges of the guest with a server on the host's loopback.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ pub(crate) struct Workload {
     pub(crate) serve: fn() -> io::Result<SocketAddr>,
     /// The guest's part, until [`finish`].
     pub(crate) load: fn(SocketAddr) -> io::Result<()>,
-    /// What is counted.
+    /// The unit of the count.
     pub(crate) unit: &'static str,
     /// With fewer of them in the steady seconds there was no load. A machine that is busy otherwise does many times as
     /// many.

@@ -26,7 +26,7 @@ use crate::workload::{self, Workload};
 const WARM_UP: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 
-/// What guests in namespaces get.
+/// The MTU of guests in namespaces.
 const MTU: u16 = 65_520;
 
 /// The gateway, which stands for this namespace's loopback.

@@ -192,7 +192,7 @@ impl Generator {
         verdict?;
         ensure!(burst.malformed == 0, "{} malformed frames", burst.malformed);
         match burst.rest {
-            Rest::Gone(gone) => bail!("{gone}"),
+            Rest::Disconnected(reason) => bail!("{reason}"),
             rest => Ok(rest),
         }
     }

@@ -19,26 +19,26 @@ fn a_listener_that_could_not_be_registered_again_is_tried_once_more() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let held = |fd: OwnedFd| {
-        Some(Door {
+        Some(PublishedSocket {
             published: published(Protocol::Tcp, at),
             socket: Held::Listener(Arc::new(fd)),
         })
     };
-    let mut doors = Doors {
+    let mut sockets = PublishedSockets {
         places: vec![held(tempfile::tempfile().unwrap().into())],
-        ..Doors::default()
+        ..PublishedSockets::default()
     };
     let _client = TcpStream::connect(at).unwrap();
-    let none = doors.accept(0, |_| Err(Errno::MFILE));
+    let none = sockets.accept(0, |_| Err(Errno::MFILE));
     assert_eq!(none.err(), Some(Errno::MFILE));
-    doors.rearm(&epoll);
+    sockets.rearm(&epoll);
 
-    doors.places[0] = held(listener.into());
-    doors.rearm(&epoll);
+    sockets.places[0] = held(listener.into());
+    sockets.rearm(&epoll);
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
     assert_eq!(events.flows().count(), 1, "the client that waits is told of");
-    assert!(doors.starved.is_empty());
+    assert!(sockets.starved.is_empty());
 }
 
 #[test]
@@ -46,8 +46,10 @@ fn a_udp_port_that_could_not_be_taken_is_taken_later() {
     let epoll = Epoll::new().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = published(Protocol::Udp, socket.local_addr().unwrap());
-    let mut doors = Doors::default();
-    let index = doors.open(&epoll, port, Arc::new(socket.into()), false).unwrap();
+    let mut sockets = PublishedSockets::default();
+    let index = sockets
+        .open(&epoll, port, Arc::new(socket.into()), false)
+        .unwrap();
     let flow = FlowId {
         kind: Kind::Udp,
         worker: WorkerId(0),
@@ -55,7 +57,7 @@ fn a_udp_port_that_could_not_be_taken_is_taken_later() {
         generation: 3,
     };
     // Another one does not know the socket.
-    let refused = doors.take_udp(&Epoll::new().unwrap(), index, flow);
+    let refused = sockets.take_udp(&Epoll::new().unwrap(), index, flow);
     assert_eq!(refused.err(), Some(Errno::NOENT));
-    assert!(doors.take_udp(&epoll, index, flow).is_ok());
+    assert!(sockets.take_udp(&epoll, index, flow).is_ok());
 }

@@ -65,7 +65,7 @@ fn in_line(host: &mut KernelHost, mut socket: Socket, mut peer: TcpStream) {
     assert_eq!(peek(host, &mut socket, 0, 10), Err(Failure::WouldBlock));
 }
 
-/// What is in flight towards the guest stays, and hides nothing.
+/// Bytes in flight towards the guest stay in the socket and do not hide the reset.
 #[test]
 fn a_reset_behind_bytes_that_were_peeked_is_an_error() {
     for ip in loopbacks("a_reset_behind_bytes_that_were_peeked_is_an_error") {

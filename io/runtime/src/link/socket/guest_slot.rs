@@ -15,7 +15,7 @@ use super::super::accept_backoff::AcceptBackoff;
 use super::super::rx_interest::{RxInterest, is_now};
 use crate::host::event::{Edge, Epoll};
 
-/// Where guests come from.
+/// The socket from which guests come.
 #[derive(Debug)]
 pub enum Source {
     /// A connected socket: one guest, from the start.
@@ -59,7 +59,7 @@ const SEND_BUFFER: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct GuestSlot {
     guest: Option<Guest>,
-    /// Where the next one comes from, if another may come.
+    /// The listener, if another guest may connect.
     listener: Option<OwnedFd>,
     accept_backoff: AcceptBackoff,
     one_off: bool,
@@ -84,7 +84,7 @@ impl Guest {
         })
     }
 
-    /// Whether it is gone, though what it sent may not have been read yet.
+    /// Returns true if the guest has closed its end; data that it sent before may still be unread.
     fn has_hung_up(&self) -> bool {
         is_now(&self.socket, PollFlags::RDHUP)
     }
@@ -133,7 +133,7 @@ impl GuestSlot {
         Ok(())
     }
 
-    /// [`Edge::Room`] will tell, once, when the guest's socket has room.
+    /// Requests one [`Edge::Room`] event when the guest's socket has room.
     pub(super) fn watch_room(&self, epoll: &Epoll) -> Result<(), Errno> {
         match &self.guest {
             Some(guest) => epoll.rouse(&guest.room, Edge::Room.token()),
@@ -141,13 +141,14 @@ impl GuestSlot {
         }
     }
 
-    /// Takes whoever has come; who comes while there is a guest is turned away. Whether there is a new guest.
+    /// Accepts a guest from the listener; further connections are closed while a guest is attached. Returns true if there
+    /// is a new guest.
     pub(super) fn admit(&mut self, epoll: &Epoll) -> bool {
         let Some(listener) = &self.listener else {
             return false;
         };
         if self.guest.as_ref().is_some_and(Guest::has_hung_up) {
-            // Whoever comes is the next one, and is told of once more when this one has been parted with.
+            // Leave the next guest in the backlog; `await_next` registers the listener again when this one is released.
             return false;
         }
         let mut new = false;
@@ -166,7 +167,7 @@ impl GuestSlot {
                 }
             };
             if self.guest.is_some() {
-                info!("a second guest was turned away: there is one already");
+                info!("refused the connection of a second guest");
                 continue;
             }
             let guest = Guest::new(socket).and_then(|guest| {
@@ -179,18 +180,18 @@ impl GuestSlot {
                     self.guest = Some(guest);
                     new = true;
                 }
-                Err(error) => warn!("cannot take a guest's connection over: {error}"),
+                Err(error) => warn!("cannot set up a guest's connection: {error}"),
             }
         }
     }
 
-    /// Whether the guest has frames that nothing tells of.
+    /// Returns true if the guest has frames that no event reports.
     pub(super) fn has_frames(&self) -> bool {
         let guest = self.guest.as_ref();
         guest.is_some_and(|guest| guest.rx_interest.misses(&guest.socket))
     }
 
-    /// How long whoever is about to sleep may, at most; `frames`: it waits for those.
+    /// Returns the longest time for which the worker may sleep; `frames`: it waits for frames.
     pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
         let guest = self.guest.as_mut();
         let guest = guest.and_then(|guest| guest.rx_interest.sleep(&guest.socket, epoll, frames));
@@ -198,12 +199,13 @@ impl GuestSlot {
         guest.into_iter().chain(rest).min()
     }
 
-    /// The guest is gone.
+    /// Releases the guest.
     pub(super) fn vacate(&mut self) {
         self.guest = None;
     }
 
-    /// Whether another one may come; [`Edge::Control`] then tells also of one that has come already.
+    /// Registers the listener again. Returns true if another guest can connect; [`Edge::Control`] then also reports one
+    /// that is in the backlog already.
     pub(super) fn await_next(&self, epoll: &Epoll) -> bool {
         match &self.listener {
             Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),

@@ -1,4 +1,4 @@
-//! Frames that lie in a buffer of ours, with their heads copied aside.
+//! Frames that lie in a buffer of ours, with their headers copied aside.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use vm_memory::VolatileSlice;
 
 use crate::link::BURST;
 
-/// Where frames lie.
+/// The ranges of frames in a buffer.
 pub(super) type Places = ArrayVec<Range<usize>, BURST>;
 
-/// Room for the heads of a burst.
+/// Room for the headers of a burst.
 #[derive(Debug)]
 pub(super) struct HeaderBuffers(Box<[[u8; HEAD]; BURST]>);
 

@@ -13,7 +13,7 @@ use vm_memory::VolatileSlice;
 
 use super::header_buffers::{HeaderBuffers, Places};
 use super::{Attach, Framing, MAX_FRAME};
-use crate::link::{BURST, Burst, Gone, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
 
 /// Each frame in a message of its own.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Receiver {
     /// A message of no bytes is the end of the connection.
     has_end: bool,
     buffer: Box<[u8]>,
-    heads: HeaderBuffers,
+    headers: HeaderBuffers,
 }
 
 impl Default for Receiver {
@@ -50,7 +50,7 @@ impl Default for Receiver {
             socket: None,
             has_end: false,
             buffer: vec![0; BURST * STRIDE].into(),
-            heads: HeaderBuffers::default(),
+            headers: HeaderBuffers::default(),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Receive for Receiver {
             Err(Errno::AGAIN) => return burst,
             Err(Errno::INTR) => ArrayVec::new(),
             Err(error) => {
-                burst.rest = Rest::Gone(Gone::Connection(error));
+                burst.rest = Rest::Disconnected(Disconnected::Connection(error));
                 return burst;
             }
         };
@@ -90,7 +90,7 @@ impl Receive for Receiver {
         let mut places = Places::new();
         for (nth, message) in received.iter().enumerate() {
             if message.len == 0 && self.has_end {
-                burst.rest = Rest::Gone(Gone::Closed);
+                burst.rest = Rest::Disconnected(Disconnected::Closed);
                 break;
             }
             if message.len == 0 || message.truncated || message.len > MAX_FRAME {
@@ -99,7 +99,7 @@ impl Receive for Receiver {
             }
             places.push(nth * STRIDE..nth * STRIDE + message.len);
         }
-        burst.frames = self.heads.hand_on(&mut self.buffer, &places, sink);
+        burst.frames = self.headers.hand_on(&mut self.buffer, &places, sink);
         burst
     }
 }

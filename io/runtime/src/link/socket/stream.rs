@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
 use super::header_buffers::{HeaderBuffers, Places};
 use super::{Attach, Framing, MAX_FRAME};
-use crate::link::{BURST, Burst, Gone, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
 
 /// Frames behind their lengths.
 #[derive(Debug)]
@@ -41,11 +41,11 @@ impl Framing for Stream {
 pub struct Receiver {
     socket: Option<Arc<OwnedFd>>,
     buffer: Box<[u8]>,
-    /// What of the buffer was read and not yet handed on.
+    /// The range of the buffer that was read from the socket and not yet passed to the engine.
     unread: Range<usize>,
     /// The last read took all that was there.
     drained: bool,
-    heads: HeaderBuffers,
+    headers: HeaderBuffers,
 }
 
 impl Default for Receiver {
@@ -55,7 +55,7 @@ impl Default for Receiver {
             buffer: vec![0; BUFFER].into(),
             unread: 0..0,
             drained: false,
-            heads: HeaderBuffers::default(),
+            headers: HeaderBuffers::default(),
         }
     }
 }
@@ -86,9 +86,9 @@ impl Receive for Receiver {
             }
             Ok(())
         });
-        burst.frames = self.heads.hand_on(&mut self.buffer, &places, sink);
+        burst.frames = self.headers.hand_on(&mut self.buffer, &places, sink);
         burst.rest = match taken {
-            Err(how) if places.is_empty() => Rest::Gone(how),
+            Err(how) if places.is_empty() => Rest::Disconnected(how),
             // A frame that lies here already, or the end, is not told by the kernel.
             Err(_) => Rest::More,
             Ok(()) if self.drained && !self.has_whole() => Rest::Drained,
@@ -103,7 +103,7 @@ impl Receiver {
     ///
     /// # Errors
     /// What is next is no frame, and there is no telling where one begins.
-    fn take(&mut self, max: usize, places: &mut Places, malformed: &mut u64) -> Result<(), Gone> {
+    fn take(&mut self, max: usize, places: &mut Places, malformed: &mut u64) -> Result<(), Disconnected> {
         while places.len() < max.min(BURST) {
             match self.length() {
                 // Counted like any frame without an Ethernet header.
@@ -112,7 +112,7 @@ impl Receiver {
                     self.unread.start += PREFIX;
                 }
                 Some(len) if len > MAX_FRAME => {
-                    return Err(Gone::Protocol("a frame of more than 64 KiB"));
+                    return Err(Disconnected::Protocol("a frame of more than 64 KiB"));
                 }
                 Some(len) if self.unread.len() >= PREFIX + len => {
                     let begin = self.unread.start + PREFIX;
@@ -131,14 +131,14 @@ impl Receiver {
         usize::try_from(u32::from_be_bytes(*prefix)).ok()
     }
 
-    /// Whether the next frame was read, or that there can be none.
+    /// Returns true if the next frame was read in whole, or cannot be valid.
     fn has_whole(&self) -> bool {
         self.length()
             .is_some_and(|len| len > MAX_FRAME || self.unread.len() >= PREFIX + len)
     }
 
     /// Reads more, behind the beginning of a frame if there is one.
-    fn read(&mut self) -> Result<(), Gone> {
+    fn read(&mut self) -> Result<(), Disconnected> {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
@@ -147,14 +147,14 @@ impl Receiver {
         let room = &mut self.buffer[self.unread.end..];
         let len = room.len();
         match recv(socket, room, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Err(Gone::Closed),
+            Ok((_, 0)) => return Err(Disconnected::Closed),
             Ok((_, read)) => {
                 self.unread.end += read;
                 self.drained = read < len;
             }
             Err(Errno::AGAIN) => self.drained = true,
             Err(Errno::INTR) => self.drained = false,
-            Err(error) => return Err(Gone::Connection(error)),
+            Err(error) => return Err(Disconnected::Connection(error)),
         }
         Ok(())
     }

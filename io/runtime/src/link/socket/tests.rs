@@ -25,7 +25,7 @@ mod stream {
 
     mod captured {
         use super::super::*;
-        suite!(conformance::Taped<Machine<Stream>>);
+        suite!(conformance::CapturingGuest<Machine<Stream>>);
     }
 }
 
@@ -41,7 +41,7 @@ struct Machine<F> {
     framing: PhantomData<F>,
 }
 
-/// How a guest tells frames apart.
+/// The guest's side of a framing.
 trait Speaks: Framing {
     const KIND: SocketType;
 
@@ -111,14 +111,14 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
         open(mtu)
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: Pair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let mut frame = [head.bytes(), data].concat();
         checksum::complete(&mut frame, head.checksum, []).unwrap();
         F::put(&self.socket, &frame);
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
         let frame = match F::take(&self.socket) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
             frame => frame.unwrap(),
@@ -126,11 +126,11 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
         Some(checked(&frame, pair))
     }
 
-    fn hears(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: Pair) -> bool {
         self.socket.set_nonblocking(true).unwrap();
-        let hears = F::take(&self.socket).is_ok();
+        let receives = F::take(&self.socket).is_ok();
         self.socket.set_nonblocking(false).unwrap();
-        hears
+        receives
     }
 
     fn leave(self) {}
@@ -170,11 +170,11 @@ fn pushes_back<F: Speaks>() {
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
     assert_eq!(events.edges().count(), 0);
 
-    let mut heard = 0_u16;
-    while heard < taken {
-        let data = conformance::Guest::hear(&mut guest, PAIRS[0]).unwrap();
-        assert_eq!((&data[..2], data.len()), (&heard.to_be_bytes()[..], 1000));
-        heard += 1;
+    let mut received = 0_u16;
+    while received < taken {
+        let data = conformance::Guest::receive(&mut guest, PAIRS[0]).unwrap();
+        assert_eq!((&data[..2], data.len()), (&received.to_be_bytes()[..], 1000));
+        received += 1;
         epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
         if events.edges().any(|(edge, _)| edge == Edge::Room) {
             link.transmitter().flush();
@@ -184,7 +184,7 @@ fn pushes_back<F: Speaks>() {
         }
     }
     assert_eq!(link.take_full(), Ok(false));
-    assert!(!conformance::Guest::hears(&mut guest, PAIRS[0]));
+    assert!(!conformance::Guest::receives(&mut guest, PAIRS[0]));
     assert!(link.transmitter().reserve(1, 42, 1000).is_some());
 }
 
@@ -205,18 +205,18 @@ fn a_datagram_socket_carries_frames_too() {
         socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
     let mut link = Socket::<Packet>::new(Source::Connected(ours), 1500).unwrap();
     let mut guest = Machine::<Packet>::new(theirs);
-    conformance::Guest::say(&mut guest, PAIRS[0], b"up");
+    conformance::Guest::send(&mut guest, PAIRS[0], b"up");
     let datagrams = drain(&mut link).0;
     assert_eq!(datagrams, [(conformance::to(PAIRS[0]), b"up".to_vec())]);
     let head = head(PAIRS[0], 4);
-    let say = |link: &mut Socket<Packet>| {
+    let send = |link: &mut Socket<Packet>| {
         let sent = link.transmitter().send(whole(&head), head.bytes(), b"down");
         link.transmitter().flush();
         sent
     };
-    assert_eq!(say(&mut link), Ok(()));
-    let heard = conformance::Guest::hear(&mut guest, PAIRS[0]);
-    assert_eq!(heard, Some(b"down".to_vec()));
+    assert_eq!(send(&mut link), Ok(()));
+    let received = conformance::Guest::receive(&mut guest, PAIRS[0]);
+    assert_eq!(received, Some(b"down".to_vec()));
 
     // No frame, and no end either.
     rustix::net::send(&guest.socket, &[], rustix::net::SendFlags::empty()).unwrap();
@@ -224,8 +224,8 @@ fn a_datagram_socket_carries_frames_too() {
     assert_eq!((nothing.malformed, nothing.rest), (1, Rest::Drained));
     drop(guest);
     assert_eq!(burst(&mut link, |_| ()).rest, Rest::Drained);
-    assert_eq!(say(&mut link), Ok(()));
-    assert_eq!(link.take_full(), Err(Gone::Closed));
+    assert_eq!(send(&mut link), Ok(()));
+    assert_eq!(link.take_full(), Err(Disconnected::Closed));
 }
 
 /// QEMU's virtio-net hands frames of up to 64 KiB on with their checksums unfinished.
@@ -235,14 +235,14 @@ fn a_long_frame_with_a_partial_checksum_is_taken_as_it_is() {
     let data = vec![7; 65_000];
     let head = head_up(PAIRS[1], data.len());
     Stream::put(&guest.socket, &[head.bytes(), &data[..]].concat());
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..4 {
         burst(&mut link, |frames| {
             assert_eq!(frames[0].offload, Offload::NONE);
-            heard.extend(frames.iter().filter_map(datagram));
+            received.extend(frames.iter().filter_map(datagram));
         });
     }
-    assert_eq!(heard, [(conformance::to(PAIRS[1]), data)]);
+    assert_eq!(received, [(conformance::to(PAIRS[1]), data)]);
 }
 
 /// A stream's reads cut frames anywhere.
@@ -272,7 +272,10 @@ fn what_is_no_frame_is_counted_or_ends_the_connection() {
     assert_eq!((empty.malformed, empty.frames), (2, 0));
     guest.socket.write_all(&[0, 1, 0, 99]).unwrap();
     let long = burst(&mut link, |_| panic!("a frame of more than 64 KiB"));
-    assert!(matches!(long.rest, Rest::Gone(Gone::Protocol(_))), "{long:?}");
+    assert!(
+        matches!(long.rest, Rest::Disconnected(Disconnected::Protocol(_))),
+        "{long:?}"
+    );
 
     let (mut link, guest) = open::<Packet>(1500);
     let mut long = vec![0; MAX_FRAME + 1];
@@ -291,5 +294,5 @@ fn the_end_of_a_frame_that_does_not_come_is_the_end() {
     let how = (0..3)
         .map(|_| burst(&mut link, |_| panic!("half a frame")).rest)
         .last();
-    assert_eq!(how, Some(Rest::Gone(Gone::Closed)));
+    assert_eq!(how, Some(Rest::Disconnected(Disconnected::Closed)));
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::{Attach, Framing, MAX_FRAME};
-use crate::link::Gone;
+use crate::link::Disconnected;
 
 /// Bytes that wait for the end of a burst, at most: what the kernel's default buffer of a Unix socket holds.
 const ROOM: usize = 256 << 10;
@@ -40,7 +40,7 @@ pub struct Transmitter<F> {
     /// A frame was refused for want of room.
     full: bool,
     /// Nothing can be sent any more.
-    gone: Option<Gone>,
+    disconnected: Option<Disconnected>,
     framing: PhantomData<F>,
 }
 
@@ -53,15 +53,15 @@ impl<F> Transmitter<F> {
             waiting: Waiting::new(),
             blocked: false,
             full: false,
-            gone: None,
+            disconnected: None,
             framing: PhantomData,
         }
     }
 
-    /// Whether a frame was refused for want of room since this was last asked, or some still wait.
-    pub(super) fn take_full(&mut self) -> Result<bool, Gone> {
+    /// Returns true if a frame was refused for lack of room since the last call, or some are still waiting.
+    pub(super) fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = std::mem::take(&mut self.full) || self.blocked;
-        self.gone.take().map_or(Ok(full), Err)
+        self.disconnected.take().map_or(Ok(full), Err)
     }
 }
 
@@ -69,12 +69,12 @@ impl<F> Attach for Transmitter<F> {
     fn attach(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.socket = guest;
         self.waiting.clear();
-        (self.blocked, self.full, self.gone) = (false, false, None);
+        (self.blocked, self.full, self.disconnected) = (false, false, None);
     }
 }
 
 impl<F: Framing> Transmitter<F> {
-    /// Whether there are `bytes` more at the end of the buffer, for one frame or several.
+    /// Returns true if the buffer has `bytes` more at its end, for one frame or several.
     fn has_room(&mut self, bytes: usize) -> bool {
         let fits = |waiting: &Waiting| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
         if !self.blocked && !fits(&self.waiting) {
@@ -166,9 +166,11 @@ impl<F: Framing> Transmit for Transmitter<F> {
             Err(error) => {
                 self.waiting.clear();
                 self.blocked = false;
-                self.gone = Some(match error {
-                    Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => Gone::Closed,
-                    error => Gone::Connection(error),
+                self.disconnected = Some(match error {
+                    Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED | Errno::NOTCONN => {
+                        Disconnected::Closed
+                    }
+                    error => Disconnected::Connection(error),
                 });
             }
         }
@@ -191,7 +193,7 @@ pub struct Reservation<'a> {
     waiting: &'a mut Waiting,
     /// Frames side by side, each [`HEADROOM`] and then its payload.
     room: VolatileSlice<'a>,
-    /// Where the room is in the buffer.
+    /// The position of the reserved bytes in the buffer.
     begin: usize,
     stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
@@ -225,7 +227,7 @@ impl Room for Reservation<'_> {
     }
 }
 
-/// Whether a frame needs nothing but its checksum, whose place is in its head.
+/// Returns true if a frame needs no completion but its checksum, whose place is in its head.
 fn is_whole(offload: Offload, head_len: usize) -> bool {
     let checksum = match offload.checksum {
         Checksum::Complete => true,
@@ -238,7 +240,7 @@ fn is_whole(offload: Offload, head_len: usize) -> bool {
 #[derive(Debug)]
 struct Waiting {
     frames: Vec<Place>,
-    /// How many of them are finished.
+    /// The number of finished frames.
     finished: usize,
     /// The first one that is not sent, and how much of it is.
     next: usize,

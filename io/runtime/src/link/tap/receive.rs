@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::Queue;
-use crate::link::{BURST, Burst, Gone, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
 
 /// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
 const STRIDE: usize = 66 << 10;
@@ -28,7 +28,7 @@ pub struct Receiver {
     queue: Queue,
     header_len: usize,
     frames: Vec<u8>,
-    heads: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
+    headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
     /// Reads that failed, one after the other.
     failures: u32,
 }
@@ -39,7 +39,7 @@ impl Receiver {
             queue,
             header_len: if vnet_hdr { vnet::LEN } else { 0 },
             frames: vec![0; BURST * STRIDE],
-            heads: Box::new([[0; vnet::LEN + HEAD]; BURST]),
+            headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             failures: 0,
         }
     }
@@ -50,7 +50,7 @@ impl Receive for Receiver {
         let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
         let mut malformed = 0;
         let mut rest = Rest::More;
-        let buffers = self.frames.chunks_exact_mut(STRIDE).zip(self.heads.iter_mut());
+        let buffers = self.frames.chunks_exact_mut(STRIDE).zip(self.headers.iter_mut());
         for (buffer, head) in buffers.take(max) {
             let buffer = VolatileSlice::from(buffer);
             match message::read(&self.queue, &buffer) {
@@ -72,13 +72,13 @@ impl Receive for Receiver {
                 Err(Errno::INTR) => {}
                 // The device is detached, or being removed (`tun_get`, `tun_ring_recv`). Anything else may pass.
                 Err(error @ (Errno::BADFD | Errno::FAULT | Errno::BADF)) => {
-                    rest = Rest::Gone(Gone::Interface(error));
+                    rest = Rest::Disconnected(Disconnected::Interface(error));
                     break;
                 }
                 Err(error) => {
                     self.failures += 1;
                     rest = match self.failures {
-                        MOST_FAILURES.. => Rest::Gone(Gone::Interface(error)),
+                        MOST_FAILURES.. => Rest::Disconnected(Disconnected::Interface(error)),
                         _ => Rest::Drained,
                     };
                     break;
@@ -136,7 +136,7 @@ impl<'a> Taken<'a> {
         })
     }
 
-    /// Whether it opens a TCP connection, or ends a short message of one (PSH).
+    /// Returns true if it opens a TCP connection, or ends a short message of one (PSH).
     fn asks(&self) -> bool {
         let Ok(frame::Frame {
             body: Body::Ip(_, Transport::Tcp(segment)),

@@ -40,23 +40,23 @@ impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
         (link, Self(PAIRS.map(socket)))
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: Pair, data: &[u8]) {
         self.socket(pair).send(data).unwrap();
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
         let mut data = vec![0; 65_536];
         let len = self.socket(pair).recv(&mut data).ok()?;
         data.truncate(len);
         Some(data)
     }
 
-    fn hears(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: Pair) -> bool {
         let socket = self.socket(pair);
         socket.set_nonblocking(true).unwrap();
-        let hears = socket.recv(&mut []).is_ok();
+        let receives = socket.recv(&mut []).is_ok();
         socket.set_nonblocking(false).unwrap();
-        hears
+        receives
     }
 
     fn leave(self) {

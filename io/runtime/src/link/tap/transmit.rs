@@ -47,7 +47,7 @@ impl Transmitter {
         }
     }
 
-    /// Whether a frame was refused for want of room since this was last asked.
+    /// Returns true if a frame was refused for lack of room since the last call.
     pub fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.writer.full)
     }
@@ -121,7 +121,7 @@ impl Room for Reservation<'_> {
 #[derive(Debug)]
 struct Writer {
     queue: Queue,
-    /// Where frames are completed on a tap without metadata.
+    /// A buffer in which frames are completed, on a tap without offload metadata.
     plain: Option<Vec<u8>>,
     full: bool,
 }

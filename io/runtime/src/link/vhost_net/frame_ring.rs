@@ -18,11 +18,11 @@ pub(super) struct FrameRing {
     most: usize,
     /// Name of the oldest one; the others' follow, and wrap.
     first: u32,
-    /// How many of them, from the oldest on, are submitted.
+    /// The number of submitted frames, which are the oldest.
     submitted: usize,
-    /// Where the next one may begin.
+    /// The position at which the next one may begin.
     produced: u64,
-    /// Where the oldest one began, or something before it.
+    /// The position of the oldest one, or one before it.
     reclaimed: u64,
 }
 
@@ -30,18 +30,18 @@ pub(super) struct FrameRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     position: u64,
-    /// Where they are.
+    /// The offset of the first byte.
     pub(super) at: usize,
-    /// How many.
+    /// The number of bytes.
     pub(super) len: usize,
 }
 
-/// A frame, for whoever takes it.
+/// A frame for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Submitted {
     /// The name that it is given back by.
     pub(super) name: u32,
-    /// Where it is.
+    /// The offset of its first byte.
     pub(super) at: usize,
     /// Its bytes.
     pub(super) len: usize,
@@ -116,7 +116,7 @@ impl FrameRing {
         });
     }
 
-    /// Whether a frame is produced and not submitted.
+    /// Returns true if a frame is produced and not submitted.
     pub(super) fn has_unsubmitted(&self) -> bool {
         self.submitted < self.frames.len()
     }
@@ -150,76 +150,76 @@ impl FrameRing {
 mod tests {
     use super::*;
 
-    fn produce(circle: &mut FrameRing, len: usize) -> Option<usize> {
-        let run = (circle.vacancies() > 0).then(|| circle.room(len)).flatten()?;
-        circle.produce(run, 0, len);
+    fn produce(ring: &mut FrameRing, len: usize) -> Option<usize> {
+        let run = (ring.vacancies() > 0).then(|| ring.room(len)).flatten()?;
+        ring.produce(run, 0, len);
         Some(run.at)
     }
 
     #[test]
     fn frames_lie_behind_each_other_and_never_across_the_end() {
-        let mut circle = FrameRing::new(640, 8);
-        assert_eq!(produce(&mut circle, 200), Some(0));
-        assert_eq!(produce(&mut circle, 200), Some(256));
-        assert_eq!(produce(&mut circle, 129), None, "128 bytes are left at the end");
-        let first = circle.submit().unwrap();
+        let mut ring = FrameRing::new(640, 8);
+        assert_eq!(produce(&mut ring, 200), Some(0));
+        assert_eq!(produce(&mut ring, 200), Some(256));
+        assert_eq!(produce(&mut ring, 129), None, "128 bytes are left at the end");
+        let first = ring.submit().unwrap();
         assert_eq!((first.at, first.len), (0, 200));
-        circle.give_back(first.name);
-        assert_eq!(produce(&mut circle, 200), Some(0));
-        assert_eq!(produce(&mut circle, 1), None, "the gap at the end is used up");
-        let second = circle.submit().unwrap();
-        circle.give_back(second.name);
-        assert_eq!(produce(&mut circle, 257), None, "the gap is the third frame's");
-        assert_eq!(produce(&mut circle, 256), Some(256));
-        assert_eq!(produce(&mut circle, 1), None);
+        ring.give_back(first.name);
+        assert_eq!(produce(&mut ring, 200), Some(0));
+        assert_eq!(produce(&mut ring, 1), None, "the gap at the end is used up");
+        let second = ring.submit().unwrap();
+        ring.give_back(second.name);
+        assert_eq!(produce(&mut ring, 257), None, "the gap is the third frame's");
+        assert_eq!(produce(&mut ring, 256), Some(256));
+        assert_eq!(produce(&mut ring, 1), None);
     }
 
     #[test]
     fn what_comes_back_out_of_order_waits_for_the_older() {
-        let mut circle = FrameRing::new(192, 3);
+        let mut ring = FrameRing::new(192, 3);
         let names: Vec<u32> = (0..3)
             .map(|_| {
-                produce(&mut circle, 64).unwrap();
-                circle.submit().unwrap().name
+                produce(&mut ring, 64).unwrap();
+                ring.submit().unwrap().name
             })
             .collect();
-        circle.give_back(names[2]);
-        circle.give_back(names[1]);
-        assert_eq!((circle.vacancies(), circle.room(1)), (0, None));
-        circle.give_back(names[0]);
-        assert_eq!(circle.vacancies(), 3);
-        assert_eq!(circle.room(192).unwrap().at, 0);
+        ring.give_back(names[2]);
+        ring.give_back(names[1]);
+        assert_eq!((ring.vacancies(), ring.room(1)), (0, None));
+        ring.give_back(names[0]);
+        assert_eq!(ring.vacancies(), 3);
+        assert_eq!(ring.room(192).unwrap().at, 0);
     }
 
     #[test]
     fn an_empty_buffer_begins_anew() {
-        let mut circle = FrameRing::new(256, 4);
+        let mut ring = FrameRing::new(256, 4);
         for _ in 0..10 {
-            assert_eq!(produce(&mut circle, 100), Some(0));
-            let name = circle.submit().unwrap().name;
-            circle.give_back(name);
+            assert_eq!(produce(&mut ring, 100), Some(0));
+            let name = ring.submit().unwrap().name;
+            ring.give_back(name);
         }
     }
 
     #[test]
     fn only_what_was_submitted_can_come_back() {
-        let mut circle = FrameRing::new(256, 4);
-        produce(&mut circle, 64).unwrap();
-        circle.give_back(0);
-        circle.give_back(7);
-        assert_eq!(circle.vacancies(), 3);
-        assert!(circle.has_unsubmitted());
-        assert_eq!(circle.submit().map(|frame| frame.name), Some(0));
-        assert!(!circle.has_unsubmitted());
-        assert_eq!(circle.submit(), None);
+        let mut ring = FrameRing::new(256, 4);
+        produce(&mut ring, 64).unwrap();
+        ring.give_back(0);
+        ring.give_back(7);
+        assert_eq!(ring.vacancies(), 3);
+        assert!(ring.has_unsubmitted());
+        assert_eq!(ring.submit().map(|frame| frame.name), Some(0));
+        assert!(!ring.has_unsubmitted());
+        assert_eq!(ring.submit(), None);
     }
 
     /// Against a plain list of what is out: no two frames overlap, and room is found whenever the buffer is empty.
     #[test]
     fn no_two_frames_overlap() {
         const BYTES: usize = 4096;
-        let mut circle = FrameRing::new(BYTES, 16);
-        circle.first = u32::MAX - 100;
+        let mut ring = FrameRing::new(BYTES, 16);
+        ring.first = u32::MAX - 100;
         let mut out: Vec<Submitted> = Vec::new();
         let mut state = 1_u64;
         let mut random = |below: usize| {
@@ -230,11 +230,11 @@ mod tests {
         for _ in 0..100_000 {
             if random(2) == 0 {
                 let (skip, len) = (random(100), 1 + random(1200));
-                if circle.vacancies() > 0
-                    && let Some(run) = circle.room(skip + len)
+                if ring.vacancies() > 0
+                    && let Some(run) = ring.room(skip + len)
                 {
-                    circle.produce(run, skip, len);
-                    let frame = circle.submit().unwrap();
+                    ring.produce(run, skip, len);
+                    let frame = ring.submit().unwrap();
                     assert!(frame.at + frame.len <= BYTES);
                     let apart = |other: &Submitted| {
                         frame.at + frame.len <= other.at || other.at + other.len <= frame.at
@@ -247,7 +247,7 @@ mod tests {
                 }
             } else if !out.is_empty() {
                 let frame = out.swap_remove(random(out.len()));
-                circle.give_back(frame.name);
+                ring.give_back(frame.name);
             }
         }
         assert!(produced > 10_000, "{produced}");

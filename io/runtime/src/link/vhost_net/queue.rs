@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-/// What was negotiated of the ring's features.
+/// The negotiated features of the ring.
 const FEATURES: Features = Features {
     event_idx: true,
     // A frame has one descriptor.
@@ -110,18 +110,18 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether the kernel sleeps, and waits to be told of something that it was shown since this was last asked.
+    /// Returns true if the kernel needs a notification for buffers that were published since the last call.
     pub(super) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.due)
     }
 
-    /// What tells that the kernel has used buffers. Its count is never read: registered edge triggered, each write to it
-    /// is an event.
+    /// The eventfd with which the kernel reports used buffers. Its count is never read: registered edge triggered, each
+    /// write to it is an event.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// What came of something, unless it failed, which raises the alarm.
+    /// Returns the value of `outcome`, or raises the alarm if it has failed.
     pub(super) fn checked<T>(&self, outcome: Result<T, Failure>) -> Option<T> {
         outcome.map_err(|failure| self.alarm.raise(failure)).ok()
     }
@@ -186,7 +186,7 @@ impl Alarm {
         let _ = self.bell.ring();
     }
 
-    /// Whether it has rung, and for what.
+    /// Resets the alarm. Returns its reason if it was raised.
     pub(super) fn heard(&self) -> Option<Failure> {
         rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(Failure::Kernel))

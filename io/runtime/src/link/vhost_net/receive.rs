@@ -37,7 +37,7 @@ const MOST: usize = 4;
 pub(super) struct Receiver {
     device: Arc<Device>,
     queue: Queue,
-    heads: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
+    headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
     /// Buffers that are not the kernel's. Where it has none left to write to, they are all here, or written to and wait.
     ours: ArrayVec<u32, { BUFFERS as usize }>,
     /// Bytes that were received.
@@ -51,7 +51,7 @@ impl Receiver {
         let mut receiver = Self {
             device: device.clone(),
             queue: Queue::new(device, which, BUFFERS, at, bell, alarm)?,
-            heads: Box::new([[0; vnet::LEN + HEAD]; BURST]),
+            headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             ours: (0..u32::from(BUFFERS)).collect(),
             bytes: 0,
         };
@@ -96,7 +96,7 @@ impl Receiver {
             && let Some(first) = ring.reap()?
         {
             let begin = parts.len();
-            let head = &mut self.heads[taken.len()];
+            let head = &mut self.headers[taken.len()];
             let buffer = written(&memory, first)?;
             self.ours.push(first.tag);
             let copied = buffer.copy_to(&mut head[..]);
@@ -123,10 +123,10 @@ impl Receiver {
             }
         }
         if !taken.is_empty() {
-            let heads = self.heads.iter();
+            let headers = self.headers.iter();
             let frames = taken
                 .iter()
-                .zip(heads)
+                .zip(headers)
                 .map(|(taken, head)| taken.frame(head, &parts));
             let frames = frames.collect::<ArrayVec<_, BURST>>();
             self.bytes += frames.iter().map(|frame| frame.len).sum::<usize>();
@@ -160,7 +160,7 @@ impl Receiver {
     }
 }
 
-/// What the kernel has written to a buffer.
+/// The bytes that the kernel has written to a buffer.
 fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, Failure> {
     let at = places::RECEIVE_BUFFERS + used.tag as usize * STRIDE;
     // The ring has checked that it had this buffer, and that it has room for so much.
@@ -170,9 +170,9 @@ fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'
 /// A frame that was taken.
 struct Taken {
     offload: Offload,
-    /// Where it is in what was copied of its first buffer.
+    /// The range of its head in the copy of its first buffer.
     head: Range<usize>,
-    /// Where its parts are among all.
+    /// The range of its parts among those of all frames.
     parts: Range<usize>,
 }
 

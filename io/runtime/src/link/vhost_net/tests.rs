@@ -35,20 +35,20 @@ impl conformance::Guest for Namespace {
         });
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: Pair, data: &[u8]) {
         self.socket(pair).send(data).unwrap();
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
-        hear(self.socket(pair))
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        received(self.socket(pair))
     }
 
-    fn hears(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: Pair) -> bool {
         let socket = self.socket(pair);
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        let hears = hear(socket).is_some();
+        let has_data = received(socket).is_some();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-        hears
+        has_data
     }
 
     fn leave(self) {
@@ -90,10 +90,10 @@ fn a_full_ring_to_the_guest_loses_and_doubles_nothing() {
                 }
                 flush(&mut link);
                 for number in numbers {
-                    assert_eq!(hear(&socket), Some(number.to_be_bytes().to_vec()));
+                    assert_eq!(received(&socket), Some(number.to_be_bytes().to_vec()));
                 }
                 socket.set_nonblocking(true).unwrap();
-                assert_eq!(hear(&socket), None, "a datagram too many");
+                assert_eq!(received(&socket), None, "a datagram too many");
                 socket.set_nonblocking(false).unwrap();
             }
             assert!(refused >= ROUNDS, "{refused} refused: the ring was not full");
@@ -113,19 +113,19 @@ fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
                 for number in numbers.clone() {
                     socket.send(&number.to_be_bytes()).unwrap();
                 }
-                let mut heard = Vec::new();
-                while heard.len() < numbers.len() {
+                let mut received = Vec::new();
+                while received.len() < numbers.len() {
                     let (receiver, _) = link.halves();
                     let burst = receiver.receive(BURST, Until::Empty, |frames| {
                         let data = frames.iter().filter_map(datagram).map(|(_, data)| data);
-                        heard.extend(data.map(|data| u32::from_be_bytes(data.try_into().unwrap())));
+                        received.extend(data.map(|data| u32::from_be_bytes(data.try_into().unwrap())));
                     });
-                    if burst.rest == Rest::Drained && heard.len() < numbers.len() {
+                    if burst.rest == Rest::Drained && received.len() < numbers.len() {
                         let timeout = link.sleep(&epoll, FRAMES);
                         wait_for(&epoll, timeout, Edge::Link);
                     }
                 }
-                assert_eq!(heard, numbers.collect::<Vec<_>>());
+                assert_eq!(received, numbers.collect::<Vec<_>>());
             }
         },
     );
@@ -147,7 +147,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
                 }
                 link.withdrawals() == 1
             });
-            assert_eq!(link.take_full(), Ok(true), "whoever waits for room is told");
+            assert_eq!(link.take_full(), Ok(true), "no event for room");
 
             for pair in PAIRS {
                 let socket = socket(pair);
@@ -158,7 +158,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
                     .send(whole(&head), head.bytes(), b"down")
                     .unwrap();
                 flush(&mut link);
-                assert_eq!(hear(&socket).as_deref(), Some(&b"down"[..]));
+                assert_eq!(received(&socket).as_deref(), Some(&b"down"[..]));
             }
             assert_eq!(link.withdrawals(), 1);
         },
@@ -208,7 +208,7 @@ fn withdrawn() -> VhostNet {
         rx_interest: RxInterest::default(),
         gathered: None,
         silence: 0,
-        gone: None,
+        disconnected: None,
         room: false,
         withdrawals: 0,
     }
@@ -260,7 +260,7 @@ fn wait_for(epoll: &Epoll, timeout: Option<Duration>, edge: Edge) {
     });
 }
 
-fn hear(socket: &UdpSocket) -> Option<Vec<u8>> {
+fn received(socket: &UdpSocket) -> Option<Vec<u8>> {
     let mut data = vec![0; 65_536];
     let len = socket.recv(&mut data).ok()?;
     data.truncate(len);

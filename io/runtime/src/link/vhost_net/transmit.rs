@@ -39,7 +39,7 @@ const MAX_FRAME: usize = 18 + MAX_PACKET;
 pub(super) struct Transmitter {
     device: Arc<Device>,
     queue: Queue,
-    circle: FrameRing,
+    ring: FrameRing,
     limits: Limits,
     /// A frame was refused for want of room.
     full: bool,
@@ -58,7 +58,7 @@ impl Transmitter {
         Ok(Self {
             device: device.clone(),
             queue: Queue::new(device, which, FRAMES, at, bell, alarm)?,
-            circle: FrameRing::new(BYTES, FRAMES),
+            ring: FrameRing::new(BYTES, FRAMES),
             limits,
             full: false,
             bytes: 0,
@@ -79,7 +79,7 @@ impl Transmitter {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Whether a frame was refused for want of room since this was last asked.
+    /// Returns true if a frame was refused for lack of room since the last call.
     pub(super) fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.full)
     }
@@ -100,7 +100,7 @@ impl Transmitter {
         frame.copy_from(&vnet::emit(offload, head.len()));
         write(&frame, vnet::LEN, head)?;
         write(&frame, vnet::LEN + head.len(), payload)?;
-        self.circle.produce(run, 0, vnet::LEN + len);
+        self.ring.produce(run, 0, vnet::LEN + len);
         Ok(())
     }
 
@@ -115,14 +115,14 @@ impl Transmitter {
         let frames = frames
             .min(MAX_FRAMES)
             .min(run.len / stride)
-            .min(self.circle.vacancies());
+            .min(self.ring.vacancies());
         let payloads: Option<ArrayVec<_, MAX_FRAMES>> = (0..frames)
             .map(|nth| place(&self.device, run.at + nth * stride + HEADROOM, payload).ok())
             .collect();
         Some(Reservation {
             payloads: payloads?,
             device: &self.device,
-            circle: &mut self.circle,
+            ring: &mut self.ring,
             limits: &self.limits,
             run,
             stride,
@@ -132,12 +132,12 @@ impl Transmitter {
 
     /// Shows the kernel what was produced.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
-        if !self.circle.has_unsubmitted() {
+        if !self.ring.has_unsubmitted() {
             return Ok(());
         }
         let base = self.queue.address(places::TRANSMIT_BUFFERS);
         let mut ring = self.queue.ring()?;
-        while let Some(frame) = self.circle.submit() {
+        while let Some(frame) = self.ring.submit() {
             let buffer = Buffer::readable(base + frame.at as u64, frame.len as u32);
             ring.add(frame.name, &[buffer]).map_err(|_| Failure::Add)?;
             self.bytes += frame.len;
@@ -149,9 +149,9 @@ impl Transmitter {
     fn room(&mut self, len: usize) -> Option<Run> {
         let reclaimed = self.reclaim();
         self.queue.checked(reclaimed);
-        let run = match self.circle.vacancies() {
+        let run = match self.ring.vacancies() {
             0 => None,
-            _ => self.circle.room(len),
+            _ => self.ring.room(len),
         };
         if run.is_none() {
             self.full = true;
@@ -175,7 +175,7 @@ impl Transmitter {
         ring.suppress();
         if ring.poll()? > 0 {
             while let Some(used) = ring.reap()? {
-                self.circle.give_back(used.tag);
+                self.ring.give_back(used.tag);
             }
         }
         Ok(())
@@ -186,7 +186,7 @@ impl Transmitter {
 #[derive(Debug)]
 pub struct Reservation<'a> {
     device: &'a Device,
-    circle: &'a mut FrameRing,
+    ring: &'a mut FrameRing,
     limits: &'a Limits,
     /// Frames side by side, each [`HEADROOM`] and then its payload.
     run: Run,
@@ -211,12 +211,12 @@ impl Room for Reservation<'_> {
         let begin = place(self.device, self.run.at + skip - front, front)?;
         begin.copy_from(&vnet::emit(offload, head.len()));
         write(&begin, vnet::LEN, head)?;
-        self.circle.produce(self.run, skip - front, front + len);
+        self.ring.produce(self.run, skip - front, front + len);
         Ok(())
     }
 }
 
-/// Whether a frame may be cut as it says.
+/// Returns true if the limits permit the segmentation of a frame.
 fn takes(limits: &Limits, offload: Offload) -> bool {
     match offload.segmentation {
         Segmentation::Whole => true,

@@ -18,7 +18,7 @@ use crate::namespace;
 suite!(Guest);
 
 mod captured {
-    super::suite!(crate::link::conformance::Taped<super::Guest>);
+    super::suite!(crate::link::conformance::CapturingGuest<super::Guest>);
 }
 
 /// Receive buffers that hold any frame, as the suite fills the one slice of its room.
@@ -33,7 +33,7 @@ const OPTIONS: Options = Options {
 struct Guest {
     machine: Machine,
     queues: Queues,
-    heard: VecDeque<Vec<u8>>,
+    received: VecDeque<Vec<u8>>,
 }
 
 impl Guest {
@@ -51,7 +51,7 @@ impl Guest {
         Self {
             machine,
             queues: queues.remove(0),
-            heard: VecDeque::new(),
+            received: VecDeque::new(),
         }
     }
 
@@ -63,14 +63,14 @@ impl Guest {
                 assert_eq!(frame.offload.segmentation, Segmentation::Whole);
                 let mut bytes = frame.bytes.to_vec();
                 checksum::complete(&mut bytes, frame.offload.checksum, []).unwrap();
-                self.heard.push_back(bytes);
+                self.received.push_back(bytes);
             })
             .unwrap();
     }
 }
 
-/// What a worker does but for frames, which are dropped.
-fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Gone> {
+/// A worker's turn. Frames are dropped.
+fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Disconnected> {
     Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| {});
     pontoon_engine::Transmit::flush(&mut link.transmitter);
     link.control(epoll)
@@ -86,7 +86,7 @@ impl conformance::Guest for Guest {
         (link, guest)
     }
 
-    fn say(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: Pair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let frame = [head.bytes(), data].concat();
         let tx = &mut self.queues.tx;
@@ -94,17 +94,17 @@ impl conformance::Guest for Guest {
         tx.flush().unwrap();
     }
 
-    fn hear(&mut self, pair: Pair) -> Option<Vec<u8>> {
-        if !self.hears(pair) {
+    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+        if !self.receives(pair) {
             self.queues.rx.queue.wait(Duration::from_secs(2)).unwrap();
             self.listen();
         }
-        self.heard.pop_front().map(|frame| checked(&frame, pair))
+        self.received.pop_front().map(|frame| checked(&frame, pair))
     }
 
-    fn hears(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: Pair) -> bool {
         self.listen();
-        !self.heard.is_empty()
+        !self.received.is_empty()
     }
 
     fn leave(self) {}
@@ -120,7 +120,7 @@ fn listening(name: &str) -> (Source, PathBuf) {
     (source, path)
 }
 
-/// Whether the link's affairs are said to want looking at.
+/// Returns true if an event reports that the link needs [`Link::control`].
 fn told(epoll: &Epoll, events: &mut Events) -> bool {
     epoll.wait(events, Some(Duration::ZERO)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Control)
@@ -149,20 +149,20 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
 
         // Each worker is told, once, that the guest is gone.
         drop(guest);
-        let gone = (0..100).find_map(|_| {
-            let gone = turn(first, &epolls[0]).err();
-            if gone.is_none() {
+        let disconnected = (0..100).find_map(|_| {
+            let disconnected = turn(first, &epolls[0]).err();
+            if disconnected.is_none() {
                 thread::sleep(Duration::from_millis(10));
             }
-            gone
+            disconnected
         });
-        assert_eq!(gone, Some(Gone::Closed));
-        assert!(first.part(&epolls[0]));
+        assert_eq!(disconnected, Some(Disconnected::Closed));
+        assert!(first.detach(&epolls[0]));
         assert_eq!(turn(first, &epolls[0]), Ok(()));
         epolls[1].wait(&mut events, Some(Duration::ZERO)).unwrap();
         assert!(events.edges().any(|(edge, _)| edge == Edge::Control));
-        assert_eq!(turn(second, &epolls[1]), Err(Gone::Closed));
-        assert!(second.part(&epolls[1]));
+        assert_eq!(turn(second, &epolls[1]), Err(Disconnected::Closed));
+        assert!(second.detach(&epolls[1]));
         assert_eq!(turn(second, &epolls[1]), Ok(()));
     }
     std::fs::remove_file(path).unwrap();
@@ -176,7 +176,7 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
     let socket = UnixStream::connect(&path).unwrap();
-    let mut voice = socket.try_clone().unwrap();
+    let mut front_end = socket.try_clone().unwrap();
     let guest = Guest::connect(&mut link, socket, &epoll);
     let mut events = Events::new();
     let mut told = || told(&epoll, &mut events);
@@ -185,15 +185,15 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     // SET_VRING_ENABLE of ring 0, which nobody waits for.
     let words = [18_u32, 1, 8, 0, 1];
     let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    std::io::Write::write_all(&mut voice, &message).unwrap();
-    drop((voice, guest));
+    std::io::Write::write_all(&mut front_end, &message).unwrap();
+    drop((front_end, guest));
     let next = UnixStream::connect(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     assert!(told());
     assert_eq!(link.control(&epoll), Ok(()), "the order has not been obeyed");
-    assert_eq!(turn(&mut link, &epoll), Err(Gone::Closed));
+    assert_eq!(turn(&mut link, &epoll), Err(Disconnected::Closed));
     while told() {}
-    assert!(link.part(&epoll));
+    assert!(link.detach(&epoll));
     assert!(told());
     let guest = Guest::connect(&mut link, next, &epoll);
     assert!(link.has_guest());
@@ -254,6 +254,6 @@ fn a_connected_guest_is_the_last() {
     drop(theirs);
     let epoll = Epoll::new().unwrap();
     links[0].watch(&epoll).unwrap();
-    assert_eq!(turn(&mut links[0], &epoll), Err(Gone::Closed));
-    assert!(!links[0].part(&epoll));
+    assert_eq!(turn(&mut links[0], &epoll), Err(Disconnected::Closed));
+    assert!(!links[0].detach(&epoll));
 }

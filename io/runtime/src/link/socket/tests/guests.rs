@@ -60,7 +60,7 @@ fn one_after_the_other_is_served() {
         let mut guest = come(&name);
         assert_eq!(told(&epoll), [Edge::Control]);
         link.control(&epoll).unwrap();
-        conformance::Guest::say(&mut guest, PAIRS[0], &[nth]);
+        conformance::Guest::send(&mut guest, PAIRS[0], &[nth]);
         assert_eq!(told(&epoll), [Edge::Link]);
         assert_eq!(drain(&mut link).0[0].1, [nth]);
 
@@ -69,8 +69,11 @@ fn one_after_the_other_is_served() {
         drain(&mut link);
         drop(guest);
         assert!(told(&epoll).contains(&Edge::Link));
-        assert_eq!(burst(&mut link, |_| ()).rest, Rest::Gone(Gone::Closed));
-        assert!(link.part(&epoll), "another one may come");
+        assert_eq!(
+            burst(&mut link, |_| ()).rest,
+            Rest::Disconnected(Disconnected::Closed)
+        );
+        assert!(link.detach(&epoll), "another one may come");
         assert_eq!(told(&epoll), []);
     }
 }
@@ -84,7 +87,7 @@ fn a_second_one_at_a_time_is_turned_away() {
     let mut second = come(&name);
     link.control(&epoll).unwrap();
     assert_eq!(second.socket.read(&mut [0; 1]).unwrap(), 0);
-    conformance::Guest::say(&mut first, PAIRS[0], b"x");
+    conformance::Guest::send(&mut first, PAIRS[0], b"x");
     assert_eq!(drain(&mut link).0.len(), 1);
 }
 
@@ -98,11 +101,14 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     drop(first);
     let mut second = come(&name);
     link.control(&epoll).unwrap();
-    assert_eq!(burst(&mut link, |_| ()).rest, Rest::Gone(Gone::Closed));
-    assert!(link.part(&epoll));
+    assert_eq!(
+        burst(&mut link, |_| ()).rest,
+        Rest::Disconnected(Disconnected::Closed)
+    );
+    assert!(link.detach(&epoll));
     assert_eq!(told(&epoll), [Edge::Control]);
     link.control(&epoll).unwrap();
-    conformance::Guest::say(&mut second, PAIRS[0], b"x");
+    conformance::Guest::send(&mut second, PAIRS[0], b"x");
     assert_eq!(drain(&mut link).0.len(), 1);
 }
 
@@ -113,13 +119,16 @@ fn nobody_comes_after_the_only_one() {
     let mut listening = link(listener, true, &epoll);
     drop(come(&name));
     listening.control(&epoll).unwrap();
-    assert_eq!(burst(&mut listening, |_| ()).rest, Rest::Gone(Gone::Closed));
-    assert!(!listening.part(&epoll));
+    assert_eq!(
+        burst(&mut listening, |_| ()).rest,
+        Rest::Disconnected(Disconnected::Closed)
+    );
+    assert!(!listening.detach(&epoll));
 
     let (mut connected, guest) = open::<Stream>(1500);
     connected.watch(&epoll).unwrap();
     drop(guest);
-    assert!(!connected.part(&epoll));
+    assert!(!connected.detach(&epoll));
 }
 
 /// In a process of its own, as it takes every descriptor.
@@ -141,7 +150,7 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             assert_eq!(link.sleep(&epoll, FRAMES), None);
             assert_eq!(told(&epoll), [Edge::Control]);
             link.control(&epoll).unwrap();
-            conformance::Guest::say(&mut guest, PAIRS[0], b"x");
+            conformance::Guest::send(&mut guest, PAIRS[0], b"x");
             assert_eq!(drain(&mut link).0.len(), 1);
             assert_eq!(link.sleep(&epoll, FRAMES), None);
         },

@@ -1,4 +1,4 @@
-//! A link whose frames are captured: another one, and a tape.
+//! A link that captures the frames of another one.
 
 use std::io;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Burst, For, Gone, Link, Receive, Until};
+use super::{Burst, Disconnected, For, Link, Receive, Until};
 use crate::capture::pcapng::Way;
-use crate::capture::{Record, Tape};
+use crate::capture::{CaptureQueue, Record};
 use crate::host::event::Epoll;
 
-/// The link and its tape.
+/// A link and the queue for copies of its frames.
 #[derive(Debug)]
-pub(crate) struct Captured<L> {
+pub(crate) struct CapturingLink<L> {
     link: L,
-    tape: Arc<Tape>,
+    capture_queue: Arc<CaptureQueue>,
 }
 
-impl<L: Link> Captured<L> {
-    pub(crate) fn new(link: L, tape: Arc<Tape>) -> Self {
-        Self { link, tape }
+impl<L: Link> CapturingLink<L> {
+    pub(crate) fn new(link: L, capture_queue: Arc<CaptureQueue>) -> Self {
+        Self { link, capture_queue }
     }
 
     pub(crate) fn into_inner(self) -> L {
@@ -36,7 +36,7 @@ impl<L: Link> Captured<L> {
     }
 }
 
-impl<L: Link> Link for Captured<L> {
+impl<L: Link> Link for CapturingLink<L> {
     type Receiver<'a>
         = Receiver<'a, L::Receiver<'a>>
     where
@@ -48,11 +48,14 @@ impl<L: Link> Link for Captured<L> {
 
     fn halves(&mut self) -> (Self::Receiver<'_>, Transmitter<'_>) {
         let (receiver, transmitter) = self.link.halves();
-        let tape = &*self.tape;
-        let receiver = Receiver { link: receiver, tape };
+        let capture_queue = &*self.capture_queue;
+        let receiver = Receiver {
+            link: receiver,
+            capture_queue,
+        };
         let transmitter = Transmitter {
             link: Box::new(transmitter),
-            tape,
+            capture_queue,
         };
         (receiver, transmitter)
     }
@@ -65,7 +68,7 @@ impl<L: Link> Link for Captured<L> {
         self.link.has_frames()
     }
 
-    fn control(&mut self, epoll: &Epoll) -> Result<(), Gone> {
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.link.control(epoll)
     }
 
@@ -73,7 +76,7 @@ impl<L: Link> Link for Captured<L> {
         self.link.has_guest()
     }
 
-    fn take_full(&mut self) -> Result<bool, Gone> {
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
         self.link.take_full()
     }
 
@@ -93,8 +96,8 @@ impl<L: Link> Link for Captured<L> {
         self.link.queue_faults()
     }
 
-    fn part(&mut self, epoll: &Epoll) -> bool {
-        self.link.part(epoll)
+    fn detach(&mut self, epoll: &Epoll) -> bool {
+        self.link.detach(epoll)
     }
 }
 
@@ -102,19 +105,19 @@ impl<L: Link> Link for Captured<L> {
 #[derive(Debug)]
 pub(crate) struct Receiver<'a, R> {
     link: R,
-    tape: &'a Tape,
+    capture_queue: &'a CaptureQueue,
 }
 
 impl<R: Receive> Receive for Receiver<'_, R> {
     fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-        let tape = self.tape;
+        let capture_queue = self.capture_queue;
         self.link.receive(max, until, |frames| {
             for frame in frames {
-                if let Some(mut record) = tape.record(Way::Up, frame.len) {
-                    record.fill(tape.room(&record).min(frame.len), |bytes| {
+                if let Some(mut record) = capture_queue.record(Way::Up, frame.len) {
+                    record.fill(capture_queue.room(&record).min(frame.len), |bytes| {
                         frame.copy(0, bytes);
                     });
-                    tape.put(record);
+                    capture_queue.put(record);
                 }
             }
             sink(frames);
@@ -125,7 +128,7 @@ impl<R: Receive> Receive for Receiver<'_, R> {
 /// The sending half of any link, so that the engine is compiled for one more, and not for each once more.
 pub(crate) struct Transmitter<'a> {
     link: Box<dyn AnyTransmit + 'a>,
-    tape: &'a Tape,
+    capture_queue: &'a CaptureQueue,
 }
 
 impl Transmit for Transmitter<'_> {
@@ -140,11 +143,11 @@ impl Transmit for Transmitter<'_> {
 
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
         self.link.send(offload, head, payload)?;
-        if let Some(mut record) = self.tape.record(Way::Down, head.len() + payload.len()) {
+        if let Some(mut record) = self.capture_queue.record(Way::Down, head.len() + payload.len()) {
             for part in [head, payload] {
-                record.extend(&part[..part.len().min(self.tape.room(&record))]);
+                record.extend(&part[..part.len().min(self.capture_queue.room(&record))]);
             }
-            self.tape.put(record);
+            self.capture_queue.put(record);
         }
         Ok(())
     }
@@ -152,7 +155,7 @@ impl Transmit for Transmitter<'_> {
     fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Reservation<'_>> {
         Some(Reservation {
             room: self.link.reserve(frames, head, payload)?,
-            tape: self.tape,
+            capture_queue: self.capture_queue,
         })
     }
 
@@ -164,15 +167,15 @@ impl Transmit for Transmitter<'_> {
 /// Reserved frames.
 pub(crate) struct Reservation<'a> {
     room: Box<dyn Room + 'a>,
-    tape: &'a Tape,
+    capture_queue: &'a CaptureQueue,
 }
 
 impl Reservation<'_> {
     /// A copy of the next frame, as it will be: afterwards its memory is the guest's.
     fn record(&self, head: &[u8], len: usize) -> Option<Record> {
-        let mut record = self.tape.record(Way::Down, head.len() + len)?;
-        record.extend(&head[..head.len().min(self.tape.room(&record))]);
-        let mut left = len.min(self.tape.room(&record));
+        let mut record = self.capture_queue.record(Way::Down, head.len() + len)?;
+        record.extend(&head[..head.len().min(self.capture_queue.room(&record))]);
+        let mut left = len.min(self.capture_queue.room(&record));
         for slice in self.room.payloads() {
             let here = left.min(slice.len());
             record.fill(here, |bytes| {
@@ -193,7 +196,7 @@ impl Room for Reservation<'_> {
         let record = self.record(head, len);
         self.room.commit(offload, head, len)?;
         if let Some(record) = record {
-            self.tape.put(record);
+            self.capture_queue.put(record);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is on the tape is what passed.
+//! The capture queue has exactly the frames that passed the link.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use pontoon_engine::Transmit;
 use pontoon_engine::link::Room;
 use pontoon_wire::vnet::Offload;
 
-use super::{Captured, Tape, Way};
+use super::{CaptureQueue, CapturingLink, Way};
 use crate::link::socket::{Packet, Socket, Source};
 use crate::link::{Link, Receive, Until};
 
 /// A link whose guest is the other end of a socket, and that end.
-fn open(snap: usize) -> (Captured<Socket<Packet>>, UnixDatagram) {
+fn open(snap: usize) -> (CapturingLink<Socket<Packet>>, UnixDatagram) {
     let (ours, guest) = UnixDatagram::pair().unwrap();
     let link = Socket::new(Source::Connected(ours.into()), 1500).unwrap();
-    (Captured::new(link, Arc::new(Tape::new(snap))), guest)
+    (CapturingLink::new(link, Arc::new(CaptureQueue::new(snap))), guest)
 }
 
-/// The next frame on the tape.
-fn next(link: &Captured<Socket<Packet>>) -> Option<(Way, u32, Vec<u8>)> {
-    let record = link.tape.take()?;
+/// Returns the next frame in the capture queue.
+fn next(link: &CapturingLink<Socket<Packet>>) -> Option<(Way, u32, Vec<u8>)> {
+    let record = link.capture_queue.take()?;
     Some((record.way, record.len, record.bytes))
 }
 
@@ -51,7 +51,7 @@ fn both_ways_up_to_the_snap_length() {
     }
 }
 
-/// What the link refuses did not pass.
+/// A frame that the link refuses is not captured.
 #[test]
 fn refused_frames_are_not_on_it() {
     // A guest that takes nothing.
