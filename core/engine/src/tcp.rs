@@ -338,6 +338,11 @@ impl<S> Tcp<S> {
         }
     }
 
+    /// Returns true if this connection still holds a slot.
+    pub(crate) fn contains(&self, flow: FlowId) -> bool {
+        self.connections.get(flow.index, flow.generation).is_some()
+    }
+
     /// Returns the remote addresses of the guest's connections.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.connections
