@@ -320,10 +320,13 @@ impl<L: Link> Worker<L> {
             };
             match Update::decode(message, descriptors) {
                 Ok(update) => {
-                    if let Some(member) = &self.member {
+                    // Once the others hear of a UDP port this worker has it: their endpoints behind it go, and are not
+                    // opened again.
+                    let passed_on = self.member.is_some().then(|| update.clone());
+                    self.obey(update, now);
+                    if let (Some(member), Some(update)) = (&self.member, passed_on) {
                         member.pass_on(&update);
                     }
-                    self.obey(update, now);
                 }
                 Err(error) => warn!("the supervisor said something else: {error}"),
             }
