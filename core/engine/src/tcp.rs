@@ -273,10 +273,15 @@ impl<S> Tcp<S> {
             }
             State::SynReceived | State::SynSent => {
                 if !connection.retry_handshake(ctx.now) {
+                    let is_answer = connection.state == State::SynReceived;
                     if let Some(socket) = connection.socket.take() {
                         ctx.host.abort(socket);
                     }
-                    return self.remove(flow.index, ctx);
+                    // The guest has a connection if all that was lost are its acknowledgements.
+                    return match is_answer {
+                        true => self.reset(flow.index, ctx),
+                        false => self.remove(flow.index, ctx),
+                    };
                 }
             }
             State::Open => {
