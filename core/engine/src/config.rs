@@ -128,7 +128,7 @@ pub struct Published {
 impl Published {
     /// Returns the key under which clients of this port are counted against `--max-flows`. It is computed from the host's
     /// address and port, as a place in the configuration differs between workers: only the first worker has UDP ports.
-    /// Consecutive ports of one address have consecutive keys, so that tables indexed by the low bits keep them apart.
+    /// Ports of one address have different keys.
     #[must_use]
     pub(crate) fn share_key(&self) -> u32 {
         let fnv_1a = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);

@@ -229,6 +229,7 @@ impl<H: Host> Engine<H> {
     fn finish<T: Transmit>(&mut self, gathered: &mut Gathered<'_>, link: &mut T, host: &mut H, now: Instant) {
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.finish(gathered, ctx);
+        protocols.trim_parked(ctx.net);
         link.flush();
     }
 
@@ -399,10 +400,11 @@ impl<H: Host> Engine<H> {
         !self.net.ready.is_empty()
     }
 
-    /// Returns true if some flow waits for room on the link.
+    /// The number of entries in the list of flows that wait for room on the link. Flows that have ended may be among
+    /// them.
     #[must_use]
-    pub fn has_parked(&self) -> bool {
-        !self.net.parked.is_empty()
+    pub fn parked(&self) -> usize {
+        self.net.parked.len()
     }
 
     /// When [`Self::handle_timeout`] has something to do; `None`: never, until something else happens.
@@ -566,6 +568,21 @@ impl<S> Protocols<S> {
             Kind::Dns => self.dns.close(flow, ctx),
             Kind::Listener | Kind::Edge => {}
         }
+    }
+
+    /// Removes ended flows from the list of those that wait for the link, where they may be most of it: while the link
+    /// takes nothing, a guest can open flows and end them for any time.
+    fn trim_parked(&mut self, net: &mut Net) {
+        if net.parked.len() <= 2 * net.flows as usize + 64 {
+            return;
+        }
+        let Self { tcp, udp, icmp, .. } = self;
+        net.parked.retain(|flow| match flow.kind {
+            Kind::Tcp => tcp.contains(*flow),
+            Kind::Udp => udp.contains(*flow),
+            Kind::Icmp => icmp.contains(*flow),
+            Kind::Dns | Kind::Listener | Kind::Edge => true,
+        });
     }
 
     /// Evicts the idlest datagram flows, as many as have been promised to other flows.

@@ -80,6 +80,11 @@ impl<S> Icmp<S> {
         self.len() == 0
     }
 
+    /// Returns true if this id still holds a slot.
+    pub(crate) fn contains(&mut self, flow: FlowId) -> bool {
+        self.echoes.get_mut(flow.index, flow.generation).is_some()
+    }
+
     /// An ICMP message from the guest that no local service wanted.
     pub fn handle_message<H: Host<Socket = S>, T: Transmit>(
         &mut self,

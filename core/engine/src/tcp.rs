@@ -273,10 +273,15 @@ impl<S> Tcp<S> {
             }
             State::SynReceived | State::SynSent => {
                 if !connection.retry_handshake(ctx.now) {
+                    let is_answer = connection.state == State::SynReceived;
                     if let Some(socket) = connection.socket.take() {
                         ctx.host.abort(socket);
                     }
-                    return self.remove(flow.index, ctx);
+                    // The guest has a connection if all that was lost are its acknowledgements.
+                    return match is_answer {
+                        true => self.reset(flow.index, ctx),
+                        false => self.remove(flow.index, ctx),
+                    };
                 }
             }
             State::Open => {
@@ -336,6 +341,11 @@ impl<S> Tcp<S> {
             }
             self.remove(index, ctx);
         }
+    }
+
+    /// Returns true if this connection still holds a slot.
+    pub(crate) fn contains(&self, flow: FlowId) -> bool {
+        self.connections.get(flow.index, flow.generation).is_some()
     }
 
     /// Returns the remote addresses of the guest's connections.

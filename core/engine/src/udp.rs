@@ -96,6 +96,11 @@ impl<S> Udp<S> {
         self.len() == 0
     }
 
+    /// Returns true if this endpoint still holds a slot.
+    pub(crate) fn contains(&mut self, flow: FlowId) -> bool {
+        self.endpoints.get_mut(flow.index, flow.generation).is_some()
+    }
+
     /// Closes an endpoint at once, such as one whose handling panicked. A published port is opened again: it forgets
     /// its clients.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {

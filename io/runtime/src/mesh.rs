@@ -1,10 +1,12 @@
 //! State that the workers of one engine share: the directory of flows, an inbox for each, and some counts. An engine with
 //! one worker does not have it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
 use pontoon_engine::siblings::{FlowKey, Handed};
@@ -29,9 +31,8 @@ struct WorkerMesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
-    /// Flows that clients of published TCP ports opened, by the low bits of `Published::share_key`. Ports whose keys are
-    /// equal there share a count.
-    clients: [AtomicU32; SHARES],
+    /// Flows that clients of published TCP ports opened, by `Published::share_key`. Ports without any are not in it.
+    clients: Mutex<BTreeMap<u32, u32>>,
     /// Datagram flows that may be evicted, by worker.
     evictable: Vec<AtomicU32>,
     /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
@@ -43,9 +44,6 @@ struct WorkerMesh {
     /// A worker's loop has ended, so that all are to end.
     ended: AtomicBool,
 }
-
-/// The number of counts of clients of published TCP ports.
-const SHARES: usize = 1024;
 
 /// One worker's access to the shared state.
 #[derive(Clone, Debug)]
@@ -70,7 +68,7 @@ pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandl
         directory: Directory::new(workers),
         inboxes,
         flows: AtomicU32::new(0),
-        clients: [const { AtomicU32::new(0) }; SHARES],
+        clients: Mutex::default(),
         evictable: (0..workers).map(|_| AtomicU32::new(0)).collect(),
         ports: [AtomicU32::new(0), AtomicU32::new(0)],
         flow_due: AtomicU64::new(0),
@@ -126,6 +124,10 @@ impl WorkerHandle {
 
     fn ports_of(&self, family_of: IpAddr) -> &AtomicU32 {
         &self.mesh.ports[usize::from(family_of.is_ipv6())]
+    }
+
+    fn lock_clients(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+        self.mesh.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn inbox(&self) -> &Inbox {
@@ -193,15 +195,20 @@ impl Siblings for WorkerHandle {
     }
 
     fn clients(&self, port: u32) -> u32 {
-        self.mesh.clients[port as usize % SHARES].load(Ordering::Relaxed)
+        self.lock_clients().get(&port).copied().unwrap_or(0)
     }
 
     fn client_opened(&self, port: u32) {
-        self.mesh.clients[port as usize % SHARES].fetch_add(1, Ordering::Relaxed);
+        *self.lock_clients().entry(port).or_default() += 1;
     }
 
     fn client_closed(&self, port: u32) {
-        self.mesh.clients[port as usize % SHARES].fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(mut clients) = self.lock_clients().entry(port) {
+            *clients.get_mut() -= 1;
+            if *clients.get() == 0 {
+                clients.remove();
+            }
+        }
     }
 
     fn set_evictable(&self, flows: u32) {

@@ -374,10 +374,13 @@ impl<L: Link> Worker<L> {
             };
             match Update::decode(message, descriptors) {
                 Ok(update) => {
-                    if let Some(handle) = &self.handle {
+                    // The other workers get a UDP port after this worker has its socket: their endpoints that the port
+                    // replaces are closed then, and are not opened again.
+                    let forwarded = self.handle.is_some().then(|| update.clone());
+                    self.apply(update, now);
+                    if let (Some(handle), Some(update)) = (&self.handle, forwarded) {
                         handle.forward(&update);
                     }
-                    self.apply(update, now);
                 }
                 Err(error) => warn!("ignoring malformed supervisor message: {error}"),
             }

@@ -94,12 +94,13 @@ impl<S> Udp<S> {
         key: (SocketAddr, u8),
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Failure> {
-        if let (guest, 0) = key {
-            ctx.net.seize(&FlowKey::Udp(guest));
-        }
         let (index, generation) = self.endpoints.vacant();
         let flow = ctx.net.flow(Kind::Udp, index, generation);
         let socket = ctx.host.udp_published(place, flow)?;
+        // Without a socket nobody would release the key, and the guest could send nothing from its port.
+        if let (guest, 0) = key {
+            ctx.net.seize(&FlowKey::Udp(guest));
+        }
         let endpoint = Endpoint {
             published: Some(place),
             ..Endpoint::new(socket, true, ctx.now)

@@ -223,3 +223,20 @@ fn fragments_of_one_datagram_have_one_reassembler_and_datagrams_many() {
     }
     assert!(seen.iter().all(|count| *count > 40), "{seen:?}");
 }
+
+#[test]
+fn clients_of_each_port_are_counted_apart() {
+    let [one, two] = &members(2, MAC).unwrap()[..] else {
+        panic!("two were made")
+    };
+    for bit in 0..32 {
+        let port = 1 << bit;
+        one.client_opened(port);
+        two.client_opened(port);
+        assert_eq!((one.clients(port), two.clients(0)), (2, 0), "bit {bit}");
+        one.client_closed(port);
+        assert_eq!(two.clients(port), 1);
+        two.client_closed(port);
+        assert_eq!(two.clients(port), 0);
+    }
+}

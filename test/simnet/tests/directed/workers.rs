@@ -304,3 +304,28 @@ fn clients_of_ports_at_the_same_place_of_two_workers_have_shares_of_their_own() 
     assert_eq!(accepted.iter().sum::<u64>(), 8);
     assert_eq!(world.counters().tcp_share_refused, 0);
 }
+
+/// The guest's port is then one like any other.
+#[test]
+fn a_port_whose_socket_is_not_to_be_had_keeps_no_endpoint_from_the_guest() {
+    let port = |port| Published {
+        protocol: Protocol::Udp,
+        host: (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
+        guest_port: port,
+    };
+    let mut world = world(1);
+    let now = world.now();
+    let (link, host) = (&mut world.link, &mut world.host);
+    assert_eq!(world.workers[0].publish(0, port(4000), link, host, now), Ok(()));
+    // An endpoint has that socket already.
+    let refused = world.workers[1].publish(0, port(5000), link, host, now);
+    assert_eq!(refused, Err(pontoon_engine::Failure::Invalid));
+    world.guest.inject(Packet::Udp(Datagram {
+        from: (own(false), 5000).into(),
+        to: (server(false), 7000).into(),
+        payload: vec![1; 100],
+    }));
+    let result = world.run_until(10 * SECOND, |world| world.guest.datagrams().len() == 1);
+    assert_eq!(result, Ok(()));
+    assert_eq!(world.flows(), 2);
+}

@@ -233,11 +233,11 @@ fn a_reset_that_finds_no_room_twice_waits_on() {
         counters.link_refused += 2;
         counters.tcp_reset_by_host += 1;
     });
-    assert!(given.engine.has_parked());
+    assert_eq!(given.engine.parked(), 1);
     given.pass(Duration::from_secs(1));
     given.down(down(RST.and(ACK), 102, 1001));
     given.quiet();
-    assert_eq!((given.engine.flows(), given.engine.has_parked()), (0, false));
+    assert_eq!((given.engine.flows(), given.engine.parked()), (0, 0));
 }
 
 /// Its descriptor is free before the guest is told.

@@ -377,3 +377,28 @@ fn a_client_beyond_its_share_ends_no_time_wait_of_others() {
     given.up(up(FIN.and(ACK), 1001, 2));
     given.down(down(ACK, 2, 1002));
 }
+
+/// A guest that takes no frame may open and reset connections for any time.
+#[test]
+fn connections_that_ended_leave_no_places_among_those_that_wait_for_the_link() {
+    let mut given = given(config(1500), HostPlan::default());
+    given.link.fill(seconds(3600));
+    is_silent_about(&mut given, &dial(9, 80));
+    for nth in 0..1000 {
+        let syn = dial(5000, 1000 + nth);
+        given.host.serve(1000 + nth, Answer::Now, Script::SINK);
+        is_silent_about(&mut given, &syn);
+        given.up(Segment::between(syn.from, syn.to).with(RST, syn.seq + 1, 0));
+    }
+    assert_eq!(given.engine.flows(), 1);
+    assert!(given.engine.parked() < 100, "{}", given.engine.parked());
+    given.pass(seconds(3600));
+    assert_eq!(given.take_one().to.port(), 9);
+    assert_eq!(given.engine.parked(), 0);
+}
+
+#[track_caller]
+fn is_silent_about(given: &mut Given, syn: &Segment) {
+    given.up(syn.clone());
+    given.quiet();
+}
