@@ -16,9 +16,9 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::LogFormat;
-use quota::Quota;
+use rate_limit::Quota;
 
-mod quota;
+mod rate_limit;
 
 /// What changes the level. A child that is forked has its own copy.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();

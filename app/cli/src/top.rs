@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use pontoon_supervisor::control::reply;
-use pontoon_supervisor::ends::Ends;
+use pontoon_supervisor::termination::Ends;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 

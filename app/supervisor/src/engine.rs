@@ -17,12 +17,12 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
-use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
+use crate::restart_policy::{Attempts, Deaths};
 use crate::spawn::{self, Child};
-use crate::talk::Talk;
-use crate::{environment, last_words, output, panics, stdio};
+use crate::stderr_pipe::Talk;
+use crate::{child_channel, environment, output, panics, stdio};
 
 mod outbox;
 
@@ -356,7 +356,7 @@ impl Process {
             return Err(Error::new("the engine does not answer"));
         }
         let mut buffer = [0; LINE];
-        let message = last_words::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
+        let message = child_channel::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
         self.talk.pass_on_all();
         match Report::decode(words) {
@@ -388,7 +388,7 @@ impl Process {
         let mut heard = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         for _ in 0..most {
-            let message = match last_words::receive(&self.socket, &mut buffer) {
+            let message = match child_channel::receive(&self.socket, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
                 // One that will never answer any more, and would keep whoever waits for its words awake.
                 Ok(None) => {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-use crate::again::Again;
 use crate::error::reason;
+use crate::retry::Again;
 
 /// The interval of looks where no event announces a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);

@@ -373,7 +373,7 @@ mod tests {
     use netlink_packet_core::DoneMessage;
 
     use super::*;
-    use crate::again::Again;
+    use crate::retry::Again;
 
     #[test]
     fn sees_the_loopback() {

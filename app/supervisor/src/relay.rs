@@ -31,13 +31,13 @@ mod ring_watchdog;
 mod state;
 mod worker_pool;
 
-use crate::announce::Announcement;
 use crate::control::server::Server;
 use crate::error::{Context as _, Error};
 use crate::host;
 use crate::options::Metrics;
 use crate::output::{self, Output};
 use crate::panics;
+use crate::ready_notify::Announcement;
 use crate::signals::Signals;
 use kernel::KernelRoutes;
 use links::LinkWatch;

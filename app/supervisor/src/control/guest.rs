@@ -1,15 +1,15 @@
 //! What can be asked of a guest's network, and the answers: one file for each resource.
 
 pub(super) mod capture;
-mod census;
 mod document;
+mod flow_dump;
 mod flows;
 mod log_level;
 mod metrics;
 pub(super) mod policy;
 pub(super) mod publish;
-mod round;
 mod stats;
+mod stats_query;
 
 use std::time::Instant;
 
@@ -26,8 +26,8 @@ use crate::capture::Capture;
 use crate::error::Error;
 use crate::publish::Ports;
 use capture::Captures;
-use census::Census;
-use round::{Round, Silent};
+use flow_dump::Census;
+use stats_query::{Round, Silent};
 
 #[cfg(test)]
 pub(super) use document::DOCUMENT;

@@ -11,7 +11,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 use super::{EVENT_BYTES, Netlink, is_local, messages};
-use crate::again::Again;
+use crate::retry::Again;
 use crate::subnets::HostNetwork;
 
 /// Follows what the host owns, and whether it has an IPv6 default route.

@@ -21,9 +21,9 @@ use pontoon_relay::Rule;
 use pontoon_relay::rule::{Hops, Input, Output};
 
 use super::links::Links;
-use crate::again::Again;
 use crate::error::Error;
 use crate::netlink::{self, Netlink};
+use crate::retry::Again;
 
 /// Watches the kernel's multicast routes. When dropped, the kernel forwards again.
 #[derive(Debug)]

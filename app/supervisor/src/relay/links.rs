@@ -14,8 +14,8 @@ use netlink_sys::{Socket, SocketAddr};
 use pontoon_relay::counters::DeviceStats;
 use pontoon_sys::Family;
 
-use crate::again::Again;
 use crate::netlink::{self, Netlink};
+use crate::retry::Again;
 
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,11 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RETRY;
 use super::control_channel::{ControlChannel, QueueOverflow};
-use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
+use crate::restart_policy::Deaths;
 use crate::spawn::{self, Child};
-use crate::talk::Talk;
-use crate::{environment, last_words, output, panics, signals, stdio};
+use crate::stderr_pipe::Talk;
+use crate::{child_channel, environment, output, panics, signals, stdio};
 
 /// Sandboxed processes that read packets. One that exits is restarted.
 #[derive(Debug)]
@@ -453,7 +453,7 @@ const CLOSED_CHANNEL_GRACE: Timespec = Timespec {
 /// end.
 fn receive_report(channel: &ControlChannel) -> Option<Option<Vec<u8>>> {
     let mut buffer = [0; MAX_REPORT];
-    let message = last_words::receive(channel, &mut buffer).ok()?;
+    let message = child_channel::receive(channel, &mut buffer).ok()?;
     Some(message.map(|message| buffer[..message.len].to_vec()))
 }
 

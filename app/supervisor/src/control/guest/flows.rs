@@ -6,7 +6,7 @@ use pontoon_engine::Token;
 use pontoon_engine::flow_dump::Flow;
 
 use super::Api;
-use super::census::Outcome;
+use super::flow_dump::Outcome;
 use crate::control::http::{Request, Response};
 use crate::control::reply;
 use crate::control::server::Answer;

@@ -10,8 +10,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tracing::level_filters::LevelFilter;
 
 use crate::error::one_line;
+use crate::log_rate_limit::Quota;
 use crate::output;
-use crate::quota::Quota;
 
 /// The supervisor's end. What is left in it is said when it is dropped.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pontoon_supervisor::{output, quota};
+use pontoon_supervisor::{log_rate_limit, output};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::layer::{Context, Layer};
 
 /// One process's. Errors do not count, as they end the program, nor does what somebody has asked for by `--verbose`.
 #[derive(Debug, Default)]
-pub(super) struct Quota(Mutex<quota::Quota>);
+pub(super) struct Quota(Mutex<log_rate_limit::Quota>);
 
 impl<S: Subscriber> Layer<S> for Quota {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
@@ -25,7 +25,7 @@ impl<S: Subscriber> Layer<S> for Quota {
         // What follows is a line, too.
         drop(quota);
         if left_out > 0 {
-            let most = quota::Quota::LINES;
+            let most = log_rate_limit::Quota::LINES;
             warn!("{left_out} lines were left out: there were more than {most} in a minute");
         }
         said
