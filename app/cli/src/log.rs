@@ -16,7 +16,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::LogFormat;
-use rate_limit::Quota;
+use rate_limit::RateLimit;
 
 mod rate_limit;
 
@@ -27,7 +27,9 @@ static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     let (filter, handle) = reload::Layer::new(level);
     LEVEL.get_or_init(|| handle);
-    let registry = tracing_subscriber::registry().with(filter).with(Quota::default());
+    let registry = tracing_subscriber::registry()
+        .with(filter)
+        .with(RateLimit::default());
     let lines = tracing_subscriber::fmt::layer().with_writer(|| output::Lines);
     match format {
         LogFormat::Text => registry.with(lines.event_format(Plain)).init(),

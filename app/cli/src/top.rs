@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use pontoon_supervisor::control::reply;
-use pontoon_supervisor::termination::Ends;
+use pontoon_supervisor::termination::TerminationSignals;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
@@ -39,11 +39,11 @@ pub(crate) fn top(arguments: &args::Top) -> Result<()> {
     let mut top = Top::new(path.display().to_string());
     top.take(Ok(first), Instant::now());
     // Before there is another thread, which would not be spared.
-    let ends = Ends::collect().context("cannot collect signals")?;
+    let signals = TerminationSignals::collect().context("cannot collect signals")?;
     let (to, looks) = mpsc::channel();
     thread::spawn(move || follow(&path, &to));
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
-    let result = show(&mut terminal, &looks, &ends, top);
+    let result = show(&mut terminal, &looks, &signals, top);
     ratatui::restore();
     result
 }
@@ -52,10 +52,10 @@ pub(crate) fn top(arguments: &args::Top) -> Result<()> {
 fn show(
     terminal: &mut DefaultTerminal,
     looks: &Receiver<Result<Look>>,
-    ends: &Ends,
+    signals: &TerminationSignals,
     mut top: Top,
 ) -> Result<()> {
-    while !ends.came()? {
+    while !signals.is_pending()? {
         let now = Instant::now();
         for look in looks.try_iter() {
             top.take(look, now);

@@ -11,7 +11,7 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 
 use crate::error::reason;
-use crate::retry::Again;
+use crate::retry::Retry;
 
 /// The interval of looks where no event announces a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(crate) struct FileWatch {
     inotify: Option<OwnedFd>,
     /// The last look, where something is not watched for want of an instance or of a watch.
     looked: Option<Instant>,
-    again: Again,
+    again: Retry,
 }
 
 impl FileWatch {

@@ -1,21 +1,22 @@
-//! How much is said in a minute at most: whoever is hostile can cause any number of lines, and lines fill disks.
+//! Limit on log lines per minute: an attacker can cause any number of lines, which would fill the disk.
 
 use std::time::{Duration, Instant};
 
-/// Lines of one process.
+/// Counts the lines of one process.
 #[derive(Debug, Default)]
-pub struct Quota {
+pub struct LogRateLimit {
     since: Option<Instant>,
     lines: u32,
 }
 
-impl Quota {
-    /// Lines in a window.
+impl LogRateLimit {
+    /// The number of lines that are logged in one window.
     pub const LINES: u32 = 1000;
 
     const WINDOW: Duration = Duration::from_secs(60);
 
-    /// Whether one more is said at `now`, and how many were left out in the window that it ends.
+    /// Counts a line at `now`. Returns true if it is to be logged, and the number of lines that were dropped in the previous
+    /// window if this line begins a new one.
     pub fn count(&mut self, now: Instant) -> (bool, u32) {
         let mut left_out = 0;
         if self
@@ -38,16 +39,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_in_a_minute_is_left_out_and_told_of_later() {
+    fn lines_over_the_limit_are_dropped_and_counted_at_the_next_window() {
         let begin = Instant::now();
-        let mut quota = Quota::default();
-        for _ in 0..Quota::LINES {
-            assert_eq!(quota.count(begin), (true, 0));
+        let mut limit = LogRateLimit::default();
+        for _ in 0..LogRateLimit::LINES {
+            assert_eq!(limit.count(begin), (true, 0));
         }
         for _ in 0..7 {
-            assert_eq!(quota.count(begin + Quota::WINDOW / 2), (false, 0));
+            assert_eq!(limit.count(begin + LogRateLimit::WINDOW / 2), (false, 0));
         }
-        assert_eq!(quota.count(begin + Quota::WINDOW), (true, 7));
-        assert_eq!(quota.count(begin + Quota::WINDOW), (true, 0));
+        assert_eq!(limit.count(begin + LogRateLimit::WINDOW), (true, 7));
+        assert_eq!(limit.count(begin + LogRateLimit::WINDOW), (true, 0));
     }
 }

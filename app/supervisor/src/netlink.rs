@@ -373,7 +373,7 @@ mod tests {
     use netlink_packet_core::DoneMessage;
 
     use super::*;
-    use crate::retry::Again;
+    use crate::retry::Retry;
 
     #[test]
     fn sees_the_loopback() {
@@ -441,7 +441,7 @@ mod tests {
             error.to_string(),
             "the kernel has not answered about adding a route in 3s"
         );
-        let said = Again::default().unless_short::<()>("the test", Err(error));
+        let said = Retry::default().unless_short::<()>("the test", Err(error));
         assert!(said.unwrap().is_none(), "another try helps");
     }
 

@@ -1,28 +1,28 @@
-//! How often the engine may die, and how long it may fail to start, before it is not worth another try; and how often
-//! another process may.
+//! Limits on restarts: how many crashes of a process are allowed, and how long its start may fail.
 
 use std::time::{Duration, Instant};
 
-/// When engines died.
+/// The times of recent crashes of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Deaths(Vec<Instant>);
+pub(crate) struct RestartPolicy(Vec<Instant>);
 
-impl Deaths {
-    /// The time in which [`Self::MOST`] deaths are too many.
+impl RestartPolicy {
+    /// The window in which [`Self::MOST`] crashes are too many.
     pub(crate) const WITHIN: Duration = Duration::from_secs(10);
 
-    /// One that dies at once each time would take the machine's CPU for nothing.
+    /// A process that crashes right after each start must not occupy a CPU.
     const MOST: usize = 3;
 
-    /// Notes a death. Whether it is one too many.
-    pub(crate) fn too_many(&mut self, now: Instant) -> bool {
+    /// Records a crash; returns true if it is one too many.
+    pub(crate) fn record_exceeds(&mut self, now: Instant) -> bool {
         self.note(now);
         self.0.len() >= Self::MOST
     }
 
-    /// Notes a death, where none is too many. How long a successor has to wait: not at all after so many, and then longer
-    /// each time. Whoever makes them die is guessing, and is not to guess often.
-    pub(crate) fn pause(&mut self, now: Instant) -> Duration {
+    /// Records a crash; returns the delay of the restart. It is zero for the first [`Self::MOST`] crashes in the window, and
+    /// doubles with each further one, up to the window: an attacker who guesses addresses crashes the process with each wrong
+    /// guess, and is to have few of them.
+    pub(crate) fn backoff(&mut self, now: Instant) -> Duration {
         self.note(now);
         match self.0.len().checked_sub(Self::MOST + 1) {
             None => Duration::ZERO,
@@ -31,7 +31,7 @@ impl Deaths {
         }
     }
 
-    /// The first pause.
+    /// The first delay that is not zero.
     const SHORTEST: Duration = Duration::from_millis(100);
 
     fn note(&mut self, now: Instant) {
@@ -40,19 +40,18 @@ impl Deaths {
     }
 }
 
-/// Attempts to start an engine in a dead one's place, all of which have failed. They are no deaths: what the host refuses
-/// now, it may grant soon.
+/// Failed attempts to restart an engine. They do not count as crashes, as the host may soon have the resources that it lacks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attempts {
+pub(crate) struct StartAttempts {
     first: Instant,
     next: Instant,
 }
 
-impl Attempts {
-    /// What the host is short of does not come back sooner.
+impl StartAttempts {
+    /// The time between attempts. A shortage on the host rarely ends sooner.
     const PAUSE: Duration = Duration::from_millis(50);
 
-    /// None yet: the first one is due.
+    /// No attempt yet; the first one is due at once.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             first: now,
@@ -60,20 +59,20 @@ impl Attempts {
         }
     }
 
-    /// When the next one is due.
+    /// Returns the time of the next attempt.
     pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
-    /// Whether none has failed yet.
+    /// Returns true if no attempt has failed yet.
     pub(crate) fn is_first(&self) -> bool {
         self.next == self.first
     }
 
-    /// Notes that one has failed. Whether they have for too long.
+    /// Records a failed attempt; returns true if attempts have failed for [`RestartPolicy::WITHIN`].
     pub(crate) fn too_long(&mut self, now: Instant) -> bool {
         self.next = now + Self::PAUSE;
-        now.duration_since(self.first) >= Deaths::WITHIN
+        now.duration_since(self.first) >= RestartPolicy::WITHIN
     }
 }
 
@@ -82,41 +81,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_third_in_ten_seconds_is_too_many() {
+    fn the_third_crash_in_ten_seconds_exceeds_the_limit() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut deaths = Deaths::default();
-        let verdicts = [0, 9, 10, 19, 20, 21].map(|seconds| deaths.too_many(at(seconds)));
+        let mut restart_policy = RestartPolicy::default();
+        let verdicts = [0, 9, 10, 19, 20, 21].map(|seconds| restart_policy.record_exceeds(at(seconds)));
         assert_eq!(verdicts, [false, false, false, false, false, true]);
     }
 
     #[test]
-    fn the_more_die_the_longer_is_the_wait() {
-        let mut deaths = Deaths::default();
+    fn the_backoff_doubles_with_each_crash_up_to_the_window() {
+        let mut restart_policy = RestartPolicy::default();
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let pause = deaths.pause(now);
+            let pause = restart_policy.backoff(now);
             pauses.push(pause.as_millis());
             now += pause;
         }
         assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600]);
         for _ in 0..100 {
-            assert!(deaths.pause(now) <= Deaths::WITHIN);
+            assert!(restart_policy.backoff(now) <= RestartPolicy::WITHIN);
         }
-        assert_eq!(deaths.pause(now + Deaths::WITHIN), Duration::ZERO);
+        assert_eq!(
+            restart_policy.backoff(now + RestartPolicy::WITHIN),
+            Duration::ZERO
+        );
     }
 
     #[test]
     fn attempts_may_fail_for_ten_seconds() {
         let start = Instant::now();
-        let mut attempts = Attempts::new(start);
+        let mut attempts = StartAttempts::new(start);
         assert!(attempts.is_first());
         assert_eq!(attempts.next(), start);
         assert!(!attempts.too_long(start));
         assert!(!attempts.is_first());
-        assert_eq!(attempts.next(), start + Attempts::PAUSE);
-        assert!(!attempts.too_long(start + Deaths::WITHIN - Attempts::PAUSE));
-        assert!(attempts.too_long(start + Deaths::WITHIN));
+        assert_eq!(attempts.next(), start + StartAttempts::PAUSE);
+        assert!(!attempts.too_long(start + RestartPolicy::WITHIN - StartAttempts::PAUSE));
+        assert!(attempts.too_long(start + RestartPolicy::WITHIN));
     }
 }

@@ -102,10 +102,10 @@ pub(crate) fn sandboxed(
 ) -> io::Result<Child> {
     let choices = before.map_or_else(|| namespaces::choices(disabled), |same| vec![same]);
     let mut refused = io::ErrorKind::Unsupported.into();
-    for born_in in choices {
-        match clone(born_in.flags(), || body(born_in)) {
+    for namespaces in choices {
+        match clone(namespaces.flags(), || body(namespaces)) {
             Ok(child) => {
-                *before = Some(born_in);
+                *before = Some(namespaces);
                 return Ok(child);
             }
             Err(error) => refused = error,

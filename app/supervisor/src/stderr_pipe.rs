@@ -1,6 +1,6 @@
-//! What a process that moves packets writes to its standard error. That is a pipe to the supervisor, which says it line by
-//! line: whoever takes the process over has neither the user's terminal, to read from it what is typed or to send it
-//! commands, nor the file that the log goes to, to write over what is there.
+//! Standard error of an engine or relay worker: a pipe to the supervisor, which forwards it line by line. An attacker who
+//! controls the process has neither the user's terminal, to read input or to send it control sequences, nor the log file, to
+//! overwrite it.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,60 +10,61 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tracing::level_filters::LevelFilter;
 
 use crate::error::one_line;
-use crate::log_rate_limit::Quota;
+use crate::log_rate_limit::LogRateLimit;
 use crate::output;
 
-/// The supervisor's end. What is left in it is said when it is dropped.
+/// The supervisor's end. Its remaining content is forwarded on drop.
 #[derive(Debug)]
-pub(crate) struct Talk {
-    /// None once the other end is closed.
+pub(crate) struct StderrPipe {
+    /// `None` once the other end is closed.
     pipe: Option<OwnedFd>,
-    /// The beginning of a line.
+    /// The beginning of an incomplete line.
     begun: Vec<u8>,
-    quota: Quota,
+    limit: LogRateLimit,
 }
 
-/// Read in one go.
+/// Bytes of one read.
 const CHUNK: usize = 16 << 10;
 
-/// What is longer becomes several lines.
+/// Bytes of the longest line; a longer one is split.
 const LONGEST: usize = 16 << 10;
 
-/// More than a pipe has room for.
+/// More than the capacity of a pipe.
 const ALL: usize = 1 << 20;
 
-impl Talk {
-    /// Both ends; the other one is for [`rustix::stdio::dup2_stderr`]. Neither waits: the process drops lines that the pipe
-    /// has no room for, and counts them ([`crate::output`]).
+impl StderrPipe {
+    /// Creates both ends; the writing end is for [`rustix::stdio::dup2_stderr`]. Both are non-blocking: the process drops lines
+    /// that do not fit into the pipe, and counts them ([`crate::output`]).
     ///
     /// # Errors
     /// Out of descriptors.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let talk = Self {
+        let pipe = Self {
             pipe: Some(read),
             begun: Vec::new(),
-            quota: Quota::default(),
+            limit: LogRateLimit::default(),
         };
-        Ok((talk, write))
+        Ok((pipe, write))
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading, unless the other end is closed.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Says what is there, but not more than some: the process may write without end, and others wait.
-    pub(crate) fn pass_on(&mut self) {
-        self.hear(CHUNK, say);
+    /// Forwards at most [`CHUNK`] bytes or a little more, so that a process that writes without end does not keep the supervisor
+    /// busy.
+    pub(crate) fn forward(&mut self) {
+        self.read_lines(CHUNK, say);
     }
 
-    /// Says all that is there. For a process that is dead, or has done what was waited for.
-    pub(crate) fn pass_on_all(&mut self) {
-        self.hear(ALL, say);
+    /// Forwards the whole content. For a process that has exited, or that the supervisor has waited for.
+    pub(crate) fn forward_all(&mut self) {
+        self.read_lines(ALL, say);
     }
 
-    fn hear(&mut self, most: usize, mut say: impl FnMut(&str)) {
+    fn read_lines(&mut self, most: usize, mut say: impl FnMut(&str)) {
         let mut buffer = [0; CHUNK];
         let mut heard = 0;
         while let Some(pipe) = self.pipe.as_ref().filter(|_| heard < most) {
@@ -95,16 +96,16 @@ impl Talk {
         }
     }
 
-    /// Says the line that was begun. Somebody who wants details has them without limit.
+    /// Forwards the incomplete line. At log level debug or above there is no limit.
     fn line(&mut self, say: &mut impl FnMut(&str)) {
         let line = one_line(&String::from_utf8_lossy(&self.begun));
         self.begun.clear();
         if LevelFilter::current() >= LevelFilter::DEBUG {
             return say(&line);
         }
-        let (said, left_out) = self.quota.count(Instant::now());
+        let (said, left_out) = self.limit.count(Instant::now());
         if left_out > 0 {
-            tracing::warn!("{left_out} lines of a process that moves packets were left out");
+            tracing::warn!("{left_out} log lines of an engine or relay worker were dropped");
         }
         if said {
             say(&line);
@@ -112,13 +113,13 @@ impl Talk {
     }
 }
 
-impl Drop for Talk {
+impl Drop for StderrPipe {
     fn drop(&mut self) {
-        self.pass_on_all();
+        self.forward_all();
     }
 }
 
-/// As it is: it was made a line of the log where it was written.
+/// Writes a line as it is: the process has formatted it as a log line.
 fn say(line: &str) {
     output::report_dropped();
     let _ = output::Lines.write_all(format!("{line}\n").as_bytes());
@@ -128,44 +129,44 @@ fn say(line: &str) {
 mod tests {
     use super::*;
 
-    fn heard(talk: &mut Talk, most: usize) -> Vec<String> {
+    fn read_all(pipe: &mut StderrPipe, most: usize) -> Vec<String> {
         let mut lines = Vec::new();
-        talk.hear(most, |line| lines.push(line.to_owned()));
+        pipe.read_lines(most, |line| lines.push(line.to_owned()));
         lines
     }
 
     #[test]
-    fn lines_are_lines_and_nothing_else() {
-        let (mut talk, write) = Talk::pair().unwrap();
+    fn control_characters_are_replaced_in_forwarded_lines() {
+        let (mut pipe, write) = StderrPipe::pair().unwrap();
         rustix::io::write(&write, b"info: a\nwarning: \x1b[2J\rerror: b\nbeg").unwrap();
-        assert_eq!(heard(&mut talk, ALL), ["info: a", "warning:  [2J error: b"]);
-        rustix::io::write(&write, b"un\nlast words").unwrap();
-        assert_eq!(heard(&mut talk, ALL), ["begun"]);
+        assert_eq!(read_all(&mut pipe, ALL), ["info: a", "warning:  [2J error: b"]);
+        rustix::io::write(&write, b"un\nno newline").unwrap();
+        assert_eq!(read_all(&mut pipe, ALL), ["begun"]);
         drop(write);
-        assert_eq!(heard(&mut talk, ALL), ["last words"]);
-        assert!(talk.fd().is_none(), "its end would be readable for good");
+        assert_eq!(read_all(&mut pipe, ALL), ["no newline"]);
+        assert!(pipe.fd().is_none(), "its end would be readable for good");
     }
 
     #[test]
-    fn who_writes_without_end_is_heard_a_little_at_a_time_and_for_a_while() {
-        let (mut talk, write) = Talk::pair().unwrap();
+    fn each_call_reads_one_chunk_and_lines_over_the_limit_are_dropped() {
+        let (mut pipe, write) = StderrPipe::pair().unwrap();
         let mut lines = 0;
         for _ in 0..10 {
             while rustix::io::write(&write, &[b'\n'; CHUNK]).is_ok() {}
-            let some = heard(&mut talk, CHUNK).len();
+            let some = read_all(&mut pipe, CHUNK).len();
             assert!(some <= CHUNK);
-            lines += some + heard(&mut talk, ALL).len();
+            lines += some + read_all(&mut pipe, ALL).len();
         }
         assert_eq!(lines, 1000);
         rustix::io::write(&write, &[b'a'; LONGEST + 1]).unwrap();
-        heard(&mut talk, ALL);
-        assert_eq!(talk.begun.len(), 1);
+        read_all(&mut pipe, ALL);
+        assert_eq!(pipe.begun.len(), 1);
     }
 
     #[test]
-    fn nobody_waits_for_one_who_says_nothing() {
-        let (mut talk, _write) = Talk::pair().unwrap();
-        assert!(heard(&mut talk, ALL).is_empty());
-        assert!(talk.fd().is_some());
+    fn reading_an_empty_pipe_does_not_block() {
+        let (mut pipe, _write) = StderrPipe::pair().unwrap();
+        assert!(read_all(&mut pipe, ALL).is_empty());
+        assert!(pipe.fd().is_some());
     }
 }

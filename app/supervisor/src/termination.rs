@@ -1,27 +1,27 @@
-//! What ends a program that has something to put in order first, such as a terminal.
+//! Termination signals of a program that must restore state before it exits, such as a terminal.
 
 use std::io;
 
 use crate::signals::Signals;
 
-/// Signals that would end this process, collected instead.
+/// Signals that would terminate this process. They are blocked and queued instead.
 #[derive(Debug)]
-pub struct Ends(Signals);
+pub struct TerminationSignals(Signals);
 
-impl Ends {
-    /// Collects them from here on, for this thread and those that it starts.
+impl TerminationSignals {
+    /// Blocks the signals in this thread and in those that it starts.
     ///
     /// # Errors
-    /// No descriptor.
+    /// Out of descriptors.
     pub fn collect() -> io::Result<Self> {
         Signals::block_only(&[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]).map(Self)
     }
 
-    /// Whether one has come.
+    /// Returns true if one was received.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn came(&self) -> io::Result<bool> {
+    pub fn is_pending(&self) -> io::Result<bool> {
         Ok(self.0.deadly()?.is_some())
     }
 }

@@ -11,7 +11,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 use super::{EVENT_BYTES, Netlink, is_local, messages};
-use crate::retry::Again;
+use crate::retry::Retry;
 use crate::subnets::HostNetwork;
 
 /// Follows what the host owns, and whether it has an IPv6 default route.
@@ -19,7 +19,7 @@ use crate::subnets::HostNetwork;
 pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
-    again: Again,
+    again: Retry,
     last: Vec<IpNet>,
     /// What it takes for its own by a route.
     local: Vec<IpNet>,
@@ -53,7 +53,7 @@ impl AddressWatch {
         let watch = Self {
             events,
             query,
-            again: Again::default(),
+            again: Retry::default(),
             last: owned(&host.addresses, &host.local),
             local: host.local.clone(),
             ipv6_default: host.ipv6_default,

@@ -57,7 +57,7 @@ fn end(desk: &mut Desk, number: u64, failed: bool) {
         failed,
         why: "a reason".to_owned(),
     };
-    desk.control.hear(
+    desk.control.take_report(
         Report::Captured(captured),
         &mut |update| told.push(update),
         desk.now,
