@@ -157,13 +157,13 @@ impl fmt::Debug for Control {
 }
 
 /// Timeout for a client to send a request, and to read the response.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout for reports of the workers.
-const ENGINE: Duration = Duration::from_secs(1);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Delay until the next accept after one failed for want of a descriptor.
-const REST: Duration = Duration::from_secs(1);
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 /// Timeout of a connection without a request.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -273,7 +273,7 @@ fn one_use_each(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// What is to be behind the link.
+/// The guest to be started.
 enum Wanted<'a> {
     Command {
         argv: &'a [OsString],
@@ -285,7 +285,7 @@ enum Wanted<'a> {
     Machine(Attachment, Option<SocketFile>),
 }
 
-/// What the host has, and what follows from it.
+/// The state of the host's network, and the configuration that follows from it.
 struct HostState {
     addresses: Addresses,
     watch: AddressWatch,

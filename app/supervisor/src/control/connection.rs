@@ -11,7 +11,7 @@ use rustix::net::Shutdown;
 use super::hosts::Hosts;
 use super::http::{self, Parsed, Request, Response};
 use super::server::{self, Answer, Look, Route};
-use super::{IDLE, PATIENCE};
+use super::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
 pub(super) struct Connection<S> {
     stream: OwnedFd,
@@ -89,7 +89,7 @@ impl<S> Connection<S> {
 
     pub(super) fn deadline(&self) -> Instant {
         let idle = self.received.is_empty() && self.unsent.is_empty() && !self.closing;
-        self.since + if idle { IDLE } else { PATIENCE }
+        self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT }
     }
 
     /// The least of all goes first where there are too many: who has nothing to say, then who takes longest.

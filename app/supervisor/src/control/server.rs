@@ -9,7 +9,7 @@ use super::connection::Connection;
 use super::hosts::Hosts;
 use super::http::{Request, Response};
 use super::listener::Listener;
-use super::{CLIENTS, REST};
+use super::{ACCEPT_RETRY, CLIENTS};
 
 /// Serves `S`, which is handed in at each call.
 pub(crate) struct Server<S: 'static> {
@@ -74,7 +74,7 @@ impl<S> Server<S> {
             && let Err(error) = self.accept(now)
         {
             tracing::warn!("cannot accept a client of {}: {error}", self.listener);
-            self.rests_until = Some(now + REST);
+            self.rests_until = Some(now + ACCEPT_RETRY);
         }
         for connection in &mut self.connections {
             connection.deliver(service, now);

@@ -14,7 +14,7 @@ use super::{Api, silent};
 use crate::capture::{Capture, SNAP};
 use crate::control::http::{Request, Response};
 use crate::control::server::Answer;
-use crate::control::{ENGINE, reply};
+use crate::control::{REPORT_TIMEOUT, reply};
 use crate::error::{Error, one_line};
 
 /// The capture that runs, or ran last.
@@ -140,7 +140,9 @@ impl Captures {
 
     /// Until when the engine has time to end it.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.stopping.filter(|_| self.runs()).map(|since| since + ENGINE)
+        self.stopping
+            .filter(|_| self.runs())
+            .map(|since| since + REPORT_TIMEOUT)
     }
 
     pub(super) fn expire(&mut self, now: Instant) {

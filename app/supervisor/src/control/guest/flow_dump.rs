@@ -7,7 +7,7 @@ use pontoon_engine::flow_dump::Flow;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Flows, Turn};
 
-use crate::control::ENGINE;
+use crate::control::REPORT_TIMEOUT;
 
 /// One dump at a time; clients that request one meanwhile share the next one.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl FlowDump {
 
     /// Returns the time at which the pending request expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.turn.map(|(_, since)| since + ENGINE)
+        self.turn.map(|(_, since)| since + REPORT_TIMEOUT)
     }
 
     /// Ends the dump if the pending request has expired.

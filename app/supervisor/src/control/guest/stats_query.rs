@@ -5,7 +5,7 @@ use std::time::Instant;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Stats;
 
-use crate::control::ENGINE;
+use crate::control::REPORT_TIMEOUT;
 
 /// Queries run in rounds: the next one begins when this one has ended.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl StatsQuery {
 
     /// Returns the time at which the round expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.since.map(|since| since + ENGINE)
+        self.since.map(|since| since + REPORT_TIMEOUT)
     }
 
     /// Ends the round if it has expired.
