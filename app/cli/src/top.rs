@@ -1,7 +1,7 @@
-//! `pontoon top`: the flows of a running instance and how fast they are, in a terminal.
+//! `pontoon top`: the flows of a running instance and their rates, in a terminal.
 //!
-//! A thread asks once a second; what draws and hears the keys never waits for it, so that an instance that has stopped, or is
-//! gone, is a line on the screen.
+//! A thread sends requests once a second. The main thread, which draws and reads keys, never waits for it: if the instance
+//! does not respond, the screen shows that in a line.
 
 mod state;
 mod view;
@@ -22,23 +22,23 @@ use crate::args;
 use crate::ctl::client::Client;
 use state::{Look, Top, Wish};
 
-/// How often to ask.
+/// Interval between requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often to draw, unless a key or another size asks for it.
+/// Interval between redraws without a key or a change of the terminal's size.
 const FRAME: Duration = Duration::from_millis(250);
 
 pub(crate) fn top(arguments: &args::Top) -> Result<()> {
     let path = arguments.control.clone();
-    // One that is not there from the start is told of as everywhere.
+    // An instance that does not run at the start is an error, as with other verbs.
     let first = look(&path)?;
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
-        "there is no terminal (try: pontoon ctl flows --follow)"
+        "standard input and output must be a terminal (try: pontoon ctl flows --follow)"
     );
     let mut top = Top::new(path.display().to_string());
     top.take(Ok(first), Instant::now());
-    // Before there is another thread, which would not be spared.
+    // Before another thread is started, so that it inherits the blocked signals.
     let signals = TerminationSignals::collect().context("cannot collect signals")?;
     let (to, looks) = mpsc::channel();
     thread::spawn(move || follow(&path, &to));
@@ -48,7 +48,7 @@ pub(crate) fn top(arguments: &args::Top) -> Result<()> {
     result
 }
 
-/// Shows what is found out, until a key or a signal ends it.
+/// Shows snapshots, until a key or a signal ends it.
 fn show(
     terminal: &mut DefaultTerminal,
     looks: &Receiver<Result<Look>>,
@@ -71,7 +71,7 @@ fn show(
     Ok(())
 }
 
-/// Looks again and again, until nobody wants to know.
+/// Sends snapshots, until the receiver is dropped.
 fn follow(path: &Path, to: &Sender<Result<Look>>) {
     loop {
         thread::sleep(PERIOD);

@@ -1,4 +1,4 @@
-//! No more than so many lines are said in a minute.
+//! A tracing layer that limits the number of lines per minute.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use pontoon_supervisor::{log_rate_limit, output};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// One process's. Errors do not count, as they end the program, nor does what somebody has asked for by `--verbose`.
+/// The limit of this process. Errors are exempt, as they end the program, and so are the levels that `--verbose` adds.
 #[derive(Debug, Default)]
 pub(super) struct RateLimit(Mutex<log_rate_limit::LogRateLimit>);
 
@@ -22,11 +22,11 @@ impl<S: Subscriber> Layer<S> for RateLimit {
         }
         let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (said, left_out) = limit.count(Instant::now());
-        // What follows is a line, too.
+        // The warning below enters this function again.
         drop(limit);
         if left_out > 0 {
             let most = log_rate_limit::LogRateLimit::LINES;
-            warn!("{left_out} lines were left out: there were more than {most} in a minute");
+            warn!("dropped {left_out} log lines: more than {most} in a minute");
         }
         said
     }
