@@ -1,4 +1,4 @@
-//! What can be said on the command line. Parsing performs no work.
+//! Command line arguments.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -31,15 +31,15 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a command in a network namespace of its own, without privileges
+    /// Run a command in its own network namespace, without privileges
     Run(Box<Run>),
-    /// Give a virtual machine or a unikernel a network
+    /// Provide a network to a virtual machine or a unikernel
     Vm(Box<Vm>),
-    /// Look at a running instance, and change it
+    /// Inspect and change a running instance
     Ctl(Ctl),
-    /// Watch the flows of a running instance, and how fast they are
+    /// Show the flows of a running instance and their rates
     Top(Top),
-    /// Relay multicast from interface to interface
+    /// Relay multicast between interfaces
     Relay(Box<Relay>),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
@@ -61,7 +61,7 @@ Run a command in its own network namespace. Files and Unix sockets are not isola
 
 {options}
 
-Exit status: the command's, 128+n if signal n killed it, 126, 127: it cannot run; 1 if we failed, 2 for wrong usage.
+Exit status: the command's, or 128+n if signal n killed it; 126 or 127 if it cannot run; 1 on failure, 2 for wrong usage.
 ";
 
 #[derive(Args, Debug)]
@@ -69,7 +69,7 @@ Exit status: the command's, 128+n if signal n killed it, 126, 127: it cannot run
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) network: Network,
-    /// Join a network namespace, until it is gone
+    /// Use an existing network namespace, until it is removed
     #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
     pub(crate) attach: Option<Target>,
     /// Name of the guest's interface
@@ -78,7 +78,7 @@ pub(crate) struct Run {
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
-    /// Run by root: leave the command the capabilities of the host's root
+    /// As root: keep the host's capabilities for the command
     #[arg(long, conflicts_with = "attach")]
     pub(crate) keep_capabilities: bool,
     /// Use the kernel's vhost-net: auto, on or off
@@ -124,10 +124,10 @@ pub(crate) struct Vm {
     /// Use this socket, connected or listening
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) fd: Option<i32>,
-    /// What the guest speaks: vhost-user, stream or packet
+    /// Protocol of the socket: vhost-user, stream or packet
     #[arg(long, value_name = "PROTOCOL", value_enum, hide_possible_values = true)]
     pub(crate) protocol: Protocol,
-    /// End with the first guest
+    /// Exit after the first guest
     #[arg(long)]
     pub(crate) one_off: bool,
     #[command(flatten)]
@@ -144,16 +144,16 @@ pub(crate) struct Network {
     #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "gateway",
           value_parser = values::loopback)]
     pub(crate) host_loopback: Vec<Loopback>,
-    /// The host's own addresses may be reached
+    /// Allow the host's own addresses
     #[arg(long)]
     pub(crate) host_addresses: bool,
-    /// Metadata services of clouds (169.254.169.254, ...) may be reached
+    /// Allow cloud metadata services (169.254.169.254, ...)
     #[arg(long)]
     pub(crate) metadata: bool,
-    /// Go here and nowhere else: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
+    /// Allow only this destination: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
     #[arg(long, value_name = "TO")]
     pub(crate) allow: Vec<Match>,
-    /// Do not go here
+    /// Deny this destination
     #[arg(long, value_name = "TO")]
     pub(crate) deny: Vec<Match>,
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
@@ -171,7 +171,7 @@ pub(crate) struct Network {
     /// MTU of the guest's interface
     #[arg(long, value_name = "N", default_value = "65520", value_parser = value_parser!(u16).range(576..=65520))]
     pub(crate) mtu: u16,
-    /// Ask this resolver, or none [default: the host's]
+    /// Use this resolver, or none [default: the host's]
     #[arg(long, value_name = "ADDR|none", value_parser = values::resolver)]
     pub(crate) dns: Vec<Resolver>,
     /// Search domain [default: the host's]
@@ -189,10 +189,10 @@ pub(crate) struct Network {
     /// Threads that move packets, each with a queue: 1 to 16
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
     pub(crate) workers: u8,
-    /// Plain frames, without offloads
+    /// Disable checksum and segmentation offloads
     #[arg(long)]
     pub(crate) no_offload: bool,
-    /// Fail where the host refuses a layer of the sandbox
+    /// Fail if the host refuses a layer of the sandbox
     #[arg(long)]
     pub(crate) require_sandbox: bool,
     /// Ethernet address of the guest's interface
@@ -201,7 +201,7 @@ pub(crate) struct Network {
     /// Send from this address or interface of the host
     #[arg(long, value_name = "ADDR|IFACE", value_parser = values::outbound)]
     pub(crate) outbound: Option<Outbound>,
-    /// Give a connect up after T (10s, 500ms) [default: the host's]
+    /// Timeout of outbound connects (10s, 500ms) [default: the host's]
     #[arg(long, value_name = "T", value_parser = values::duration)]
     pub(crate) connect_timeout: Option<Duration>,
     /// UDP filter: endpoint, address or address-port
@@ -213,16 +213,16 @@ pub(crate) struct Network {
         hide_possible_values = true
     )]
     pub(crate) udp_filter: UdpFilter,
-    /// Flows at one time [default: 131072, or what 'ulimit -Hn' leaves]
+    /// Limit on concurrent flows [default: 131072, or as 'ulimit -Hn' allows]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
-    /// UDP ports of the host in each family [default: a fourth]
+    /// Limit on host UDP ports per address family [default: a fourth]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_udp_ports: Option<u32>,
-    /// New flows per second [default: 20000 for each worker]
+    /// Limit on new flows per second [default: 20000 per worker]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,
-    /// Bits per second each way: N[k|M|G] [default: any]
+    /// Limit on bits per second in each direction: N[k|M|G] [default: none]
     #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
     pub(crate) max_bandwidth: Option<NonZeroU64>,
     /// Listen for `pontoon ctl` on a Unix socket
@@ -234,29 +234,29 @@ pub(crate) struct Network {
     /// Serve metrics for Prometheus to any client: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Another host name that --metrics answers for
+    /// Another host name that --metrics accepts in requests
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
     pub(crate) report: Report,
 }
 
-/// How those who started us hear of us: the same for every verb that stays.
+/// Readiness notification and logging, for all verbs that keep running.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// Write a line to descriptor N when all stands
+    /// Write a line to descriptor N when the network is ready
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) ready_fd: Option<i32>,
-    /// Write our process id when all stands
+    /// Write the process id when the network is ready
     #[arg(long, value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
-    /// Say nothing but errors
+    /// Log errors only
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Say more; twice, everything
+    /// Log more; twice, everything
     #[arg(short, long, action = ArgAction::Count, conflicts_with = "quiet")]
     pub(crate) verbose: u8,
-    /// Form of what is said: text or json
+    /// Log format: text or json
     #[arg(
         long,
         value_name = "FORM",
@@ -272,7 +272,7 @@ pub(crate) struct Ctl {
     /// The socket that `pontoon run`, `vm` or `relay` listens on by --control
     #[arg(long, value_name = "PATH")]
     pub(crate) control: PathBuf,
-    /// Say it in JSON
+    /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -288,26 +288,26 @@ pub(crate) struct Top {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Order {
-    /// What happened since the engine's start, and what there is now
+    /// Show counters since the engine's start, and current flows and memory
     Stats,
-    /// The egress rules, and how often each was met
+    /// Show the egress rules and the number of matches of each
     Policy {
-        /// Put the rules of this TOML file in their place
+        /// Replace the rules by those of this TOML file
         #[arg(long, value_name = "FILE")]
         load: Option<PathBuf>,
     },
-    /// The flows that there are: TCP connections, UDP endpoints, echo ids
+    /// List flows: TCP connections, UDP endpoints, echo ids
     Flows(FlowWish),
-    /// Publish ports, or no longer
+    /// Add, remove and list published ports
     #[command(subcommand)]
     Publish(Publishing),
-    /// The rules of `pontoon relay`, and what each did
+    /// Add, remove and list rules of `pontoon relay`, and show their counters
     #[command(subcommand)]
     Relay(RelayOrder),
-    /// Capture what passes the link, or no longer
+    /// Start or stop a capture of the guest's link
     #[command(subcommand)]
     Capture(Capturing),
-    /// How much is said of what happens, or is to be
+    /// Show or set the log level
     LogLevel {
         /// error, warn, info, debug or trace
         #[arg(value_name = "LEVEL", value_parser = values::level)]
@@ -317,10 +317,10 @@ pub(crate) enum Order {
 
 #[derive(Args, Debug)]
 pub(crate) struct FlowWish {
-    /// Those that lead here: CIDR[:PORTS][/tcp|/udp|/icmp]
+    /// Only flows to this destination: CIDR[:PORTS][/tcp|/udp|/icmp]
     #[arg(long, value_name = "TO")]
     pub(crate) to: Option<Match>,
-    /// What the most of comes first: age, up, down or bytes; or by remote address
+    /// Sort by age, up, down or bytes, largest first; or by remote address
     #[arg(
         long,
         value_name = "ORDER",
@@ -329,10 +329,10 @@ pub(crate) struct FlowWish {
         hide_possible_values = true
     )]
     pub(crate) sort: FlowOrder,
-    /// So many at most
+    /// Show at most N flows
     #[arg(long, value_name = "N", conflicts_with = "follow")]
     pub(crate) limit: Option<usize>,
-    /// Say which begin and end, looking once a second
+    /// Report begin and end of flows, checking once a second
     #[arg(long)]
     pub(crate) follow: bool,
 }
@@ -348,51 +348,51 @@ pub(crate) enum FlowOrder {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Publishing {
-    /// Publish ports: all of them, or none; no other port is touched
+    /// Publish ports, all or none; other ports are not changed
     Add {
         /// [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
         #[arg(value_name = "SPEC", required = true)]
         specs: Vec<Publish>,
     },
-    /// Publish ports no longer; connections by them stay
+    /// Stop publishing ports; established connections stay open
     Remove {
-        /// As they were added, or as `list` shows them
+        /// As given to `add`, or as shown by `list`
         #[arg(value_name = "SPEC", required = true)]
         specs: Vec<Publish>,
     },
-    /// Show what is published
+    /// List published ports
     List,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RelayOrder {
-    /// Add rules, all or none; those that are there already stay as they are
+    /// Add rules, all or none; existing rules are not changed
     Add {
-        /// As the option --rule takes them
+        /// In the syntax of the option --rule
         #[arg(value_name = "RULE", required = true)]
         rules: Vec<Rule>,
     },
     /// Remove rules, all or none
     Remove {
-        /// Whole, or what is left of the arrow
+        /// The whole rule, or the part before the arrow
         #[arg(value_name = "RULE", required = true)]
         rules: Vec<String>,
     },
-    /// Show the rules, and what each waits for
+    /// List the rules, and the interfaces that each waits for
     List,
-    /// Show what was counted, and how much of it in a second
+    /// Show counters and rates
     Stats,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Capturing {
-    /// Write frames to a file from now on: pcapng, for Wireshark and tcpdump
+    /// Start writing frames to a pcapng file, for Wireshark and tcpdump
     Start {
-        /// FILE[,snap=N][,size=N[k|M|G]][,time=N[ms|s|m]]: bytes of a frame; bytes and time after which it ends
+        /// FILE[,snap=N][,size=N[k|M|G]][,time=N[ms|s|m]]: bytes kept of a frame; limits on file size and duration
         #[arg(value_name = "FILE")]
         capture: Capture,
     },
-    /// End it, and say what came of it
+    /// Stop the capture, and show its result
     Stop,
 }
 
@@ -409,12 +409,12 @@ const RELAY_HELP: &str = "\
 
 {options}
 
-Of rules that fit one datagram the longest group prefix wins, then a port before any, then a sender before any.
-TTL goes down by one unless a rule sets it. A rule for an interface that is not there waits for it.
-Datagrams leave from the address of the interface that they leave on: a receiver that wants them from their sender
-only, and asks for that, does not get them.
-With --control, `pontoon ctl relay` adds, removes and lists rules, and shows what each did.
-SIGHUP reads the file again: its rules and the command line's take the place of all others. SIGUSR1 prints the
+Of the rules that match a datagram, the longest group prefix wins, then a port over any, then a sender over any.
+The TTL is decremented unless a rule sets it. A rule with an interface that does not exist waits for it.
+Relayed datagrams have the source address of the interface that sends them, so source-specific (SSM) receivers do
+not get them.
+With --control, `pontoon ctl relay` adds, removes and lists rules, and shows their counters.
+SIGHUP reads the file again: its rules and those of the command line replace all others. SIGUSR1 prints the
 counters as JSON.
 ";
 
@@ -434,16 +434,16 @@ pub(crate) struct Relay {
     /// A file with more rules
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What hosts behind interfaces want (IGMP, MLD) comes from another: INTERFACE -> INTERFACE, ...
+    /// Relay groups joined by hosts (IGMP, MLD): UPSTREAM INTERFACE -> INTERFACE, ...
     #[arg(long = "proxy", value_name = "PROXY")]
     pub(crate) proxies: Vec<Proxy>,
-    /// The kernel's multicast routes are rules, too (a routing daemon's, say), and the kernel does not forward
+    /// Relay along the kernel's multicast routes (of a routing daemon) in place of the kernel
     #[arg(long)]
     pub(crate) follow_kernel_routes: bool,
     /// Processes that move packets, each with its share of the flows: 1 to 16
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
     pub(crate) workers: u8,
-    /// A datagram may wait so long for others to leave with it (0, 100us, 1ms)
+    /// Delay a datagram at most T to send it in one batch with others (0, 100us, 1ms)
     #[arg(long, value_name = "T", default_value = "100us", value_parser = values::delay)]
     pub(crate) max_delay: Duration,
     /// Listen for `pontoon ctl relay` on a Unix socket
@@ -452,10 +452,10 @@ pub(crate) struct Relay {
     /// Serve metrics for Prometheus to any client: ADDR:PORT
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Another host name that --metrics answers for
+    /// Another host name that --metrics accepts in requests
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
-    /// Fail where the host refuses a layer of the sandbox
+    /// Fail if the host refuses a layer of the sandbox
     #[arg(long)]
     pub(crate) require_sandbox: bool,
     #[command(flatten)]

@@ -33,7 +33,7 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
     }
 }
 
-/// Where answers go. Whoever reads them may have seen enough, as head(1) has, which is no error of ours.
+/// The output of responses. A reader that closes it early, such as head(1), is not an error.
 struct Output<W> {
     to: W,
     is_closed: bool,
@@ -168,7 +168,7 @@ fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result
         .try_for_each(|(what, port)| writeln!(to, "{what} {port}"))
 }
 
-/// What is asked for, by a path that means the same to others.
+/// Returns the request body, with an absolute path, as the supervisor may have another working directory.
 fn wish(capture: &Capture) -> Result<serde_json::Value> {
     let file = path::absolute(&capture.file)?;
     Ok(json!({

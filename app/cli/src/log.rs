@@ -1,4 +1,4 @@
-//! What we say while running, on standard error.
+//! The log, on standard error.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -16,18 +16,20 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::LogFormat;
-use quota::Quota;
+use rate_limit::RateLimit;
 
-mod quota;
+mod rate_limit;
 
-/// What changes the level. A child that is forked has its own copy.
+/// Handle to change the level. A forked child has its own copy.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// From here on, everything that is traced at `level` or above is said.
+/// Starts the log at `level`.
 pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     let (filter, handle) = reload::Layer::new(level);
     LEVEL.get_or_init(|| handle);
-    let registry = tracing_subscriber::registry().with(filter).with(Quota::default());
+    let registry = tracing_subscriber::registry()
+        .with(filter)
+        .with(RateLimit::default());
     let lines = tracing_subscriber::fmt::layer().with_writer(|| output::Lines);
     match format {
         LogFormat::Text => registry.with(lines.event_format(Plain)).init(),
@@ -37,15 +39,15 @@ pub(crate) fn start(format: LogFormat, level: LevelFilter) {
     }
 }
 
-/// The same at another level, in this process. Nothing is traced in vain: call sites know whether they are wanted.
+/// Changes the level of this process. Events below the level cost nothing, as tracing caches the interest of call sites.
 pub(crate) fn set(level: LevelFilter) {
     if let Some(handle) = LEVEL.get() {
-        // Fails where there is no subscriber any more, which lasts as long as the process.
+        // It fails only without a subscriber, which exists as long as the process.
         let _ = handle.reload(level);
     }
 }
 
-/// The exit status of a program that ends with `result`. An error is logged, and the reader has a second for what waits.
+/// Returns the exit status for `result`. Logs an error, and waits up to a second for the reader of the log.
 pub(crate) fn end(result: Result<u8, Error>) -> ExitCode {
     let status = result.unwrap_or_else(|error| {
         tracing::error!("{error}");
@@ -55,7 +57,7 @@ pub(crate) fn end(result: Result<u8, Error>) -> ExitCode {
     status.into()
 }
 
-/// What `--quiet` and `--verbose` ask for.
+/// Returns the level that `--quiet` and `--verbose` select.
 pub(crate) fn level(quiet: bool, verbose: u8) -> LevelFilter {
     match (quiet, verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -65,7 +67,7 @@ pub(crate) fn level(quiet: bool, verbose: u8) -> LevelFilter {
     }
 }
 
-/// `error: `, `warning: ` and so on, in front of a line of text.
+/// Text format: each line begins with `error: `, `warning: ` and so on.
 struct Plain;
 
 impl<S, N> FormatEvent<S, N> for Plain

@@ -1,7 +1,7 @@
-//! `pontoon top`: the flows of a running instance and how fast they are, in a terminal.
+//! `pontoon top`: the flows of a running instance and their rates, in a terminal.
 //!
-//! A thread asks once a second; what draws and hears the keys never waits for it, so that an instance that has stopped, or is
-//! gone, is a line on the screen.
+//! A thread sends requests once a second. The main thread, which draws and reads keys, never waits for it: if the instance
+//! does not respond, the screen shows that in a line.
 
 mod state;
 mod view;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use pontoon_supervisor::control::reply;
-use pontoon_supervisor::ends::Ends;
+use pontoon_supervisor::termination::TerminationSignals;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
@@ -22,40 +22,40 @@ use crate::args;
 use crate::ctl::client::Client;
 use state::{Look, Top, Wish};
 
-/// How often to ask.
+/// Interval between requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often to draw, unless a key or another size asks for it.
+/// Interval between redraws without a key or a change of the terminal's size.
 const FRAME: Duration = Duration::from_millis(250);
 
 pub(crate) fn top(arguments: &args::Top) -> Result<()> {
     let path = arguments.control.clone();
-    // One that is not there from the start is told of as everywhere.
+    // An instance that does not run at the start is an error, as with other verbs.
     let first = look(&path)?;
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
-        "there is no terminal (try: pontoon ctl flows --follow)"
+        "standard input and output must be a terminal (try: pontoon ctl flows --follow)"
     );
     let mut top = Top::new(path.display().to_string());
     top.take(Ok(first), Instant::now());
-    // Before there is another thread, which would not be spared.
-    let ends = Ends::collect().context("cannot collect signals")?;
+    // Before another thread is started, so that it inherits the blocked signals.
+    let signals = TerminationSignals::collect().context("cannot collect signals")?;
     let (to, looks) = mpsc::channel();
     thread::spawn(move || follow(&path, &to));
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
-    let result = show(&mut terminal, &looks, &ends, top);
+    let result = show(&mut terminal, &looks, &signals, top);
     ratatui::restore();
     result
 }
 
-/// Shows what is found out, until a key or a signal ends it.
+/// Shows snapshots, until a key or a signal ends it.
 fn show(
     terminal: &mut DefaultTerminal,
     looks: &Receiver<Result<Look>>,
-    ends: &Ends,
+    signals: &TerminationSignals,
     mut top: Top,
 ) -> Result<()> {
-    while !ends.came()? {
+    while !signals.is_pending()? {
         let now = Instant::now();
         for look in looks.try_iter() {
             top.take(look, now);
@@ -71,7 +71,7 @@ fn show(
     Ok(())
 }
 
-/// Looks again and again, until nobody wants to know.
+/// Sends snapshots, until the receiver is dropped.
 fn follow(path: &Path, to: &Sender<Result<Look>>) {
     loop {
         thread::sleep(PERIOD);

@@ -26,7 +26,7 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// What is wrong, up to the first empty line, and what to try.
+/// Returns the error in one line, with advice: clap's text up to the first empty line, and its tip.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let what: Vec<_> = text

@@ -15,7 +15,7 @@ pub struct Options {
     /// Addresses that the host owns.
     pub owned: Vec<IpAddr>,
     /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP). From the start on they
-    /// do not block, here or in whoever else has them.
+    /// are non-blocking, also for other processes that share them.
     pub published: Vec<OwnedFd>,
     /// Raw ICMP and ICMPv6 sockets. Without them the guest pings as far as the host lets this process (`ping_group_range`).
     pub raw_icmp: [Option<OwnedFd>; 2],

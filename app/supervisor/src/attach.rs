@@ -22,15 +22,15 @@ use crate::{spawn, tap, userns};
 pub(crate) struct Attached {
     namespace: File,
     path: PathBuf,
-    /// Whose it is, where the path says so.
+    /// Its process, if the path names one.
     pid: Option<Pid>,
     end: End,
 }
 
-/// How a namespace's end shows.
+/// The event that marks the end of a namespace.
 #[derive(Debug)]
 enum End {
-    /// Its process dies.
+    /// Its process exits.
     Process(OwnedFd),
     /// Its file is removed.
     File,
@@ -41,10 +41,10 @@ const NS_GET_USERNS: libc::Ioctl = 0xb701;
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
 impl Attached {
-    /// Opens the namespace and watches for its end, by `files` where that is a file's.
+    /// Opens the namespace and watches for its end; `files` watches a namespace file.
     ///
     /// # Errors
-    /// It is not there, not ours to open, not a network namespace, or the host's own.
+    /// It does not exist, may not be opened, is not a network namespace, or is the host's own.
     pub(crate) fn open(target: &Target, files: &mut FileWatch) -> Result<Self, Error> {
         let path = match target {
             Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
@@ -64,7 +64,7 @@ impl Attached {
                 _ => plain,
             }
         };
-        // First what tells of the end, so that it cannot be missed.
+        // The watch is set up before the namespace is opened, so that its end cannot be missed.
         let pid = process_of(&path);
         let end = match pid {
             Some(pid) => End::Process(
@@ -117,13 +117,13 @@ impl Attached {
         })
         .context("cannot fork")?;
         drop(theirs);
-        let message = FromGuest::receive(&ours).context("cannot hear the child")?;
+        let message = FromGuest::receive(&ours).context("cannot receive from the child")?;
         let _ = child.wait();
         match message {
             Some(FromGuest::Tap(tap)) => Ok(tap),
             Some(FromGuest::Failed(error)) => Err(error),
             other => Err(Error::new(format!(
-                "the child in {} says {other:?}",
+                "unexpected message from the child in {}: {other:?}",
                 self.path.display()
             ))),
         }
@@ -153,7 +153,7 @@ impl Attached {
         setns(&self.namespace, LinkNameSpaceType::Network).map_err(cannot)
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading, if the end of a process is awaited.
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.end {
@@ -162,7 +162,8 @@ impl Attached {
         }
     }
 
-    /// Whether the file that is the namespace is gone. The directory's events are many; the file is what counts.
+    /// Returns true if the namespace file was removed or replaced. inotify reports events of the whole directory, so that the
+    /// file has to be looked at.
     #[must_use]
     pub(crate) fn file_is_gone(&self) -> bool {
         matches!(self.end, End::File) && !same_file(&self.namespace, &self.path)

@@ -1,4 +1,4 @@
-//! What is to be captured, and the file that it goes to.
+//! Options and output file of a capture.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -18,14 +18,14 @@ pub struct Capture {
     pub snap: u32,
     /// Bytes of the file, at most.
     pub size: Option<u64>,
-    /// How long it goes on, at most: whole milliseconds.
+    /// Limit on its duration, in whole milliseconds.
     pub time: Option<Duration>,
 }
 
-/// Bytes that are kept of a frame where nobody asks for less: more than any has, and what tcpdump keeps.
+/// Default number of bytes kept of each frame: more than any frame has; the same as tcpdump's.
 pub const SNAP: u32 = 262_144;
 
-/// Least bytes of a file: what is in one without a frame fits.
+/// Smallest limit on the size of a file, in bytes: the file's headers fit.
 pub const LEAST_SIZE: u64 = 4096;
 
 impl FromStr for Capture {
@@ -39,11 +39,12 @@ impl FromStr for Capture {
             time: None,
         };
         let mut file = text;
-        // A file's name may have commas, too: what is no limit belongs to it.
+        // A file name may contain commas: a part that is not a limit belongs to it.
         while let Some((rest, part)) = file.rsplit_once(',')
             && let Some((name @ ("snap" | "size" | "time"), value)) = part.split_once('=')
         {
-            let wrong = || format!("'{part}' is none of snap=N, size=N[k|M|G], time=N[ms|s|m]");
+            let wrong =
+                || format!("invalid limit '{part}': expected snap=N, size=N[k|M|G] or time=N[ms|s|m]");
             match name {
                 "snap" => capture.snap = value.parse().map_err(|_| wrong())?,
                 "size" => capture.size = Some(size(value).ok_or_else(wrong)?),
@@ -52,7 +53,7 @@ impl FromStr for Capture {
             file = rest;
         }
         if file.is_empty() {
-            return Err("no file".to_owned());
+            return Err("missing file name".to_owned());
         }
         capture.file = file.into();
         capture.check()?;
@@ -61,17 +62,17 @@ impl FromStr for Capture {
 }
 
 impl Capture {
-    /// Whether its limits make sense.
+    /// Checks the limits.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// A limit is out of range; the text is one line.
     pub fn check(&self) -> Result<(), String> {
         if self.snap > SNAP {
             return Err(format!("snap={}: at most {SNAP} bytes of a frame", self.snap));
         }
         match self.size {
             Some(size) if size < LEAST_SIZE => Err(format!("size={size}: at least {LEAST_SIZE} bytes")),
-            _ if self.time == Some(Duration::ZERO) => Err("time=0: no time at all".to_owned()),
+            _ if self.time == Some(Duration::ZERO) => Err("time=0: must be greater than zero".to_owned()),
             _ => Ok(()),
         }
     }

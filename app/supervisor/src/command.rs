@@ -77,7 +77,7 @@ impl Guest {
     }
 
     fn next(&self) -> Result<FromGuest, Error> {
-        match FromGuest::receive(&self.socket).context("cannot hear the guest's first process")? {
+        match FromGuest::receive(&self.socket).context("cannot receive from the guest's first process")? {
             Some(FromGuest::Failed(error)) => Err(error),
             Some(message) => Ok(message),
             None => Err(Error::new("the guest's first process died")),

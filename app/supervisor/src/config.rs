@@ -1,4 +1,4 @@
-//! What the engine is told, out of what the user asked for and what the host has.
+//! Configuration of the engine, from the options and the state of the host.
 
 use std::net::IpAddr;
 
@@ -57,13 +57,13 @@ pub(crate) fn config(
     }
 }
 
-/// The guest's resolv.conf; none where it is to be left alone.
+/// Returns the guest's resolv.conf; `None` if it is not to be changed.
 #[must_use]
 pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
     (*resolvers != Resolvers::None).then(|| render(&dns(config.addresses), &config.search))
 }
 
-/// Where the guest asks for names.
+/// Returns the addresses of the DNS forwarder.
 #[must_use]
 pub(crate) fn dns(addresses: Addresses) -> Vec<IpAddr> {
     let v6 = addresses.v6.map(|v6| IpAddr::V6(v6.dns));

@@ -40,35 +40,36 @@ use hosts::Hosts;
 use listener::Listener;
 use server::Server;
 
-/// A guest's control socket, its clients, and what they may ask.
+/// The control socket and metrics address of a guest, their clients, and the API.
 pub(crate) struct Control {
-    /// The control socket, and where metrics alone can be had.
+    /// The control socket, and the metrics address.
     servers: Vec<Server<Api>>,
     api: Api,
 }
 
-/// What is served.
+/// Initial state of the API.
 pub(crate) struct Served {
     /// The rules at the start.
     pub(crate) rules: Vec<Rule>,
-    /// Whether there is a DNS forwarder.
+    /// True if there is a DNS forwarder.
     pub(crate) forwarder: bool,
     /// Workers of the engine.
     pub(crate) workers: u8,
-    /// What is published at the start.
+    /// Ports that are published at the start.
     pub(crate) ports: Ports,
-    /// Sets how much this process says.
+    /// Sets the log level of this process.
     pub(crate) set_log_level: fn(LevelFilter),
 }
 
-/// Clients at one time. One more takes the place of the one that has been idle for longest, or takes longest.
+/// Maximum number of clients of a server. A further client replaces the one that has been idle for longest, or whose request
+/// takes longest.
 const CLIENTS: usize = 16;
 
 impl Control {
-    /// Listens at `path`, where only this user may connect, and for whoever wants `metrics`.
+    /// Listens at `path`, where only this user may connect, and at the address of `metrics`.
     ///
     /// # Errors
-    /// Somebody else listens there, or that cannot be had.
+    /// The address is in use, or a socket cannot be created.
     pub(crate) fn open(
         path: Option<&Path>,
         metrics: Option<&Metrics>,
@@ -88,7 +89,7 @@ impl Control {
         })
     }
 
-    /// Keeps the control socket from who is in a PID namespace: the guest, which may have the same user and files.
+    /// Refuses clients of the control socket in a PID namespace: the guest, which may have the same user and files.
     pub(crate) fn refuse(&mut self, guest: Option<PidNamespace>) {
         let mut listeners = self.servers.iter_mut().map(Server::listener);
         if let Some(listener) = listeners.find(|listener| listener.is_file()) {
@@ -96,55 +97,55 @@ impl Control {
         }
     }
 
-    /// What to poll.
+    /// Returns the descriptors to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.servers.iter().flat_map(Server::poll_fds)
     }
 
-    /// When to call [`Self::serve`] though nothing is ready.
+    /// Returns the time to call [`Self::serve`] if no descriptor is ready before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let servers = self.servers.iter().filter_map(Server::deadline);
         servers.chain(self.api.deadline()).min()
     }
 
-    /// Whether the workers are to be heard.
+    /// Returns true if a report of the workers is awaited.
     pub(crate) fn is_asking(&self) -> bool {
         self.api.is_asking()
     }
 
-    /// Begins a capture once [`Self::serve`] is called.
+    /// Begins a capture at the next [`Self::serve`].
     ///
     /// # Errors
-    /// Its file cannot be had.
+    /// Its file cannot be created.
     pub(crate) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
         self.api.capture(capture, now)
     }
 
-    /// Does what can be done now. `tell` passes a word on to the engine.
-    pub(crate) fn serve(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
+    /// Reads requests and writes responses. `send` sends an update to the engine.
+    pub(crate) fn serve(&mut self, send: &mut dyn FnMut(Update), now: Instant) {
         self.api.expire(now);
         for server in &mut self.servers {
             server.serve(&mut self.api, now);
         }
         self.api.go_on(now);
         for update in self.api.take_outbox() {
-            tell(update);
+            send(update);
         }
     }
 
-    /// Another engine has taken the place of the one that was asked: it answers instead.
-    pub(crate) fn ask_again(&mut self, tell: &mut dyn FnMut(Update), now: Instant) {
+    /// Repeats pending queries for a restarted engine.
+    pub(crate) fn ask_again(&mut self, send: &mut dyn FnMut(Update), now: Instant) {
         self.api.ask_again(now);
-        self.serve(tell, now);
+        self.serve(send, now);
     }
 
-    /// A worker has answered.
-    pub(crate) fn hear(&mut self, report: Report, tell: &mut dyn FnMut(Update), now: Instant) {
-        if self.api.hear(report, now) {
-            self.serve(tell, now);
+    /// Processes a report of a worker.
+    pub(crate) fn take_report(&mut self, report: Report, send: &mut dyn FnMut(Update), now: Instant) {
+        if self.api.take_report(report, now) {
+            self.serve(send, now);
         }
         for update in self.api.take_outbox() {
-            tell(update);
+            send(update);
         }
     }
 }
@@ -155,14 +156,14 @@ impl fmt::Debug for Control {
     }
 }
 
-/// How long a client may take to say a request, and to take an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for a client to send a request, and to read the response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the workers may take to say what they know.
-const ENGINE: Duration = Duration::from_secs(1);
+/// Timeout for reports of the workers.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to leave the listener alone that had no descriptor for a client.
-const REST: Duration = Duration::from_secs(1);
+/// Delay until the next accept after one failed for want of a descriptor.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
-/// How long a client may keep a connection without a request.
-const IDLE: Duration = Duration::from_secs(60);
+/// Timeout of a connection without a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,5 +1,7 @@
-//! The engine's process, as the supervisor sees it. One that dies is replaced: what it was made of is kept here, and so
-//! are the descriptors of links and published ports, which stay open meanwhile.
+//! The engine process as the supervisor manages it: start, updates, reports, restart after a crash.
+//!
+//! The supervisor keeps the engine's current configuration and the descriptors of its links and published ports, so that a
+//! new engine can be started with them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,243 +19,246 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
-use crate::deaths::{Attempts, Deaths};
 use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
+use crate::restart_policy::{RestartPolicy, StartAttempts};
 use crate::spawn::{self, Child};
-use crate::talk::Talk;
-use crate::{environment, last_words, output, panics, stdio};
+use crate::stderr_pipe::StderrPipe;
+use crate::{child_channel, environment, output, panics, stdio};
 
 mod outbox;
 
 use outbox::Outbox;
 
-/// A running engine. It ends when this is dropped.
+/// The engine and the state from which it is restarted. Dropping this ends the engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    life: Life,
+    state: State,
     outbox: Outbox,
-    /// What the next one will be made of.
+    /// Configuration of the next engine, with all updates applied.
     setup: Setup,
-    /// The sockets of what is published in `setup`, in the same order: those that the control socket's side has.
+    /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
     ports: Vec<Arc<OwnedFd>>,
-    /// Where each of them is in that order.
-    places: Places,
+    /// The index of each published port in `ports`.
+    indexes: PortIndexes,
     attachment: Attachment,
     require_sandbox: bool,
-    /// The namespaces of the first one.
-    born_in: Option<Namespaces>,
-    deaths: Deaths,
+    /// Namespaces of the first engine. A later engine with fewer of them is not started.
+    namespaces: Option<Namespaces>,
+    restart_policy: RestartPolicy,
 }
 
-/// The place of each published port in the list of them: a guest may have tens of thousands.
-type Places = BTreeMap<(Protocol, SocketAddr), usize>;
+/// Index of each published port, for lists with tens of thousands of ports.
+type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
 
 #[derive(Debug)]
-enum Life {
-    /// It runs, or is dead and nobody has looked.
-    Alive(Process),
-    /// There is none, as the host has refused to start one.
-    Missing(Attempts),
+enum State {
+    /// It runs, or has exited and has not been reaped.
+    Running(Process),
+    /// Not running, because the last start failed; the next attempt is scheduled.
+    Backoff(StartAttempts),
 }
 
-/// What comes after an engine.
+/// Result of [`Engine::replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Successor {
-    /// Another one, which runs.
-    Runs,
-    /// Another one, once the host lets it start: see [`Engine::next_turn`].
-    Later,
-    /// None: the guest has let go of the link for good.
-    None,
+pub(crate) enum Restart {
+    /// A new engine runs.
+    Done,
+    /// The start failed; the next attempt is due at [`Engine::next_turn`].
+    Scheduled,
+    /// No engine follows: the guest has closed the link for good.
+    Final,
 }
 
-/// One engine: from its fork to its death.
+/// One engine process, from fork to reaping.
 #[derive(Debug)]
 struct Process {
     child: Child,
     socket: OwnedFd,
-    /// Its standard error.
-    talk: Talk,
-    /// What it said before it died.
-    last_words: Vec<u8>,
+    /// Reading end of its standard error.
+    stderr: StderrPipe,
+    /// The error message that it sent before it exited.
+    exit_message: Vec<u8>,
 }
 
-/// How long the engine may take to say that it runs; it takes a few milliseconds.
-const PATIENCE: Timespec = Timespec {
+/// Limit on the time from start to [`Report::Ready`], which is normally a few milliseconds.
+const READY_TIMEOUT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,
 };
 
-/// How long the engine may take to end; it takes about a millisecond.
-const GRACE: Duration = Duration::from_millis(200);
+/// Time that the engine has to exit before it is killed; it normally needs about a millisecond.
+const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Room for what the engine says of itself: a line of text.
+/// Bytes of the longest first message or exit message: one line of text.
 const LINE: usize = 4096;
 
-/// Messages heard at one time: an engine that the guest has taken over may say more without end, and others wait.
-const MOST_HEARD: usize = 64;
+/// Reports that are received in one turn of the loop, so that an engine that the guest controls cannot keep the supervisor
+/// busy.
+const MAX_REPORTS: usize = 64;
 
-/// More messages than one that is dead can have left: the kernel counts some hundreds of bytes for each, and lets a
-/// socket have some hundreds of thousands.
-const MOST_LEFT: usize = 4096;
+/// More messages than can be unread when the engine has exited: the kernel accounts several hundred bytes for each message
+/// and limits a socket buffer to several hundred thousand bytes.
+const MAX_UNREAD_REPORTS: usize = 4096;
 
-/// What the engine's last words begin with.
-const LAST_WORDS: &[u8] = b"error: ";
+/// Prefix of an exit message.
+const EXIT_MESSAGE_PREFIX: &[u8] = b"error: ";
 
 impl Engine {
-    /// Starts the engine, and waits until its loop runs. `ports` are the sockets of what is published in `setup`.
+    /// Starts the engine, and waits until its loop runs. `ports` are the sockets of the published ports in `setup`.
     ///
     /// # Errors
-    /// It could not start, and why.
+    /// The engine could not start.
     pub(crate) fn start(
         mut setup: Setup,
         ports: Vec<Arc<OwnedFd>>,
         attachment: Attachment,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
-        let mut born_in = None;
-        let mut process = Process::start(&mut setup, &ports, &attachment, require_sandbox, &mut born_in)?;
+        let mut namespaces = None;
+        let mut process = Process::start(&mut setup, &ports, &attachment, require_sandbox, &mut namespaces)?;
         process.ready()?;
         let published = setup.config.published.iter().enumerate();
-        let places = published.map(|(place, port)| ((port.protocol, port.host), place));
+        let indexes = published.map(|(place, port)| ((port.protocol, port.host), place));
         Ok(Self {
-            life: Life::Alive(process),
-            places: places.collect(),
+            state: State::Running(process),
+            indexes: indexes.collect(),
             outbox: Outbox::default(),
             setup,
             ports,
             attachment,
             require_sandbox,
-            born_in,
-            deaths: Deaths::default(),
+            namespaces,
+            restart_policy: RestartPolicy::default(),
         })
     }
 
-    /// Call it when it is dead, or its turn has come. Unless it ended in order, another one takes its place, with links,
-    /// published ports and what it was told as they were. Flows are lost.
+    /// Reaps the engine and starts a new one with the same links, published ports and updates, unless the engine exited with
+    /// status 0. Flows are lost. To be called when [`Self::fd`] is readable or [`Self::next_turn`] has passed.
     ///
     /// # Errors
-    /// It died too often, or with it the guest's only connection, or no other one could be started for too long: what to
-    /// tell the user.
-    pub(crate) fn replace(&mut self, now: Instant) -> Result<Successor, Error> {
-        let mut attempts = match &mut self.life {
-            Life::Missing(attempts) => *attempts,
-            Life::Alive(process) => match process.autopsy() {
-                Death::Ended => return Ok(Successor::None),
-                Death::Died(why) => {
-                    self.mourn(&why, now)?;
-                    Attempts::new(now)
+    /// The engine crashed too often, the guest's only connection closed with it, or no engine could be started for
+    /// [`RestartPolicy::WITHIN`].
+    pub(crate) fn replace(&mut self, now: Instant) -> Result<Restart, Error> {
+        let mut attempts = match &mut self.state {
+            State::Backoff(attempts) => *attempts,
+            State::Running(process) => match process.reap() {
+                ExitReason::Clean => return Ok(Restart::Final),
+                ExitReason::Failed(why) => {
+                    self.record_crash(&why, now)?;
+                    StartAttempts::new(now)
                 }
             },
         };
-        // What is left of the dead one may be what its successor needs.
-        self.life = Life::Missing(attempts);
+        // The old process is dropped first: its memory and descriptors may be those that the new one needs.
+        self.state = State::Backoff(attempts);
         self.outbox.clear();
         let begin = Instant::now();
-        let Err(error) = self.again() else {
-            return Ok(Successor::Runs);
+        let Err(error) = self.restart() else {
+            return Ok(Restart::Done);
         };
         let first = attempts.is_first();
         if attempts.too_long(now + begin.elapsed()) {
             let what = format!(
                 "no other engine could be started in {:?}: {error}",
-                Deaths::WITHIN
+                RestartPolicy::WITHIN
             );
             return Err(Error::new(what));
         }
         if first {
-            tracing::warn!("{error}; it is tried again for {:?}", Deaths::WITHIN);
+            tracing::warn!("{error}; retrying for {:?}", RestartPolicy::WITHIN);
         }
-        self.life = Life::Missing(attempts);
-        Ok(Successor::Later)
+        self.state = State::Backoff(attempts);
+        Ok(Restart::Scheduled)
     }
 
-    /// Notes a death.
+    /// Records and logs a crash.
     ///
     /// # Errors
-    /// No other engine is to come.
-    fn mourn(&mut self, why: &str, now: Instant) -> Result<(), Error> {
+    /// The engine must not be restarted.
+    fn record_crash(&mut self, why: &str, now: Instant) -> Result<(), Error> {
         if !self.attachment.outlives_engine() {
-            let what = format!("{why}, and nobody else can go on with the guest's connection");
+            let what = format!("{why}, and a new engine cannot take over the guest's connection");
             return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
         }
-        if self.deaths.too_many(now) {
+        if self.restart_policy.record_exceeds(now) {
             return Err(Error::new(format!(
-                "{why}, as the two before it did in {:?}",
-                Deaths::WITHIN
+                "{why}; it was the third crash in {:?}",
+                RestartPolicy::WITHIN
             )));
         }
-        tracing::warn!("{why}; another one takes its place, without its flows");
+        tracing::warn!("{why}; restarting it, its flows are lost");
         Ok(())
     }
 
-    /// One that ends before its loop runs has seen nothing of the guest's: what ended it is the host's.
-    fn again(&mut self) -> Result<(), Error> {
+    /// Starts a new engine. An exit before its loop runs is not a crash: the engine has not received anything from the guest, so
+    /// the host caused it.
+    fn restart(&mut self) -> Result<(), Error> {
         reopen_ports(&self.setup.config.published, &self.ports);
         let mut process = Process::start(
             &mut self.setup,
             &self.ports,
             &self.attachment,
             self.require_sandbox,
-            &mut self.born_in,
+            &mut self.namespaces,
         )?;
         process.ready()?;
-        self.life = Life::Alive(process);
+        self.state = State::Running(process);
         Ok(())
     }
 
     fn process(&self) -> Option<&Process> {
-        match &self.life {
-            Life::Alive(process) => Some(process),
-            Life::Missing(_) => None,
+        match &self.state {
+            State::Running(process) => Some(process),
+            State::Backoff(_) => None,
         }
     }
 
-    /// Readable when the engine is dead.
+    /// Returns the pidfd, which is readable when the engine has exited.
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.process().map(|process| process.child.fd())
     }
 
-    /// When to call [`Self::replace`] where there is no engine.
+    /// Returns the time to call [`Self::replace`], if no engine runs.
     #[must_use]
     pub(crate) fn next_turn(&self) -> Option<Instant> {
-        match &self.life {
-            Life::Alive(_) => None,
-            Life::Missing(attempts) => Some(attempts.next()),
+        match &self.state {
+            State::Running(_) => None,
+            State::Backoff(attempts) => Some(attempts.next()),
         }
     }
 
-    /// Readable when it has said something.
+    /// Returns the control channel, which is readable when a report has arrived.
     #[must_use]
-    pub(crate) fn voice(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn report_fd(&self) -> Option<BorrowedFd<'_>> {
         self.process().map(|process| process.socket.as_fd())
     }
 
-    /// Readable when it has written to its standard error.
+    /// Returns the pipe of the engine's standard error.
     #[must_use]
-    pub(crate) fn talk(&self) -> Option<BorrowedFd<'_>> {
-        self.process().and_then(|process| process.talk.fd())
+    pub(crate) fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.process().and_then(|process| process.stderr.fd())
     }
 
-    /// Says what it has written there.
-    pub(crate) fn pass_on(&mut self) {
-        if let Life::Alive(process) = &mut self.life {
-            process.talk.pass_on();
+    /// Forwards lines from the engine's standard error to the log.
+    pub(crate) fn forward_stderr(&mut self) {
+        if let State::Running(process) = &mut self.state {
+            process.stderr.forward();
         }
     }
 
-    /// What its workers said since the last call, or the beginning of it.
-    pub(crate) fn hear(&mut self) -> Vec<Report> {
-        match &mut self.life {
-            Life::Alive(process) => process.hear(MOST_HEARD),
-            Life::Missing(_) => Vec::new(),
+    /// Receives up to [`MAX_REPORTS`] reports of the engine's workers.
+    pub(crate) fn receive(&mut self) -> Vec<Report> {
+        match &mut self.state {
+            State::Running(process) => process.receive(MAX_REPORTS),
+            State::Backoff(_) => Vec::new(),
         }
     }
 
-    /// Tells the engine something, now or when there is room.
-    pub(crate) fn tell(&mut self, update: Update) {
+    /// Sends an update to the engine, or queues it until the channel has room, and applies it to the configuration of the next
+    /// engine.
+    pub(crate) fn send(&mut self, update: Update) {
         let config = &mut self.setup.config;
         match &update {
             Update::Resolvers(list) => config.resolvers.clone_from(list),
@@ -265,18 +270,18 @@ impl Engine {
             }
             Update::Rules(list) => config.egress.set(list),
             Update::Published(doors) => {
-                change_ports(&mut config.published, &mut self.ports, &mut self.places, doors);
+                change_ports(&mut config.published, &mut self.ports, &mut self.indexes, doors);
             }
-            // The next one is forked from this process, and says as much.
+            // The next engine inherits the level, as it is forked from this process.
             Update::LogLevel(_) => {}
             Update::Capture(Order::Start(start)) => {
-                if let Life::Alive(process) = &self.life {
+                if let State::Running(process) = &self.state {
                     process.limit_files(start.size);
                 }
             }
             Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(Order::Stop(_)) => {}
         }
-        if matches!(self.life, Life::Alive(_)) {
+        if matches!(self.state, State::Running(_)) {
             match update {
                 Update::Owned(list) => Update::owned(list)
                     .into_iter()
@@ -287,21 +292,21 @@ impl Engine {
         }
     }
 
-    /// What to poll for writing while something waits for room.
+    /// Returns the control channel, to be polled for writing, if updates wait for room in it.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        self.voice().filter(|_| self.outbox.wants_room())
+        self.report_fd().filter(|_| self.outbox.wants_room())
     }
 
-    /// When to call [`Self::flush`] where there is nothing to poll for.
+    /// Returns the time to call [`Self::flush`], if a failed send is to be retried.
     #[must_use]
     pub(crate) fn next_flush(&self) -> Option<Instant> {
         self.outbox.next_turn()
     }
 
-    /// Sends what waits.
+    /// Sends queued updates.
     pub(crate) fn flush(&mut self) {
-        if let Life::Alive(process) = &self.life {
+        if let State::Running(process) = &self.state {
             self.outbox.flush(Instant::now(), |update| {
                 seqpacket::send(&process.socket, &update.encode(), &update.descriptors())
             });
@@ -310,7 +315,7 @@ impl Engine {
 }
 
 impl Process {
-    /// Forks an engine, in as many namespaces of its own as the host allows, or as the one before had.
+    /// Forks an engine into as many new namespaces as the host allows, or into those that `before` names.
     fn start(
         setup: &mut Setup,
         ports: &[Arc<OwnedFd>],
@@ -321,18 +326,18 @@ impl Process {
         let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
         rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
-        let (talk, error) = Talk::pair().context("cannot make a pipe")?;
+        let (stderr, stderr_end) = StderrPipe::pair().context("cannot make a pipe")?;
         let role = match setup.outbound {
             Some(Outbound::Interface(_)) => Role::EngineOnInterface,
             Some(Outbound::Address(_)) | None => Role::Engine,
         };
-        let child = spawn::sandboxed(&disabled, before, |born_in| {
+        let child = spawn::sandboxed(&disabled, before, |namespaces| {
             let sandbox = Sandbox {
                 role,
-                born_in,
+                born_in: namespaces,
                 required: require_sandbox,
             };
-            let own = rustix::stdio::dup2_stderr(&error);
+            let own = rustix::stdio::dup2_stderr(&stderr_end);
             own.map_or(1, |()| {
                 output::is_own_pipe();
                 become_engine(setup, ports, attachment, sandbox, &disabled, &theirs)
@@ -341,31 +346,32 @@ impl Process {
         Ok(Self {
             child: child.context("cannot fork the engine")?,
             socket: ours,
-            talk,
-            last_words: Vec::new(),
+            stderr,
+            exit_message: Vec::new(),
         })
     }
 
     /// Waits until its loop runs.
     ///
     /// # Errors
-    /// It could not start, and why. It is dead then.
+    /// The engine could not start; it has exited.
     fn ready(&mut self) -> Result<(), Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        if poll(&mut fds, Some(&PATIENCE)).context("cannot wait for the engine")? == 0 {
+        if poll(&mut fds, Some(&READY_TIMEOUT)).context("cannot wait for the engine")? == 0 {
             return Err(Error::new("the engine does not answer"));
         }
         let mut buffer = [0; LINE];
-        let message = last_words::receive(&self.socket, &mut buffer).context("cannot hear the engine")?;
+        let message =
+            child_channel::receive(&self.socket, &mut buffer).context("cannot receive from the engine")?;
         let words = message.map_or(&[][..], |message| &buffer[..message.len]);
-        self.talk.pass_on_all();
+        self.stderr.forward_all();
         match Report::decode(words) {
             Ok(Report::Ready) => {
                 self.limit_files(Some(0));
                 Ok(())
             }
             Ok(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | Err(_) => {
-                Err(Error::new(died(words, self.child.wait())))
+                Err(Error::new(failure_text(words, self.child.wait())))
             }
         }
     }
@@ -383,14 +389,14 @@ impl Process {
         }
     }
 
-    /// What its workers said since the last call, up to `most` messages.
-    fn hear(&mut self, most: usize) -> Vec<Report> {
-        let mut heard = Vec::new();
+    /// Receives up to `most` reports.
+    fn receive(&mut self, most: usize) -> Vec<Report> {
+        let mut reports = Vec::new();
         let mut buffer = vec![0; MAX_LEN];
         for _ in 0..most {
-            let message = match last_words::receive(&self.socket, &mut buffer) {
+            let message = match child_channel::receive(&self.socket, &mut buffer) {
                 Ok(Some(message)) => &buffer[..message.len],
-                // One that will never answer any more, and would keep whoever waits for its words awake.
+                // It closed its end and will send no more reports, while the channel stays readable.
                 Ok(None) => {
                     self.end();
                     break;
@@ -398,22 +404,22 @@ impl Process {
                 Err(_) => break,
             };
             match Report::decode(message) {
-                Ok(report) => heard.push(report),
-                Err(_) => self.last_words = message.to_vec(),
+                Ok(report) => reports.push(report),
+                Err(_) => self.exit_message = message.to_vec(),
             }
         }
-        heard
+        reports
     }
 
-    /// Sees to its death, for which it has a moment of its own.
+    /// Waits up to [`STOP_TIMEOUT`] for the process to exit, then kills it.
     fn end(&mut self) {
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + STOP_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let child = self.child.fd();
             let mut fds = vec![PollFd::new(&child, PollFlags::IN)];
             fds.extend(
-                self.talk
+                self.stderr
                     .fd()
                     .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
             );
@@ -425,32 +431,32 @@ impl Process {
             if !fds[0].revents().is_empty() {
                 return;
             }
-            self.talk.pass_on();
+            self.stderr.forward();
         }
     }
 
-    /// Call it when it is dead.
-    fn autopsy(&mut self) -> Death {
-        // Whoever waits for its answers will ask the next one.
-        drop(self.hear(MOST_LEFT));
-        self.talk.pass_on_all();
+    /// Reads the last reports and waits for the process, which has exited or been killed.
+    fn reap(&mut self) -> ExitReason {
+        // The reports are dropped: pending queries are sent again to the next engine.
+        drop(self.receive(MAX_UNREAD_REPORTS));
+        self.stderr.forward_all();
         match self.child.wait() {
-            0 => Death::Ended,
-            status => Death::Died(died(&self.last_words, status)),
+            0 => ExitReason::Clean,
+            status => ExitReason::Failed(failure_text(&self.exit_message, status)),
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The end of the socket asks it to end, and to say what it counted.
+        // The engine exits, and logs its counters, when the socket is shut down.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         self.end();
         let _ = self.child.wait();
     }
 }
 
-/// The sockets of published ports are the dead engine's, too: what it did to them must not outlive it.
+/// Has published TCP sockets listen again. The old engine shared them, and may have shut them down.
 fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
     for (port, socket) in published.iter().zip(sockets) {
         if port.protocol != Protocol::Tcp {
@@ -459,35 +465,35 @@ fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
         let host = port.host;
         match listen_again(socket) {
             Ok(false) => {}
-            Ok(true) => tracing::warn!("the port {host}/tcp, which the engine had shut down, is open again"),
-            Err(error) => tracing::warn!("the port {host}/tcp cannot be opened again: {error}"),
+            Ok(true) => tracing::warn!("port {host}/tcp, which the engine had shut down, listens again"),
+            Err(error) => tracing::warn!("cannot listen on port {host}/tcp again: {error}"),
         }
     }
 }
 
-/// Notes published ports for the next engine.
+/// Applies port updates to the configuration of the next engine.
 fn change_ports(
     published: &mut Vec<Published>,
     sockets: &mut Vec<Arc<OwnedFd>>,
-    places: &mut Places,
+    indexes: &mut PortIndexes,
     doors: &[Door],
 ) {
     for door in doors {
         let port = door.published();
         let key = (port.protocol, port.host);
-        match (door, places.get(&key).copied()) {
+        match (door, indexes.get(&key).copied()) {
             (Door::Open(port, socket), None) => {
-                places.insert(key, published.len());
+                indexes.insert(key, published.len());
                 sockets.push(socket.clone().into_inner());
                 published.push(*port);
             }
             (Door::Lead(port), Some(place)) => published[place] = *port,
             (Door::Close(_), Some(place)) => {
-                places.remove(&key);
+                indexes.remove(&key);
                 published.swap_remove(place);
                 sockets.swap_remove(place);
                 if let Some(moved) = published.get(place) {
-                    places.insert((moved.protocol, moved.host), place);
+                    indexes.insert((moved.protocol, moved.host), place);
                 }
             }
             (Door::Open(..), Some(_)) | (Door::Lead(_) | Door::Close(_), None) | (Door::Lost(_), _) => {}
@@ -495,25 +501,26 @@ fn change_ports(
     }
 }
 
-/// How an engine ended.
-enum Death {
-    /// Of its own accord, as its link is gone.
-    Ended,
-    /// Otherwise; the text says how.
-    Died(String),
+/// The reason why an engine has exited.
+enum ExitReason {
+    /// Status 0: its link is closed.
+    Clean,
+    /// Any other exit, with a description for the log.
+    Failed(String),
 }
 
-fn died(words: &[u8], status: u8) -> String {
-    if let Some(words) = words.strip_prefix(LAST_WORDS) {
+fn failure_text(words: &[u8], status: u8) -> String {
+    if let Some(words) = words.strip_prefix(EXIT_MESSAGE_PREFIX) {
         return format!("the engine: {}", one_line(&String::from_utf8_lossy(words)));
     }
     match status {
         129.. => format!("the engine was killed by signal {}", status - 128),
-        status => format!("the engine died with status {status}"),
+        status => format!("the engine exited with status {status}"),
     }
 }
 
-/// The engine's life. In a pid namespace of its own it is process 1, which no signal ends but SIGKILL and its own faults.
+/// The body of the engine process; returns its exit status. In a PID namespace of its own it is process 1, which only SIGKILL
+/// and its own faults can kill.
 fn become_engine(
     setup: &mut Setup,
     ports: &[Arc<OwnedFd>],
@@ -522,7 +529,8 @@ fn become_engine(
     disabled: &Disabled,
     socket: &OwnedFd,
 ) -> u8 {
-    // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
+    // SAFETY: the child of a single-threaded process has one thread, and the supervisor keeps no reference into its
+    // environment.
     unsafe { environment::forget() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
     // A capture that meets its limit ends with an error instead.
@@ -530,17 +538,17 @@ fn become_engine(
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     panics::log_them();
     match prepare(setup, ports, attachment, socket) {
-        Ok(Own {
+        Ok(EngineResources {
             setup,
             attachment,
             supervisor,
-            voice,
+            report_fd,
         }) => match pontoon_runtime::run(setup, attachment, sandbox, disabled, supervisor) {
             Ok(()) => 0,
             Err(error) => {
-                let mut words = LAST_WORDS.to_vec();
-                words.extend(error.to_string().bytes().take(LINE - LAST_WORDS.len()));
-                let _ = seqpacket::send(&voice, &words, &[]);
+                let mut words = EXIT_MESSAGE_PREFIX.to_vec();
+                words.extend(error.to_string().bytes().take(LINE - EXIT_MESSAGE_PREFIX.len()));
+                let _ = seqpacket::send(&report_fd, &words, &[]);
                 1
             }
         },
@@ -551,23 +559,23 @@ fn become_engine(
     }
 }
 
-/// What is the engine's own.
-struct Own {
+/// Values that the engine process keeps from the supervisor's.
+struct EngineResources {
     setup: Setup,
     attachment: Attachment,
     /// Its end of the channel.
     supervisor: OwnedFd,
-    /// The same, for the last words.
-    voice: OwnedFd,
+    /// A copy of `supervisor`, for the exit message.
+    report_fd: OwnedFd,
 }
 
-/// Lets go of everything that was the supervisor's; returns what is the engine's own.
+/// Closes all descriptors that belong to the supervisor; returns the values that the engine keeps.
 fn prepare(
     setup: &mut Setup,
     ports: &[Arc<OwnedFd>],
     attachment: &Attachment,
     socket: &OwnedFd,
-) -> io::Result<Own> {
+) -> io::Result<EngineResources> {
     // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
@@ -577,14 +585,14 @@ fn prepare(
     let originals = attachment.descriptors().into_iter().chain([socket.as_fd()]);
     let keep: Vec<_> = setup.descriptors().chain(originals).collect();
     spawn::close_all_but(&keep)?;
-    let own = Own {
+    let own = EngineResources {
         setup,
         attachment: attachment.try_clone()?,
         supervisor: socket.try_clone()?,
-        voice: socket.try_clone()?,
+        report_fd: socket.try_clone()?,
     };
     let copies = own.attachment.descriptors().into_iter();
-    let copies = copies.chain([own.supervisor.as_fd(), own.voice.as_fd()]);
+    let copies = copies.chain([own.supervisor.as_fd(), own.report_fd.as_fd()]);
     let keep: Vec<_> = own.setup.descriptors().chain(copies).collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;

@@ -1,9 +1,9 @@
-//! What the user is told when something fails: one line, with what to try next.
+//! Errors for the user: one line each, with optional advice.
 
 use std::fmt;
 use std::io;
 
-/// A failure of our own, as opposed to the command's.
+/// A failure of Pontoon, as opposed to one of the guest's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     what: String,
@@ -12,7 +12,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// What failed, on what, and why.
+    /// Creates an error from a text that names the operation, its object and the reason.
     #[must_use]
     pub fn new(what: impl Into<String>) -> Self {
         Self {
@@ -22,13 +22,13 @@ impl Error {
         }
     }
 
-    /// What failed, and the system's reason.
+    /// Creates an error from the failed operation and the system's reason.
     #[must_use]
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(format!("{what}: {}", reason(error)))
     }
 
-    /// Adds what to try next.
+    /// Adds advice.
     #[must_use]
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
@@ -42,13 +42,13 @@ impl Error {
         self
     }
 
-    /// The exit status that says this.
+    /// Returns the exit status.
     #[must_use]
     pub fn status(&self) -> u8 {
         self.status
     }
 
-    /// The parts, for passing to another process.
+    /// Returns text, advice and exit status, for sending to another process.
     pub(crate) fn parts(&self) -> (&str, Option<&str>, u8) {
         (&self.what, self.advice.as_deref(), self.status)
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A text of somebody else's as a part of a line of ours: no terminal obeys what is in it.
+/// Replaces control characters by spaces, so that text from outside can neither begin a line nor control a terminal.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

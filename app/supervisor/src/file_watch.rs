@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-use crate::again::Again;
 use crate::error::reason;
+use crate::retry::Retry;
 
 /// The interval of looks where no event announces a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(crate) struct FileWatch {
     inotify: Option<OwnedFd>,
     /// The last look, where something is not watched for want of an instance or of a watch.
     looked: Option<Instant>,
-    again: Again,
+    again: Retry,
 }
 
 impl FileWatch {
@@ -59,29 +59,29 @@ impl FileWatch {
                 Some(_) => ("watch", "max_user_watches"),
             };
             tracing::warn!(
-                "no inotify {what} ({}): files are looked at once a second (try: a higher fs.inotify.{advice}, by sysctl)",
+                "no inotify {what} ({}): checking files once per second (try: sysctl fs.inotify.{advice} with a higher value)",
                 reason(&error.into())
             );
             self.looked = Some(Instant::now());
         }
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading, if inotify works.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         let inotify = self.inotify.as_ref().filter(|_| !self.again.is_pending());
         inotify.map(AsFd::as_fd)
     }
 
-    /// When to look without an event.
+    /// Returns the time to look at the files if no event comes before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let look = self.looked.map(|looked| looked + LOOK_AGAIN);
         look.into_iter().chain(self.again.deadline()).min()
     }
 
-    /// Takes every waiting event, before the files are looked at: whether there was one.
+    /// Reads all queued events; returns true if there was one. To be called before the files are looked at.
     ///
     /// # Errors
-    /// inotify's, unless it may do better in a second.
+    /// inotify's, unless it is temporary.
     pub(crate) fn drain(&mut self) -> io::Result<bool> {
         self.looked = self.looked.map(|_| Instant::now());
         let drained = self.inotify.as_ref().map_or(Ok(false), drain);

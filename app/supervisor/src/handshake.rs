@@ -1,4 +1,4 @@
-//! What the supervisor and the guest's first process say to each other before the command starts.
+//! Messages between the supervisor and the guest's first process before the command starts.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,25 +9,25 @@ use pontoon_sys::tun::TapOffload;
 use crate::Error;
 use crate::tap::Made;
 
-/// The guest's side reports.
+/// Messages from the guest's first process.
 #[derive(Debug)]
 pub(crate) enum FromGuest {
-    /// The tap is made and configured.
+    /// The tap is created and configured.
     Tap(Made),
-    /// Everything else is, too; it waits for [`ToGuest::Go`].
+    /// Everything else is configured, too; the process waits for [`ToGuest::Go`].
     Prepared,
     /// The command runs.
     Started,
-    /// It gives up.
+    /// The setup failed; the process exits.
     Failed(Error),
 }
 
-/// The supervisor answers.
+/// Messages from the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToGuest {
     /// User and group ids are mapped.
     Mapped,
-    /// The network stands: start the command.
+    /// The network is ready: start the command.
     Go,
 }
 

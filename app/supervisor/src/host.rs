@@ -1,4 +1,4 @@
-//! What the host lets us have: descriptors, and sockets for echo requests.
+//! Resources of the host: descriptors, and sockets for echo requests.
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
@@ -11,16 +11,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{Context as _, Error};
 
-/// Flows at one time, at most.
+/// Maximum number of concurrent flows.
 pub(crate) const MOST_FLOWS: u64 = 131_072;
 
-/// Descriptors that are not flows: logs, raw sockets, and some to spare.
+/// Descriptors that are not used for flows: logs, raw sockets, and a reserve.
 const RESERVED: u64 = 54;
 
-/// What a worker has beside its flows and listeners: its queue, epoll, inbox, sockets made ahead, and some to spare.
+/// Descriptors of a worker besides its flows and listeners: its queue, epoll, inbox, sockets opened ahead, and a reserve.
 const OF_WORKER: u64 = 10;
 
-/// Raises the soft descriptor limit to the hard one, and returns what it was.
+/// Raises the soft descriptor limit to the hard one, and returns the previous limits.
 pub(crate) fn raise_descriptor_limit() -> Rlimit {
     let was = getrlimit(Resource::Nofile);
     let raised = Rlimit {

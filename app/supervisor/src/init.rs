@@ -21,14 +21,14 @@ use crate::signals::{self, Sender, Signals};
 use crate::userns::Switches;
 use crate::{mounts, spawn, stdio, tap};
 
-/// Everything that it is born with.
+/// Parameters of the guest's first process.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The interface.
+    /// The guest's interface.
     pub(crate) tap: tap::Plan,
-    /// The guest's resolv.conf; none leaves the host's.
+    /// The guest's resolv.conf; `None` leaves the host's.
     pub(crate) resolv_conf: Option<String>,
-    /// The guest's host name; none leaves the host's.
+    /// The guest's host name; `None` leaves the host's.
     pub(crate) hostname: Option<String>,
     /// Program and arguments.
     pub(crate) argv: Vec<OsString>,
@@ -42,8 +42,8 @@ pub(crate) struct Plan {
     pub(crate) require_filter: bool,
 }
 
-/// The signal by which the supervisor says that something has happened to the host's resolv.conf. It is of no use to a
-/// guest, and one that sends it to its process 1 has its own put back.
+/// The signal that the supervisor sends after a change of the host's resolv.conf. If the guest sends it to its process 1,
+/// that only mounts the guest's resolv.conf again.
 pub(crate) const HOST_RESOLVES_ANEW: i32 = libc::SIGURG;
 
 /// Exit status where the command is not found, and where it cannot be run (POSIX sh).

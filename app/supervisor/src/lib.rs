@@ -19,16 +19,13 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use tracing::level_filters::LevelFilter;
 
-mod again;
-mod announce;
 mod attach;
 pub mod capture;
+mod child_channel;
 mod command;
 pub mod config;
 pub mod control;
-mod deaths;
 mod descriptor;
-pub mod ends;
 mod engine;
 mod environment;
 pub mod error;
@@ -40,7 +37,7 @@ mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod init;
-mod last_words;
+pub mod log_rate_limit;
 mod machine;
 mod mounts;
 mod netlink;
@@ -51,17 +48,20 @@ mod panics;
 mod pid_namespace;
 pub mod policy;
 pub mod publish;
-pub mod quota;
+mod ready_notify;
 mod refused;
 pub mod relay;
 mod resolv;
+mod restart_policy;
+mod retry;
 mod signals;
 mod spawn;
+mod stderr_pipe;
 mod stdio;
 mod subnets;
-mod talk;
 mod tap;
 mod terminal;
+pub mod termination;
 mod userns;
 mod vhost;
 mod watch;
@@ -69,7 +69,6 @@ mod watch;
 pub use error::Error;
 pub use options::Options;
 
-use announce::Announcement;
 use attach::Attached;
 use control::{Control, Served};
 use engine::Engine;
@@ -80,9 +79,10 @@ use machine::SocketFile;
 use netlink::AddressWatch;
 use options::{Guest, Machine, Resolvers, Seat};
 use publish::{Families, Ports};
+use ready_notify::ReadyNotifier;
 use resolv::{Resolv, ResolvWatch};
 use signals::Signals;
-use watch::{Behind, Watch};
+use watch::{GuestKind, Watch};
 
 /// Gives a guest a network until the guest ends; returns the command's exit status. Call it from the one thread of a
 /// process. `set_log_level` sets how much that says, or a child that it forked.
@@ -93,7 +93,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     panics::log_them();
     output::prepare();
     one_use_each(options)?;
-    let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
+    let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let wish = match options.no_offload {
         true => TapOffload::NONE,
@@ -119,7 +119,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
         }
     };
     let vhost = vhost::choose(options.vhost_net, wish, &disabled)?;
-    let outside = Outside::look(options, &mut files)?;
+    let outside = HostState::look(options, &mut files)?;
 
     // Children inherit the blocked signals, so that none of them dies of one before its time.
     let signals = Signals::block(&[]).context("cannot block signals")?;
@@ -161,14 +161,14 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     };
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (behind, (attachment, guest_route), _socket_file) = match wanted {
+    let (guest_kind, (attachment, guest_route), _socket_file) = match wanted {
         Wanted::Namespace(attached, ifname) => {
             let tap = attached.make_tap(&tap(ifname))?;
             let dns = config::dns(config.addresses);
             let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
             tracing::info!("the guest's DNS: {}", dns.join(", "));
             (
-                Behind::Attached(attached),
+                GuestKind::Attached(attached),
                 take_up(tap, vhost, config.addresses),
                 None,
             )
@@ -191,15 +191,15 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
             };
             let (guest, tap) = command::start(&plan)?;
             (
-                Behind::Command(guest),
+                GuestKind::Command(guest),
                 take_up(tap, vhost, config.addresses),
                 None,
             )
         }
-        Wanted::Machine(attachment, file) => (Behind::Machine, (attachment, None), file),
+        Wanted::Machine(attachment, file) => (GuestKind::Machine, (attachment, None), file),
     };
     if let Some(control) = control.as_mut().filter(|_| options.control.is_some()) {
-        control.refuse(behind.pid_namespace()?);
+        control.refuse(guest_kind.pid_namespace()?);
     }
     let owned = outside.watch.owned().to_vec();
     let ledger = ledger::Shared::new(options.workers, config.max_flows)
@@ -218,13 +218,13 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest does anything, so that a capture has all of it.
-        control.serve(&mut |update| engine.tell(update), Instant::now());
+        control.serve(&mut |update| engine.send(update), Instant::now());
     }
-    if let Behind::Command(guest) = &behind {
+    if let GuestKind::Command(guest) = &guest_kind {
         guest.prepared()?;
     }
-    announcement.announce()?;
-    if let Behind::Command(guest) = &behind {
+    notifier.notify()?;
+    if let GuestKind::Command(guest) = &guest_kind {
         // The terminal's are handed on to nobody: the command would not know of them.
         if let Some(status) = signals.deadly().context("cannot read signals")? {
             return Ok(status);
@@ -234,7 +234,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     stdio::leave_to_the_command().context("cannot open /dev/null")?;
     let watch = Watch {
         signals,
-        behind,
+        guest: guest_kind,
         engine,
         addresses: outside.watch,
         guest_route,
@@ -273,7 +273,7 @@ fn one_use_each(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// What is to be behind the link.
+/// The guest to be started.
 enum Wanted<'a> {
     Command {
         argv: &'a [OsString],
@@ -285,15 +285,15 @@ enum Wanted<'a> {
     Machine(Attachment, Option<SocketFile>),
 }
 
-/// What the host has, and what follows from it.
-struct Outside {
+/// The state of the host's network, and the configuration that follows from it.
+struct HostState {
     addresses: Addresses,
     watch: AddressWatch,
     resolv: Resolv,
     resolvers: Option<ResolvWatch>,
 }
 
-impl Outside {
+impl HostState {
     fn look(options: &Options, files: &mut FileWatch) -> Result<Self, Error> {
         if let Some(outbound) = &options.outbound {
             host::check_outbound(outbound)?;

@@ -76,8 +76,9 @@ fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Err
     Ok((socket, file))
 }
 
-/// Whether a socket file has no socket behind it. A datagram socket asks: the kernel tells it whether there is one
-/// (EPROTOTYPE), and the listening process does not notice. It does not wait where the queue of a listening socket is full.
+/// Returns true if a socket file has no socket any more. A datagram socket is used for the test: connect(2) returns
+/// EPROTOTYPE if a stream socket exists, which the listening process does not notice, and does not block if its queue is
+/// full.
 pub(crate) fn is_left_over(path: &Path) -> bool {
     let probed = || connect(&socket(SocketType::DGRAM)?, &SocketAddrUnix::new(path)?);
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
@@ -93,18 +94,22 @@ fn refused(path: &Path, error: &io::Error) -> Error {
     let shown = path.display();
     let plain = Error::new(format!("cannot listen on {shown}: {}", reason(error)));
     match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => {
-            plain.advise(format!("another path; 'ss -xlp src {shown}' says who has it"))
-        }
+        Some(libc::EADDRINUSE) => plain.advise(format!(
+            "another path; 'ss -xlp src {shown}' shows the process that uses it"
+        )),
         Some(libc::ENAMETOOLONG) => plain.advise("a path of at most 107 bytes"),
-        Some(libc::ENOENT) => plain.advise("a directory that is there"),
-        Some(libc::EACCES | libc::EROFS) => plain.advise("a directory of yours"),
+        Some(libc::ENOENT) => plain.advise("an existing directory"),
+        Some(libc::EACCES | libc::EROFS) => plain.advise("a directory in which you may create files"),
         _ => plain,
     }
 }
 
 fn handed_over(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Source, Error> {
-    let socket = descriptor::take_over(number, "--fd", "a socket that whoever starts us leaves open as N")?;
+    let socket = descriptor::take_over(
+        number,
+        "--fd",
+        "a socket that the parent process leaves open as N",
+    )?;
     let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
     match sockopt::socket_type(&socket) {
         Ok(kind) if kinds.contains(&kind) => {}
@@ -115,7 +120,7 @@ fn handed_over(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Sou
             return wrong("is a SOCK_SEQPACKET or SOCK_DGRAM socket")
                 .map_err(|error| error.advise("--protocol packet"));
         }
-        Ok(_) => return wrong("is a socket of another kind"),
+        Ok(_) => return wrong("is a socket of an unsupported type"),
         Err(_) => return wrong("is not a socket"),
     }
     if sockopt::socket_acceptconn(&socket) == Ok(true) {
@@ -125,7 +130,7 @@ fn handed_over(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Sou
         });
     }
     if getpeername(&socket).is_err() {
-        return wrong("is a socket that neither listens nor is connected");
+        return wrong("is a socket that is neither listening nor connected");
     }
     Ok(Source::Connected(socket))
 }
@@ -152,7 +157,7 @@ fn id(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-/// Guests that may wait: there is one at a time, and a second is turned away.
+/// Length of the accept queue. One guest is served at a time, and a second one is refused.
 const BACKLOG: i32 = 8;
 
 #[cfg(test)]

@@ -96,11 +96,11 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>, covered: bool) -> Result<
     Ok(kept)
 }
 
-/// The guest's resolv.conf. Where the host puts another file in the place of its own, the kernel takes off what is
-/// mounted over that in any namespace (rename(2) and unlink(2), since Linux 3.18), and the guest would see the host's.
+/// The guest's resolv.conf, mounted over the host's. If the host replaces its file, the kernel unmounts the guest's in all
+/// namespaces (rename(2) and unlink(2), since Linux 3.18), and the guest would see the host's.
 #[derive(Debug)]
 pub(crate) struct ResolvConf {
-    /// Where it is covered.
+    /// The guest's file (`O_PATH`).
     file: OwnedFd,
     /// The host's /etc.
     directory: Option<(u64, u64)>,
@@ -114,7 +114,7 @@ impl ResolvConf {
         })
     }
 
-    /// Puts it back in its place, where the host's file is seen there now.
+    /// Mounts it again, if the host's file is visible.
     ///
     /// # Errors
     /// The kernel's.
@@ -124,7 +124,7 @@ impl ResolvConf {
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // What the guest has mounted there, or over the directory, is the guest's business.
+        // A mount of the guest's own on the file or the directory is left alone.
         if there.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) || directory() != self.directory {
             return Ok(());
         }

@@ -33,21 +33,21 @@ pub(crate) struct Netlink {
     sequence: u32,
 }
 
-/// Who answers: no process has this port.
+/// Netlink port of the kernel; no process has it.
 const KERNEL: u32 = 0;
 
-/// How long an answer may be missing. The kernel has made it before the request's send returns, or makes it while it is
-/// read: what is not there by then was lost.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Timeout of a reply. The kernel makes it before the request's send returns, or while it is read: a missing reply was
+/// dropped.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How an interface is to be.
+/// Settings of an interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
-    /// Ethernet address; none leaves it.
+    /// Ethernet address; `None` leaves it.
     pub(crate) mac: Option<[u8; 6]>,
-    /// MTU; none leaves it.
+    /// MTU; `None` leaves it.
     pub(crate) mtu: Option<u16>,
-    /// Frames that may wait to be read; none leaves it.
+    /// Transmit queue length in frames; `None` leaves it.
     pub(crate) queue: Option<u32>,
 }
 
@@ -58,14 +58,14 @@ impl Netlink {
     /// No descriptor or no memory.
     pub(crate) fn open() -> io::Result<Self> {
         let socket = Socket::new(NETLINK_ROUTE)?;
-        // Whoever has CAP_NET_ADMIN in the namespace, as a guest's root has in its own, may write to any socket there
-        // that is not connected, until it has no room for an answer.
+        // A process with CAP_NET_ADMIN in the namespace, such as the guest's root, may send to any socket there that is not
+        // connected, until its buffer has no room for a reply.
         socket.connect(&SocketAddr::new(KERNEL, 0))?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// A socket that was opened before, maybe in another namespace, which its requests are about.
+    /// Wraps a socket that was opened before; its requests apply to the namespace in which it was opened.
     pub(crate) fn of(socket: OwnedFd) -> Self {
         // SAFETY: the descriptor is open, and nobody else's once it is taken out of its owner.
         let socket = unsafe { Socket::from_raw_fd(socket.into_raw_fd()) };
@@ -219,7 +219,7 @@ impl Netlink {
     }
 }
 
-/// What a request is about.
+/// Returns the subject of a request, for error messages.
 fn asked(message: &RouteNetlinkMessage) -> &'static str {
     match message {
         RouteNetlinkMessage::SetLink(_) => "setting up an interface",
@@ -233,11 +233,11 @@ fn asked(message: &RouteNetlinkMessage) -> &'static str {
     }
 }
 
-/// Says of an answer that has not come what it was to be about.
+/// Names the subject of a reply that timed out.
 fn late(error: io::Error, asked: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
-            let text = format!("the kernel has not answered about {asked} in {PATIENCE:?}");
+            let text = format!("no reply from the kernel about {asked} in {TIMEOUT:?}");
             io::Error::new(io::ErrorKind::TimedOut, text)
         }
         _ => error,
@@ -329,15 +329,15 @@ fn destination(route: &RouteMessage) -> Option<IpNet> {
     IpNet::new(address, route.header.destination_prefix_length).ok()
 }
 
-/// Whether what is sent there arrives at the host itself: each of its addresses has such a route, and others may (`ip route
-/// add local PREFIX`, anycast addresses of an IPv6 router). Such routes in other tables are for who asks for these tables.
+/// Returns true if the route delivers to the host itself: each of its addresses has such a route, and others may (`ip route
+/// add local PREFIX`, anycast addresses of an IPv6 router). Routes in other tables apply only if a policy rule selects them.
 fn is_local(route: &RouteMessage) -> bool {
     route.header.table == libc::RT_TABLE_LOCAL
         && matches!(route.header.kind, RouteType::Local | RouteType::Anycast)
 }
 
-/// Takes all events, and says whether there was any. What they say does not matter (and some may be lost: ENOBUFS);
-/// whoever is told asks for all of it afresh.
+/// Reads all queued events; returns true if there was one. Their content is not used, as some may be lost (ENOBUFS); the
+/// caller reads the whole state again.
 ///
 /// # Errors
 /// The kernel's.
@@ -353,10 +353,10 @@ pub(crate) fn drain(events: &Socket) -> io::Result<bool> {
     }
 }
 
-/// An event longer than this is cut, which does not matter.
+/// Bytes of an event that are read; a longer event is truncated, which is harmless.
 const EVENT_BYTES: usize = 4096;
 
-/// Has the kernel say that it has heard.
+/// Sends a request without effect that the kernel acknowledges.
 #[cfg(test)]
 pub(crate) fn ask_nothing(socket: &Socket) {
     let mut header = NetlinkHeader::default();
@@ -373,7 +373,7 @@ mod tests {
     use netlink_packet_core::DoneMessage;
 
     use super::*;
-    use crate::again::Again;
+    use crate::retry::Retry;
 
     #[test]
     fn sees_the_loopback() {
@@ -434,14 +434,14 @@ mod tests {
     fn an_answer_that_is_lost_is_not_waited_for() {
         let mut netlink = Netlink::open().unwrap();
         let limit = rustix::net::sockopt::socket_timeout(&netlink.socket, Timeout::Recv).unwrap();
-        assert_eq!(limit, Some(PATIENCE));
+        assert_eq!(limit, Some(TIMEOUT));
         set_socket_timeout(&netlink.socket, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
         let error = netlink.answer("adding a route").unwrap_err();
         assert_eq!(
             error.to_string(),
             "the kernel has not answered about adding a route in 3s"
         );
-        let said = Again::default().unless_short::<()>("the test", Err(error));
+        let said = Retry::default().unless_short::<()>("the test", Err(error));
         assert!(said.unwrap().is_none(), "another try helps");
     }
 

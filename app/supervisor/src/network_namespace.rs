@@ -27,7 +27,7 @@ impl NetworkNamespace {
     /// That of a process; `None` where it is our own one.
     ///
     /// # Errors
-    /// The process is gone, or not ours to look at.
+    /// The process has exited, or may not be inspected.
     pub(crate) fn of(pid: Pid) -> io::Result<Option<Self>> {
         let file = File::open(format!("/proc/{}/ns/net", pid.as_raw_nonzero()))?;
         if id(&file)? == id(&File::open("/proc/self/ns/net")?)? {
@@ -42,9 +42,10 @@ impl NetworkNamespace {
         }))
     }
 
-    /// Whether the other end of `socket`, an accepted Unix stream, was made in here, or in a network namespace that somebody
-    /// in here made. The kernel makes the accepted socket in the namespace of the one that connects (`unix_stream_connect`),
-    /// so that this holds whichever process has the other end now, and whether or not the one that connected is alive.
+    /// Returns true if the peer of `socket`, an accepted Unix stream, connected from this namespace, or from a network namespace
+    /// that was created in it. The kernel creates the accepted socket in the network namespace of the connecting process
+    /// (`unix_stream_connect`), so the result does not depend on which process has the peer now, or on the connecting process
+    /// still running.
     ///
     /// # Errors
     /// The kernel's.

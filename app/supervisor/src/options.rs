@@ -1,4 +1,4 @@
-//! What the user asked for: parsed, not yet acted on.
+//! Parsed options of `pontoon run` and `pontoon vm`.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -16,155 +16,155 @@ use pontoon_wire::Mac;
 use crate::capture::Capture;
 use crate::publish::Publish;
 
-/// Everything that `pontoon run` and `pontoon vm` can be told.
+/// All options of `pontoon run` and `pontoon vm`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is behind the link.
+    /// The guest.
     pub guest: Guest,
-    /// Ports of the guest on the host.
+    /// Published ports.
     pub publish: Vec<Publish>,
-    /// Addresses that reach the host's loopback.
+    /// Addresses that lead to the host's loopback.
     pub host_loopback: Vec<Loopback>,
-    /// The host's own addresses may be reached.
+    /// Allow the host's own addresses as destinations.
     pub host_addresses: bool,
-    /// Metadata services of clouds may be reached.
+    /// Allow cloud metadata services as destinations.
     pub metadata: bool,
-    /// Where else the guest may go, and where not.
+    /// Egress rules, in order.
     pub rules: Vec<Rule>,
-    /// The guest's IPv4 subnet; otherwise the first free one.
+    /// The guest's IPv4 subnet; `None`: the first that the host does not use.
     pub ipv4: Option<Ipv4Net>,
     /// The guest's IPv6 subnet.
     pub ipv6: Ipv6,
     /// MTU of the guest's interface.
     pub mtu: u16,
-    /// Where DNS queries go.
+    /// Destination of DNS queries.
     pub resolvers: Resolvers,
-    /// Search domains; none given: the host's.
+    /// DNS search domains; if empty, the host's.
     pub search: Vec<String>,
-    /// How a worker waits.
+    /// Wait strategy of the workers.
     pub pacing: Pacing,
-    /// Workers: threads, and queues of the guest's interface; a socket is one queue.
+    /// Number of workers: threads, each with one queue of the guest's interface; a socket has one queue.
     pub workers: u8,
-    /// Plain frames, without offloads.
+    /// Disable checksum and segmentation offloads.
     pub no_offload: bool,
-    /// A layer of the sandbox that the host refuses is an error.
+    /// Fail if the host refuses a layer of the sandbox.
     pub require_sandbox: bool,
-    /// Whether the kernel's vhost-net carries frames to and from a namespace's interface.
+    /// Use of the kernel's vhost-net for a namespace's interface.
     pub vhost_net: VhostNet,
     /// Ethernet address of the guest's interface.
     pub mac: Mac,
-    /// Where the host side sends from.
+    /// Source address or interface of host sockets.
     pub outbound: Option<Outbound>,
-    /// How long a connect may take.
+    /// Timeout of outbound TCP connects; `None`: the host's.
     pub connect_timeout: Option<Duration>,
-    /// Who may answer a guest's UDP endpoint.
+    /// Filter for replies to the guest's UDP endpoints (RFC 4787 section 5).
     pub udp_filter: UdpFilter,
-    /// Flows at one time; none given: what the descriptor limit leaves.
+    /// Limit on concurrent flows; `None`: derived from the descriptor limit.
     pub max_flows: Option<u32>,
-    /// UDP ports of the host that the guest may hold, in each family; none given: a share of the host's ephemeral ports.
+    /// Limit on host UDP ports per address family; `None`: a share of the host's ephemeral ports.
     pub max_udp_ports: Option<u32>,
-    /// New flows a second; none given: [`config::FLOW_RATE`](crate::config::FLOW_RATE) for each worker.
+    /// Limit on new flows per second; `None`: [`config::FLOW_RATE`](crate::config::FLOW_RATE) for each worker.
     pub max_flow_rate: Option<u32>,
-    /// Bits a second each way.
+    /// Limit on bits per second in each direction.
     pub max_bandwidth: Option<NonZeroU64>,
-    /// Descriptor that is told when the network stands.
+    /// Descriptor to write to when the network is ready.
     pub ready_fd: Option<RawFd>,
-    /// Control socket.
+    /// Path of the control socket.
     pub control: Option<PathBuf>,
-    /// What is captured from the start on.
+    /// Capture that begins before the guest starts.
     pub pcap: Option<Capture>,
-    /// Where Prometheus finds metrics.
+    /// Metrics for Prometheus.
     pub metrics: Option<Metrics>,
-    /// File for our process id, written when the network stands.
+    /// File for the process id, written when the network is ready.
     pub pid_file: Option<PathBuf>,
 }
 
 /// Metrics over TCP.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Where they are served.
+    /// Address to listen on.
     pub at: SocketAddr,
-    /// Names of this host that requests may have, beside its addresses and `localhost`.
+    /// Host names that requests may use, besides addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 
-/// A wish for vhost-net.
+/// Use of vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VhostNet {
-    /// Where it is there and works.
+    /// Use it if it is available and works.
     Auto,
-    /// It is an error when it does not.
+    /// Fail if it is not available or does not work.
     On,
-    /// No.
+    /// Do not use it.
     Off,
 }
 
-/// What is behind the link.
+/// The guest.
 #[derive(Clone, Debug)]
 pub enum Guest {
     /// A command in namespaces of its own.
     Command {
         /// Program and arguments; at least the program.
         argv: Vec<OsString>,
-        /// The guest's host name; otherwise the host's.
+        /// The guest's host name; `None`: the host's.
         hostname: Option<String>,
         /// Name of the guest's interface.
         ifname: String,
         /// Root's command keeps the capabilities of the host's user namespace.
         keep_capabilities: bool,
     },
-    /// A network namespace that somebody else made.
+    /// An existing network namespace.
     Attach {
-        /// Which one.
+        /// The namespace.
         target: Target,
         /// Name of the guest's interface.
         ifname: String,
     },
-    /// A machine that somebody else runs.
+    /// A virtual machine or unikernel that is started by another program.
     Machine(Machine),
 }
 
-/// How a virtual machine or a unikernel is joined to us.
+/// The connection to a virtual machine or unikernel.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Where its frames come from.
+    /// The socket.
     pub seat: Seat,
-    /// How they are told apart.
+    /// The protocol on the socket.
     pub protocol: Protocol,
-    /// Only one guest, rather than one after the other.
+    /// Serve only one guest, instead of one after another.
     pub one_off: bool,
 }
 
-/// A socket that a guest is at the other end of, or will be.
+/// A socket to which a guest is or will be connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seat {
-    /// A Unix socket to listen on, by its file.
+    /// Path of a Unix socket to listen on.
     Path(PathBuf),
-    /// One that whoever started us has open: connected, or listening.
+    /// A descriptor inherited from the parent process: connected or listening.
     Descriptor(RawFd),
 }
 
-/// What a machine speaks on its socket.
+/// Protocol of a machine's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Virtqueues in shared memory (QEMU, "Vhost-user Protocol").
     VhostUser,
-    /// Each frame behind its length of 32 bits in big endian, on SOCK_STREAM.
+    /// SOCK_STREAM; each frame is preceded by its length, 32 bits in network byte order.
     Stream,
-    /// Each frame in a message of its own, on SOCK_SEQPACKET or SOCK_DGRAM.
+    /// SOCK_SEQPACKET or SOCK_DGRAM; one frame per message.
     Packet,
 }
 
 /// A network namespace, by process or by file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// That of a process.
+    /// The namespace of a process.
     Pid(u32),
-    /// A file that is one (`/run/netns/NAME`, `/proc/PID/ns/net`).
+    /// A namespace file (`/run/netns/NAME`, `/proc/PID/ns/net`).
     Path(PathBuf),
 }
 
-/// An address that reaches the host's loopback.
+/// An address that leads to the host's loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loopback {
     /// The gateway, in both families.
@@ -176,21 +176,21 @@ pub enum Loopback {
 /// The guest's IPv6 side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ipv6 {
-    /// The first free subnet.
+    /// The first subnet that the host does not use.
     Auto,
     /// This subnet, a /64.
     Subnet(Ipv6Net),
-    /// None.
+    /// No IPv6.
     Off,
 }
 
-/// Where DNS queries go.
+/// Destination of DNS queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolvers {
-    /// To the host's resolvers, followed while running.
+    /// The host's resolvers; changes are followed while running.
     Host,
-    /// To these.
+    /// These resolvers.
     Given(Vec<SocketAddr>),
-    /// Nowhere: there is no forwarder, and the guest's resolv.conf is left alone.
+    /// No DNS forwarder; the guest's resolv.conf is not changed.
     None,
 }

@@ -19,22 +19,22 @@ pub(crate) struct Output {
     /// The most bytes that wait, but for one line that is longer.
     bound: usize,
     dropped: u64,
-    /// When to try again, where poll(2) says that there is room and there is none.
+    /// The time of the next attempt, after poll(2) reported room and the write had none.
     again: Option<Instant>,
-    /// None where the user may have no timer.
+    /// `None` if the user's limit allows no timer.
     writer: Option<TimedWrite>,
 }
 
-/// The pause after poll(2) was wrong: another process takes the room at once.
+/// The delay after a write without room despite poll(2): another process fills the pipe at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The most bytes of the log that wait.
+/// Limit on queued bytes of the log.
 const LOG: usize = 64 << 10;
 
-/// How long the end of the program waits for a reader of the log.
+/// Time that the program waits at exit for the reader of the log.
 const AT_THE_END: Duration = Duration::from_secs(1);
 
-/// The target of the event that counts dropped lines, which no quota may leave out.
+/// The target of the event that counts dropped lines, which is exempt from the rate limit.
 pub const DROPPED: &str = "pontoon::dropped";
 
 /// Atomic in a pipe (pipe(7)).
@@ -94,12 +94,12 @@ impl Output {
         }
     }
 
-    /// Whether something waits for room, so that the descriptor is to be polled for writing.
+    /// Returns true if the descriptor is to be polled for writing, as bytes are queued.
     pub(crate) fn wants_room(&self) -> bool {
         !self.waiting.is_empty() && self.again.is_none()
     }
 
-    /// When to flush where the descriptor is not to be polled.
+    /// Returns the time to flush, if the descriptor is not to be polled.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         self.again.filter(|_| !self.waiting.is_empty())
     }
@@ -244,12 +244,12 @@ pub(crate) fn flush() {
     report_dropped();
 }
 
-/// Whether standard error is to be polled for writing.
+/// Returns true if standard error is to be polled for writing.
 pub(crate) fn wants_room() -> bool {
     log().output().is_some_and(Output::wants_room)
 }
 
-/// When to call [`flush`] where standard error is not to be polled.
+/// Returns the time to call [`flush`], if standard error is not to be polled.
 pub(crate) fn next_turn() -> Option<Instant> {
     log().output().and_then(Output::next_turn)
 }

@@ -1,5 +1,4 @@
-//! What is said of an engine's panics: a line each, and no more than some, as whoever finds a way to cause one may cause
-//! many.
+//! Log lines for panics. Their number is limited, as an attacker who can cause one panic can cause many.
 
 use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +7,10 @@ use tracing::error;
 
 use crate::output;
 
-/// Lines that are said in all; the counter `panics` goes on.
+/// Panics that are logged in all; the counter `panics` counts all of them.
 const MOST: u32 = 20;
 
-/// From here on, a panic of any thread is a line of the log.
+/// Sets a panic hook that logs each panic of any thread as one line.
 pub(crate) fn log_them() {
     static SAID: AtomicU32 = AtomicU32::new(0);
     std::panic::set_hook(Box::new(|panic| {

@@ -1,4 +1,4 @@
-//! PID namespaces (pid_namespaces(7)). They tell a guest from its host, which may have the same user and the same files.
+//! PID namespaces (pid_namespaces(7)). They distinguish a guest from its host, which may have the same user and files.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,10 +26,10 @@ pub(crate) type Id = (u64, u64);
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 
 impl PidNamespace {
-    /// Where a process is; `None` where that is our own one.
+    /// Opens the PID namespace of a process; `None` if it is this process's own.
     ///
     /// # Errors
-    /// It is gone, or not ours to look at.
+    /// The process has exited, or may not be inspected.
     pub(crate) fn of(pid: Pid) -> io::Result<Option<Self>> {
         let namespace = open(pid)?;
         if id(&namespace)? == own()? {
@@ -39,31 +39,32 @@ impl PidNamespace {
         Ok(Some(Self { namespace, network }))
     }
 
-    /// Whether the process that has connected `socket` is in here, or further below.
+    /// Returns true if the process that connected `socket` is in this namespace or in a descendant of it.
     ///
     /// # Errors
-    /// It cannot be looked at, as one that is gone.
+    /// The process cannot be inspected, for example because it has exited.
     pub(crate) fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
-        // Process ids are looked at below, which before Linux 6.5 may be another process's by now. This does not need them.
+        // The check of process ids below can meet a reused id before Linux 6.5. This check does not need them.
         if let Some(network) = &self.network
             && network.holds_peer(&socket)?
         {
             return Ok(true);
         }
         let peer = Peer::of(&socket)?;
-        // Who is below us is seen from here.
+        // Every process in a descendant namespace has an id in this one.
         let Some(pid) = peer.pid else {
             return Ok(false);
         };
-        // Root is not ours to look at if we are another. We make a user namespace then, in which nobody is root out here.
+        // Only root may inspect a process of root. Without root the guest has a user namespace, in which no process is the
+        // host's root.
         if peer.uid.is_root() && !geteuid().is_root() {
             return Ok(false);
         }
         let pidfd = peer::pidfd(&socket, pid)?;
-        // How far down it is may be known by anybody, but where only by who may trace it.
+        // The depth of its namespace may be read by any process, the namespace itself only with ptrace access.
         let is_below_us = depth(&pid.to_string())? > depth("self")?;
         let holds = is_below_us && self.is_above(open(pid)?)?;
-        // While it lives, its id is nobody else's.
+        // The id was not reused if the process still runs.
         let mut dead = [PollFd::new(&pidfd, PollFlags::IN)];
         match poll(&mut dead, Some(&Timespec::default()))? {
             0 => Ok(holds),
@@ -71,14 +72,14 @@ impl PidNamespace {
         }
     }
 
-    /// One in which no process is, with a network namespace.
+    /// Returns a namespace without processes, with a network namespace.
     #[cfg(test)]
     pub(crate) fn for_test(network: Option<NetworkNamespace>) -> io::Result<Self> {
         let namespace = File::open("/proc/self/ns/uts")?;
         Ok(Self { namespace, network })
     }
 
-    /// Whether `namespace` is this one, or further below.
+    /// Returns true if `namespace` is this one or a descendant of it.
     fn is_above(&self, mut namespace: File) -> io::Result<bool> {
         let (this, own) = (id(&self.namespace)?, own()?);
         loop {
@@ -95,7 +96,7 @@ fn open(pid: Pid) -> io::Result<File> {
     File::open(format!("/proc/{}/ns/pid", pid.as_raw_nonzero()))
 }
 
-/// In how many PID namespaces a process has an id, from that of `/proc` on.
+/// Returns the number of PID namespaces in which a process has an id, from that of `/proc` downwards.
 fn depth(process: &str) -> io::Result<usize> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

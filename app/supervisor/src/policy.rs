@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error};
 
-/// Rules as people write them.
+/// Rules as written in a policy file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lists {
-    /// What may be reached, and nothing else, if there is anything.
+    /// Allowed destinations. If there are any, all others are denied.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// What may not.
+    /// Denied destinations.
     #[serde(default)]
     pub deny: Vec<String>,
 }
@@ -30,7 +30,7 @@ impl Lists {
     /// The rules.
     ///
     /// # Errors
-    /// The first that is none.
+    /// The first invalid rule.
     pub fn rules(self) -> Result<Vec<Rule>, String> {
         let rules = |action: Action, texts: Vec<String>| {
             texts.into_iter().map(move |text| {
@@ -44,19 +44,19 @@ impl Lists {
     }
 }
 
-/// Every rule is looked at for each flow.
+/// Maximum number of rules. Each new flow is compared with every rule.
 const MOST: usize = 1_000;
 
-/// Whether so many rules can be had.
+/// Checks the number and size of rules.
 ///
 /// # Errors
-/// They cannot, and why.
+/// There are too many, or they do not fit into a message to the engine.
 pub fn check(rules: &[Rule]) -> Result<(), String> {
     if rules.len() > MOST {
-        return Err(format!("{} rules are more than {MOST}", rules.len()));
+        return Err(format!("{} rules exceed the limit of {MOST}", rules.len()));
     }
     match Update::Rules(rules.to_vec()).encode().len() {
-        len if len > MAX_LEN => Err(format!("{len} bytes of rules are more than {MAX_LEN}")),
+        len if len > MAX_LEN => Err(format!("{len} bytes of rules exceed the limit of {MAX_LEN}")),
         _ => Ok(()),
     }
 }
@@ -64,7 +64,7 @@ pub fn check(rules: &[Rule]) -> Result<(), String> {
 /// The rules in a file.
 ///
 /// # Errors
-/// It cannot be read, is not TOML, or has a rule that is none; status 2 where that is about what it says.
+/// It cannot be read, is not TOML, or has an invalid rule; the status of the last two is 2.
 pub fn read(path: &Path) -> Result<Vec<Rule>, Error> {
     let text = std::fs::read_to_string(path)
         .context(format_args!("cannot read the policy file {}", path.display()))?;

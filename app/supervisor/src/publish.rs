@@ -113,7 +113,7 @@ impl Publish {
         })
     }
 
-    /// Whether some host socket would be needed for both.
+    /// Returns true if both need the same host address and port.
     fn collides(self, other: Self) -> bool {
         let addresses = match (self.address, other.address) {
             (None, _) | (_, None) => true,
@@ -203,11 +203,11 @@ fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has a published TCP port listen again where it does not. Whoever has had its socket, too, may have shut it down, or
-/// connected it; the port is the socket's all the time. Whether it had to.
+/// Has the socket of a published TCP port listen again, after a process that shared it has shut it down or connected it;
+/// returns true if it was not listening. The socket stays bound to the port meanwhile.
 ///
 /// # Errors
-/// The kernel's: somebody else may have the port.
+/// The kernel's: another socket may have the port.
 pub(crate) fn listen_again(socket: impl AsFd) -> io::Result<bool> {
     if sockopt::socket_acceptconn(&socket)? {
         return Ok(false);
@@ -227,7 +227,7 @@ fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {
                 Protocol::Udp => "ss -lunp",
             };
             plain.advise(format!(
-                "another port; '{listing} sport = :{port}' says who has it"
+                "another port; '{listing} sport = :{port}' shows the process that uses it"
             ))
         }
         Some(libc::EACCES) => plain.advise(format!(
@@ -239,13 +239,13 @@ fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {
     }
 }
 
-/// Where a port is published that no address goes with.
+/// Addresses of a port that is published without an address.
 const ANY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
 ];
 
-/// Connections that may wait to be accepted; the host's `somaxconn` may make it less.
+/// Length of the accept queue; the host's `somaxconn` limits it further.
 const BACKLOG: i32 = 4096;
 
 #[cfg(test)]

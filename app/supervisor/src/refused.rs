@@ -1,23 +1,23 @@
-//! Messages to processes of ours that the kernel does not take.
+//! Errors of sends to child processes.
 
 use std::io;
 use std::time::Duration;
 
-/// Why a message was not sent, by what helps.
+/// The reason why a message was not sent, by remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// To wait until the socket is writable.
+    /// Wait until the socket is writable.
     Full,
-    /// To wait: the host is short of memory, or this user has too many descriptors on their way.
+    /// Retry later: the host is short of memory, or this user has too many descriptors in flight.
     ForNow,
-    /// Nothing: the other end is closed.
+    /// None: the other end is closed.
     Gone,
-    /// Nothing: there can be no such message.
+    /// None: the message is invalid.
     Never,
 }
 
 impl Refused {
-    /// Reads the error of a send.
+    /// Classifies the error of a send.
     pub(crate) fn why(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => Self::Full,
@@ -29,7 +29,7 @@ impl Refused {
     }
 }
 
-/// What the host is short of does not come back sooner.
+/// The time to a retry. A shortage on the host rarely ends sooner.
 pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_closed_end_is_taken_for_a_dead_process() {
+    fn only_errors_of_a_closed_socket_are_classified_as_gone() {
         let why = |number| Refused::why(&io::Error::from_raw_os_error(number));
         for (number, refused) in [
             (libc::EAGAIN, Refused::Full),

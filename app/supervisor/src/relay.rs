@@ -31,13 +31,13 @@ mod ring_watchdog;
 mod state;
 mod worker_pool;
 
-use crate::announce::Announcement;
 use crate::control::server::Server;
 use crate::error::{Context as _, Error};
 use crate::host;
 use crate::options::Metrics;
 use crate::output::{self, Output};
 use crate::panics;
+use crate::ready_notify::ReadyNotifier;
 use crate::signals::Signals;
 use kernel::KernelRoutes;
 use links::LinkWatch;
@@ -84,7 +84,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub fn run(options: &Options) -> Result<u8, Error> {
     panics::log_them();
     output::prepare();
-    let mut announcement = Announcement::new(options.ready_fd, options.pid_file.clone())?;
+    let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
     let rules = rules(options).map_err(|error| error.with_status(USAGE))?;
     host::raise_descriptor_limit();
@@ -117,7 +117,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     };
     events.read_kernel_routes()?;
     events.relay.update_derived_rules(Instant::now());
-    announcement.announce()?;
+    notifier.notify()?;
     events.run()
 }
 

@@ -10,10 +10,10 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::file_watch::{FileWatch, LOOK_AGAIN};
 
-/// Where it is.
+/// Path of the file.
 pub(crate) const PATH: &str = "/etc/resolv.conf";
 
-/// What a resolv.conf says.
+/// Content of a resolv.conf.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Resolv {
     /// Name servers, in order of preference.
@@ -23,7 +23,7 @@ pub(crate) struct Resolv {
 }
 
 impl Resolv {
-    /// Reads the host's. A file that is not there says what an empty one says.
+    /// Reads the host's. A missing file is treated as an empty one.
     #[must_use]
     pub(crate) fn host() -> Self {
         Self::read(Path::new(PATH))
@@ -34,7 +34,7 @@ impl Resolv {
         Self::parse(&String::from_utf8_lossy(&text), interface_index)
     }
 
-    /// `index_of` turns the name of an interface, behind a `%`, into its number.
+    /// Parses a file. `index_of` returns the index of an interface by its name, which follows a `%`.
     pub(crate) fn parse(text: &str, index_of: impl Fn(&str) -> Option<u32>) -> Self {
         let mut resolv = Self::default();
         for line in text.lines() {
@@ -93,11 +93,11 @@ pub(crate) struct ResolvWatch {
     last: Vec<SocketAddr>,
     /// The file that the path led to, and its state.
     seen: Option<State>,
-    /// When to look without having been told: no event says that what the file links to is there now.
+    /// The time to look without an event: inotify does not report that the target of a dangling link was created.
     due: Option<Instant>,
 }
 
-/// What differs once a file has been written or replaced (stat(2)).
+/// Attributes that change when a file is written or replaced (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     file: (u64, u64),
@@ -106,17 +106,17 @@ struct State {
     changed: (i64, i64),
 }
 
-/// What a look at the file has found.
+/// Result of looking at the file.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Whether the file is another one, or was written.
+    /// True if the file was replaced or written.
     pub(crate) touched: bool,
     /// The host's resolvers, if they changed.
     pub(crate) servers: Option<Vec<SocketAddr>>,
 }
 
 impl ResolvWatch {
-    /// Starts watching by `files`, then reads, so that no change falls between.
+    /// Starts watching by `files`, then reads, so that no change is missed.
     pub(crate) fn start(files: &mut FileWatch) -> (Self, Resolv) {
         Self::at(Path::new(PATH), files)
     }
@@ -135,13 +135,13 @@ impl ResolvWatch {
         (watch, now)
     }
 
-    /// Until when to wait at most.
+    /// Returns the time to call [`Self::look`] if no event comes before.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Call it after the events of `files` were taken, and when it is time.
+    /// Looks at the file. To be called after the events of `files` were read, and at the deadline.
     pub(crate) fn look(&mut self, files: &mut FileWatch) -> Found {
         self.arm(files);
         let seen = state(&self.path);
@@ -179,7 +179,7 @@ fn state(path: &Path) -> Option<State> {
     })
 }
 
-/// Whether the place is there.
+/// Watches a place; returns true if it exists.
 fn watch(files: &mut FileWatch, place: &Path) -> bool {
     let events = inotify::WatchFlags::CLOSE_WRITE
         | inotify::WatchFlags::MOVED_TO
@@ -284,7 +284,7 @@ mod tests {
                 .min()
         }
 
-        /// What becomes known within three seconds by waiting as the supervisor does, if anything.
+        /// Waits as the supervisor does, for at most three seconds; returns the resolvers if they changed.
         fn next(&mut self) -> Option<Vec<SocketAddr>> {
             let end = Instant::now() + Duration::from_secs(3);
             while Instant::now() < end {

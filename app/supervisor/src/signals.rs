@@ -1,12 +1,12 @@
-//! Signals as descriptors (signalfd(2)), so that one poll waits for everything.
+//! Signals received through a descriptor (signalfd(2)), so that one poll waits for all events.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Signals that are handed on to the command. What the terminal stops and continues jobs with, and what a fault
-/// raises, takes its usual course.
+/// Signals that are forwarded to the command. Job control signals of the terminal and signals of faults have their default
+/// effect.
 pub(crate) const FORWARDED: [i32; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -37,36 +37,36 @@ pub(crate) fn unblock_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Blocked signals, waiting to be read.
+/// Blocked signals, to be read from a descriptor.
 #[derive(Debug)]
 pub(crate) struct Signals {
     fd: OwnedFd,
-    /// What whoever started us had ignored, as nohup(1) does. Blocked, it comes all the same.
+    /// Signals that the parent process had ignored, as nohup(1) does. They are received nevertheless, as they are blocked.
     ignored: Vec<i32>,
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal {
     /// Its number.
     pub(crate) number: i32,
-    /// Who sent it.
+    /// Its sender.
     pub(crate) by: Sender,
-    /// Whether whoever started us wants it ignored.
+    /// True if the parent process had it ignored.
     pub(crate) ignored: bool,
 }
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// The kernel, to the terminal's whole foreground group: the command has had it, too.
+    /// The kernel, to the terminal's whole foreground group, so that the command has received it, too.
     Terminal,
-    /// A process, or a timer that was set before we ran, to us.
+    /// A process, or a timer that was set before exec, to this process only.
     Process,
 }
 
 impl Sender {
-    /// Who sent a signal that came with this `si_code`.
+    /// Returns the sender of a signal with this `si_code`.
     fn of(number: i32, code: i32) -> Self {
         // SI_KERNEL and its like are positive; kill, sigqueue and tgkill are not (sigaction(2)). The kernel sends SIGALRM
         // for alarm(2), too, which outlives an exec.
@@ -79,16 +79,16 @@ impl Sender {
 }
 
 impl Signals {
-    /// Blocks the forwarded signals and `more` in this thread and whatever it forks, and collects them.
+    /// Blocks the forwarded signals and `more` in this thread and its children, and opens the descriptor.
     ///
     /// # Errors
-    /// No descriptor.
+    /// Out of descriptors.
     pub(crate) fn block(more: &[i32]) -> io::Result<Self> {
-        // Ignored (by whoever started us), children would vanish without a status.
+        // If the parent process had it ignored, the kernel would reap children, and their status would be lost.
         // SAFETY: SIG_DFL is a valid disposition.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-        // Otherwise a line that is logged stops the process group while another one is in the terminal's foreground, if
-        // the terminal has TOSTOP set, which the command can do.
+        // If the terminal has TOSTOP set, which the command can do, a write to the log would otherwise stop the process group
+        // while another group is in the foreground.
         // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the call keeps no pointer.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
@@ -99,10 +99,10 @@ impl Signals {
         Self::block_only(&[&FORWARDED, more].concat())
     }
 
-    /// Blocks these alone.
+    /// Blocks these signals only.
     ///
     /// # Errors
-    /// No descriptor.
+    /// Out of descriptors.
     pub(crate) fn block_only(numbers: &[i32]) -> io::Result<Self> {
         let ignored = numbers.iter().copied().filter(|number| is_ignored(*number));
         let ignored = ignored.collect();
@@ -128,13 +128,13 @@ impl Signals {
         }
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The next one, if one is there.
+    /// Reads the next signal, if any is pending.
     ///
     /// # Errors
     /// The kernel's.

@@ -1,4 +1,4 @@
-//! Making processes out of this one, without exec.
+//! Creation of child processes without exec.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,21 +13,21 @@ use rustix::process::{
 use crate::error::reason;
 use crate::output;
 
-/// A child of ours, not yet waited for.
+/// A child process that has not been waited for.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
     pidfd: OwnedFd,
 }
 
-/// Status of a child that could not be asked.
+/// Status of a child whose status could not be read.
 const LOST: u8 = 1;
 
-/// Status of a child that panicked, as the standard library has it.
+/// Status of a child that panicked, as in the standard library.
 const PANICKED: u8 = 101;
 
 impl Child {
-    /// A child just made: its id cannot be another's before it is waited for.
+    /// Wraps a new child. Its id cannot be reused before it is waited for.
     pub(crate) fn new(pid: libc::pid_t) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -40,13 +40,13 @@ impl Child {
         self.pid
     }
 
-    /// Readable when the child is dead.
+    /// Returns the pidfd, which is readable when the child has exited.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Sends a signal. A child that is dead already is no error.
+    /// Sends a signal. It is not an error if the child has exited.
     pub(crate) fn signal(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             let _ = pidfd_send_signal(&self.pidfd, signal);
@@ -58,7 +58,7 @@ impl Child {
         self.signal(libc::SIGKILL);
     }
 
-    /// Waits for its death: the status it exited with, or 128 and the signal's number.
+    /// Waits for its exit; returns its status, or 128 plus the number of the signal that killed it.
     #[must_use]
     pub(crate) fn wait(&self) -> u8 {
         loop {
@@ -77,24 +77,25 @@ impl Child {
     }
 }
 
-/// Runs `body` in a child that is born in new namespaces (`CLONE_NEW*`); in a new pid namespace it is process 1.
+/// Runs `body` in a child in new namespaces (`CLONE_NEW*`); in a new PID namespace it is process 1.
 ///
 /// # Errors
-/// The kernel's: ENOSPC and EPERM say that user namespaces are not to be had.
+/// The kernel's: ENOSPC and EPERM mean that it refuses user namespaces.
 pub(crate) fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<Child> {
     single_threaded()?;
     // SAFETY: without CLONE_VM this is fork(2): the child has its own copy of everything and, as there is one thread,
-    // no lock that nobody will release. A null stack means the copy of ours, and the other pointers are unused.
+    // no lock that is never released. A null stack means the copy of ours, and the other pointers are unused.
     let pid = unsafe { libc::syscall(libc::SYS_clone, namespaces | libc::SIGCHLD, 0, 0, 0, 0) };
     finish(libc::pid_t::try_from(pid).unwrap_or(-1), body)
 }
 
-/// Runs `body` in a child that is born in as many namespaces of its own as the host allows, which it is told. What it
-/// changes is the child's copy. `before` has those of the child whose place this one takes, and gets this one's: it is born
-/// in no fewer. A guest can use up what its user may have of them, and then make an engine die.
+/// Runs `body` in a child in as many new namespaces as the host allows, and passes them to `body`, which works on the child's
+/// copy of memory. `before` has the namespaces of the process that the child replaces, and is set to the child's. The child
+/// never has fewer: otherwise a guest could exhaust its user's limit on namespaces and then crash an engine, to have it
+/// restarted with a weaker sandbox.
 ///
 /// # Errors
-/// No memory, or too many processes; those of the one before are not to be had now.
+/// No memory, or too many processes; the host refuses the namespaces of the process before.
 pub(crate) fn sandboxed(
     disabled: &Disabled,
     before: &mut Option<Namespaces>,
@@ -102,10 +103,10 @@ pub(crate) fn sandboxed(
 ) -> io::Result<Child> {
     let choices = before.map_or_else(|| namespaces::choices(disabled), |same| vec![same]);
     let mut refused = io::ErrorKind::Unsupported.into();
-    for born_in in choices {
-        match clone(born_in.flags(), || body(born_in)) {
+    for namespaces in choices {
+        match clone(namespaces.flags(), || body(namespaces)) {
             Ok(child) => {
-                *before = Some(born_in);
+                *before = Some(namespaces);
                 return Ok(child);
             }
             Err(error) => refused = error,
@@ -114,7 +115,7 @@ pub(crate) fn sandboxed(
     match (&before, refused.raw_os_error()) {
         (Some(_), Some(libc::ENOSPC | libc::EPERM)) => {
             let text = format!(
-                "the host refuses the namespaces of the one before: {}",
+                "the host refuses the namespaces that the previous process had: {}",
                 reason(&refused)
             );
             Err(io::Error::new(refused.kind(), text))
@@ -129,7 +130,7 @@ pub(crate) fn sandboxed(
 /// No memory, or too many processes.
 pub(crate) fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
     single_threaded()?;
-    // SAFETY: there is one thread, so the child's copy of memory holds no lock that nobody will release.
+    // SAFETY: there is one thread, so the child's copy of memory holds no lock that is never released.
     let pid = unsafe { libc::fork() };
     finish(pid, body)
 }
@@ -138,7 +139,7 @@ fn finish(pid: libc::pid_t, body: impl FnOnce() -> u8) -> io::Result<Child> {
     match pid {
         0 => {
             output::forget();
-            // Nothing of the parent's that is further up the stack may run in the child.
+            // The child must not return into the parent's frames further up the stack.
             let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
             std::process::exit(status.into());
         }
@@ -156,8 +157,8 @@ fn single_threaded() -> io::Result<()> {
     }
 }
 
-/// Closes every descriptor of this process but 0, 1, 2 and `keep`. For a child: what its parent's values own stays
-/// open in the parent, and nobody in the child will use those values.
+/// Closes all descriptors except 0, 1, 2 and `keep`. For a child: the parent's descriptors stay open in the parent, and the
+/// child does not use the values that own them.
 ///
 /// # Errors
 /// The kernel's.
@@ -174,7 +175,7 @@ pub(crate) fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     close_range(first, u32::MAX, 0)
 }
 
-/// Keeps every descriptor but 0, 1 and 2 from passing an exec.
+/// Sets close-on-exec on all descriptors except 0, 1 and 2.
 ///
 /// # Errors
 /// The kernel's.
@@ -182,7 +183,7 @@ pub(crate) fn close_all_on_exec() -> io::Result<()> {
     close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
 }
 
-/// Takes over a descriptor of the parent's. For a child: nobody there will use or drop the value that it is of.
+/// Takes ownership of one of the parent's descriptors. For a child, which neither uses nor drops the value that owns it.
 pub(crate) fn take_over(descriptor: impl AsFd) -> OwnedFd {
     // SAFETY: it is open, and the only value that closes it in this process is this one: those of the parent's, of which
     // the child has copies, are never dropped, as it exits on the spot.
@@ -190,7 +191,7 @@ pub(crate) fn take_over(descriptor: impl AsFd) -> OwnedFd {
 }
 
 fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: it touches no memory. Whoever calls this is in a child and uses none of what it closes again.
+    // SAFETY: it touches no memory. The callers run in a child and do not use the closed descriptors again.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -198,7 +199,7 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the test of that full name once more, in a process of its own; says what came of it. In that process: `None`.
+/// Runs the test of that full name again in a new process and returns its output; returns `None` in that process.
 #[cfg(test)]
 #[track_caller]
 pub(crate) fn alone(name: &str) -> Option<std::process::Output> {
@@ -215,8 +216,8 @@ pub(crate) fn alone(name: &str) -> Option<std::process::Output> {
     Some(output)
 }
 
-/// Runs `body` in a child of the test of that full name, which has one thread; returns its status. First the test is run
-/// once more in a process of its own, where nobody else's descriptors are copied.
+/// Runs `body` in a single-threaded child of the test of that full name; returns its status. The test is first run again in a
+/// new process, so that the child has no descriptors of other tests.
 #[cfg(test)]
 pub(crate) fn in_child(name: &str, body: impl FnOnce() -> u8) -> u8 {
     if let Some(output) = alone(name) {
@@ -259,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_is_born_in_no_fewer_namespaces() {
-        const NAME: &str = "spawn::tests::a_successor_is_born_in_no_fewer_namespaces";
+    fn a_restarted_process_has_no_fewer_namespaces() {
+        const NAME: &str = "spawn::tests::a_restarted_process_has_no_fewer_namespaces";
         const SKIPPED: u8 = 77;
         let status = in_child(NAME, || {
             let disabled = Disabled::default();
@@ -272,7 +273,8 @@ mod tests {
             }
             let refused = sandboxed(&disabled, &mut before, |_| 0).map(|_| ());
             let said = refused.map_err(|error| error.to_string());
-            let clear = "the host refuses the namespaces of the one before: no space left on device";
+            let clear =
+                "the host refuses the namespaces that the previous process had: no space left on device";
             let mut none = None;
             let other = sandboxed(&disabled, &mut none, |_| 0).map(|child| child.wait());
             let weaker = other.ok() == Some(0) && none.is_some_and(|namespaces| namespaces != best);

@@ -6,7 +6,7 @@ use pontoon_engine::config::{Addresses, V4, V6};
 use crate::error::Error;
 use crate::options::Ipv6;
 
-/// What the host's own network looks like.
+/// Addresses and routes of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostNetwork {
     /// The host's addresses, with the prefix of the network that each is in.
@@ -20,7 +20,7 @@ pub(crate) struct HostNetwork {
 }
 
 impl HostNetwork {
-    /// Whether an address of the host, or a destination that it has a route to, lies in `subnet`.
+    /// Returns true if an address of the host, or a destination of one of its routes, lies in `subnet`.
     fn uses(&self, subnet: IpNet) -> bool {
         let routes = self.routes.iter().filter(|route| !is_default(route));
         let addresses = self.addresses.iter();
@@ -40,13 +40,13 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
 /// The guest's addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    /// All of them.
+    /// The addresses.
     pub(crate) addresses: Addresses,
-    /// The usual subnets were taken, so that these are others.
+    /// The default subnets that were not used.
     pub(crate) moved: Moved,
 }
 
-/// Which of the usual subnets were taken.
+/// True for each default subnet that the host uses itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// 10.0.2.0/24.

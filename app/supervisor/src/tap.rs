@@ -1,4 +1,4 @@
-//! The guest's interface: made and configured by a process that is in the guest's network namespace.
+//! The guest's interface: created and configured by a process in the guest's network namespace.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use crate::Error;
 use crate::error::{Context as _, reason};
 use crate::netlink::{Interface, Netlink};
 
-/// What the interface is to be.
+/// Settings of the interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Its name.
@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) mac: Mac,
     /// Its MTU.
     pub(crate) mtu: u16,
-    /// Its addresses, and its gateways.
+    /// Its addresses and gateways.
     pub(crate) addresses: Addresses,
     /// Offloads to ask for.
     pub(crate) offload: TapOffload,
@@ -32,12 +32,12 @@ pub(crate) struct Plan {
     pub(crate) queues: u8,
 }
 
-/// A tap that is made, and a way to what else is in its namespace.
+/// A tap that was created, with access to its namespace.
 #[derive(Debug)]
 pub(crate) struct Made {
     /// Its queues, one at least.
     pub(crate) queues: Vec<OwnedFd>,
-    /// What they can.
+    /// Their offloads.
     pub(crate) offload: TapOffload,
     /// A netlink socket of the namespace.
     pub(crate) netlink: OwnedFd,
@@ -45,7 +45,7 @@ pub(crate) struct Made {
     pub(crate) index: u32,
 }
 
-/// Frames that may wait to be read. Beyond it the kernel drops without a word; 4,000 lost nothing at 468,000 a second.
+/// Transmit queue length in frames. The kernel drops further frames silently; with 4,000 none was lost at 468,000 per second.
 const QUEUE: u32 = 4000;
 
 /// Index of the loopback interface in every network namespace.
@@ -99,8 +99,8 @@ pub(crate) fn create(plan: &Plan) -> Result<Made, Error> {
     })
 }
 
-/// Lets the tap go with its namespace instead of its descriptor. The kernel then removes it on its own time; whoever
-/// closes the descriptor would otherwise wait for that, some 14 ms.
+/// Binds the lifetime of the tap to its namespace instead of its descriptor. Closing the descriptor would otherwise wait some
+/// 14 ms for its removal.
 ///
 /// # Errors
 /// The kernel's.
@@ -160,9 +160,9 @@ fn refused(error: &io::Error, queues: u8) -> Error {
     }
 }
 
-/// Set before the interface is up, so that it never sends a router solicitation or waits for duplicate detection.
-/// `/proc/sys` is that of the network namespace of whoever looks. Where it is read-only (in a container), the
-/// interface works, with an address more and its link-local one a second late.
+/// Sets the IPv6 sysctls of the interface. To be called before it is up, so that it never sends a router solicitation or
+/// waits for duplicate address detection. `/proc/sys` shows the reading process's network namespace. If it is read-only (in
+/// a container), the interface works, with one more address, and its link-local address a second late.
 fn settle_ipv6(name: &str, wanted: bool) {
     let settings: &[(&str, &str)] = if wanted {
         &[

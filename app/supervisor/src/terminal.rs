@@ -41,7 +41,8 @@ impl Drop for Foreground {
     }
 }
 
-/// Whether somebody is in the foreground group. It has no number where it is of a pid namespace that is none of ours.
+/// Returns true if the foreground process group has a process. A group in a PID namespace that is not visible here has no
+/// number.
 fn is_held(foreground: rustix::io::Result<Pid>) -> bool {
     foreground.is_ok_and(|group| test_kill_process_group(group) != Err(Errno::SRCH))
 }

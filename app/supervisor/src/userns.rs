@@ -1,4 +1,4 @@
-//! User namespaces (user_namespaces(7)): whether one is needed, which ids it maps, and why it cannot be had.
+//! User namespaces (user_namespaces(7)): the need for one, its id maps, and reasons why the host refuses it.
 
 use std::fs;
 use std::io;
@@ -10,8 +10,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::Error;
 use crate::error::Context as _;
 
-/// Whether the caller needs a user namespace to make the others. A root that lacks the capabilities (in a container)
-/// does, too.
+/// Returns true if the caller needs a user namespace to create the others. A root without the capabilities (in a container)
+/// needs one, too.
 #[must_use]
 pub(crate) fn needed() -> bool {
     let wanted = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
@@ -191,7 +191,7 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
-    /// What they are now.
+    /// Reads the current values.
     #[must_use]
     pub(crate) fn read() -> Self {
         let read = |path| fs::read_to_string(path).ok()?.trim().parse().ok();
@@ -202,7 +202,7 @@ impl Switches {
         }
     }
 
-    /// Why a user namespace cannot be had, or not be used.
+    /// Returns an error with the reason why a user namespace cannot be created or used.
     #[must_use]
     pub(crate) fn explain(self, error: &io::Error) -> Error {
         if self.most == Some(0) {

@@ -1,4 +1,4 @@
-//! `/dev/vhost-net`, for a faster way between us and the guest's interface.
+//! Use of `/dev/vhost-net`, a faster path between the engine and the guest's interface.
 
 use std::io;
 
@@ -10,11 +10,10 @@ use pontoon_sys::vhost::{self, PATH};
 use crate::error::{Error, reason};
 use crate::options::VhostNet;
 
-/// What the engine is to do about the device, for a tap that will have these offloads. Where it is wanted and cannot be had,
-/// one line says why.
+/// Returns the use of the device for a tap with these offloads. If it is wanted and not available, the reason is logged.
 ///
 /// # Errors
-/// It is required, and cannot be had.
+/// It is required and not available.
 pub(crate) fn choose(
     wish: VhostNet,
     offload: TapOffload,
@@ -29,7 +28,7 @@ pub(crate) fn choose(
         Ok(()) => Ok(Some(vhost)),
         Err(error) if vhost == Vhost::Required => Err(error),
         Err(error) => {
-            tracing::info!("no vhost-net, frames take the tap: {error}");
+            tracing::info!("vhost-net is not available, using the tap: {error}");
             Ok(None)
         }
     }
@@ -37,7 +36,7 @@ pub(crate) fn choose(
 
 fn usable(offload: TapOffload, disabled: &Disabled) -> Result<(), Error> {
     if disabled.vhost_net {
-        return Err(Error::new("PONTOON_DISABLE says so"));
+        return Err(Error::new("disabled by PONTOON_DISABLE"));
     }
     if !offload.vnet_hdr {
         return Err(Error::new("vhost-net needs offload metadata").advise("no --no-offload"));

@@ -1,4 +1,4 @@
-//! The supervisor's loop: sleeps until something of the outside changes, and passes it on.
+//! The supervisor's event loop: waits for changes on the host and forwards them to the engine and the guest.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::attach::Attached;
 use crate::command::Guest;
 use crate::control::Control;
-use crate::engine::{Engine, Successor};
+use crate::engine::{Engine, Restart};
 use crate::error::{Context as _, Error};
 use crate::file_watch::FileWatch;
 use crate::guest_route::GuestRoute;
@@ -20,24 +20,24 @@ use crate::pid_namespace::PidNamespace;
 use crate::resolv::ResolvWatch;
 use crate::signals::{Sender, Signal, Signals};
 
-/// What is behind the link.
+/// The guest, by how it was started.
 #[derive(Debug)]
-pub(crate) enum Behind {
-    /// A command of ours.
+pub(crate) enum GuestKind {
+    /// A command that the supervisor has started.
     Command(Guest),
-    /// A namespace of somebody else's.
+    /// An existing network namespace.
     Attached(Attached),
-    /// A machine of somebody else's, which the engine alone has a socket to.
+    /// A virtual machine, whose socket only the engine has.
     Machine,
 }
 
-/// Everything that the supervisor waits for.
+/// All event sources of the supervisor.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// Signals to us.
+    /// Signals to this process.
     pub(crate) signals: Signals,
     /// The guest.
-    pub(crate) behind: Behind,
+    pub(crate) guest: GuestKind,
     /// The engine.
     pub(crate) engine: Engine,
     /// The host's addresses.
@@ -46,15 +46,15 @@ pub(crate) struct Watch {
     pub(crate) guest_route: Option<GuestRoute>,
     /// Changes of files, where some are watched.
     pub(crate) files: FileWatch,
-    /// The host's resolvers, where they are used, or where the guest's own file is over those.
+    /// The host's resolv.conf, if its resolvers are used, or if the guest's file is mounted over it.
     pub(crate) resolvers: Option<ResolvWatch>,
-    /// Whether they are used.
+    /// True if DNS queries are forwarded to the host's resolvers.
     pub(crate) asks_host: bool,
     /// The control socket, where there is one.
     pub(crate) control: Option<Control>,
 }
 
-/// What can have something to say. A guest and an engine that end together: the guest is asked first.
+/// Event sources, in the order in which they are handled: if guest and engine exit together, the guest's status counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Guest,
@@ -63,10 +63,10 @@ enum Source {
     Addresses,
     Files,
     RoomForUpdates,
-    Talk,
-    /// Standard error has room for what waits.
+    Stderr,
+    /// Standard error is writable and lines wait for it.
     Log,
-    Voice,
+    Reports,
     Control,
 }
 
@@ -74,7 +74,7 @@ impl Watch {
     /// Runs until the guest ends, and returns the exit status.
     ///
     /// # Errors
-    /// The engine died, and so did those that took its place, or none could. The guest ends with it.
+    /// The engine crashed too often or could not be restarted. The guest ends with it.
     pub(crate) fn run(mut self) -> Result<u8, Error> {
         loop {
             for source in self.wait().context("cannot wait for events")? {
@@ -87,7 +87,7 @@ impl Watch {
 
     fn wait(&self) -> io::Result<Vec<Source>> {
         let readable = |source, fd| (source, PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let guest = self.behind.fd().map(|fd| readable(Source::Guest, fd));
+        let guest = self.guest.fd().map(|fd| readable(Source::Guest, fd));
         let files = self.files.fd().map(|fd| readable(Source::Files, fd));
         let unsent = self.engine.unsent().map(|fd| {
             (
@@ -96,7 +96,7 @@ impl Watch {
             )
         });
         let engine = self.engine.fd().map(|fd| readable(Source::Engine, fd));
-        let talk = self.engine.talk().map(|fd| readable(Source::Talk, fd));
+        let stderr_pipe = self.engine.stderr_fd().map(|fd| readable(Source::Stderr, fd));
         let stderr = io::stderr();
         let log = output::wants_room().then(|| {
             let fd = PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT);
@@ -109,17 +109,17 @@ impl Watch {
         let control = self.control.iter().flat_map(Control::poll_fds);
         let control = control.map(|fd| (Source::Control, fd));
         let asking = self.control.as_ref().is_some_and(Control::is_asking);
-        let voice = self.engine.voice().filter(|_| asking);
-        let voice = voice.map(|fd| readable(Source::Voice, fd));
+        let reports = self.engine.report_fd().filter(|_| asking);
+        let reports = reports.map(|fd| readable(Source::Reports, fd));
         let (sources, mut fds): (Vec<_>, Vec<_>) = guest
             .into_iter()
             .chain(engine)
-            .chain(talk)
+            .chain(stderr_pipe)
             .chain(log)
             .chain(always)
             .chain(files)
             .chain(unsent)
-            .chain(voice)
+            .chain(reports)
             .chain(control)
             .unzip();
         let resolvers = self.resolvers.as_ref().and_then(ResolvWatch::deadline);
@@ -154,10 +154,10 @@ impl Watch {
         Ok(ready)
     }
 
-    /// An exit status where the namespace's file is gone.
+    /// Handles inotify events. Returns the exit status if the namespace's file was removed.
     fn files_changed(&mut self) -> Result<Option<u8>, Error> {
         let events = self.files.drain().context("cannot read inotify")?;
-        if let Behind::Attached(attached) = &self.behind
+        if let GuestKind::Attached(attached) = &self.guest
             && attached.file_is_gone()
         {
             return Ok(Some(0));
@@ -166,8 +166,8 @@ impl Watch {
             return Ok(None);
         };
         let found = resolvers.look(&mut self.files);
-        // Another file of the host's may say the same, and be in the way of the guest's.
-        if let Behind::Command(guest) = &self.behind
+        // A replaced file can have the same content, and no longer be covered by the guest's.
+        if let GuestKind::Command(guest) = &self.guest
             && (events || found.touched)
         {
             guest.resolve_anew();
@@ -176,28 +176,28 @@ impl Watch {
             && self.asks_host
         {
             tracing::debug!(?servers, "the host's resolvers changed");
-            self.engine.tell(Update::Resolvers(servers));
+            self.engine.send(Update::Resolvers(servers));
         }
         Ok(None)
     }
 
-    /// An exit status where that is the end.
+    /// Handles one source. Returns the exit status if the guest has ended.
     fn handle(&mut self, source: Source) -> Result<Option<u8>, Error> {
         match source {
-            Source::Guest => return Ok(self.behind.ended()),
+            Source::Guest => return Ok(self.guest.ended()),
             Source::Engine => match self.engine.replace(Instant::now())? {
-                Successor::None => return self.behind.hung_up().map(Some),
-                Successor::Later => {}
-                Successor::Runs => {
+                Restart::Final => return self.guest.hung_up().map(Some),
+                Restart::Scheduled => {}
+                Restart::Done => {
                     if let Some(control) = &mut self.control {
                         let engine = &mut self.engine;
-                        control.ask_again(&mut |update| engine.tell(update), Instant::now());
+                        control.ask_again(&mut |update| engine.send(update), Instant::now());
                     }
                 }
             },
             Source::Signals => {
                 while let Some(signal) = self.signals.take().context("cannot read signals")? {
-                    if let Some(status) = self.behind.take_signal(signal) {
+                    if let Some(status) = self.guest.take_signal(signal) {
                         return Ok(Some(status));
                     }
                 }
@@ -206,30 +206,30 @@ impl Watch {
                 let changed = self.addresses.changed().context("cannot read netlink")?;
                 if let Some(owned) = changed.owned {
                     tracing::debug!(?owned, "the host's addresses changed");
-                    self.engine.tell(Update::Owned(owned));
+                    self.engine.send(Update::Owned(owned));
                 }
                 if let Some((route, exists)) = self.guest_route.as_mut().zip(changed.ipv6_default) {
                     route.follow(exists);
-                    self.engine.tell(Update::Ipv6Route(exists));
+                    self.engine.send(Update::Ipv6Route(exists));
                 }
             }
             Source::Files => return self.files_changed(),
             Source::RoomForUpdates => self.engine.flush(),
-            Source::Talk => self.engine.pass_on(),
+            Source::Stderr => self.engine.forward_stderr(),
             Source::Log => output::flush(),
-            Source::Voice => {
-                let heard = self.engine.hear();
+            Source::Reports => {
+                let reports = self.engine.receive();
                 if let Some(control) = &mut self.control {
                     let engine = &mut self.engine;
-                    for report in heard {
-                        control.hear(report, &mut |update| engine.tell(update), Instant::now());
+                    for report in reports {
+                        control.take_report(report, &mut |update| engine.send(update), Instant::now());
                     }
                 }
             }
             Source::Control => {
                 if let Some(control) = &mut self.control {
                     let engine = &mut self.engine;
-                    control.serve(&mut |update| engine.tell(update), Instant::now());
+                    control.serve(&mut |update| engine.send(update), Instant::now());
                 }
             }
         }
@@ -237,8 +237,8 @@ impl Watch {
     }
 }
 
-impl Behind {
-    /// What to poll for the guest's end, unless it is the engine's.
+impl GuestKind {
+    /// Returns the descriptor that is readable when the guest has ended, if there is one.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Command(guest) => Some(guest.fd()),
@@ -247,10 +247,10 @@ impl Behind {
         }
     }
 
-    /// Where the guest's processes are, if that tells them from others.
+    /// Returns the PID namespace of the guest's processes, if they have one of their own.
     ///
     /// # Errors
-    /// It cannot be found out.
+    /// The namespace cannot be read.
     pub(crate) fn pid_namespace(&self) -> Result<Option<PidNamespace>, Error> {
         let namespace = match self {
             Self::Command(guest) => PidNamespace::of(guest.pid()),
@@ -260,17 +260,17 @@ impl Behind {
         namespace.context("cannot look at the guest's PID namespace")
     }
 
-    /// The exit status, if the guest is gone.
+    /// Returns the exit status, if the guest has ended.
     fn ended(&self) -> Option<u8> {
         match self {
             Self::Command(guest) => Some(guest.wait()),
-            // Its process has died.
+            // Its process has exited.
             Self::Attached(_) => Some(0),
             Self::Machine => None,
         }
     }
 
-    /// The exit status when the guest has let go of the link for good.
+    /// Returns the exit status after the guest has closed the link for good.
     fn hung_up(&self) -> Result<u8, Error> {
         match self {
             Self::Machine => Ok(0),
@@ -278,8 +278,8 @@ impl Behind {
         }
     }
 
-    /// Hands a signal on to the command. Beside a guest of somebody else's it is for us, and ends us, unless whoever
-    /// started us has it ignored.
+    /// Forwards a signal to the command. With any other guest, a termination signal ends this process, unless the parent process
+    /// had it ignored; returns the exit status then.
     fn take_signal(&self, signal: Signal) -> Option<u8> {
         match self {
             Self::Command(guest) => {
@@ -295,7 +295,7 @@ impl Behind {
     }
 }
 
-/// Signals that ask a program to end.
+/// Signals that request termination.
 const ENDING: [i32; 5] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -309,9 +309,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_outlives_what_is_ignored() {
+    fn an_ignored_signal_does_not_end_a_machine() {
         let status = |number, ignored| {
-            Behind::Machine.take_signal(Signal {
+            GuestKind::Machine.take_signal(Signal {
                 number,
                 by: Sender::Process,
                 ignored,

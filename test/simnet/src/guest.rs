@@ -1,4 +1,4 @@
-//! Guests: whoever speaks Ethernet behind the simulated network.
+//! Guests: Ethernet hosts behind the simulated network.
 
 pub mod scripted;
 pub mod smol;

@@ -278,7 +278,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// One turn of each worker's loop: frames, events, room on the link, timers, and whoever has more to do.
+    /// One turn of each worker's loop: frames, events, room on the link, timers, and deferred work.
     fn engine_turn(&mut self) -> Result<(), String> {
         let mut arrived = Vec::new();
         while arrived.len() < BATCH

@@ -47,7 +47,7 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// How long an answer may take. The engine has a second for it.
+/// Timeout of a response. The supervisor waits for the engine for at most one second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl<'a> Client<'a> {

@@ -13,7 +13,7 @@ use pontoon_supervisor::control::reply::{self, Flow};
 use super::client::Client;
 use crate::args::{FlowOrder, FlowWish};
 
-/// How often to look when following.
+/// Interval between requests with `--follow`.
 const PERIOD: Duration = Duration::from_secs(1);
 
 pub(super) fn show(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write) -> Result<()> {

@@ -152,7 +152,7 @@ fn of_worker(worker: &WorkerStats) -> [(&'static str, u64); 6] {
     ]
 }
 
-/// What it is, how it is, all of its counts that are not zero, and its rate. The first count is always there.
+/// Formats a line: name, state, all counters that are not zero, and the rate. The first counter is always shown.
 fn line(
     to: &mut dyn Write,
     name: &str,

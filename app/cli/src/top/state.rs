@@ -1,4 +1,4 @@
-//! What is on the screen: flows, how fast each is, and in which order.
+//! State of the screen: flows, their rates, and their order.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use pontoon_supervisor::control::reply::{Flow, Worker};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What was found out at one time.
+/// Flows and statistics at one time.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) total: Worker,
@@ -16,26 +16,26 @@ pub(super) struct Look {
     pub(super) at: Instant,
 }
 
-/// What there is to see.
+/// State of the screen.
 #[derive(Debug)]
 pub(super) struct Top {
-    /// Where it comes from.
+    /// Path of the control socket.
     pub(super) path: String,
     pub(super) total: Worker,
     /// In order.
     pub(super) rows: Vec<Row>,
     pub(super) sort: Sort,
-    /// Rows above the first one that is shown.
+    /// Number of rows above the first one that is shown.
     pub(super) above: usize,
-    /// Why nothing was found out the last time.
+    /// Error of the last request, if it failed.
     pub(super) problem: Option<String>,
-    /// When something was last heard, good or bad.
+    /// Time of the last response or error.
     pub(super) heard: Instant,
-    /// When the rows were so.
+    /// Time of the snapshot that the rows show.
     seen: Option<Instant>,
 }
 
-/// A flow, and how many bytes it carries in a second.
+/// A flow and its rates in bytes per second.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) flow: Flow,
@@ -43,29 +43,29 @@ pub(super) struct Row {
     pub(super) down: u64,
 }
 
-/// What comes first.
+/// Order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// The fastest, up and down together.
+    /// Rate, both directions together.
     Rate,
     Up,
     Down,
-    /// What has carried the most.
+    /// Bytes in total.
     Bytes,
-    /// The oldest.
+    /// Age, the oldest first.
     Age,
-    /// By the other end's address.
+    /// Remote address.
     Remote,
 }
 
-/// What a key asks for.
+/// Result of a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Stay,
     Quit,
 }
 
-/// Rows that a page is.
+/// Number of rows that a page key scrolls.
 const PAGE: usize = 10;
 
 impl Top {
@@ -82,7 +82,7 @@ impl Top {
         }
     }
 
-    /// Takes what was found out. What went wrong leaves the rows as they were.
+    /// Applies a snapshot. An error leaves the rows unchanged.
     pub(super) fn take(&mut self, look: Result<Look>, now: Instant) {
         self.heard = now;
         let look = match look {
@@ -109,7 +109,7 @@ impl Top {
         self.arrange();
     }
 
-    /// Bytes a second of all flows, up and down.
+    /// Returns the rates of all flows together, up and down, in bytes per second.
     pub(super) fn rates(&self) -> (u64, u64) {
         let add = |(up, down), row: &Row| (up + row.up, down + row.down);
         self.rows.iter().fold((0, 0), add)
@@ -142,7 +142,7 @@ impl Top {
 
     fn arrange(&mut self) {
         let rows = &mut self.rows;
-        // Those that are alike stay where they are from one look to the next.
+        // Equal rows keep their order from one snapshot to the next.
         rows.sort_by(|one, other| one.flow.id.cmp(&other.flow.id));
         match self.sort {
             Sort::Rate => rows.sort_by_key(|row| Reverse(row.up + row.down)),
@@ -156,9 +156,9 @@ impl Top {
 }
 
 impl Row {
-    /// `before` is the same flow as long ago as has `passed`.
+    /// Computes the rates; `before` is the same flow at the snapshot before, `passed` ago.
     fn new(before: Option<&Flow>, flow: Flow, passed: Option<Duration>) -> Self {
-        // One that was not there before has done all of it in its own time.
+        // The bytes of a flow that began meanwhile are divided by its age.
         let time = passed.map(|passed| passed.min(Duration::from_millis(flow.age_ms)).as_millis());
         let rate = |now: u64, before: Option<u64>| match time {
             Some(time @ 1..) => {
@@ -174,7 +174,7 @@ impl Row {
         }
     }
 
-    /// All that it has carried.
+    /// Returns the bytes in both directions.
     pub(super) fn bytes(&self) -> u64 {
         self.flow.bytes_up.saturating_add(self.flow.bytes_down)
     }
@@ -190,7 +190,7 @@ impl Sort {
         Self::Remote,
     ];
 
-    /// What it is called on the screen.
+    /// Returns the name on the screen.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rate => "speed",
@@ -202,7 +202,7 @@ impl Sort {
         }
     }
 
-    /// The key that asks for it: its first letter.
+    /// Returns the key that selects it: its first letter.
     fn key(self) -> char {
         self.name().chars().next().unwrap_or_default()
     }

@@ -53,7 +53,7 @@ fn draw_sums(frame: &mut Frame<'_>, area: Rect, top: &Top) {
     frame.render_widget(Paragraph::new(Line::from(sums).right_aligned()), area);
 }
 
-/// What is wrong, in one line.
+/// Returns the line about a failed or missing response, if there is one.
 fn wrong(top: &Top, now: Instant) -> Option<String> {
     let silence = now.saturating_duration_since(top.heard);
     match &top.problem {

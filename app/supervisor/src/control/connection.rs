@@ -11,12 +11,12 @@ use rustix::net::Shutdown;
 use super::hosts::Hosts;
 use super::http::{self, Parsed, Request, Response};
 use super::server::{self, Answer, Look, Route};
-use super::{IDLE, PATIENCE};
+use super::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
 pub(super) struct Connection<S> {
     stream: OwnedFd,
     received: Vec<u8>,
-    /// What was received begins with a request that has not been looked at.
+    /// True if the receive buffer begins with a request that has not been parsed.
     more: bool,
     unsent: VecDeque<u8>,
     waiting: Option<Waiting<S>>,
@@ -38,7 +38,7 @@ struct Waiting<S> {
     manner: Manner,
 }
 
-/// How to answer.
+/// Properties of the response to a request.
 #[derive(Clone, Copy, Debug)]
 struct Manner {
     close: bool,
@@ -70,8 +70,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// What to poll. While the client waits for its answer, that is nothing but its end, and that once. Where there is more
-    /// to answer, room for the answer is awaited, and there is room.
+    /// Returns the descriptor and events to poll. While a response is pending, only the client's hang-up is polled, and only
+    /// once. If another request is in the receive buffer, the descriptor is polled for writing, which returns at once.
     pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let interest = match (self.unsent.is_empty(), &self.waiting) {
             (false, _) => PollFlags::OUT,
@@ -89,7 +89,7 @@ impl<S> Connection<S> {
 
     pub(super) fn deadline(&self) -> Instant {
         let idle = self.received.is_empty() && self.unsent.is_empty() && !self.closing;
-        self.since + if idle { IDLE } else { PATIENCE }
+        self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT }
     }
 
     /// The least of all goes first where there are too many: who has nothing to say, then who takes longest.

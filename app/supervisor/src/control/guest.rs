@@ -1,15 +1,15 @@
-//! What can be asked of a guest's network, and the answers: one file for each resource.
+//! The HTTP API of a guest's network: one file for each resource.
 
 pub(super) mod capture;
-mod census;
 mod document;
+mod flow_dump;
 mod flows;
 mod log_level;
 mod metrics;
 pub(super) mod policy;
 pub(super) mod publish;
-mod round;
 mod stats;
+mod stats_query;
 
 use std::time::Instant;
 
@@ -26,27 +26,27 @@ use crate::capture::Capture;
 use crate::error::Error;
 use crate::publish::Ports;
 use capture::Captures;
-use census::Census;
-use round::{Round, Silent};
+use flow_dump::FlowDump;
+use stats_query::{Silent, StatsQuery};
 
 #[cfg(test)]
 pub(super) use document::DOCUMENT;
 
-/// What is known here, and what the engine is to be asked and told.
+/// State of the API, and updates that are to be sent to the engine.
 pub(super) struct Api {
     rules: Vec<Rule>,
     forwarder: bool,
     ports: Ports,
-    round: Round,
-    census: Census,
+    stats_query: StatsQuery,
+    flow_dump: FlowDump,
     captures: Captures,
     level: Level,
     set_log_level: fn(LevelFilter),
-    /// For the engine.
+    /// Updates for the engine.
     outbox: Vec<Update>,
 }
 
-/// All that can be asked.
+/// Routes of the control socket.
 pub(super) const ROUTES: &[Route<Api>] = &[
     Route {
         method: "GET",
@@ -115,7 +115,7 @@ pub(super) const ROUTES: &[Route<Api>] = &[
     },
 ];
 
-/// What anybody may ask who reaches the address of `--metrics`.
+/// Routes of the address of `--metrics`, which does not authenticate clients.
 pub(super) const METRICS: &[Route<Api>] = &[Route {
     method: "GET",
     path: "/metrics",
@@ -128,8 +128,8 @@ impl Api {
             rules: served.rules,
             forwarder: served.forwarder,
             ports: served.ports,
-            round: Round::new(served.workers),
-            census: Census::new(served.workers),
+            stats_query: StatsQuery::new(served.workers),
+            flow_dump: FlowDump::new(served.workers),
             captures: Captures::default(),
             level: log_level::now(),
             set_log_level: served.set_log_level,
@@ -140,63 +140,63 @@ impl Api {
     /// Begins a capture.
     ///
     /// # Errors
-    /// Its file cannot be had.
+    /// Its file cannot be created.
     pub(super) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
         self.captures.start(capture, &mut self.outbox, now)
     }
 
-    /// Whether the workers may have something to say.
+    /// Returns true if a report of the workers is awaited.
     pub(super) fn is_asking(&self) -> bool {
         self.deadline().is_some() || self.captures.is_awaited()
     }
 
-    /// Until when the workers have time.
+    /// Returns the time at which a pending query expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.round
+        self.stats_query
             .deadline()
             .into_iter()
-            .chain(self.census.deadline())
+            .chain(self.flow_dump.deadline())
             .chain(self.captures.deadline())
             .min()
     }
 
-    /// Gives up on workers whose time is over.
+    /// Ends queries that have expired.
     pub(super) fn expire(&mut self, now: Instant) {
-        self.round.expire(now);
-        self.census.expire(now);
+        self.stats_query.expire(now);
+        self.flow_dump.expire(now);
         self.captures.expire(now);
     }
 
-    /// Notes a worker's answer; true if somebody's answer may be ready.
-    pub(super) fn hear(&mut self, report: Report, now: Instant) -> bool {
+    /// Processes a report; returns true if a response may be ready.
+    pub(super) fn take_report(&mut self, report: Report, now: Instant) -> bool {
         match report {
-            Report::Stats(stats) => self.round.hear(stats),
-            Report::Flows(flows) => self.census.hear(flows, &mut self.outbox, now),
+            Report::Stats(stats) => self.stats_query.take(stats),
+            Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
             Report::Captured(captured) => self.captures.hear(captured, &mut self.outbox),
             Report::Ready => false,
         }
     }
 
-    /// Asks what clients wait for that could not be asked before.
+    /// Begins queries that waited for the one before.
     pub(super) fn go_on(&mut self, now: Instant) {
-        self.round.go_on(&mut self.outbox, now);
-        self.census.go_on(&mut self.outbox, now);
+        self.stats_query.go_on(&mut self.outbox, now);
+        self.flow_dump.go_on(&mut self.outbox, now);
     }
 
-    /// Another engine is to answer what was asked, and to go on with what was begun.
+    /// Repeats pending queries and continues the capture, for a restarted engine.
     pub(super) fn ask_again(&mut self, now: Instant) {
-        // First: who hears an answer finds every worker at it.
+        // The capture comes first: a client that has received a response can rely on every worker capturing.
         self.captures.go_on(&mut self.outbox, now);
-        self.round.restart(&mut self.outbox);
-        self.census.restart(&mut self.outbox);
+        self.stats_query.restart(&mut self.outbox);
+        self.flow_dump.restart(&mut self.outbox);
     }
 
-    /// What the engine is to be told.
+    /// Takes the updates for the engine.
     pub(super) fn take_outbox(&mut self) -> Vec<Update> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// An answer made of what the workers know, all of which comes after what the engine was told before.
+    /// Returns a response made of the workers' statistics, which include the effects of all earlier updates.
     fn report(
         &mut self,
         now: Instant,
@@ -205,7 +205,7 @@ impl Api {
         self.report_or(now, silent, render)
     }
 
-    /// The same, to who has changed something.
+    /// As [`Self::report`], for a request that changes something.
     fn confirm(
         &mut self,
         now: Instant,
@@ -220,10 +220,10 @@ impl Api {
         silent: fn() -> Response,
         render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
     ) -> Answer<Self> {
-        let round = self.round.ask(&mut self.outbox, now);
+        let round = self.stats_query.ask(&mut self.outbox, now);
         let mut render = Some(render);
         Answer::Later(Box::new(move |api| {
-            let said = api.round.result(round)?;
+            let said = api.stats_query.result(round)?;
             let render = render.take()?;
             Some(match said {
                 Ok(said) => render(api, said),
@@ -233,7 +233,7 @@ impl Api {
     }
 }
 
-/// What a change is answered that has been told, and will be heard.
+/// Returns the response to a change that was sent and not confirmed in time.
 fn unconfirmed() -> Response {
     let what = "the engine has not confirmed the change yet; it holds once it does";
     Response::problem(503, what)

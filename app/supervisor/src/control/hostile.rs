@@ -1,4 +1,4 @@
-//! What clients may say, and what an engine may answer. Nothing of it is done to the host.
+//! Arbitrary client input and engine reports. No request changes the host.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -98,11 +98,11 @@ fn api() -> Api {
     })
 }
 
-/// What a client is understood to say.
+/// The parsed input of a client.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Heard {
     requests: Vec<Request>,
-    /// Why it is heard no more.
+    /// The error response after which nothing more is read.
     refused: Option<Response>,
 }
 
@@ -127,7 +127,7 @@ impl Heard {
     }
 }
 
-/// The answer of a guest's network, or of a relay. What would be done to the host is understood, and that is all.
+/// Returns the response of a guest's network or a relay. Requests that would change the host are parsed only.
 fn answer(api: &mut Api, request: &Request) -> Response {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
@@ -170,7 +170,7 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
     list.iter().map(ToString::to_string).collect()
 }
 
-/// What is understood is the same once it has been written and read again.
+/// Checks that a parsed body is the same after it has been serialized and parsed again.
 fn understand<T: Debug + PartialEq>(
     request: &Request,
     read: impl Fn(&Request) -> Result<T, String>,
@@ -187,7 +187,7 @@ fn understand<T: Debug + PartialEq>(
     }
 }
 
-/// A guest's network is asked, and its engine answers what that asks by `report`, or by nothing remarkable.
+/// Dispatches a request; the engine replies to its queries with `report`, or with empty reports.
 fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
     let now = Instant::now();
     let mut look = match server::dispatch(guest::ROUTES, api, request, now) {
@@ -197,7 +197,7 @@ fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
     for _ in 0..10 {
         for update in api.take_outbox() {
             for report in reports(&update, report) {
-                api.hear(report, now);
+                api.take_report(report, now);
             }
         }
         if let Some(response) = look(api) {
@@ -207,7 +207,7 @@ fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
     panic!("no answer to {request:?}");
 }
 
-/// What the workers say once they have heard `update`.
+/// Returns the workers' reports about `update`.
 fn reports(update: &Update, report: &Report) -> Vec<Report> {
     match (update, report) {
         (Update::Ask(round), report) => {
@@ -239,7 +239,7 @@ fn reports(update: &Update, report: &Report) -> Vec<Report> {
     }
 }
 
-/// An answer is HTTP, and says in one line what is wrong.
+/// Checks that a response is valid HTTP, and that an error is one line.
 fn check(response: &Response, close: bool, head_only: bool) {
     let mut bytes = VecDeque::new();
     response.write(&mut bytes, close, head_only);

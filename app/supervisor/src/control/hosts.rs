@@ -15,7 +15,7 @@ pub(crate) enum Hosts {
 }
 
 impl Hosts {
-    /// Whether a request for `host` (RFC 9110 section 7.2) is answered. Browsers always name a host.
+    /// Returns true if a request with this `Host` field (RFC 9110 section 7.2) is admitted. Browsers always send one.
     pub(super) fn admit(&self, host: Option<&str>) -> bool {
         let (Self::Named(names), Some(host)) = (self, host) else {
             return true;

@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) close: bool,
 }
 
-/// What the bytes of a client are.
+/// Result of parsing the bytes of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// The beginning of a request.
@@ -57,7 +57,7 @@ pub(super) const BODY: usize = 256 << 10;
 /// Bytes of the longest request.
 pub(super) const LONGEST: usize = HEAD + BODY;
 
-/// What `Expect: 100-continue` is answered (RFC 9110 section 10.1.1).
+/// The response to `Expect: 100-continue` (RFC 9110 section 10.1.1).
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Reads what is at the front of `bytes`.
@@ -143,7 +143,7 @@ fn wrong(status: u16, why: impl Display) -> Parsed {
 }
 
 impl Request {
-    /// What the body holds: a JSON object.
+    /// Parses the body, a JSON object.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
         // serde would take an array for the values of the fields, and an empty one for none of them.
         if !self.body.trim_ascii_start().starts_with(b"{") {
@@ -181,7 +181,7 @@ impl Response {
         }
     }
 
-    /// What is wrong.
+    /// Returns an error response.
     pub(crate) fn problem(status: u16, why: impl Display) -> Self {
         // What somebody wrote may be in it.
         let problem = Problem {

@@ -24,7 +24,7 @@ use crate::pid_namespace::PidNamespace;
 pub(crate) struct Listener {
     socket: OwnedFd,
     place: Place,
-    /// Who is turned away.
+    /// PID namespace whose processes are refused.
     refused: Option<PidNamespace>,
     /// Somebody has been.
     warned: bool,
@@ -99,7 +99,7 @@ impl Listener {
         })
     }
 
-    /// Whether it is in the file system.
+    /// Returns true if it is a Unix socket in the file system.
     pub(super) fn is_file(&self) -> bool {
         matches!(self.place, Place::File(_))
     }
@@ -109,7 +109,7 @@ impl Listener {
         self.refused = guest;
     }
 
-    /// Whether a client may ask anything. One that cannot be looked at may be the guest's.
+    /// Returns true if a client may send requests. A client whose namespace cannot be read is refused, as it may be the guest's.
     pub(super) fn admits(&mut self, client: impl AsFd) -> bool {
         let Some(guest) = &self.refused else {
             return true;

@@ -1,4 +1,4 @@
-//! What is said over the control socket, in JSON.
+//! JSON types of the control socket.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 /// `GET /v1/stats`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Of each worker.
+    /// Each worker's.
     pub workers: Vec<Worker>,
-    /// Of all together.
+    /// The sum over all workers.
     pub total: Worker,
 }
 
-/// What happened in a worker since its engine's start, and what it has now.
+/// Statistics of a worker since the start of its engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worker {
-    /// Flows that there are.
+    /// Current flows.
     pub flows: u64,
-    /// Bytes that hosts have not taken yet, and what came out of order, in blocks of 64 KiB.
+    /// Buffered bytes in blocks of 64 KiB: data that remote hosts have not accepted yet, and data received out of order.
     pub pool_bytes: u64,
-    /// Counts, by name.
+    /// Counters, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// `GET /v1/policy`, and what `PUT /v1/policy` answers.
+/// `GET` and `PUT /v1/policy`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// The rules, in order.
     pub rules: Vec<Rule>,
-    /// Destinations refused as no allow rule names them.
+    /// Flows refused because no allow rule matches their destination.
     pub unlisted: u64,
-    /// Other resolvers refused as rules name domains.
+    /// Flows to other resolvers that were refused because rules name domains.
     pub resolvers: u64,
 }
 
@@ -42,25 +42,25 @@ pub struct Policy {
 pub struct Rule {
     /// `allow` or `deny`.
     pub action: String,
-    /// What, as the options `--allow` and `--deny` take it.
+    /// Destinations, in the syntax of the options `--allow` and `--deny`.
     pub to: String,
-    /// How often it was met.
+    /// The number of matches.
     pub hits: u64,
 }
 
 /// `GET /v1/publish`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// Each as the option `--publish` takes it, one host socket each.
+    /// Published ports in the syntax of the option `--publish`, one host socket each.
     pub published: Vec<String>,
 }
 
-/// What `POST /v1/publish` answers.
+/// The response to `POST /v1/publish`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishChange {
-    /// What was not published before.
+    /// Newly published ports.
     pub added: Vec<String>,
-    /// What is published no more.
+    /// Ports that are no longer published.
     pub removed: Vec<String>,
 }
 
@@ -74,67 +74,67 @@ pub struct Flows {
 /// A flow: a TCP connection, a UDP endpoint of the guest's, or an echo id of its.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Its name, which no other flow has while it is there.
+    /// Identifier, unique among current flows.
     pub id: String,
-    /// Who has it.
+    /// Index of its worker.
     pub worker: u8,
     /// `tcp`, `udp` or `icmp`.
     pub protocol: String,
-    /// The guest's end. Of echo requests, the port is the id.
+    /// The guest's address and port; for echo requests, the port is the identifier.
     pub guest: SocketAddr,
-    /// The other end as the guest knows it. Of UDP, who sent or was sent to last.
+    /// The remote address and port as the guest sees them; for UDP, those of the last datagram.
     pub remote: Option<SocketAddr>,
-    /// `out`, or `in` by a published port.
+    /// `out`, or `in` if it came through a published port.
     pub direction: String,
     /// `connecting`, `handshake`, `open`, `unanswered`, `closing`, `time-wait` or `failed`.
     pub state: String,
     /// Milliseconds since it began.
     pub age_ms: u64,
-    /// Bytes of data from the guest.
+    /// Payload bytes from the guest.
     pub bytes_up: u64,
-    /// Bytes of data to the guest.
+    /// Payload bytes to the guest.
     pub bytes_down: u64,
 }
 
 /// `GET /v1/relay/rules`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayRules {
-    /// In the order in which they came.
+    /// In the order in which they were added.
     pub rules: Vec<RelayRule>,
 }
 
-/// A rule of a relay's.
+/// A rule of a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayRule {
-    /// As the option `--rule` takes it.
+    /// The rule in the syntax of the option `--rule`.
     pub rule: String,
-    /// What it waits for: interfaces, and what is wrong with each.
+    /// Interfaces that it waits for, each with the reason.
     pub waits: Vec<String>,
 }
 
-/// What `POST /v1/relay/rules` answers.
+/// The response to `POST /v1/relay/rules`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayChange {
-    /// What was not there before.
+    /// New rules.
     pub added: Vec<RelayRule>,
-    /// What is there no more.
+    /// Removed rules.
     pub removed: Vec<String>,
 }
 
-/// `GET`, `POST` and `DELETE /v1/capture`: the capture that runs, or ran last.
+/// `GET`, `POST` and `DELETE /v1/capture`: the capture that runs or ran last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capture {
-    /// It runs.
+    /// True if it runs.
     pub running: bool,
-    /// Its file; none: there was no capture.
+    /// Path of its file; `None` if there was no capture.
     pub file: Option<String>,
     /// Frames in the file since the engine's start, once it has ended.
     pub frames: u64,
-    /// Frames that came faster than they could be written, once it has ended.
+    /// Frames that were dropped because they arrived faster than they could be written, once it has ended.
     pub dropped: u64,
-    /// Bytes of the file, once it has ended.
+    /// Size of the file in bytes, once it has ended.
     pub bytes: u64,
-    /// Why it has ended.
+    /// The reason why it has ended.
     pub ended: Option<String>,
 }
 
@@ -142,28 +142,28 @@ pub struct Capture {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevel {
-    /// What is said, and whatever is more urgent.
+    /// The least severe level that is logged.
     pub level: Level,
 }
 
-/// How urgent something is that is said of what happens.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// We failed.
+    /// Failures of Pontoon.
     Error,
-    /// Somebody should see to it.
+    /// Conditions that need attention.
     Warn,
-    /// What `pontoon` says by itself.
+    /// The default level.
     Info,
-    /// What `-v` adds.
+    /// Added by `-v`.
     Debug,
-    /// What `-vv` adds.
+    /// Added by `-vv`.
     Trace,
 }
 
 impl Level {
-    /// All of them, the most urgent first.
+    /// All levels, the most severe first.
     pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
 }
 
@@ -179,9 +179,9 @@ impl fmt::Display for Level {
     }
 }
 
-/// What every status but 200 has for a body.
+/// The body of every response with a status other than 200.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What is wrong, in one line.
+    /// Description of the error in one line.
     pub error: String,
 }

@@ -9,7 +9,7 @@ use super::connection::Connection;
 use super::hosts::Hosts;
 use super::http::{Request, Response};
 use super::listener::Listener;
-use super::{CLIENTS, REST};
+use super::{ACCEPT_RETRY, CLIENTS};
 
 /// Serves `S`, which is handed in at each call.
 pub(crate) struct Server<S: 'static> {
@@ -28,7 +28,7 @@ pub(crate) struct Route<S> {
     pub(crate) act: fn(&mut S, &Request, Instant) -> Answer<S>,
 }
 
-/// What a request is answered.
+/// The response to a request, now or later.
 pub(crate) enum Answer<S> {
     Now(Response),
     Later(Look<S>),
@@ -48,12 +48,12 @@ impl<S> Server<S> {
         }
     }
 
-    /// Where its clients come from.
+    /// Returns the listener.
     pub(super) fn listener(&mut self) -> &mut Listener {
         &mut self.listener
     }
 
-    /// What to poll.
+    /// Returns the descriptors to poll.
     pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
         listener
@@ -74,7 +74,7 @@ impl<S> Server<S> {
             && let Err(error) = self.accept(now)
         {
             tracing::warn!("cannot accept a client of {}: {error}", self.listener);
-            self.rests_until = Some(now + REST);
+            self.rests_until = Some(now + ACCEPT_RETRY);
         }
         for connection in &mut self.connections {
             connection.deliver(service, now);

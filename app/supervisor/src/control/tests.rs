@@ -96,7 +96,7 @@ impl Desk {
             };
             let told = &mut self.told;
             self.control
-                .hear(Report::Stats(stats), &mut |update| told.push(update), self.now);
+                .take_report(Report::Stats(stats), &mut |update| told.push(update), self.now);
         }
     }
 
@@ -107,7 +107,7 @@ impl Desk {
         };
         let page = Page { flows, next };
         let told = &mut self.told;
-        self.control.hear(
+        self.control.take_report(
             Report::Flows(Flows { number, page }),
             &mut |update| told.push(update),
             self.now,
@@ -124,7 +124,7 @@ fn say(mut client: &UnixStream, text: &str) {
     client.write_all(text.as_bytes()).unwrap();
 }
 
-/// What has come; the flag says that there will be no more.
+/// Reads the received text; the flag is true if the connection is closed.
 fn heard(mut client: &UnixStream) -> (String, bool) {
     let mut text = Vec::new();
     let ended = client.read_to_end(&mut text).is_ok();

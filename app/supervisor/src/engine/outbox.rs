@@ -1,4 +1,4 @@
-//! What the engine has not been told yet.
+//! Updates that have not been sent to the engine yet.
 
 use std::io;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use pontoon_runtime::Update;
 
 use crate::refused::{PAUSE, Refused};
 
-/// Updates in order, and when to try again where the kernel has refused one for want of something else than room.
+/// Unsent updates in order, and the time of the next attempt if a send failed for another reason than a full socket buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     unsent: Vec<Update>,
@@ -15,29 +15,29 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Puts an update in, in the place of those that it replaces.
+    /// Appends an update, and removes older ones that it replaces.
     pub(crate) fn put(&mut self, update: Update) {
         self.unsent.retain(|older| !update.replaces(older));
         self.unsent.push(update);
     }
 
-    /// Forgets everything.
+    /// Removes all updates.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Whether something waits for room.
+    /// Returns true if updates wait for room in the socket buffer.
     pub(crate) fn wants_room(&self) -> bool {
         !self.unsent.is_empty() && self.again.is_none()
     }
 
-    /// When to try again, where room is not what is wanted.
+    /// Returns the time of the next attempt, if updates wait for something else than room.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         self.again
     }
 
-    /// Sends what can be sent. A command of the same user can have so many descriptors in flight that the kernel sends no
-    /// other (`ETOOMANYREFS`): an update with descriptors then waits, and what is no event overtakes it.
+    /// Sends as many updates as possible. The user's other processes can have so many descriptors in flight that the kernel
+    /// refuses to send another (`ETOOMANYREFS`): an update with descriptors then waits, and state updates overtake it.
     pub(crate) fn flush(&mut self, now: Instant, send: impl Fn(&Update) -> io::Result<()>) {
         if self.again.is_some_and(|again| now < again) {
             return;
@@ -53,7 +53,7 @@ impl Outbox {
                 match Refused::why(&error) {
                     Refused::Full => return,
                     Refused::ForNow => {
-                        tracing::debug!(%error, "the engine is told of a change later");
+                        tracing::debug!(%error, "the update of the engine is delayed");
                         self.again = Some(now + PAUSE);
                         if update.descriptors().is_empty() {
                             return;
@@ -61,9 +61,11 @@ impl Outbox {
                         at += 1;
                         continue;
                     }
-                    // Its successor starts with what it was to be told.
-                    Refused::Gone => tracing::debug!(%error, "the engine was not told of a change"),
-                    Refused::Never => tracing::error!(%error, "the engine cannot be told of a change"),
+                    // The next engine is started with the update applied.
+                    Refused::Gone => {
+                        tracing::debug!(%error, "the update was not sent, as the engine has exited")
+                    }
+                    Refused::Never => tracing::error!(%error, "cannot send an update to the engine"),
                 }
             }
             self.unsent.remove(at);
@@ -71,8 +73,8 @@ impl Outbox {
     }
 }
 
-/// Whether an update is a state that events before it do not concern. The answer to a question says that everything before
-/// it holds.
+/// Returns true if the update is a state that does not depend on earlier events. A reply to a query confirms all updates
+/// before the query, so that queries must not overtake.
 fn may_overtake(update: &Update) -> bool {
     match update {
         Update::Resolvers(_)
@@ -95,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// What gets through to an engine that the kernel lets nothing through to but with `result`.
+    /// Flushes to an engine for which every send returns `error`; returns the updates that were sent.
     fn flush(outbox: &mut Outbox, now: Instant, error: Option<i32>) -> Vec<Update> {
         let sent = RefCell::new(Vec::new());
         outbox.flush(now, |update| match error {

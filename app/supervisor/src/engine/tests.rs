@@ -37,8 +37,8 @@ fn process(script: &str) -> (Process, OwnedFd) {
     let process = Process {
         child,
         socket,
-        talk: Talk::pair().unwrap().0,
-        last_words: Vec::new(),
+        stderr: StderrPipe::pair().unwrap().0,
+        exit_message: Vec::new(),
     };
     (process, theirs)
 }
@@ -51,43 +51,46 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
         vhost: None,
     };
     let engine = Engine {
-        life: Life::Alive(process),
+        state: State::Running(process),
         outbox: Outbox::default(),
         setup: setup(),
         ports: Vec::new(),
-        places: Places::new(),
+        indexes: PortIndexes::new(),
         attachment,
         require_sandbox: false,
-        born_in: None,
-        deaths: Deaths::default(),
+        namespaces: None,
+        restart_policy: RestartPolicy::default(),
     };
     (engine, theirs)
 }
 
 #[test]
-fn tells_how_it_died() {
-    assert_eq!(died(&[], 137), "the engine was killed by signal 9");
-    assert_eq!(died(&[], 101), "the engine died with status 101");
-    assert_eq!(died(b"error: no memory", 1), "the engine: no memory");
-    assert_eq!(died(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
+fn failure_text_names_signal_status_or_exit_message() {
+    assert_eq!(failure_text(&[], 137), "the engine was killed by signal 9");
+    assert_eq!(failure_text(&[], 101), "the engine exited with status 101");
+    assert_eq!(failure_text(b"error: no memory", 1), "the engine: no memory");
+    assert_eq!(failure_text(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
 }
 
 /// As this process has several threads, it can fork no engine.
 #[test]
-fn a_start_that_fails_is_no_death() {
+fn a_failed_start_is_not_counted_as_a_crash() {
     let (mut engine, _theirs) = engine("exit 1");
     let start = Instant::now();
-    assert_eq!(engine.replace(start).unwrap(), Successor::Later);
+    assert_eq!(engine.replace(start).unwrap(), Restart::Scheduled);
     let mut now = start;
     for _ in 0..100 {
         let next = engine.next_turn().unwrap();
         assert!(next - now >= Duration::from_millis(50), "{:?}", next - now);
-        assert!(engine.fd().is_none() && engine.voice().is_none() && engine.unsent().is_none());
+        assert!(engine.fd().is_none() && engine.report_fd().is_none() && engine.unsent().is_none());
         now = next;
-        engine.tell(Update::Ipv6Route(true));
-        assert_eq!(engine.replace(now).unwrap(), Successor::Later);
+        engine.send(Update::Ipv6Route(true));
+        assert_eq!(engine.replace(now).unwrap(), Restart::Scheduled);
     }
-    let end = engine.replace(start + Deaths::WITHIN).unwrap_err().to_string();
+    let end = engine
+        .replace(start + RestartPolicy::WITHIN)
+        .unwrap_err()
+        .to_string();
     assert!(
         end.starts_with("no other engine could be started in 10s: cannot fork the engine: "),
         "{end}"
@@ -95,7 +98,7 @@ fn a_start_that_fails_is_no_death() {
 }
 
 #[test]
-fn a_port_that_the_dead_one_shut_down_is_open_again() {
+fn a_port_that_the_old_engine_shut_down_listens_again() {
     let (mut engine, _theirs) = engine("exit 1");
     // As a published port, which has a number from the start.
     let (bound, free) = loop {
@@ -111,35 +114,35 @@ fn a_port_that_the_dead_one_shut_down_is_open_again() {
         host: free,
         guest_port: 80,
     }];
-    assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::Later);
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
     TcpStream::connect(free).unwrap();
 }
 
 #[test]
-fn one_that_ends_in_order_has_no_successor() {
+fn an_engine_that_exits_with_status_0_is_not_restarted() {
     let (mut engine, _theirs) = engine("exit 0");
-    assert_eq!(engine.replace(Instant::now()).unwrap(), Successor::None);
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Final);
 }
 
 #[test]
-fn who_talks_without_end_is_heard_a_little_at_a_time() {
+fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
-    for _ in 0..MOST_HEARD + 1 {
+    for _ in 0..MAX_REPORTS + 1 {
         seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
     }
-    let last_words = [LAST_WORDS, b"no memory"].concat();
-    seqpacket::send(&theirs, &last_words, &[]).unwrap();
-    assert_eq!(engine.hear().len(), MOST_HEARD);
-    assert_eq!(engine.hear().len(), 1);
-    assert!(engine.hear().is_empty());
+    let exit_message = [EXIT_MESSAGE_PREFIX, b"no memory"].concat();
+    seqpacket::send(&theirs, &exit_message, &[]).unwrap();
+    assert_eq!(engine.receive().len(), MAX_REPORTS);
+    assert_eq!(engine.receive().len(), 1);
+    assert!(engine.receive().is_empty());
 }
 
 #[test]
-fn one_that_lives_but_will_say_nothing_more_is_killed() {
+fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let (mut engine, theirs) = engine("exec sleep 60");
     seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
-    assert_eq!(engine.hear().len(), 1);
+    assert_eq!(engine.receive().len(), 1);
     let patience = Timespec {
         tv_sec: 5,
         tv_nsec: 0,
@@ -148,36 +151,36 @@ fn one_that_lives_but_will_say_nothing_more_is_killed() {
     assert_eq!(
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
         Ok(1),
-        "it lives"
+        "it still runs"
     );
-    let Life::Alive(process) = &mut engine.life else {
-        panic!("{:?}", engine.life)
+    let State::Running(process) = &mut engine.state else {
+        panic!("{:?}", engine.state)
     };
-    assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine was killed by signal 9"));
+    assert!(matches!(process.reap(), ExitReason::Failed(why) if why == "the engine was killed by signal 9"));
 }
 
 #[test]
-fn the_last_words_come_after_everything_else_and_whatever_was_unread() {
+fn the_exit_message_is_found_behind_unread_reports_and_after_a_connection_reset() {
     let (mut process, theirs) = process("exit 1");
     rustix::io::ioctl_fionbio(&theirs, true).unwrap();
-    let last_words = [LAST_WORDS, b"no memory"].concat();
+    let exit_message = [EXIT_MESSAGE_PREFIX, b"no memory"].concat();
     seqpacket::send(&process.socket, &Update::Ask(1).encode(), &[]).unwrap();
-    for _ in 0..2 * MOST_HEARD {
+    for _ in 0..2 * MAX_REPORTS {
         seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
     }
-    seqpacket::send(&theirs, &last_words, &[]).unwrap();
+    seqpacket::send(&theirs, &exit_message, &[]).unwrap();
     // It may not have closed its copy before.
     poll(&mut [PollFd::new(&process.child.fd(), PollFlags::IN)], None).unwrap();
     drop(theirs);
-    assert!(matches!(process.autopsy(), Death::Died(why) if why == "the engine: no memory"));
+    assert!(matches!(process.reap(), ExitReason::Failed(why) if why == "the engine: no memory"));
 }
 
 #[test]
-fn an_engine_is_told_of_any_number_of_addresses() {
+fn any_number_of_addresses_is_sent_to_the_engine() {
     let (mut engine, theirs) = engine("exit 1");
     let address = |n: u128| IpNet::from(IpAddr::from(Ipv6Addr::from_bits(u128::MAX - n)));
     let owned: Vec<_> = (0..10_000).map(address).collect();
-    engine.tell(Update::Owned(owned.clone()));
+    engine.send(Update::Owned(owned.clone()));
     assert!(engine.unsent().is_some(), "all of it has room");
     let (mut gathered, mut buffer) = (Gathered::default(), vec![0; MAX_LEN]);
     let arrived = loop {
@@ -218,7 +221,7 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     engine.setup.config.published = vec![port(0); PORTS / 2];
     for number in 1..=PORTS / 2 {
         let port = port(number.try_into().unwrap());
-        engine.tell(Update::Published(vec![Door::Open(port, Arc::new(null()).into())]));
+        engine.send(Update::Published(vec![Door::Open(port, Arc::new(null()).into())]));
     }
     engine.outbox.clear();
     let limit = Some(PORTS as u64 + 50);
@@ -246,18 +249,18 @@ fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
         guest_port: number,
     };
     let all = || (1..=3).flat_map(|address| (1..=u16::MAX).map(move |number| port(address, number)));
-    let (mut published, mut sockets, mut places) = (Vec::new(), Vec::new(), Places::new());
+    let (mut published, mut sockets, mut indexes) = (Vec::new(), Vec::new(), PortIndexes::new());
     let start = Instant::now();
     let open: Vec<_> = all()
         .map(|port| Door::Open(port, Arc::clone(&socket).into()))
         .collect();
-    change_ports(&mut published, &mut sockets, &mut places, &open);
+    change_ports(&mut published, &mut sockets, &mut indexes, &open);
     assert_eq!((published.len(), sockets.len()), (3 * 65_535, 3 * 65_535));
     let close: Vec<_> = all()
         .filter(|port| port.guest_port % 1000 != 0)
         .map(Door::Close)
         .collect();
-    change_ports(&mut published, &mut sockets, &mut places, &close);
+    change_ports(&mut published, &mut sockets, &mut indexes, &close);
     // By looking through the list for each it would take minutes.
     assert!(
         start.elapsed() < std::time::Duration::from_secs(10),
@@ -266,6 +269,6 @@ fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
     );
     assert_eq!((published.len(), sockets.len()), (3 * 65, 3 * 65));
     for (place, port) in published.iter().enumerate() {
-        assert_eq!(places[&(port.protocol, port.host)], place);
+        assert_eq!(indexes[&(port.protocol, port.host)], place);
     }
 }

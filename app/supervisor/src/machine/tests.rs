@@ -13,13 +13,13 @@ fn machine(seat: Seat, protocol: Protocol) -> Machine {
     }
 }
 
-/// What opening it says.
+/// Returns the error of opening a machine's socket.
 #[track_caller]
 fn line(seat: Seat, protocol: Protocol) -> String {
     open(&machine(seat, protocol), 1).unwrap_err().to_string()
 }
 
-/// A path that nothing is at, in a directory of the test's own.
+/// Returns a path that does not exist, in a new directory.
 fn path(name: &str) -> PathBuf {
     let directory = std::env::temp_dir().join(format!("pontoon-machine.{}.{name}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
@@ -137,12 +137,12 @@ fn a_descriptor_is_what_the_protocol_needs() {
     let said = line(handed(pair(SocketType::DGRAM).0), Protocol::Stream);
     assert!(said.ends_with("(try: --protocol packet)"), "{said}");
     let said = line(handed(socket(SocketType::STREAM).unwrap()), Protocol::Stream);
-    assert!(said.ends_with("neither listens nor is connected"), "{said}");
+    assert!(said.ends_with("is neither listening nor connected"), "{said}");
     let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
     assert!(line(handed(file), Protocol::Stream).ends_with("is not a socket"));
     let said = line(Seat::Descriptor(0x3fff_ffff), Protocol::Stream);
     assert!(
-        said.ends_with("(try: a socket that whoever starts us leaves open as 1073741823)"),
+        said.ends_with("(try: a socket that the parent process leaves open as 1073741823)"),
         "{said}"
     );
 }

@@ -1,4 +1,4 @@
-//! What the host owns, and how it changes.
+//! Addresses of the host and their changes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,32 +11,32 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 use super::{EVENT_BYTES, Netlink, is_local, messages};
-use crate::again::Again;
+use crate::retry::Retry;
 use crate::subnets::HostNetwork;
 
-/// Follows what the host owns, and whether it has an IPv6 default route.
+/// Follows the host's own addresses, and the existence of an IPv6 default route.
 #[derive(Debug)]
 pub(crate) struct AddressWatch {
     events: Socket,
     query: Netlink,
-    again: Again,
+    again: Retry,
     last: Vec<IpNet>,
-    /// What it takes for its own by a route.
+    /// Prefixes that are local by a route.
     local: Vec<IpNet>,
     ipv6_default: bool,
 }
 
-/// What has changed.
+/// A change of the host's network.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// What the host owns, if that is something else.
+    /// The host's own addresses, if they changed.
     pub(crate) owned: Option<Vec<IpNet>>,
-    /// Whether it has an IPv6 default route, if it had one and has not, or the other way round.
+    /// True if it has an IPv6 default route; `None` if that did not change.
     pub(crate) ipv6_default: Option<bool>,
 }
 
 impl AddressWatch {
-    /// Subscribes, then looks, so that no change falls between.
+    /// Subscribes to events, then reads the state, so that no change is missed.
     ///
     /// # Errors
     /// The kernel's.
@@ -53,7 +53,7 @@ impl AddressWatch {
         let watch = Self {
             events,
             query,
-            again: Again::default(),
+            again: Retry::default(),
             last: owned(&host.addresses, &host.local),
             local: host.local.clone(),
             ipv6_default: host.ipv6_default,
@@ -61,32 +61,32 @@ impl AddressWatch {
         Ok((watch, host))
     }
 
-    /// What the host owns, as far as this has been told.
+    /// Returns the host's own addresses as of the last event.
     #[must_use]
     pub(crate) fn owned(&self) -> &[IpNet] {
         &self.last
     }
 
-    /// What to poll for reading.
+    /// Returns the descriptor to poll for reading.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
+        // SAFETY: the socket stays open while it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
-    /// Until when to wait at most.
+    /// Returns the time of a retry, if one is pending.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.again.deadline()
     }
 
-    /// Call it when readable, and when it is time.
+    /// Reads events and the changed state. To be called when the descriptor is readable, and at the deadline.
     ///
     /// # Errors
-    /// The kernel's, unless it may do better in a second.
+    /// The kernel's, unless it is temporary.
     pub(crate) fn changed(&mut self) -> io::Result<Changed> {
-        // What the events say of addresses does not matter (and some may be lost: ENOBUFS); the list is asked for afresh.
-        // Routes may be many, and change often: only some make us look.
+        // Addresses are read again after any event, as events may be lost (ENOBUFS). Routes can be many and change often, so
+        // they are read again only after an event that concerns them.
         let mut look = self.again.is_pending();
         loop {
             let mut event = Vec::with_capacity(EVENT_BYTES);
@@ -111,7 +111,7 @@ impl AddressWatch {
         Ok(changed)
     }
 
-    /// What is owned and, where routes are to be looked at, whether there is an IPv6 default route.
+    /// Reads the host's own addresses and, if `routes` is set, the existence of an IPv6 default route.
     fn ask(&mut self, routes: bool) -> io::Result<(Vec<IpNet>, Option<bool>)> {
         if self.again.is_pending() {
             self.query = Netlink::open()?;
@@ -125,7 +125,7 @@ impl AddressWatch {
     }
 }
 
-/// The addresses alone, and what the host takes for its own by a route.
+/// Returns the addresses without their prefixes, and the prefixes that are local by a route.
 fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
     let addresses = addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut owned: Vec<IpNet> = addresses.chain(local.iter().copied()).collect();
@@ -134,7 +134,7 @@ fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
     owned
 }
 
-/// Whether a message is about an IPv6 default route, or about what the host takes for its own.
+/// Returns true if a message concerns an IPv6 default route or a local route.
 fn matters(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     match &message.payload {
         NetlinkPayload::InnerMessage(

@@ -1,4 +1,4 @@
-//! The ports that are published now, and changes to them while the guest runs.
+//! The set of published ports, and its changes while the guest runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) struct Ports {
     ports: BTreeMap<Key, Port>,
 }
 
-/// No two ports have the same.
+/// Unique key of a published port.
 type Key = (Protocol, SocketAddr);
 
 #[derive(Clone, Debug)]
@@ -29,34 +29,34 @@ struct Port {
     socket: Arc<OwnedFd>,
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Debug)]
 pub(crate) struct Changed {
-    /// Ports that were not published, or led elsewhere.
+    /// Ports that were not published, or led to another guest port.
     pub(crate) added: Vec<Publish>,
-    /// Ports that are published no more.
+    /// Ports that are no longer published.
     pub(crate) removed: Vec<Publish>,
-    /// What the engine is to be told.
+    /// Updates for the engine.
     pub(crate) doors: Vec<Door>,
-    /// How to take it back.
+    /// Data to revert the change.
     pub(crate) undo: Undo,
 }
 
-/// A change, as what it has changed: each port as it was, and as it is.
+/// A change: each port with its state before and after.
 #[derive(Clone, Debug)]
 pub(crate) struct Undo(Vec<(Key, Option<Port>, Option<Port>)>);
 
-/// Why nothing was changed.
+/// The reason why nothing was changed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It makes no sense.
+    /// The request is invalid.
     Wrong(Error),
-    /// The host has the port for something else, or does not let us have it.
+    /// The port is in use or may not be used.
     Conflict(Error),
 }
 
 impl Undo {
-    /// Whether a port is among those that were added, or lead elsewhere now.
+    /// Returns true if the port was added, or leads to another guest port now.
     pub(crate) fn has_added(&self, port: &Published) -> bool {
         let key = (port.protocol, port.host);
         let is_it = |(other, _, is): &(Key, Option<Port>, Option<Port>)| *other == key && is.is_some();

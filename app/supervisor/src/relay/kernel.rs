@@ -21,16 +21,16 @@ use pontoon_relay::Rule;
 use pontoon_relay::rule::{Hops, Input, Output};
 
 use super::links::Links;
-use crate::again::Again;
 use crate::error::Error;
 use crate::netlink::{self, Netlink};
+use crate::retry::Retry;
 
 /// Watches the kernel's multicast routes. When dropped, the kernel forwards again.
 #[derive(Debug)]
 pub(super) struct KernelRoutes {
     events: Socket,
     query: Netlink,
-    again: Again,
+    again: Retry,
 }
 
 /// Families of the kernel's IPv4 and IPv6 multicast routes in rtnetlink (linux/rtnetlink.h: `RTNL_FAMILY_IPMR`,
@@ -74,7 +74,7 @@ impl KernelRoutes {
             Ok(Self {
                 events,
                 query,
-                again: Again::default(),
+                again: Retry::default(),
             })
         };
         subscribe().map_err(|error| {

@@ -14,8 +14,8 @@ use netlink_sys::{Socket, SocketAddr};
 use pontoon_relay::counters::DeviceStats;
 use pontoon_sys::Family;
 
-use crate::again::Again;
 use crate::netlink::{self, Netlink};
+use crate::retry::Retry;
 
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Links {
 pub(super) struct LinkWatch {
     events: Socket,
     query: Netlink,
-    again: Again,
+    again: Retry,
     last: Links,
 }
 
@@ -138,7 +138,7 @@ impl LinkWatch {
         let watch = Self {
             events,
             query,
-            again: Again::default(),
+            again: Retry::default(),
             last,
         };
         Ok((watch, links))

@@ -14,11 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RETRY;
 use super::control_channel::{ControlChannel, QueueOverflow};
-use crate::deaths::Deaths;
 use crate::error::{Context as _, Error, one_line};
+use crate::restart_policy::RestartPolicy;
 use crate::spawn::{self, Child};
-use crate::talk::Talk;
-use crate::{environment, last_words, output, panics, signals, stdio};
+use crate::stderr_pipe::StderrPipe;
+use crate::{child_channel, environment, output, panics, signals, stdio};
 
 /// Sandboxed processes that read packets. One that exits is restarted.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct Worker {
     counters: Counters,
     state: State,
     restarts: u64,
-    deaths: Deaths,
+    restart_policy: RestartPolicy,
     /// Memberships that the worker has reported and [`WorkerPool::members`] has not returned yet.
     members: Vec<Member>,
     /// Namespaces of the first process. A successor with fewer of them is not started.
@@ -68,7 +68,7 @@ enum State {
         child: Child,
         channel: ControlChannel,
         /// Reading end of its standard error.
-        stderr: Talk,
+        stderr: StderrPipe,
         started: Instant,
         /// Time by which the worker must report [`READY`]; `None` once it has. Messages to it are queued meanwhile.
         ready_deadline: Option<Instant>,
@@ -122,7 +122,7 @@ impl WorkerPool {
                 counters,
                 state: State::Backoff(Instant::now()),
                 restarts: 0,
-                deaths: Deaths::default(),
+                restart_policy: RestartPolicy::default(),
                 members: Vec::new(),
                 namespaces: None,
             })
@@ -207,7 +207,7 @@ impl WorkerPool {
         for worker in &mut self.workers {
             if let State::Running { channel, stderr, .. } = &mut worker.state {
                 channel.flush(Instant::now());
-                stderr.pass_on();
+                stderr.forward();
             }
         }
     }
@@ -345,13 +345,13 @@ impl Worker {
     fn start(&mut self, spawn_config: &SpawnConfig) -> Result<(), Error> {
         let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
         let mut channel = ControlChannel::new(ours).context("cannot set up the channel to a worker")?;
-        let (stderr, error) = Talk::pair().context("cannot make a pipe")?;
+        let (stderr, error) = StderrPipe::pair().context("cannot make a pipe")?;
         // The socket buffer has room for the first message.
         let _ = channel.send(&Message::Start(spawn_config.settings), Some(self.memory.as_fd()));
-        let child = spawn::sandboxed(&spawn_config.disabled, &mut self.namespaces, |born_in| {
+        let child = spawn::sandboxed(&spawn_config.disabled, &mut self.namespaces, |namespaces| {
             let sandbox = Sandbox {
                 role: Role::Relay,
-                born_in,
+                born_in: namespaces,
                 required: spawn_config.require_sandbox,
             };
             let own = rustix::stdio::dup2_stderr(&error);
@@ -421,13 +421,13 @@ impl Worker {
             (None, status @ 129..) => ExitReason::Killed(status - 128),
             (None, status) => ExitReason::Exited(status),
         };
-        stderr.pass_on_all();
+        stderr.forward_all();
         let backoff = if now - *started < MIN_UPTIME {
             MIN_BACKOFF
         } else {
             Duration::ZERO
         };
-        self.state = State::Backoff(now + backoff.max(self.deaths.pause(now)));
+        self.state = State::Backoff(now + backoff.max(self.restart_policy.backoff(now)));
         Some(reason)
     }
 }
@@ -453,7 +453,7 @@ const CLOSED_CHANNEL_GRACE: Timespec = Timespec {
 /// end.
 fn receive_report(channel: &ControlChannel) -> Option<Option<Vec<u8>>> {
     let mut buffer = [0; MAX_REPORT];
-    let message = last_words::receive(channel, &mut buffer).ok()?;
+    let message = child_channel::receive(channel, &mut buffer).ok()?;
     Some(message.map(|message| buffer[..message.len].to_vec()))
 }
 
@@ -490,7 +490,7 @@ mod tests {
             memory,
             state: State::Backoff(Instant::now()),
             restarts: 0,
-            deaths: Deaths::default(),
+            restart_policy: RestartPolicy::default(),
             members: Vec::new(),
             namespaces: None,
         }
@@ -506,7 +506,7 @@ mod tests {
         worker.state = State::Running {
             child,
             channel: ControlChannel::new(ours).unwrap(),
-            stderr: Talk::pair().unwrap().0,
+            stderr: StderrPipe::pair().unwrap().0,
             started: Instant::now() - 2 * MIN_UPTIME,
             ready_deadline: None,
         };
@@ -542,7 +542,7 @@ mod tests {
         worker.state = State::Running {
             child: Child::new(child.id().try_into().unwrap()).unwrap(),
             channel: ControlChannel::new(ours).unwrap(),
-            stderr: Talk::pair().unwrap().0,
+            stderr: StderrPipe::pair().unwrap().0,
             started: Instant::now(),
             ready_deadline: None,
         };

@@ -235,7 +235,7 @@ fn engine_killed(context: &Context) -> Result<()> {
         std::thread::sleep(BETWEEN_KILLS.saturating_sub(killed.elapsed()));
     }
     eprintln!(
-        "{} deaths: a published port answered within {:?}, a new flow stood and ended within {:?}",
+        "{} restarts: a published port accepted within {:?}, a new flow was established and closed within {:?}",
         kills(),
         slowest[0],
         slowest[1]

@@ -242,7 +242,7 @@ fn a_reset_that_finds_no_room_twice_waits_on() {
 
 /// Its descriptor is free before the guest is told.
 #[test]
-fn a_connection_whose_reset_waits_feeds_a_starved_listener() {
+fn a_connection_closed_with_a_pending_reset_frees_a_socket_for_a_listener_without_one() {
     let scarce = HostPlan {
         descriptors: 1,
         ..HostPlan::default()

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The error about the segment with this number, as a router between the guest and whoever it routes for sends it.
+/// The ICMP error about the segment with this number, as sent by a router between the guest and the host that it routes for.
 fn fragmentation_needed(segment: &Segment, mtu: u16) -> Packet {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (segment.from.ip(), segment.to.ip()) else {
         unreachable!("the server is of IPv4");

@@ -74,7 +74,7 @@ fn press(top: &mut Top, code: KeyCode) -> Wish {
     top.press(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-/// What the column of remote addresses shows, from above.
+/// Returns the column of remote addresses, from top to bottom.
 fn remotes(top: &mut Top, now: Instant) -> Vec<String> {
     let screen = drawn(top, now, 80, 24);
     let rows = screen

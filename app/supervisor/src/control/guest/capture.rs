@@ -14,7 +14,7 @@ use super::{Api, silent};
 use crate::capture::{Capture, SNAP};
 use crate::control::http::{Request, Response};
 use crate::control::server::Answer;
-use crate::control::{ENGINE, reply};
+use crate::control::{REPORT_TIMEOUT, reply};
 use crate::error::{Error, one_line};
 
 /// The capture that runs, or ran last.
@@ -22,16 +22,16 @@ use crate::error::{Error, one_line};
 pub(super) struct Captures {
     /// Of the last one.
     number: u64,
-    /// How the one that the engine has to tell of began, and when.
+    /// The start order of the capture whose end the engine has yet to report, and its time.
     began: Option<(Start, Instant)>,
-    /// Where it is to be stopped: since when.
+    /// The time of the stop order, if one was sent.
     stopping: Option<Instant>,
-    /// It was to be stopped, and the engine took too long.
+    /// A stop order was sent, and the engine did not confirm it in time.
     late: bool,
     shown: reply::Capture,
 }
 
-/// What a capture is to be, as [`Capture`] has it.
+/// The body of a request: the fields of [`Capture`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wish {
@@ -51,15 +51,15 @@ impl Captures {
         self.shown.running
     }
 
-    /// Whether the engine has to tell of one, be it late.
+    /// Returns true if the end of a capture has not been reported, even if the report is late.
     pub(super) fn is_awaited(&self) -> bool {
         self.began.is_some()
     }
 
-    /// Begins one; none runs.
+    /// Begins a capture. None may be running.
     ///
     /// # Errors
-    /// The file cannot be had.
+    /// The file cannot be created.
     pub(super) fn start(
         &mut self,
         capture: &Capture,
@@ -140,7 +140,9 @@ impl Captures {
 
     /// Until when the engine has time to end it.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.stopping.filter(|_| self.runs()).map(|since| since + ENGINE)
+        self.stopping
+            .filter(|_| self.runs())
+            .map(|since| since + REPORT_TIMEOUT)
     }
 
     pub(super) fn expire(&mut self, now: Instant) {
@@ -223,7 +225,7 @@ pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     }))
 }
 
-/// What a request asks for.
+/// Parses the body of a request.
 pub(in crate::control) fn parse(request: &Request) -> Result<Capture, String> {
     let wish: Wish = request.json()?;
     if !wish.file.is_absolute() {

@@ -6,15 +6,15 @@ use pontoon_engine::Token;
 use pontoon_engine::flow_dump::Flow;
 
 use super::Api;
-use super::census::Outcome;
+use super::flow_dump::Outcome;
 use crate::control::http::{Request, Response};
 use crate::control::reply;
 use crate::control::server::Answer;
 
 pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
-    let number = api.census.ask(&mut api.outbox, now);
+    let number = api.flow_dump.ask(&mut api.outbox, now);
     Answer::Later(Box::new(move |api| {
-        Some(match api.census.result(number)? {
+        Some(match api.flow_dump.result(number)? {
             Outcome::Found(flows) => Response::json(&reply::Flows {
                 flows: flows.iter().map(shown).collect(),
             }),

@@ -1,4 +1,4 @@
-//! How much is said of what happens, by the supervisor and by the engine.
+//! The log level of the supervisor and the engine.
 
 use std::time::Instant;
 

@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// What `promtool check metrics` asks for, as far as it concerns names, help and order.
+    /// The rules of `promtool check metrics` for names, help and order.
     #[test]
     fn names_follow_the_conventions() {
         let text = rendered();

@@ -22,14 +22,14 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
         Ok(rules) => {
             api.outbox.push(Update::Rules(rules.clone()));
             api.rules = rules;
-            api.round.restart(&mut api.outbox);
+            api.stats_query.restart(&mut api.outbox);
             api.confirm(now, |api, said| show(&api.rules, said))
         }
         Err(why) => Answer::Now(Response::problem(400, why)),
     }
 }
 
-/// What a request asks for.
+/// Parses the body of a request.
 pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Vec<Rule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;

@@ -81,7 +81,7 @@ fn refusal(said: &[Stats], undo: &Undo) -> Option<String> {
     })
 }
 
-/// What a request asks for: what to add, and what to remove.
+/// Parses the body of a request: ports to add, and ports to remove.
 pub(in crate::control) fn parse(request: &Request) -> Result<(Vec<Publish>, Vec<Publish>), String> {
     let batch: Batch = request.json()?;
     Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))

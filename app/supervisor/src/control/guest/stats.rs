@@ -1,4 +1,4 @@
-//! What happened, and what there is.
+//! Counters and gauges of the workers.
 
 use std::time::Instant;
 

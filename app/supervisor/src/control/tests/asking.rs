@@ -79,7 +79,7 @@ fn flows_of_all_workers_page_by_page() {
     assert_eq!(turns, [(1, 0, 0), (1, 0, 256), (1, 1, 0), (2, 0, 0)]);
     // The other one asked while the first census ran: it has its own. Now the engine falls silent.
     assert_eq!(heard(&other).0, "");
-    desk.wait(ENGINE);
+    desk.wait(REPORT_TIMEOUT);
     assert_eq!(status(&heard(&other).0), "503");
 }
 
@@ -109,7 +109,7 @@ fn an_engine_that_is_silent_is_said_to_be() {
     say(&client, STATS);
     desk.serve();
     desk.answer(1);
-    desk.wait(ENGINE);
+    desk.wait(REPORT_TIMEOUT);
     assert_eq!(status(&heard(&client).0), "503");
     assert!(!desk.control.is_asking());
     // A late answer is of no use to the next question.
@@ -134,7 +134,7 @@ fn a_change_that_is_not_confirmed_is_said_to_hold_yet() {
         let client = desk.client();
         say(&client, &change);
         desk.serve();
-        desk.wait(ENGINE);
+        desk.wait(REPORT_TIMEOUT);
         let (answer, _) = heard(&client);
         assert!(
             status(&answer) == "503"

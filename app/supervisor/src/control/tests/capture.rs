@@ -57,7 +57,7 @@ fn end(desk: &mut Desk, number: u64, failed: bool) {
         failed,
         why: "a reason".to_owned(),
     };
-    desk.control.hear(
+    desk.control.take_report(
         Report::Captured(captured),
         &mut |update| told.push(update),
         desk.now,
@@ -143,7 +143,7 @@ fn an_engine_that_takes_too_long_to_end_one_is_told_of_and_heard_later() {
     };
     say(&client, STOP);
     desk.serve();
-    desk.wait(ENGINE);
+    desk.wait(REPORT_TIMEOUT);
     assert_eq!(status(&heard(&client).0), "503");
     let silent = ask(&mut desk);
     assert_eq!(
@@ -164,7 +164,7 @@ fn an_engine_that_takes_too_long_to_end_one_is_told_of_and_heard_later() {
     let file = directory.path().join("x");
     say(&client, STOP);
     desk.serve();
-    desk.wait(ENGINE);
+    desk.wait(REPORT_TIMEOUT);
     std::fs::write(&file, "torn").unwrap();
     desk.control.ask_again(&mut |_| {}, desk.now);
     assert_eq!(std::fs::read(&file).unwrap(), b"");

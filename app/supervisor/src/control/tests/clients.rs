@@ -13,7 +13,7 @@ fn half_a_request_waits_until_its_time_is_over_and_delays_nobody() {
     desk.serve();
     desk.answer(1);
     assert_eq!(status(&heard(&other).0), "200");
-    desk.wait(PATIENCE - Duration::from_millis(1));
+    desk.wait(REQUEST_TIMEOUT - Duration::from_millis(1));
     assert_eq!(heard(&stuck), (String::new(), false));
     assert!(desk.control.deadline().unwrap() <= desk.now + Duration::from_millis(1));
     desk.wait(Duration::from_millis(1));
@@ -58,7 +58,7 @@ fn one_client_too_many_takes_the_stalest_ones_place() {
     assert_eq!(desk.control.servers[0].clients(), CLIENTS);
     let ended: Vec<bool> = clients.iter().map(|client| heard(client).1).collect();
     assert!(ended[0] && ended[1..].iter().all(|ended| !ended), "{ended:?}");
-    desk.wait(IDLE);
+    desk.wait(IDLE_TIMEOUT);
     assert!(desk.control.servers[0].clients() == 0);
 }
 

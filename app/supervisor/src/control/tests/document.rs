@@ -67,7 +67,7 @@ fn answers_have_the_form_that_it_says() {
         say(&client, &request);
         desk.serve();
         if silent {
-            desk.wait(ENGINE);
+            desk.wait(REPORT_TIMEOUT);
         } else if desk.control.is_asking() {
             desk.answer(2);
         }

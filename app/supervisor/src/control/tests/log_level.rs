@@ -1,4 +1,4 @@
-//! How much is said.
+//! Changes of the log level.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! Where a server listens: a file, and TCP.
+//! Addresses of a server: a Unix socket, and TCP.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -40,7 +40,7 @@ fn metrics_over_tcp_and_nothing_else() {
             round,
             ..Stats::default()
         };
-        control.hear(Report::Stats(stats), &mut |_| {}, now);
+        control.take_report(Report::Stats(stats), &mut |_| {}, now);
         let mut answer = vec![0; 65_536];
         let len = client.read(&mut answer).unwrap();
         String::from_utf8_lossy(&answer[..len]).into_owned()

@@ -1,4 +1,4 @@
-//! What clients say, and what is no request.
+//! Valid and invalid requests.
 
 use super::*;
 use crate::control::guest::DOCUMENT;

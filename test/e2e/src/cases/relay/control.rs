@@ -24,9 +24,9 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("relay.control-refuses-as-a-whole", 20, refuses),
         Case::new("relay.a-stopped-worker-holds-nobody-up", 20, stopped),
         Case::new(
-            "relay.a-worker-stopped-at-birth-holds-nobody-up",
+            "relay.a-worker-stopped-at-start-does-not-delay-control",
             20,
-            stopped_at_birth,
+            stopped_at_start,
         ),
         Case::new("relay.control-changes-lose-nothing-of-others", 30, churn).alone(),
     ];
@@ -243,7 +243,7 @@ fn stopped(context: &Context) -> Result<()> {
 }
 
 /// A worker that is stopped during its start delays neither the other worker's restart nor queries, and loses no datagram.
-fn stopped_at_birth(context: &Context) -> Result<()> {
+fn stopped_at_start(context: &Context) -> Result<()> {
     const FLOWS: u32 = 16;
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));

@@ -129,7 +129,7 @@ fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
     relays.iter_mut().map(of).collect()
 }
 
-/// Packets that the kernel has dropped between the device `left` and whoever wants them.
+/// Returns the number of packets that the kernel dropped between the device `left` and the receiving sockets.
 fn dropped(node: &Namespace) -> Result<u64> {
     let text = node.enter(|| output(Command::new("ip").args(["-j", "-s", "link", "show", "left"])))?;
     let shown: Value = serde_json::from_str(&text)?;

@@ -1,4 +1,4 @@
-//! The flows of all workers: asked for page by page, one worker after the other.
+//! A dump of the flows of all workers: requested page by page, one worker after the other.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -7,34 +7,34 @@ use pontoon_engine::flow_dump::Flow;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Flows, Turn};
 
-use crate::control::ENGINE;
+use crate::control::REPORT_TIMEOUT;
 
-/// One census at a time; those who ask meanwhile share the next one.
+/// One dump at a time; clients that request one meanwhile share the next one.
 #[derive(Debug)]
-pub(super) struct Census {
+pub(super) struct FlowDump {
     workers: u8,
-    /// The one that runs, or ran last.
+    /// Number of the dump that runs or ran last.
     number: u64,
-    /// What is asked for, and when the engine last answered; none if none runs.
+    /// The requested page, and the time of the last reply; `None` if no dump runs.
     turn: Option<(Turn, Instant)>,
     found: Vec<Flow>,
-    /// What the last one found; none: the engine was silent.
+    /// Result of the last dump; `None` if the engine did not reply in time.
     result: Option<Rc<[Flow]>>,
-    /// Somebody waits for the next one.
+    /// A client waits for the next dump.
     another: bool,
 }
 
-/// More than any process has descriptors for (Linux's default `fs.nr_open`): an engine that goes on is not sane.
+/// Limit on flows, as high as Linux's default `fs.nr_open`: an engine that reports more is faulty.
 const MOST: usize = 1 << 20;
 
-/// How a census ended.
+/// Result of a dump.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Found(Rc<[Flow]>),
     Silent,
 }
 
-impl Census {
+impl FlowDump {
     pub(super) fn new(workers: u8) -> Self {
         Self {
             workers,
@@ -46,7 +46,7 @@ impl Census {
         }
     }
 
-    /// Begins a census, or will once the one that runs has ended. The number of the one that will do.
+    /// Begins a dump, or schedules one if one runs. Returns its number.
     pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
         if self.turn.is_some() {
             self.another = true;
@@ -56,14 +56,14 @@ impl Census {
         self.number
     }
 
-    /// Begins a census anew that runs: another engine has other flows.
+    /// Restarts the running dump, if any: a restarted engine has other flows.
     pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
         if let Some((_, since)) = self.turn {
             self.begin(outbox, since);
         }
     }
 
-    /// How census `number`, or a later one, ended. `None`: not yet.
+    /// Returns the result of dump `number` or a later one; `None` if it has not ended.
     pub(super) fn result(&self, number: u64) -> Option<Outcome> {
         if number > self.number || self.turn.is_some() {
             return None;
@@ -71,15 +71,15 @@ impl Census {
         Some(self.result.clone().map_or(Outcome::Silent, Outcome::Found))
     }
 
-    /// Notes a page, and asks for the next one; true if it was the last.
-    pub(super) fn hear(&mut self, flows: Flows, outbox: &mut Vec<Update>, now: Instant) -> bool {
+    /// Adds a page, and requests the next one; returns true if it was the last.
+    pub(super) fn take(&mut self, flows: Flows, outbox: &mut Vec<Update>, now: Instant) -> bool {
         let Some((turn, _)) = self.turn.filter(|_| flows.number == self.number) else {
             return false;
         };
         self.found.extend(flows.page.flows);
         let next = match flows.page.next {
             _ if self.found.len() > MOST => None,
-            // A page behind this one: whatever the engine says, the census ends.
+            // Only a page behind this one is accepted, so that the dump ends whatever the engine replies.
             Some(from) if from > turn.from => Some(Turn { from, ..turn }),
             Some(_) | None if turn.worker + 1 < self.workers => Some(Turn {
                 worker: turn.worker + 1,
@@ -101,19 +101,19 @@ impl Census {
         next.is_none()
     }
 
-    /// Begins the census that somebody waits for, once the one before it has ended.
+    /// Begins the scheduled dump, if the one before it has ended.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         if self.another && self.turn.is_none() {
             self.begin(outbox, now);
         }
     }
 
-    /// Until when the engine has time for a page.
+    /// Returns the time at which the pending request expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.turn.map(|(_, since)| since + ENGINE)
+        self.turn.map(|(_, since)| since + REPORT_TIMEOUT)
     }
 
-    /// Ends the census if a page has taken too long.
+    /// Ends the dump if the pending request has expired.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.turn = None;
@@ -162,8 +162,8 @@ mod tests {
             age: Duration::ZERO,
             traffic: Traffic::default(),
         };
-        let (mut census, mut outbox, now) = (Census::new(1), Vec::new(), Instant::now());
-        let number = census.ask(&mut outbox, now);
+        let (mut flow_dump, mut outbox, now) = (FlowDump::new(1), Vec::new(), Instant::now());
+        let number = flow_dump.ask(&mut outbox, now);
         let page = |next| Page {
             flows: vec![flow; OF_A_PAGE],
             next: Some(next),
@@ -173,9 +173,9 @@ mod tests {
                 number,
                 page: page(*next),
             };
-            census.hear(flows, &mut outbox, now)
+            flow_dump.take(flows, &mut outbox, now)
         });
         assert_eq!(ended, Some((MOST / OF_A_PAGE + 1) as u64));
-        assert!(matches!(census.result(number), Some(Outcome::Found(_))));
+        assert!(matches!(flow_dump.result(number), Some(Outcome::Found(_))));
     }
 }

@@ -1,20 +1,21 @@
-//! What the kernel could not say for want of memory is asked again a second later; until then, what was known holds.
+//! Retries of kernel queries that failed for want of memory or descriptors. The earlier result stays valid meanwhile.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// When to ask again, if the last time came to nothing.
+/// The time of the retry, if the last query failed.
 #[derive(Debug, Default)]
-pub(crate) struct Again(Option<Instant>);
+pub(crate) struct Retry(Option<Instant>);
 
-impl Again {
-    /// How soon.
+impl Retry {
+    /// The time between retries.
     const PAUSE: Duration = Duration::from_secs(1);
 
-    /// What the kernel said of `what`; nothing where it may say so later. The first failure in a row is told.
+    /// Returns the result of a query for `what`, or `None` if it failed for a temporary reason and is to be retried. The first
+    /// of several failures in a row is logged.
     ///
     /// # Errors
-    /// One that time does not mend.
+    /// A failure that is not temporary.
     pub(crate) fn unless_short<T>(&mut self, what: &str, said: io::Result<T>) -> io::Result<Option<T>> {
         match said {
             Ok(said) => {
@@ -23,7 +24,7 @@ impl Again {
             }
             Err(error) if passes(&error) => {
                 if self.0.is_none() {
-                    tracing::warn!("cannot read {what} now, and tries again every second: {error}");
+                    tracing::warn!("cannot read {what}, retrying every second: {error}");
                 }
                 self.0 = Some(Instant::now() + Self::PAUSE);
                 Ok(None)
@@ -32,24 +33,24 @@ impl Again {
         }
     }
 
-    /// When to ask again.
+    /// Returns the time of the retry.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.0
     }
 
-    /// Whether the last time came to nothing. Whatever was asked may have left parts of an answer behind.
+    /// Returns true if the last query failed. Parts of its reply may be unread.
     pub(crate) fn is_pending(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether it is time.
+    /// Returns true if the retry is due.
     pub(crate) fn is_due(&self) -> bool {
         self.0.is_some_and(|due| due <= Instant::now())
     }
 }
 
-/// Whether the error is about what is short now. `EBUSY` is rtnetlink's while it is still at an earlier list. An answer that
-/// did not come was lost for want of room.
+/// Returns true if the error is a temporary shortage. rtnetlink returns `EBUSY` while an earlier dump runs. A timeout means
+/// that the reply was dropped for want of socket buffer.
 fn passes(error: &io::Error) -> bool {
     const SHORT: [i32; 6] = [
         libc::ENOBUFS,
@@ -68,8 +69,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_short_is_waited_for() {
-        let mut again = Again::default();
+    fn only_temporary_errors_are_retried() {
+        let mut again = Retry::default();
         let mut says = |errno: Option<i32>| {
             let said = errno.map_or(Ok(7), |errno| Err(io::Error::from_raw_os_error(errno)));
             let heard = again.unless_short("the test", said);

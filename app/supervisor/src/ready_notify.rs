@@ -1,4 +1,4 @@
-//! Says that the network stands: a descriptor (`--ready-fd`) and a file (`--pid-file`).
+//! Notification that the network is ready: a descriptor (`--ready-fd`) and a file (`--pid-file`).
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -13,19 +13,19 @@ use crate::descriptor;
 use crate::error::{Context as _, Error};
 use crate::file;
 
-/// Whom to tell.
+/// The descriptor and the file to write when the network is ready.
 #[derive(Debug)]
-pub(crate) struct Announcement {
+pub(crate) struct ReadyNotifier {
     ready: Option<OwnedFd>,
     pid_file: Option<PathBuf>,
     written: bool,
 }
 
-impl Announcement {
-    /// Takes the descriptor over. Call it once, before any other descriptor is made.
+impl ReadyNotifier {
+    /// Takes ownership of the descriptor. To be called once, before any other descriptor is opened.
     ///
     /// # Errors
-    /// There is no such descriptor; there is no directory for the file.
+    /// The descriptor is not open; the file's directory does not exist.
     pub(crate) fn new(ready_fd: Option<RawFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
         if let Some(directory) = pid_file.as_ref().and_then(|path| path.parent())
             && !directory.as_os_str().is_empty()
@@ -45,11 +45,11 @@ impl Announcement {
         })
     }
 
-    /// The network stands.
+    /// Writes the file and the descriptor.
     ///
     /// # Errors
-    /// The file cannot be written. A reader that has gone away is no error.
-    pub(crate) fn announce(&mut self) -> Result<(), Error> {
+    /// The file cannot be written. A descriptor without a reader is not an error.
+    pub(crate) fn notify(&mut self) -> Result<(), Error> {
         if let Some(path) = &self.pid_file {
             let shown = path.display();
             let write = || file::open_to_write(path, 0o644)?.write_all(line().as_bytes());
@@ -84,8 +84,8 @@ fn write_ready(ready: &OwnedFd, timer: io::Result<TimedWrite>) -> Result<(), Err
     Ok(())
 }
 
-/// The file lives as long as the process that it names: one that names another instance by now is that one's.
-impl Drop for Announcement {
+/// Removes the file, unless another instance has replaced it.
+impl Drop for ReadyNotifier {
     fn drop(&mut self) {
         if let (Some(path), true) = (&self.pid_file, self.written)
             && names_us(path).unwrap_or(false)
@@ -95,7 +95,7 @@ impl Drop for Announcement {
     }
 }
 
-/// Whether the pid file is this process's.
+/// Returns true if the pid file names this process.
 fn names_us(path: &Path) -> io::Result<bool> {
     let mut text = String::new();
     let longest = line().len() as u64 + 1;
@@ -105,12 +105,12 @@ fn names_us(path: &Path) -> io::Result<bool> {
     Ok(text == line())
 }
 
-/// What the pid file says.
+/// Returns the content of the pid file.
 fn line() -> String {
     format!("{}\n", std::process::id())
 }
 
-/// What to try where there is no such descriptor.
+/// Advice for a descriptor that is not open.
 const WITHOUT_READY: &str = "N>FILE or a pipe in the shell";
 
 #[cfg(test)]
@@ -136,22 +136,22 @@ mod tests {
     }
 
     #[test]
-    fn the_pid_file_goes_unless_it_is_of_another_instance() {
+    fn the_pid_file_is_removed_unless_it_names_another_instance() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
-        let announced = || {
-            let mut announcement = Announcement::new(None, Some(path.clone())).unwrap();
-            announcement.announce().unwrap();
-            announcement
+        let notified = || {
+            let mut notifier = ReadyNotifier::new(None, Some(path.clone())).unwrap();
+            notifier.notify().unwrap();
+            notifier
         };
-        let announcement = announced();
+        let notifier = notified();
         assert_eq!(fs::read_to_string(&path).unwrap(), line());
-        drop(announcement);
+        drop(notifier);
         assert!(!path.exists());
 
-        let announcement = announced();
+        let notifier = notified();
         fs::write(&path, "1\n").unwrap();
-        drop(announcement);
+        drop(notifier);
         assert_eq!(fs::read(&path).unwrap(), b"1\n");
     }
 
@@ -163,9 +163,9 @@ mod tests {
         let path = directory.path().join("pid");
         for link in [symlink::<&Path, &Path>, fs::hard_link::<&Path, &Path>] {
             link(&target, &path).unwrap();
-            let error = Announcement::new(None, Some(path.clone()))
+            let error = ReadyNotifier::new(None, Some(path.clone()))
                 .unwrap()
-                .announce()
+                .notify()
                 .unwrap_err();
             let wanted = format!("cannot write pid file {}: it ", path.display());
             assert!(error.to_string().starts_with(&wanted), "{error}");
@@ -175,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_no_pipe_in_place_of_the_pid_file() {
+    fn drop_does_not_block_on_a_pipe_in_place_of_the_pid_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
-        let mut announcement = Announcement::new(None, Some(path.clone())).unwrap();
-        announcement.announce().unwrap();
+        let mut notifier = ReadyNotifier::new(None, Some(path.clone())).unwrap();
+        notifier.notify().unwrap();
         fs::remove_file(&path).unwrap();
         mkfifoat(CWD, &path, Mode::from_raw_mode(0o600)).unwrap();
         let (done, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            drop(announcement);
+            drop(notifier);
             done.send(()).unwrap();
         });
         ended.recv_timeout(std::time::Duration::from_secs(10)).unwrap();

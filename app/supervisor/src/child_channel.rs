@@ -1,12 +1,12 @@
-//! What a process of ours says, up to its end.
+//! Messages from a child process, including those that it sent before it exited.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use pontoon_sys::seqpacket::{self, Message};
 
-/// Receives one message. Of a process that has died with something unread the kernel says that first, and only once; what
-/// the process had said comes after.
+/// Receives one message. If the child exited with unread messages in its own receive queue, the kernel returns ECONNRESET
+/// once (unix(7)) before the messages that the child had sent; that error is skipped.
 ///
 /// # Errors
 /// As [`seqpacket::receive`].
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_dies_with_something_unread_is_still_heard() {
+    fn messages_of_a_peer_that_closed_with_unread_data_are_received() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         seqpacket::send(&ours, b"unread", &[]).unwrap();
         seqpacket::send(&theirs, b"no memory", &[]).unwrap();

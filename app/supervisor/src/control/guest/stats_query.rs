@@ -1,30 +1,30 @@
-//! What the engine's workers are asked, and answer.
+//! A query for the statistics of all workers.
 
 use std::time::Instant;
 
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Stats;
 
-use crate::control::ENGINE;
+use crate::control::REPORT_TIMEOUT;
 
-/// The workers are asked in rounds: the next one begins when this one has ended.
+/// Queries run in rounds: the next one begins when this one has ended.
 #[derive(Debug)]
-pub(super) struct Round {
+pub(super) struct StatsQuery {
     workers: usize,
-    /// The one that runs, or ran last.
+    /// Number of the round that runs or ran last.
     number: u64,
-    /// When it began, if it runs.
+    /// The time when it began, if it runs.
     since: Option<Instant>,
     said: Vec<Stats>,
-    /// Somebody waits for the round after this one.
+    /// A client waits for the next round.
     another: bool,
 }
 
-/// Not every worker has answered in time.
+/// Not every worker has replied in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Silent;
 
-impl Round {
+impl StatsQuery {
     pub(super) fn new(workers: u8) -> Self {
         Self {
             workers: workers.into(),
@@ -35,8 +35,7 @@ impl Round {
         }
     }
 
-    /// Asks the workers, or will once they have answered what they were asked before. The number of the round that
-    /// answers.
+    /// Begins a round, or schedules one if one runs. Returns its number.
     pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
         if self.since.is_some() {
             self.another = true;
@@ -46,14 +45,14 @@ impl Round {
         self.number
     }
 
-    /// Begins a round anew that runs: what was said before now is of another state.
+    /// Restarts the running round, if any: earlier replies are of an earlier state.
     pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
         if let Some(since) = self.since {
             self.begin(outbox, since);
         }
     }
 
-    /// The answers of round `number` or a later one, in the order of the workers. `None`: not yet.
+    /// Returns the replies of round `number` or a later one, in the order of the workers; `None` if it has not ended.
     pub(super) fn result(&self, number: u64) -> Option<Result<Vec<Stats>, Silent>> {
         if number > self.number || self.since.is_some() {
             return None;
@@ -64,8 +63,8 @@ impl Round {
         })
     }
 
-    /// Notes a worker's answer; true if it ends the round.
-    pub(super) fn hear(&mut self, stats: Stats) -> bool {
+    /// Adds a reply; returns true if it was the last of the round.
+    pub(super) fn take(&mut self, stats: Stats) -> bool {
         let known = self.said.iter().any(|other| other.worker == stats.worker);
         if self.since.is_none() || stats.round != self.number || known {
             return false;
@@ -79,19 +78,19 @@ impl Round {
         ends
     }
 
-    /// Begins the round that somebody waits for, once the one before it has ended.
+    /// Begins the scheduled round, if the one before it has ended.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         if self.another && self.since.is_none() {
             self.begin(outbox, now);
         }
     }
 
-    /// Until when the workers have time.
+    /// Returns the time at which the round expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.since.map(|since| since + ENGINE)
+        self.since.map(|since| since + REPORT_TIMEOUT)
     }
 
-    /// Ends the round if it has taken too long.
+    /// Ends the round if it has expired.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.since = None;
