@@ -124,6 +124,8 @@ mod tests {
     #[test]
     fn ready_is_written_without_a_timer_unless_there_is_no_room() {
         let (read, write) = rustix::pipe::pipe().unwrap();
+        // A missing write fails the test instead of blocking it.
+        rustix::io::ioctl_fionbio(&read, true).unwrap();
         let no_timer = || Err(io::Error::from(Errno::AGAIN));
         assert_eq!(write_ready(&write, no_timer()), Ok(()));
         let mut buffer = [0; 8];
@@ -132,7 +134,11 @@ mod tests {
         rustix::io::ioctl_fionbio(&write, true).unwrap();
         while rustix::io::write(&write, &[0; 4096]).is_ok() {}
         rustix::io::ioctl_fionbio(&write, false).unwrap();
-        assert_eq!(write_ready(&write, no_timer()), Err(Errno::AGAIN));
+        // On a thread of its own, as a write that blocks must not block the test.
+        let (done, result) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(write_ready(&write, no_timer())));
+        let result = result.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(result, Ok(Err(Errno::AGAIN)));
     }
 
     #[test]

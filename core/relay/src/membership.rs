@@ -79,9 +79,9 @@ impl Querier {
         };
     }
 
-    /// Adds a membership that a predecessor has reported, as if a host had reported it now. It is not reported again.
-    pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, now: Duration) {
-        let until = now + GROUP_MEMBERSHIP_INTERVAL;
+    /// Adds a membership that a predecessor has reported. It expires at `until` unless a host reports it before. It is not
+    /// reported to the supervisor again.
+    pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
         let restored = self.groups.entry(group).or_default();
         match filter {
             SourceFilter::Any => restored.any_until = until,
@@ -203,7 +203,7 @@ impl Querier {
         });
     }
 
-    /// Whether there is no room for a group. The supervisor, which has the same limit, still has groups whose removal has not
+    /// Returns true if there is no room for a group. The supervisor, which has the same limit, still has groups whose removal has not
     /// been reported.
     fn is_full_for(&self, group: IpAddr) -> bool {
         let is_removed = |group: &&IpAddr| !self.groups.contains_key(*group);
@@ -364,6 +364,13 @@ impl Memberships {
         Ok(())
     }
 
+    /// Removes all groups. Returns false if there was none.
+    pub fn clear(&mut self) -> bool {
+        let had_groups = !self.groups.is_empty();
+        self.groups.clear();
+        had_groups
+    }
+
     /// Groups and their source filters, those that were added first in front.
     pub fn groups(&self) -> impl Iterator<Item = (IpAddr, &SourceFilter)> {
         let mut groups: Vec<_> = self.groups.iter().collect();
@@ -403,8 +410,12 @@ const ROBUSTNESS: u8 = 2;
 /// Time between general queries (section 8.2).
 const QUERY_INTERVAL: Duration = Duration::from_secs(125);
 
+/// Time in which hosts confirm their memberships to a querier that has just started: the query response interval (section
+/// 8.3), and a second for delays of the query and the responses.
+pub const STARTUP_RESPONSE_TIME: Duration = Duration::from_secs(11);
+
 /// Time from the last report to the end of a membership (section 8.4): two query intervals and the time for a response.
-const GROUP_MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(260);
+pub const GROUP_MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(260);
 
 /// Time after the last query of another querier until this router becomes querier (section 8.5).
 const OTHER_QUERIER_PRESENT_INTERVAL: Duration = Duration::from_secs(255);
@@ -414,7 +425,7 @@ const OTHER_QUERIER_PRESENT_INTERVAL: Duration = Duration::from_secs(255);
 const LAST_MEMBER_QUERY_TIME: Duration = Duration::from_secs(2);
 
 /// Limit on the groups of one interface and family.
-const MAX_GROUPS: usize = 4096;
+pub const MAX_GROUPS: usize = 4096;
 
 /// Limit on the senders of one group.
 pub const MAX_SOURCES: usize = 64;

@@ -57,6 +57,8 @@ pub struct Querier {
     pub interface: u32,
     /// Source address of queries.
     pub address: IpAddr,
+    /// Time until its restored memberships expire unless hosts report them. The unit on the wire is milliseconds.
+    pub restored_for: Duration,
 }
 
 /// The source filter of a group at a querier.
@@ -164,7 +166,8 @@ impl Message {
                 id,
                 interface,
                 address,
-            }) => format!("querier {id} {interface} {address}"),
+                restored_for,
+            }) => format!("querier {id} {interface} {address} {}", restored_for.as_millis()),
             Self::QuerierAddress(id, address) => match address {
                 Some(address) => format!("querier-address {id} {address}"),
                 None => format!("querier-address {id}"),
@@ -273,6 +276,7 @@ fn decode_querier(word: &str, arguments: &str) -> Option<Message> {
             id,
             interface: words.next()?.parse().ok()?,
             address: words.next()?.parse().ok()?,
+            restored_for: Duration::from_millis(words.next()?.parse::<u32>().ok()?.into()),
         }),
         "querier-address" => {
             let address = words.next().map(str::parse).transpose().ok()?;
@@ -403,6 +407,7 @@ mod tests {
                 id: 1,
                 interface: 2,
                 address: "fe80::1".parse().unwrap(),
+                restored_for: Duration::from_millis(260_000),
             }),
             Message::QuerierAddress(3, "10.0.0.1".parse().ok()),
             Message::QuerierAddress(3, None),
@@ -433,7 +438,9 @@ mod tests {
             "rule 1 2 3\na 239.1.1.1:1 -> b 239.1.1.2:2",
             "commit 1",
             "querier 1 2",
-            "querier 1 2 fe80::1 3",
+            "querier 1 2 fe80::1",
+            "querier 1 2 fe80::1 -1",
+            "querier 1 2 fe80::1 3 4",
             "querier-address 1 x",
             "no-querier",
             "member 1 239.1.1.1",

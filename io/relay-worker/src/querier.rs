@@ -53,9 +53,9 @@ impl QuerierSocket {
         self.address = address;
     }
 
-    /// Restores a membership that a predecessor of this process has reported.
-    pub(crate) fn restore(&mut self, group: IpAddr, filter: SourceFilter, now: Duration) {
-        self.querier.restore(group, filter, now);
+    /// Restores a membership that a predecessor of this process has reported. It expires at `until` unless a host reports it.
+    pub(crate) fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
+        self.querier.restore(group, filter, until);
     }
 
     pub(crate) fn poll_fd(&self) -> PollFd<'_> {
@@ -174,7 +174,7 @@ mod tests {
         rustix::io::ioctl_fionbio(&theirs, true).unwrap();
         let own = [10, 0, 0, 1].into();
         let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
-        querier.restore([239, 1, 1, 9].into(), SourceFilter::Any, Duration::ZERO);
+        querier.restore([239, 1, 1, 9].into(), SourceFilter::Any, Duration::from_secs(260));
         for _ in 0..2 {
             host.send(&report(1)).unwrap();
             querier.run(Duration::from_secs(1));

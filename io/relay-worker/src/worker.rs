@@ -220,7 +220,7 @@ impl Worker {
                 let now = self.started.elapsed();
                 let mut socket = QuerierSocket::new(querier.interface, querier.address, socket, now);
                 for (group, filter) in self.restored.remove(&querier.id).unwrap_or_default() {
-                    socket.restore(group, filter, now);
+                    socket.restore(group, filter, now + querier.restored_for);
                 }
                 self.queriers.insert(querier.id, socket);
             }

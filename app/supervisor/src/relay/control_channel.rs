@@ -17,6 +17,8 @@ use crate::refused::{PAUSE, Refused};
 pub(super) struct ControlChannel {
     socket: OwnedFd,
     queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// Limit on the messages in the queue.
+    max_queued: usize,
     overflowed: bool,
     /// Time of the next attempt, if the host was short of another resource than room in the socket.
     retry_at: Option<Instant>,
@@ -27,17 +29,17 @@ pub(super) struct ControlChannel {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct QueueOverflow;
 
-/// Limit on the queue: more than the messages that a new worker is sent.
-const MAX_QUEUED: usize = 1 << 17;
-
 impl ControlChannel {
+    /// `max_queued` is the limit on queued messages. It is at least the number of messages that a new worker is sent at once.
+    ///
     /// # Errors
     /// The kernel's.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(socket: OwnedFd, max_queued: usize) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
             socket,
             queue: VecDeque::new(),
+            max_queued,
             overflowed: false,
             retry_at: None,
         })
@@ -61,7 +63,7 @@ impl ControlChannel {
         }
         let descriptor = descriptor.map(|fd| fd.try_clone_to_owned()).transpose();
         match descriptor {
-            Ok(descriptor) if self.queue.len() < MAX_QUEUED => {
+            Ok(descriptor) if self.queue.len() < self.max_queued => {
                 self.queue.push_back((bytes, descriptor));
                 Ok(())
             }
@@ -128,9 +130,11 @@ impl AsFd for ControlChannel {
 mod tests {
     use super::*;
 
+    const MAX_QUEUED: usize = 2000;
+
     fn channel() -> (ControlChannel, OwnedFd) {
         let (ours, theirs) = seqpacket::pair().unwrap();
-        (ControlChannel::new(ours).unwrap(), theirs)
+        (ControlChannel::new(ours, MAX_QUEUED).unwrap(), theirs)
     }
 
     #[test]

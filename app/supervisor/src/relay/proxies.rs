@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::WorkerStats;
-use pontoon_relay::membership::Memberships;
+use pontoon_relay::membership::{GROUP_MEMBERSHIP_INTERVAL, Memberships, STARTUP_RESPONSE_TIME};
 use pontoon_relay::proxy::{Member, Proxy};
 use pontoon_relay_worker::messages::{self, Message};
 use pontoon_sys::{Family, filter, packet};
@@ -62,6 +62,20 @@ struct Querier {
     /// The worker has a duplicate. This one is for its successor.
     socket: OwnedFd,
     memberships: Memberships,
+    /// Set from the exit of a worker until a successor has run for long enough to expire the memberships that no host has
+    /// confirmed.
+    unconfirmed: Option<Unconfirmed>,
+}
+
+/// Deadlines of the memberships that the first of several workers that have exited had reported. Workers report changes, but
+/// not that a host has confirmed a membership.
+#[derive(Clone, Copy, Debug)]
+struct Unconfirmed {
+    /// The end of the memberships: [`GROUP_MEMBERSHIP_INTERVAL`] after the exit of the first worker. Successors that exit
+    /// before hosts can confirm the memberships do not defer it.
+    until: Instant,
+    /// The time at which the present worker, if there is one, expires those that no host has confirmed to it.
+    expiry: Option<Instant>,
 }
 
 /// Longest delay between two attempts to open a querier.
@@ -84,9 +98,12 @@ impl Proxies {
             failed: BTreeSet::new(),
         };
         let workers = u8::from(!proxies.is_empty());
+        let proxies = Proxy::merge(proxies);
+        // One for each family.
+        let queriers = proxies.iter().map(|proxy| 2 * proxy.downstream.len()).sum();
         Ok(Self {
-            proxies: Proxy::merge(proxies).into_iter().map(state).collect(),
-            workers: WorkerPool::new(Task::Query, workers, spawn_config)?,
+            proxies: proxies.into_iter().map(state).collect(),
+            workers: WorkerPool::new(Task::Query { queriers }, workers, spawn_config)?,
             next_id: 0,
             changed: false,
             retry_at: None,
@@ -98,7 +115,7 @@ impl Proxies {
     /// with exponential back-off, as what is missing (memory, descriptors) is not announced.
     pub(super) fn update(&mut self, links: &Links, now: Instant) {
         for state in &mut self.proxies {
-            self.changed |= state.update(links, &mut self.workers, &mut self.next_id);
+            self.changed |= state.update(links, &mut self.workers, &mut self.next_id, now);
         }
         if self.proxies.iter().all(|state| state.failed.is_empty()) {
             (self.retry_at, self.retry_delay) = (None, Duration::ZERO);
@@ -136,9 +153,12 @@ impl Proxies {
     }
 
     /// Takes in the memberships that the worker has reported, and restarts the worker if it has exited.
-    pub(super) fn manage_worker(&mut self) {
+    pub(super) fn manage_worker(&mut self, now: Instant) {
         self.workers.flush();
-        self.workers.reap();
+        if self.workers.reap() > 0 {
+            self.queriers_mut()
+                .for_each(|querier| querier.on_worker_exit(now));
+        }
         for member in self.workers.members() {
             self.changed = true;
             // The querier may have been removed while the report was in the socket's buffer.
@@ -149,10 +169,29 @@ impl Proxies {
                 break;
             }
         }
+        self.expire(now);
         for number in self.workers.start_due() {
-            for querier in self.proxies.iter().flat_map(|state| state.queriers.values()) {
-                querier.start(number, &mut self.workers);
+            self.restore_worker(number, now);
+        }
+    }
+
+    /// Removes the memberships that could not be confirmed in time, as no worker has run for long enough.
+    fn expire(&mut self, now: Instant) {
+        for state in &mut self.proxies {
+            for querier in state.queriers.values_mut() {
+                self.changed |= querier.expire(now);
             }
+        }
+    }
+
+    /// Sends all queriers to a worker that has just been started.
+    fn restore_worker(&mut self, number: usize, now: Instant) {
+        for querier in self
+            .proxies
+            .iter_mut()
+            .flat_map(|state| state.queriers.values_mut())
+        {
+            querier.start(number, &mut self.workers, now);
         }
     }
 
@@ -238,7 +277,7 @@ impl Proxies {
 
 impl ProxyState {
     /// Opens and closes queriers. Returns true if memberships were removed with a querier.
-    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32) -> bool {
+    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32, now: Instant) -> bool {
         let mut removed = false;
         for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
             if links.get(name).is_some() {
@@ -268,8 +307,8 @@ impl ProxyState {
                 };
                 *next_id += 1;
                 match Querier::open(*next_id, link.index, address) {
-                    Ok(querier) => {
-                        querier.start(WORKER, workers);
+                    Ok(mut querier) => {
+                        querier.start(WORKER, workers, now);
                         self.failed.remove(&key);
                         self.queriers.insert(key, querier);
                     }
@@ -310,16 +349,38 @@ impl Querier {
             has_address: true,
             socket,
             memberships: Memberships::new(address.is_ipv6()),
+            unconfirmed: None,
         })
+    }
+
+    /// Notes the exit of the worker, after which no host confirms memberships.
+    fn on_worker_exit(&mut self, now: Instant) {
+        let pending = self.unconfirmed.filter(|unconfirmed| {
+            // A worker that has run past this time has reported the end of those that were not confirmed.
+            unconfirmed.expiry.is_none_or(|expiry| now < expiry)
+        });
+        self.unconfirmed = Some(Unconfirmed {
+            until: pending.map_or(now + GROUP_MEMBERSHIP_INTERVAL, |unconfirmed| unconfirmed.until),
+            expiry: None,
+        });
+    }
+
+    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed. Returns true
+    /// if there were any.
+    fn expire(&mut self, now: Instant) -> bool {
+        let has_expired =
+            |unconfirmed: &mut Unconfirmed| unconfirmed.expiry.is_none() && unconfirmed.until <= now;
+        self.unconfirmed.take_if(has_expired).is_some() && self.memberships.clear()
     }
 
     /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's
     /// first step is a general query, so the hosts confirm them or they expire.
-    fn start(&self, number: usize, workers: &mut WorkerPool) {
+    fn start(&mut self, number: usize, workers: &mut WorkerPool, now: Instant) {
         let querier = messages::Querier {
             id: self.id,
             interface: self.interface,
             address: self.address,
+            restored_for: self.restored_for(now),
         };
         // Before the socket: a worker that received reports first would report memberships that these would then change.
         for (group, filter) in self.memberships.groups() {
@@ -334,6 +395,18 @@ impl Querier {
         if !self.has_address {
             workers.send(number, &Message::QuerierAddress(self.id, None), None);
         }
+    }
+
+    /// Returns the time after which the worker that starts now expires the memberships that no host confirms: what is left of
+    /// the first worker's time, but enough for the hosts to respond, so that memberships in use are not interrupted.
+    fn restored_for(&mut self, now: Instant) -> Duration {
+        let Some(unconfirmed) = &mut self.unconfirmed else {
+            return GROUP_MEMBERSHIP_INTERVAL;
+        };
+        let left = unconfirmed.until.saturating_duration_since(now);
+        let left = left.max(STARTUP_RESPONSE_TIME);
+        unconfirmed.expiry = Some(now + left);
+        left
     }
 
     /// Changes the source address of queries. Memberships are kept, as the hosts have not changed.

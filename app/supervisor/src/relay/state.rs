@@ -332,7 +332,7 @@ impl Relay {
 
     /// Restarts workers that have exited, sends them the whole state, and sends queued messages to the others.
     pub(super) fn manage_workers(&mut self) {
-        self.proxies.manage_worker();
+        self.proxies.manage_worker(Instant::now());
         self.workers.flush();
         self.workers.reap();
         for number in self.workers.start_due() {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use pontoon_relay::counters::{Row, WORKER_ROW, WorkerStats};
+use pontoon_relay::membership::MAX_GROUPS;
 use pontoon_relay_worker::Counters;
 use pontoon_relay_worker::messages::{Member, Message, READY, Settings};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
@@ -34,7 +35,10 @@ pub(super) enum Task {
     /// Forwards datagrams, and reports nothing.
     Forward,
     /// Runs IGMP/MLD queriers, and reports group memberships.
-    Query,
+    Query {
+        /// The greatest number of queriers.
+        queriers: usize,
+    },
 }
 
 /// Configuration that every worker is started with.
@@ -102,6 +106,13 @@ const MAX_REPORT: usize = 4096;
 /// from its other work.
 const MAX_REPORTS: usize = 256;
 
+/// Limit on the messages that are queued for a worker, beside [`QUERIER_MESSAGES`]: more than the rules, outputs and inputs
+/// for which there are rows of counters, so that the whole state and later changes fit.
+const MAX_QUEUED: usize = 1 << 17;
+
+/// The most messages of which the state of a querier consists: its memberships, its socket, and the loss of its address.
+const QUERIER_MESSAGES: usize = MAX_GROUPS + 2;
+
 /// Time that a worker has to exit when the relay ends, before it is killed.
 const STOP_TIMEOUT: Timespec = Timespec {
     tv_sec: 0,
@@ -133,7 +144,7 @@ impl WorkerPool {
             workers: (0..count).map(worker).collect::<Result<_, Error>>()?,
         };
         for worker in &mut pool.workers {
-            worker.start(&pool.spawn_config)?;
+            worker.start(pool.task, &pool.spawn_config)?;
         }
         pool.wait_until_ready()?;
         Ok(pool)
@@ -175,7 +186,7 @@ impl WorkerPool {
                     ..
                 } => {
                     let exit = PollFd::from_borrowed_fd(child.fd(), PollFlags::IN);
-                    let expected = ready_deadline.is_some() || self.task == Task::Query;
+                    let expected = ready_deadline.is_some() || matches!(self.task, Task::Query { .. });
                     let report = expected.then(|| PollFd::new(channel, PollFlags::IN));
                     let stderr = stderr.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
                     [Some(exit), report, channel.poll_fd(), stderr]
@@ -212,15 +223,18 @@ impl WorkerPool {
         }
     }
 
-    /// Receives reports, reaps exited workers and schedules their restart.
-    pub(super) fn reap(&mut self) {
+    /// Receives reports, reaps exited workers and schedules their restart. Returns the number of workers that have exited.
+    pub(super) fn reap(&mut self) -> usize {
+        let mut exited = 0;
         for (number, worker) in self.workers.iter_mut().enumerate() {
             let Some(reason) = worker.poll_exit(self.task) else {
                 continue;
             };
             tracing::error!("{}: {reason}", self.task.name(number));
             worker.restarts += 1;
+            exited += 1;
         }
+        exited
     }
 
     /// Starts the workers that are due and returns their numbers. The caller sends each of them the whole state.
@@ -231,7 +245,7 @@ impl WorkerPool {
             if !matches!(worker.state, State::Backoff(due) if due <= now) {
                 continue;
             }
-            match worker.start(&self.spawn_config) {
+            match worker.start(self.task, &self.spawn_config) {
                 Ok(()) => started.push(number),
                 Err(error) => {
                     tracing::error!("{error}");
@@ -335,16 +349,25 @@ impl Task {
     fn name(self, number: usize) -> String {
         match self {
             Self::Forward => format!("worker {number}"),
-            Self::Query => "querier".to_owned(),
+            Self::Query { .. } => "querier".to_owned(),
+        }
+    }
+
+    /// Returns the limit on the messages that are queued for a worker.
+    fn max_queued(self) -> usize {
+        match self {
+            Self::Forward => MAX_QUEUED,
+            Self::Query { queriers } => MAX_QUEUED.saturating_add(queriers.saturating_mul(QUERIER_MESSAGES)),
         }
     }
 }
 
 impl Worker {
     /// Forks a process, which reports [`READY`] when it has entered the sandbox.
-    fn start(&mut self, spawn_config: &SpawnConfig) -> Result<(), Error> {
+    fn start(&mut self, task: Task, spawn_config: &SpawnConfig) -> Result<(), Error> {
         let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
-        let mut channel = ControlChannel::new(ours).context("cannot set up the channel to a worker")?;
+        let mut channel =
+            ControlChannel::new(ours, task.max_queued()).context("cannot set up the channel to a worker")?;
         let (stderr, error) = StderrPipe::pair().context("cannot make a pipe")?;
         // The socket buffer has room for the first message.
         let _ = channel.send(&Message::Start(spawn_config.settings), Some(self.memory.as_fd()));
@@ -390,7 +413,7 @@ impl Worker {
         let mut exited = has_exited(&Timespec::default());
         let now = Instant::now();
         let mut error = None;
-        if exited || ready_deadline.is_some() || task == Task::Query {
+        if exited || ready_deadline.is_some() || matches!(task, Task::Query { .. }) {
             for report in std::iter::from_fn(|| receive_report(channel)).take(MAX_REPORTS) {
                 let Some(report) = report else {
                     // A process that exits closes its files a moment before its exit can be polled. One that lives on without
@@ -403,7 +426,7 @@ impl Worker {
                 };
                 match (Member::decode(&report), task) {
                     _ if report == READY.as_bytes() => *ready_deadline = None,
-                    (Some(member), Task::Query) => self.members.push(member),
+                    (Some(member), Task::Query { .. }) => self.members.push(member),
                     _ => {
                         error = Some(String::from_utf8_lossy(&report).into_owned());
                         break;
@@ -481,6 +504,10 @@ fn run_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use pontoon_relay::membership::SourceFilter;
+
     use super::*;
 
     fn worker() -> Worker {
@@ -505,7 +532,7 @@ mod tests {
         poll(&mut [PollFd::new(&child.fd(), PollFlags::IN)], None).unwrap();
         worker.state = State::Running {
             child,
-            channel: ControlChannel::new(ours).unwrap(),
+            channel: ControlChannel::new(ours, MAX_QUEUED).unwrap(),
             stderr: StderrPipe::pair().unwrap().0,
             started: Instant::now() - 2 * MIN_UPTIME,
             ready_deadline: None,
@@ -541,12 +568,36 @@ mod tests {
         let mut worker = worker();
         worker.state = State::Running {
             child: Child::new(child.id().try_into().unwrap()).unwrap(),
-            channel: ControlChannel::new(ours).unwrap(),
+            channel: ControlChannel::new(ours, MAX_QUEUED).unwrap(),
             stderr: StderrPipe::pair().unwrap().0,
             started: Instant::now(),
             ready_deadline: None,
         };
         (worker, theirs)
+    }
+
+    const QUERY: Task = Task::Query { queriers: 1 };
+
+    /// 32 full queriers are 2^17 memberships.
+    #[test]
+    fn state_of_many_full_queriers_fits_into_the_queue_of_a_restarted_worker() {
+        let (ours, _theirs) = seqpacket::pair().unwrap();
+        let task = Task::Query { queriers: 64 };
+        let mut channel = ControlChannel::new(ours, task.max_queued()).unwrap();
+        for querier in 0..64 {
+            let groups = (0..MAX_GROUPS).map(|number| u32::try_from(0xef01_0000 + number).unwrap());
+            for group in groups {
+                let member = Message::Member(Member {
+                    querier,
+                    group: Ipv4Addr::from(group).into(),
+                    filter: SourceFilter::Any,
+                });
+                assert_eq!(channel.send(&member, None), Ok(()));
+            }
+            let address = Message::QuerierAddress(querier, None);
+            assert_eq!(channel.send(&address, None), Ok(()));
+        }
+        assert!(channel.poll_fd().is_some(), "the messages are queued");
     }
 
     const MEMBER: &str = "member 1 239.1.1.1 any";
@@ -559,10 +610,10 @@ mod tests {
         while seqpacket::send(&theirs, MEMBER.as_bytes(), &[]).is_ok() {
             sent += 1;
         }
-        assert_eq!(worker.poll_exit(Task::Query), None);
+        assert_eq!(worker.poll_exit(QUERY), None);
         assert_eq!(worker.members.len(), sent.min(MAX_REPORTS));
         seqpacket::send(&theirs, b"no memory", &[]).unwrap();
-        let reason = (0..=sent).find_map(|_| worker.poll_exit(Task::Query));
+        let reason = (0..=sent).find_map(|_| worker.poll_exit(QUERY));
         assert_eq!(reason, Some(ExitReason::Reported("no memory".to_owned())));
         assert_eq!(worker.members.len(), sent);
     }

@@ -477,15 +477,17 @@ fn memberships_refuse_what_no_querier_reports() {
 #[test]
 fn restored_memberships_expire_unless_they_are_reported() {
     let mut querier = querier();
-    querier.restore(address("239.1.1.1"), SourceFilter::Any, at(0));
+    querier.restore(address("239.1.1.1"), SourceFilter::Any, at(260));
     querier.restore(
         address("239.1.1.2"),
         SourceFilter::Sources(vec![address("10.0.0.1")]),
-        at(0),
+        at(260),
     );
     assert!(!querier.has_changes(), "the supervisor knows them");
     assert_eq!(querier.tick(at(0)), [Query::general()]);
     querier.handle(report("239.1.1.2", from(&["10.0.0.1"], false)), at(5));
+    assert!(!querier.has_changes());
+    querier.tick(at(259));
     assert!(!querier.has_changes());
     querier.tick(at(260));
     assert_eq!(

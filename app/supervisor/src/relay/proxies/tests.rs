@@ -28,7 +28,7 @@ fn proxies(text: &str) -> Proxies {
             missing: BTreeSet::new(),
             failed: BTreeSet::new(),
         }],
-        workers: WorkerPool::new(Task::Query, 0, spawn_config).unwrap(),
+        workers: WorkerPool::new(Task::Query { queriers: 2 }, 0, spawn_config).unwrap(),
         next_id: 0,
         changed: false,
         retry_at: None,
@@ -43,6 +43,7 @@ fn proxies(text: &str) -> Proxies {
             has_address: true,
             socket: UnixStream::pair().unwrap().0.into(),
             memberships: Memberships::new(false),
+            unconfirmed: None,
         };
         proxies.proxies[0].queriers.insert((name, false), querier);
     }
@@ -155,6 +156,54 @@ fn memberships_are_kept_when_the_query_address_changes() {
     }
     assert_eq!(querier.address, IpAddr::from([10, 0, 0, 2]));
     assert_eq!(proxies.rules(FreeRows::ALL).0.len(), 1);
+}
+
+/// Lets the worker exit and its successor start so many seconds after `begin`. Returns the seconds for which the successor
+/// keeps unconfirmed memberships; `None` if the supervisor has removed them.
+fn restart(proxies: &mut Proxies, begin: Instant, seconds: u64) -> Option<u64> {
+    let now = begin + Duration::from_secs(seconds);
+    proxies
+        .queriers_mut()
+        .for_each(|querier| querier.on_worker_exit(now));
+    proxies.expire(now);
+    proxies.restore_worker(WORKER, now);
+    let querier = proxies.proxies[0].queriers.values().next().unwrap();
+    let expiry = querier.unconfirmed?.expiry.unwrap();
+    Some((expiry - now).as_secs())
+}
+
+#[test]
+fn memberships_of_a_worker_that_exits_repeatedly_expire_260_seconds_after_the_first_exit() {
+    for interval in [1, 5, 10] {
+        let mut proxies = proxies("up -> a");
+        proxies.set("a", [239, 1, 1, 1], SourceFilter::Any);
+        let begin = Instant::now();
+        let mut removed = Vec::new();
+        for seconds in (0..400).step_by(interval) {
+            let kept = restart(&mut proxies, begin, seconds);
+            if seconds < 260 {
+                assert_eq!(kept, Some((260 - seconds).max(11)), "at {seconds}");
+            }
+            if proxies.take_changed() {
+                removed.push(seconds);
+            }
+        }
+        assert_eq!(removed, [260_u64.next_multiple_of(interval as u64)]);
+        assert!(proxies.rules(FreeRows::ALL).0.is_empty());
+    }
+}
+
+#[test]
+fn worker_that_has_expired_unconfirmed_memberships_gives_its_successor_the_whole_interval() {
+    let mut proxies = proxies("up -> a");
+    proxies.set("a", [239, 1, 1, 1], SourceFilter::Any);
+    let begin = Instant::now();
+    assert_eq!(restart(&mut proxies, begin, 0), Some(260));
+    assert_eq!(restart(&mut proxies, begin, 255), Some(11));
+    // The second worker runs from 255 to 267, so hosts have confirmed what it has not reported as expired at 266.
+    assert_eq!(restart(&mut proxies, begin, 267), Some(260));
+    assert_eq!(proxies.rules(FreeRows::ALL).0.len(), 1);
+    assert!(!proxies.take_changed());
 }
 
 #[test]
