@@ -226,7 +226,7 @@ fn fragments_of_one_datagram_have_one_reassembler_and_datagrams_many() {
 
 #[test]
 fn clients_of_each_port_are_counted_apart() {
-    let [one, two] = &members(2, MAC).unwrap()[..] else {
+    let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
     for bit in 0..32 {
