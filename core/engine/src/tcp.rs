@@ -87,6 +87,8 @@ pub struct Tcp<S> {
     dirty: Vec<u32>,
     /// Connections in TIME_WAIT, oldest first; some may be gone already.
     waiting: VecDeque<FlowId>,
+    /// The place in that list to look at next for a published port's client.
+    next_waiting: usize,
     /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
     /// again.
     half_closed: VecDeque<FlowId>,
@@ -122,6 +124,7 @@ impl<S> Tcp<S> {
             table: Table::new(Secret::new(random)),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
+            next_waiting: 0,
             half_closed: VecDeque::new(),
             stalled: VecDeque::new(),
             next_look: 0,

@@ -180,26 +180,31 @@ impl<S> Tcp<S> {
         oldest.is_some()
     }
 
-    /// Ends the oldest TIME_WAIT of a published port's clients, among the first few of all; false without any.
+    /// Ends a TIME_WAIT of a published port's clients, the oldest of those that are looked at. Each call looks at a few;
+    /// the next one goes on where it has ended. False: none of them is such a client's.
     pub(super) fn forget_oldest_of<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) -> bool {
-        let connections = &self.connections;
-        let at = self.waiting.iter().take(LOOKS as usize).position(|old| {
-            connections
-                .get(old.index, old.generation)
-                .is_some_and(|connection| {
-                    connection.listener == Some(listener)
-                        && matches!(connection.state, State::TimeWait { .. })
-                })
-        });
-        let oldest = at.and_then(|at| self.waiting.remove(at));
-        if let Some(old) = oldest {
-            self.remove(old.index, ctx);
+        let looks = self.waiting.len().min(LOOKS as usize);
+        for _ in 0..looks {
+            if self.next_waiting >= self.waiting.len() {
+                self.next_waiting = 0;
+            }
+            let old = self.waiting[self.next_waiting];
+            let connection = self.connections.get(old.index, old.generation);
+            let is_one = connection.is_some_and(|connection| {
+                connection.listener == Some(listener) && matches!(connection.state, State::TimeWait { .. })
+            });
+            if is_one {
+                self.waiting.remove(self.next_waiting);
+                self.remove(old.index, ctx);
+                return true;
+            }
+            self.next_waiting += 1;
         }
-        oldest.is_some()
+        false
     }
 
     /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest

@@ -402,3 +402,42 @@ fn is_silent_about(given: &mut Given, syn: &Segment) {
     given.up(syn.clone());
     given.quiet();
 }
+
+/// The guest's own connections in TIME_WAIT are older, and more than are looked at for one client.
+#[test]
+fn a_port_whose_share_is_in_time_wait_takes_further_clients() {
+    let mut given = given(at_most(272, any()), HostPlan::default());
+    for nth in 0..65 {
+        given.host.serve(1000 + nth, Answer::Now, Script::source(0));
+        into_time_wait(&mut given, GUEST, (SERVER_V4, 1000 + nth).into());
+    }
+    for nth in 0..204 {
+        client_into_time_wait(&mut given, nth);
+    }
+    assert_eq!(given.engine.flows(), 269);
+    for nth in 204..214 {
+        let client = (CLIENT, 5000 + nth).into();
+        given.host.connect_in(0, client, 5000 + nth, SILENT, START);
+        given.pass(millis(2));
+    }
+    let counters = given.engine.counters();
+    // Those that are looked at are others with each client.
+    assert!(counters.tcp_share_refused <= 2, "{counters:?}");
+    assert_eq!(counters.tcp_accepted + counters.tcp_share_refused, 214);
+}
+
+/// A client of the published port closes at once, and so does the guest.
+#[track_caller]
+fn client_into_time_wait(given: &mut Given, nth: u16) {
+    let client = (CLIENT, 5000 + nth).into();
+    given
+        .host
+        .connect_in(0, client, 5000 + nth, Script::source(0), START);
+    given.pass(millis(2));
+    let syn = given.take_one();
+    let of = |flags, seq, ack| Segment::between(syn.to, syn.from).with(flags, seq, syn.seq.wrapping_add(ack));
+    given.packet_up(&Packet::Tcp(of(SYN.and(ACK), 500, 1)));
+    given.pass(millis(1));
+    given.packet_up(&Packet::Tcp(of(FIN.and(ACK), 501, 2)));
+    given.take();
+}
