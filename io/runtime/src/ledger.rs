@@ -1,8 +1,8 @@
-//! The ledger of TCP connections and the guest's address, in memory that the engine has in common with the supervisor and with the engine that
-//! takes its place.
+//! The ledger of TCP connections and the guest's address, in memory that the engine shares with the supervisor and with
+//! the engine that replaces it.
 //!
-//! An engine may die at any instruction, and one that was taken over may have written anything. Neither does more than
-//! make the next one send the guest some segments that mean nothing.
+//! An engine may crash at any instruction, and a compromised one may have written anything. The worst effect of either is
+//! that the next engine sends the guest some invalid segments.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -51,7 +51,7 @@ impl Shared {
         Ok(Self { guest, words, slots })
     }
 
-    /// No room at all: for an engine that nobody takes the place of.
+    /// An empty ledger, for an engine that is never restarted.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -126,7 +126,7 @@ fn take(slot: &[AtomicU64]) -> Option<Ends> {
     let [head, rest @ ..] = slot else {
         return None;
     };
-    // What nobody wrote to is not written to here, either: it has no memory.
+    // A slot that was never written is only read: a write would allocate its page.
     let set = head.load(Ordering::Acquire);
     if set & SET == 0 {
         return None;

@@ -73,7 +73,7 @@ pub(super) trait Guest: Sized {
     /// A link and its guest, whose interface has this MTU.
     fn open(mtu: u16) -> (Self::Link, Self);
 
-    /// Waits until the link has these frames, where what the guest says takes its time.
+    /// Waits until the link has these frames, if the guest's frames arrive with a delay.
     fn settle(link: &mut Self::Link, frames: usize) {
         let _ = (link, frames);
     }
@@ -255,7 +255,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
         for nth in 0..2 {
             guest.send(PAIRS[0], &[nth]);
             G::settle(&mut link, usize::from(nth) + 1);
-            // As it was asked for before, it may be told of once.
+            // It was requested before, so that it may be reported once.
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
             told(Duration::from_millis(20));
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
