@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_back_what_was_entered_and_not_struck() {
+    fn entries_that_were_not_removed_are_returned() {
         let shared = Shared::new(2, 100).unwrap();
         let (first, second) = (shared.part(WorkerId(0)), shared.part(WorkerId(1)));
         let v4 = ends("10.0.2.15:40000", "203.0.113.7:80");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_where_any_worker_heard_the_guest() {
+    fn the_guests_address_is_shared_by_all_workers() {
         let shared = Shared::new(2, 0).unwrap();
         assert_eq!(shared.guest(), None);
         for (worker, mac) in [(1, Mac([0xff; 6])), (0, Mac([0; 6]))] {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_is_left_out() {
+    fn connections_beyond_the_capacity_are_left_out() {
         let shared = Shared::new(1, 0).unwrap();
         let part = shared.part(WorkerId(0));
         part.enter(64, ends("10.0.2.15:1", "10.0.2.2:1"));

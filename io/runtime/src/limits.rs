@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_once_a_minute_of_all_since_then() {
+    fn refused_flows_are_reported_once_a_minute() {
         let mut limits = Limits {
             max_flows: 9,
             max_flow_rate: None,

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_stands_and_what_was_refused() {
+    fn layers_in_force_and_refused_layers_are_listed() {
         let active = |form: &str| Layer::Active(form.to_owned());
         let mut layers = Layers {
             namespaces: active("user, mount"),

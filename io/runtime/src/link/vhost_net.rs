@@ -219,7 +219,7 @@ impl Link for VhostNet {
     }
 
     fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
-        let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.heard()) else {
+        let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.take_failure()) else {
             return Ok(());
         };
         info!("vhost-net has failed ({failure}); using the tap without it");

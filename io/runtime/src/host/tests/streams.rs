@@ -160,8 +160,8 @@ fn sends_until_there_is_no_room() {
 }
 
 #[test]
-fn a_refused_connect_is_told_at_once() {
-    for ip in loopbacks("a_refused_connect_is_told_at_once") {
+fn a_refused_connect_is_reported_at_once() {
+    for ip in loopbacks("a_refused_connect_is_reported_at_once") {
         let (_, closed) = listener(ip);
         assert_eq!(host(ALL).tcp_connect(id(), closed).unwrap_err(), Failure::Refused);
     }
@@ -182,7 +182,7 @@ fn abort_resets_and_close_does_not() {
 }
 
 #[test]
-fn a_reset_is_told() {
+fn a_reset_is_reported() {
     let mut host = host(ALL);
     let (mut socket, peer) = connection(&mut host, Family::V4.loopback());
     tcp::reset_on_close(&peer).unwrap();

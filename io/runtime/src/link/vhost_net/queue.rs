@@ -187,7 +187,7 @@ impl Alarm {
     }
 
     /// Resets the alarm. Returns its reason if it was raised.
-    pub(super) fn heard(&self) -> Option<Failure> {
+    pub(super) fn take_failure(&self) -> Option<Failure> {
         rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(Failure::Kernel))
     }
