@@ -173,13 +173,13 @@ impl KernelHost {
         self.streams.refill(stream::fresh);
         let coalesce = self.can.udp_gro;
         self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
-        self.look_again();
+        self.retry_accept();
     }
 
     /// Retries starved listeners of published ports, whose clients no event reports. Returns the longest time for which the
     /// worker may sleep.
-    pub(crate) fn look_again(&mut self) -> Option<Duration> {
-        self.published.look_again(&self.epoll)
+    pub(crate) fn retry_accept(&mut self) -> Option<Duration> {
+        self.published.retry_accept(&self.epoll)
     }
 
     /// Returns the epoll instance in which the worker waits.

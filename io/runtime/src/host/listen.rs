@@ -148,7 +148,7 @@ impl PublishedSockets {
     }
 
     /// Retries starved listeners once their pause is over. Returns the time until the next attempt.
-    pub(super) fn look_again(&mut self, epoll: &Epoll) -> Option<Duration> {
+    pub(super) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
         if self.starved.is_empty() {
             self.rest = None;
             return None;

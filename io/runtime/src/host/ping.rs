@@ -74,7 +74,7 @@ pub enum Next {
     /// Something for this flow.
     Flow(FlowId, Readiness),
     /// A packet for no flow of this process.
-    Stranger,
+    Unmatched,
     /// Nothing more: an event reports the next packet.
     Drained,
 }
@@ -113,16 +113,16 @@ impl Shared {
         }
         match self.reply() {
             Ok(Some((ident, packet))) => self.deliver(Some(ident), packet),
-            Ok(None) => Next::Stranger,
+            Ok(None) => Next::Unmatched,
             Err(Errno::AGAIN) => Next::Drained,
             // An error that its entry in the error queue has reported already.
-            Err(_) => Next::Stranger,
+            Err(_) => Next::Unmatched,
         }
     }
 
     fn deliver(&mut self, ident: Option<u16>, packet: Packet) -> Next {
         let Some((ident, flow)) = ident.and_then(|ident| Some((ident, *self.flows.get(&ident)?))) else {
-            return Next::Stranger;
+            return Next::Unmatched;
         };
         let error = matches!(packet, Packet::Problem(_));
         self.packet = Some((ident, packet));

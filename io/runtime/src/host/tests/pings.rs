@@ -49,7 +49,7 @@ fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
     loop {
         match host.take_shared(family) {
             Next::Drained => return dealt,
-            Next::Stranger => {}
+            Next::Unmatched => {}
             Next::Flow(flow, ready) => dealt.push((flow, ready)),
         }
     }

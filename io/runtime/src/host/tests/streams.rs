@@ -233,7 +233,7 @@ fn a_starved_listener_is_served_when_a_descriptor_is_free() {
             host.close(socket);
             until(&host, flow_of_listener(), |ready| ready.readable);
             assert!(host.tcp_accept(0, id()).is_ok());
-            assert_eq!(host.look_again(), None);
+            assert_eq!(host.retry_accept(), None);
         },
     );
 }
@@ -252,7 +252,7 @@ fn a_starved_listener_is_looked_at_again_after_a_rest() {
             let accepted = without_descriptors(|| host.tcp_accept(0, id()));
             assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
 
-            let rest = host.look_again().unwrap();
+            let rest = host.retry_accept().unwrap();
             assert!(rest <= Duration::from_millis(100), "{rest:?}");
             assert_eq!(events(&host), [], "it is left alone");
             std::thread::sleep(rest);
