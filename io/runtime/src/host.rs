@@ -90,7 +90,7 @@ const fn index(family: Family) -> usize {
 }
 
 impl Can {
-    /// Tries each feature that is not switched off, and says once what is missing.
+    /// Tests each feature that is not disabled, and logs once which ones are missing.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let peek_off = [Family::V4, Family::V6].map(|family| {
@@ -168,17 +168,18 @@ impl KernelHost {
         }
     }
 
-    /// There is time to prepare for what may come.
+    /// Opens sockets for the next flows in advance. It is called when a turn's output has been sent.
     pub(crate) fn prepare(&mut self) {
         self.streams.refill(stream::fresh);
         let coalesce = self.can.udp_gro;
         self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
-        self.look_again();
+        self.retry_accept();
     }
 
-    /// Sees to clients of published ports that nothing will tell of. Says how long the worker may sleep for them.
-    pub(crate) fn look_again(&mut self) -> Option<Duration> {
-        self.published.look_again(&self.epoll)
+    /// Retries starved listeners of published ports, whose clients no event reports. Returns the longest time for which the
+    /// worker may sleep.
+    pub(crate) fn retry_accept(&mut self) -> Option<Duration> {
+        self.published.retry_accept(&self.epoll)
     }
 
     /// Returns the epoll instance in which the worker waits.
@@ -187,8 +188,8 @@ impl KernelHost {
         &self.epoll
     }
 
-    /// Takes over the socket of a published port, listening or bound and non-blocking. Says which one it is: a place that is
-    /// free, the first one 0.
+    /// Takes over the socket of a published port, listening or bound and non-blocking. Returns its index: the lowest that is
+    /// free, from 0.
     ///
     /// # Errors
     /// Out of memory or descriptors, or a socket that is not what it should be.
@@ -197,12 +198,12 @@ impl KernelHost {
             .open(&self.epoll, published, socket, self.can.udp_gro)
     }
 
-    /// Lets go of the socket of a published port, which no flow uses any more.
+    /// Closes the socket of a published port, which no flow uses any more.
     pub fn remove_published(&mut self, index: u32) {
         self.published.close(&self.epoll, index);
     }
 
-    /// Which one a published port is.
+    /// Returns the index of a published port.
     #[must_use]
     pub fn find_published(&self, published: &Published) -> Option<u32> {
         self.published.find(published.protocol, published.host)

@@ -12,10 +12,10 @@ use crate::host::ping::echo_reply;
 use crate::link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
 use crate::link::{Disconnected, Link, Receive, Rest, Until};
 
-/// Plays a script, whose first byte says who is hostile.
+/// Plays a script, whose first byte selects the hostile peer.
 ///
 /// # Panics
-/// What was received is not what was said.
+/// The received frames are not the sent ones.
 pub fn play(script: &[u8]) {
     let Some((who, script)) = script.split_first() else {
         return;
@@ -59,8 +59,8 @@ impl<F: Framing> Play<F> {
         }
     }
 
-    /// The guest speaks and the link listens, by turns; then the guest leaves. All is received that a reader would find in
-    /// it who has it all at once.
+    /// The guest sends and the link receives, by turns; then the guest disconnects. The link must receive all that a
+    /// reader finds in the concatenated bytes.
     fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> Received) {
         while let Some((&step, rest)) = script.split_first() {
             script = rest;
@@ -71,7 +71,7 @@ impl<F: Framing> Play<F> {
                     script = rest;
                     self.send(sent);
                 }
-                // A frame behind its length, or a message, as long as two bytes say, or longer.
+                // A frame behind its length, or a message, as long as two bytes specify, or longer.
                 1 => {
                     let (len, rest) = script.split_at(script.len().min(2));
                     script = rest;
@@ -89,7 +89,7 @@ impl<F: Framing> Play<F> {
         }
         let Self { guest, .. } = &self;
         guest.shutdown(Shutdown::Both).expect("a socket");
-        // What was read before, what is there, and that there is no more: of what is left, the kernel tells again.
+        // What was read before, what is there, and that there is no more: the kernel reports again what is left.
         for _ in 0..3 {
             self.listen_to_the_end();
         }
@@ -100,7 +100,7 @@ impl<F: Framing> Play<F> {
         match self.guest.write(bytes) {
             Ok(len) => self.sent.push(bytes[..len].to_vec()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.listen_to_the_end(),
-            // Nobody listens any more.
+            // The link has closed the socket.
             Err(_) => {}
         }
     }

@@ -1,8 +1,8 @@
-//! The ledger of TCP connections and the guest's address, in memory that the engine has in common with the supervisor and with the engine that
-//! takes its place.
+//! The ledger of TCP connections and the guest's address, in memory that the engine shares with the supervisor and with
+//! the engine that replaces it.
 //!
-//! An engine may die at any instruction, and one that was taken over may have written anything. Neither does more than
-//! make the next one send the guest some segments that mean nothing.
+//! An engine may crash at any instruction, and a compromised one may have written anything. The worst effect of either is
+//! that the next engine sends the guest some invalid segments.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -51,7 +51,7 @@ impl Shared {
         Ok(Self { guest, words, slots })
     }
 
-    /// No room at all: for an engine that nobody takes the place of.
+    /// An empty ledger, for an engine that is never restarted.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -126,7 +126,7 @@ fn take(slot: &[AtomicU64]) -> Option<Ends> {
     let [head, rest @ ..] = slot else {
         return None;
     };
-    // What nobody wrote to is not written to here, either: it has no memory.
+    // A slot that was never written is only read: a write would allocate its page.
     let set = head.load(Ordering::Acquire);
     if set & SET == 0 {
         return None;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_back_what_was_entered_and_not_struck() {
+    fn entries_that_were_not_removed_are_returned() {
         let shared = Shared::new(2, 100).unwrap();
         let (first, second) = (shared.part(WorkerId(0)), shared.part(WorkerId(1)));
         let v4 = ends("10.0.2.15:40000", "203.0.113.7:80");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_where_any_worker_heard_the_guest() {
+    fn the_guests_address_is_shared_by_all_workers() {
         let shared = Shared::new(2, 0).unwrap();
         assert_eq!(shared.guest(), None);
         for (worker, mac) in [(1, Mac([0xff; 6])), (0, Mac([0; 6]))] {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_is_left_out() {
+    fn connections_beyond_the_capacity_are_left_out() {
         let shared = Shared::new(1, 0).unwrap();
         let part = shared.part(WorkerId(0));
         part.enter(64, ends("10.0.2.15:1", "10.0.2.2:1"));

@@ -1,5 +1,4 @@
-//! Edge: the process that moves packets. It knows both halves: links and host sockets on one side, the engine on
-//! the other, and the loop between them.
+//! The engine process: links and host sockets, the workers' loops, and the packet engine that they drive.
 
 use std::io;
 use std::net::IpAddr;
@@ -103,13 +102,13 @@ impl Setup {
 /// gone. No byte of the guest's is looked at before the sandbox is closed.
 ///
 /// `supervisor` is SOCK_SEQPACKET, with messages of [`Update`] and back; the end of the other end means exit.
-/// [`Report::Ready`] on it says that the workers are about to run.
+/// [`Report::Ready`] on it means that the workers are about to run.
 ///
 /// The process has one thread when this is called: the first worker's. SIGPIPE is of no concern, as the Rust runtime
 /// ignores it and no send raises it.
 ///
 /// # Errors
-/// The engine could not start, or not go on; the text says what failed.
+/// The engine could not start, or had to stop; the text names what failed.
 pub fn run(
     setup: Setup,
     attachment: Attachment,

@@ -12,12 +12,12 @@ pub(crate) struct Limits {
     max_flow_rate: Option<u32>,
     /// Refusals that have been logged.
     known: u64,
-    told: Option<Instant>,
+    logged: Option<Instant>,
 }
 
-/// A limit that has refused flows, to be logged.
+/// Flows that limits have refused since the last log message, and the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bite {
+pub(crate) struct RefusedFlows {
     refused: u64,
     max_flows: u32,
     max_flow_rate: Option<u32>,
@@ -29,19 +29,19 @@ impl Limits {
             max_flows: config.max_flows,
             max_flow_rate: config.max_flow_rate,
             known: 0,
-            told: None,
+            logged: None,
         }
     }
 
-    /// Returns a limit to be logged, at most once a minute.
-    pub(crate) fn bite(&mut self, counters: &Counters, now: Instant) -> Option<Bite> {
+    /// Returns the refused flows to be logged, at most once a minute.
+    pub(crate) fn take_refused(&mut self, counters: &Counters, now: Instant) -> Option<RefusedFlows> {
         let refused = counters.flows_refused - self.known;
-        if refused == 0 || self.told.is_some_and(|told| now.since(told) < QUIET) {
+        if refused == 0 || self.logged.is_some_and(|logged| now.since(logged) < QUIET) {
             return None;
         }
         self.known = counters.flows_refused;
-        self.told = Some(now);
-        Some(Bite {
+        self.logged = Some(now);
+        Some(RefusedFlows {
             refused,
             max_flows: self.max_flows,
             max_flow_rate: self.max_flow_rate,
@@ -49,7 +49,7 @@ impl Limits {
     }
 }
 
-impl fmt::Display for Bite {
+impl fmt::Display for RefusedFlows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             refused, max_flows, ..
@@ -69,25 +69,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_once_a_minute_of_all_since_then() {
+    fn refused_flows_are_reported_once_a_minute() {
         let mut limits = Limits {
             max_flows: 9,
             max_flow_rate: None,
             known: 0,
-            told: None,
+            logged: None,
         };
         let mut counters = Counters::default();
         let at = |seconds: u64| Instant(seconds * 1_000_000_000);
-        assert_eq!(limits.bite(&counters, at(0)), None);
+        assert_eq!(limits.take_refused(&counters, at(0)), None);
         counters.flows_refused = 2;
-        let first = limits.bite(&counters, at(1)).unwrap();
+        let first = limits.take_refused(&counters, at(1)).unwrap();
         assert_eq!(first.to_string(), "2 flows refused (limits: --max-flows 9)");
         counters.flows_refused = 5;
-        assert_eq!(limits.bite(&counters, at(60)), None);
-        let second = limits.bite(&counters, at(61)).unwrap();
+        assert_eq!(limits.take_refused(&counters, at(60)), None);
+        let second = limits.take_refused(&counters, at(61)).unwrap();
         assert_eq!(second.refused, 3);
-        assert_eq!(limits.bite(&counters, at(200)), None);
-        let both = Bite {
+        assert_eq!(limits.take_refused(&counters, at(200)), None);
+        let both = RefusedFlows {
             max_flow_rate: Some(7),
             ..second
         };

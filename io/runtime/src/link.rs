@@ -82,7 +82,7 @@ impl Attachment {
         }
     }
 
-    /// The same, with descriptors of its own. Who listens has none of the connections that the other one takes.
+    /// Returns a copy with descriptors of its own. Copies of a listener do not share accepted connections.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -150,9 +150,9 @@ pub trait Link: Send {
         self.halves().1
     }
 
-    /// Registers what there is to wait for, however many descriptors that is and whether edge or level triggered: frames
-    /// as [`Edge::Link`](crate::host::event::Edge::Link), room as `Edge::Room`, the link's own affairs as `Edge::Control`.
-    /// What is there already need not be told, but for affairs.
+    /// Registers the link's descriptors, edge or level triggered: frames as
+    /// [`Edge::Link`](crate::host::event::Edge::Link), room as `Edge::Room`, control events as `Edge::Control`.
+    /// Readiness that exists already need not be reported, except of control events.
     ///
     /// # Errors
     /// Out of memory, or of the user's watches.

@@ -34,7 +34,7 @@ pub enum Update {
     Resolvers(Vec<SocketAddr>),
     /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
     Owned(Vec<IpNet>),
-    /// Some of them, where one message has no room for all.
+    /// Some of them, if one message has no room for all.
     SomeOwned(SomeOwned),
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
@@ -45,11 +45,11 @@ pub enum Update {
     Published(Vec<Door>),
     /// The level of the engine's log.
     LogLevel(LevelFilter),
-    /// Each worker is to say what it knows: [`Report::Stats`], with this number.
+    /// Requests a [`Report::Stats`] with this number from each worker.
     Ask(u64),
-    /// A worker is to tell of some of its flows: [`Report::Flows`].
+    /// Requests some of a worker's flows: [`Report::Flows`].
     Flows(Turn),
-    /// A capture begins, or ends: an event, too. [`Report::Captured`] tells of its end.
+    /// A capture starts or stops: an event, too. [`Report::Captured`] reports its end.
     Capture(Order),
 }
 
@@ -79,7 +79,7 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
     pub rules: Vec<u64>,
-    /// Published ports that it does without: [`Refused::MOST`] at most.
+    /// Published ports that it could not take over: [`Refused::MOST`] at most.
     pub refused: Vec<Refused>,
     /// Measured values since its start.
     pub histograms: Vec<Distribution>,
@@ -87,10 +87,10 @@ pub struct Stats {
     pub counters: Vec<(String, u64)>,
 }
 
-/// Name of how long connects took that came to something, in nanoseconds: [`pontoon_engine::histogram::CONNECT_TIMES`].
+/// The name of the durations of successful connects, in nanoseconds: [`pontoon_engine::histogram::CONNECT_TIMES`].
 pub const CONNECT_TIMES: &str = "connect_times";
 
-/// Name of how many frames a burst of the guest's had: [`BURSTS`](crate::link::BURSTS).
+/// The name of the numbers of frames in the guest's bursts: [`BURSTS`](crate::link::BURSTS).
 pub const BATCHES: &str = "batches";
 
 /// A histogram of measured values, with bounds that both sides know.
@@ -141,7 +141,7 @@ impl Update {
         }
     }
 
-    /// The host's own addresses changed, however many they are: what to say in turn.
+    /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
         if list.len() <= SomeOwned::MOST {
@@ -500,7 +500,7 @@ mod tests {
             Door::Lead(published("0.0.0.0:82", 8082)),
         ]);
         assert_eq!(update.descriptors().len(), 1);
-        // What comes without its socket is told apart.
+        // A port without its socket is decoded as another variant.
         let lost = Update::decode(&update.encode(), Vec::new()).unwrap();
         assert!(
             matches!(&lost, Update::Published(doors) if doors[1] == Door::Lost(published("[::]:81", 8081))),

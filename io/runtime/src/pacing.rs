@@ -34,18 +34,18 @@ fn on(wanted: Pacing, cpus: f64) -> Pacing {
     }
 }
 
-/// Over this long ...
+/// The period of the limit on polling in vain.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// ... at most this is spun away in vain.
+/// The longest time of polling in vain in a period.
 const ALLOWANCE: Duration = Duration::from_millis(20);
 
 /// The method of waiting until there is work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Look again at once.
+    /// Poll again at once.
     No,
-    /// Sleep until something happens.
+    /// Sleep until an event or a timer.
     Sleep,
 }
 
@@ -165,7 +165,7 @@ impl Pacer {
         self.spun < ALLOWANCE && self.waits[from as usize].should_busy_poll()
     }
 
-    /// Goes on with a spin that is under way. Without one, the worker was woken for nothing of ours, say a timer.
+    /// Continues a spin that is under way. Without one, the worker was woken by something that is not work, such as a timer.
     fn look_on(&mut self, now: Instant) -> Wait {
         match &mut self.waiting {
             Some(waiting) if waiting.spin == Spin::UnderWay => {

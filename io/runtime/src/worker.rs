@@ -274,8 +274,8 @@ impl<L: Link> Worker<L> {
         for news in self.engine.take_news() {
             warn!("{news}");
         }
-        if let Some(bite) = self.limits.bite(self.engine.counters(), now) {
-            warn!("{bite}");
+        if let Some(refused) = self.limits.take_refused(self.engine.counters(), now) {
+            warn!("{refused}");
         }
     }
 
@@ -311,7 +311,7 @@ impl<L: Link> Worker<L> {
         };
         let due = self.engine.next_timeout().map(|due| due.since(now));
         let link = self.link.sleep(self.host.epoll(), wait);
-        due.into_iter().chain(link).chain(self.host.look_again()).min()
+        due.into_iter().chain(link).chain(self.host.retry_accept()).min()
     }
 
     /// Receives a burst of at most `most` frames.
@@ -346,7 +346,7 @@ impl<L: Link> Worker<L> {
         for _ in 0..EVENTS {
             match self.host.take_shared(family) {
                 Next::Drained => return false,
-                Next::Stranger => {}
+                Next::Unmatched => {}
                 Next::Flow(flow, ready) => {
                     self.engine
                         .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);

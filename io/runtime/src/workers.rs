@@ -1,4 +1,4 @@
-//! The workers: made together, and ended together.
+//! The workers of an engine: they are built together and end together.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -98,8 +98,8 @@ pub(crate) fn build<L: Link>(
     Ok(workers)
 }
 
-/// Runs the workers, the first one in this thread, until one of them ends, and so all. Logs what happened in all, and says
-/// why it ended.
+/// Runs the workers, the first one in this thread, until one of them ends, which ends all. Logs the sum of their counters,
+/// and returns the reason.
 pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
     let capture_control = workers.first().map(|first| Arc::clone(&first.capture_control));
     let mut ends = thread::scope(|scope| {
@@ -120,7 +120,7 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
                 conclude(ended)
             }
             (first, Err(error)) => {
-                // For the threads that were started.
+                // Ends the threads that were started.
                 drop(first.as_ref().and_then(ends_all));
                 vec![Err(error)]
             }
@@ -130,7 +130,7 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
     if let Some(capture_control) = capture_control {
         capture_control.finish();
     }
-    // The one that ended first has a reason, the others have only that.
+    // The first worker to end has a reason; the reason of the others is that it ended.
     let reason = |end: &io::Result<End>| !matches!(end, Ok(End::Peer));
     let first = ends.iter().position(reason).map(|at| ends.swap_remove(at));
     first.unwrap_or(Ok(End::Supervisor))
@@ -157,7 +157,7 @@ fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     }
 }
 
-/// Logs what happened. Before a worker is dropped: to close a queue takes the kernel longer than all the rest.
+/// Logs the counters before the workers are dropped: to close a queue takes the kernel longer than all the rest.
 fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<End>> {
     let mut tally = Tally::default();
     for worker in ended.iter().filter_map(|(_, worker)| worker.as_ref()) {
@@ -182,7 +182,7 @@ fn engine(config: Config, id: WorkerId) -> io::Result<Engine<KernelHost>> {
     Ok(Engine::new(config, id, seed, worker::now()))
 }
 
-/// Joins a worker to what it waits for, and to the others.
+/// Registers a worker's sources of events, and connects it with the other workers.
 fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
     let Worker {
         engine,

@@ -5,9 +5,9 @@ use std::fmt;
 /// One layer of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// It stands; the text says in what form.
+    /// The layer is in force; the text describes it.
     Active(String),
-    /// The host does not have it, or not all of it; the text says why.
+    /// The host does not support it, or only in part; the text is the reason.
     Refused(String),
     /// Switched off for a test (`PONTOON_DISABLE`).
     Disabled,
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_stands_and_what_was_refused() {
+    fn layers_in_force_and_refused_layers_are_listed() {
         let active = |form: &str| Layer::Active(form.to_owned());
         let mut layers = Layers {
             namespaces: active("user, mount"),

@@ -1,12 +1,12 @@
-//! Edge: what a process that moves packets gives up before it sees the first one.
+//! The sandbox that a process enters before it processes the first packet.
 //!
 //! Layers, each of which holds where the others fail: namespaces of its own with an empty root ([`namespaces`]),
 //! Landlock ([`landlock`](mod@landlock)), no capability and none to be had, not dumpable, and a list of the system
 //! calls that it may make ([`seccomp`]). A layer that the host refuses is named in [`Layers`] and left out, unless the
 //! caller insists. The network namespace stays the host's: its sockets are what the process is there for.
 //!
-//! [`namespaces::choices`] says what to `clone` the process with; [`Sandbox::enter`] does the rest. [`Sandbox::limit`] before
-//! it bounds what it can use up.
+//! [`namespaces::choices`] returns the namespaces to `clone` the process with; [`Sandbox::enter`] does the rest.
+//! [`Sandbox::limit`], called before it, limits memory and threads.
 
 use std::io;
 

@@ -20,8 +20,8 @@ pub struct Limits {
 
 impl Sandbox {
     /// Limits memory, and threads where that means this process's: of root the kernel counts none, and in no user namespace of
-    /// its own, or before Linux 5.14, all of the user's processes. There is no limit on files: a capture begins when
-    /// somebody says so, of whatever size.
+    /// its own, or before Linux 5.14, all of the user's processes. There is no limit on files: a capture of any
+    /// size can be started later.
     ///
     /// Call it before [`Sandbox::enter`], which takes away the call for it.
     ///

@@ -1,4 +1,4 @@
-//! A user who owns nothing: root without capabilities could still write what is root's.
+//! The user `nobody`, who owns nothing: root without capabilities could still write root's files.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 /// The overflow id.
 const NOBODY: u32 = 65534;
 
-/// Makes root nobody. Others stay who they are, and so does root in a user namespace that has no such id.
+/// Changes root to the user `nobody`. Other users are not changed, nor is root in a user namespace without that id.
 pub(crate) fn become_one() -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         ("make a descriptor non-blocking", Only::Seccomp, unblock, 0),
         ("ask a descriptor for more", Only::Seccomp, request, libc::EPERM),
         ("write IP headers", Only::Seccomp, write_headers, libc::EPERM),
-        ("set what a flow needs", Only::Seccomp, set_what_is_needed, 0),
+        ("set what a flow needs", Only::Seccomp, set_needed_options, 0),
         ("refusals are counted", Only::Seccomp, counted, 0),
     ];
     let mut failed = false;
@@ -251,7 +251,7 @@ fn write_headers() -> i32 {
     set(libc::SOL_IP, libc::IP_HDRINCL)
 }
 
-fn set_what_is_needed() -> i32 {
+fn set_needed_options() -> i32 {
     [
         (libc::SOL_IP, libc::IP_TTL),
         (libc::SOL_SOCKET, libc::SO_RCVBUF),

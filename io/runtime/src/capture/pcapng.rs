@@ -27,7 +27,7 @@ pub(crate) fn begin(to: &mut Vec<u8>, snap: u32) {
     block(to, SECTION_HEADER, |to| {
         to.extend(0x1a2b_3c4d_u32.to_le_bytes());
         to.extend([1_u16, 0].map(u16::to_le_bytes).concat());
-        // The section's length, which nobody knows.
+        // The section's length, which is not known in advance.
         to.extend((-1_i64).to_le_bytes());
         let application = concat!("pontoon ", env!("CARGO_PKG_VERSION"));
         option(to, SHB_USERAPPL, application.as_bytes());

@@ -185,7 +185,7 @@ fn a_file_that_cannot_be_written_ends_it() {
 
 /// No file of a test's hangs: a thread that writes nothing stands for the writer of one that does.
 #[test]
-fn nobody_waits_for_a_file_that_hangs() {
+fn a_writer_that_hangs_delays_no_other_capture() {
     let mut scene = Scene::new();
     let begin = Instant::now();
     let mut hanging = vec![scene.hang(1)];
@@ -223,7 +223,7 @@ fn nobody_waits_for_a_file_that_hangs() {
 
 /// Without a writer: what finds no room is counted, and nothing waits.
 #[test]
-fn what_finds_no_room_is_counted() {
+fn frames_without_room_are_counted() {
     let many = CaptureQueue::new(96);
     put(&many, MOST_FRAMES + 5, 60);
     assert_eq!(many.counts(), [0, 5]);

@@ -1,6 +1,6 @@
 //! The thread that writes a capture's file.
 //!
-//! The engine may die within a write. The file's offset, which the supervisor sees too, is where what is whole of it ends, and
+//! The engine may crash within a write. The file's offset, which the supervisor sees too, is the end of what is whole, and
 //! where the next engine goes on.
 
 use std::fs::File;
@@ -80,7 +80,7 @@ impl Writer {
         }
     }
 
-    /// Writes until the capture ends, and says what came of it.
+    /// Writes until the capture ends, and reports the result.
     pub(super) fn run(mut self) {
         let mut end = self.follow();
         self.capture_queue.close();
@@ -178,7 +178,7 @@ impl Writer {
     }
 }
 
-/// Says something to the supervisor, who may be busy.
+/// Sends a report to the supervisor. If its socket has no room, this is tried again for a while.
 pub(super) fn send_report(report_fd: &OwnedFd, report: &Report) {
     for _ in 0..ATTEMPTS {
         match seqpacket::send(report_fd, &report.encode(), &[]) {

@@ -125,12 +125,12 @@ impl Epoll {
         epoll::add(&self.0, source, EventData::new_u64(token.0), flags)
     }
 
-    /// Registers such a socket once more. What is ready already is told again.
+    /// Registers such a socket once more. Readiness that exists already is reported again.
     ///
     /// # Errors
     /// As in [`Self::add_shared`]: it is not registered then.
     pub fn renew_shared(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
-        // The kernel lets nobody change an exclusive registration (epoll_ctl(2)).
+        // An exclusive registration cannot be changed (epoll_ctl(2)).
         match epoll::delete(&self.0, &source) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
@@ -144,7 +144,7 @@ impl Epoll {
         let _ = epoll::delete(&self.0, source);
     }
 
-    /// Registers `source` under another token. What is ready already is told again.
+    /// Registers `source` under another token. Readiness that exists already is reported again.
     ///
     /// # Errors
     /// It is not registered.

@@ -20,14 +20,14 @@ use super::udp::Endpoint;
 #[derive(Debug, Default)]
 pub(super) struct PublishedSockets {
     places: Vec<Option<PublishedSocket>>,
-    /// Places that nothing has, but for the end.
+    /// Free places before the end of `places`.
     free: BTreeSet<u32>,
     /// The place of each port: a guest may have tens of thousands.
     by_port: BTreeMap<(Protocol, SocketAddr), u32>,
-    /// Listeners with connections waiting for a descriptor, or that could not be registered again: nothing will be told
-    /// about those.
+    /// Listeners with connections waiting for a descriptor, or that could not be registered again: no event
+    /// reports them.
     starved: Vec<u32>,
-    /// Until when those are left alone, unless a descriptor becomes free here.
+    /// The time of the next attempt on them, unless a descriptor becomes free here before.
     rest: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ enum Held {
 }
 
 impl PublishedSockets {
-    /// Takes a socket over, and says in which place.
+    /// Takes a socket over, and returns its place.
     pub(super) fn open(
         &mut self,
         epoll: &Epoll,
@@ -90,7 +90,7 @@ impl PublishedSockets {
         Ok(index)
     }
 
-    /// Lets go of a socket that no endpoint has.
+    /// Closes a socket that no endpoint has.
     pub(super) fn close(&mut self, epoll: &Epoll, index: u32) {
         let place = usize::try_from(index).ok();
         let entry = place.and_then(|place| self.places.get_mut(place)?.take());
@@ -101,7 +101,7 @@ impl PublishedSockets {
             }
             self.free.insert(index);
         }
-        // Others have the socket too, so that the kernel would go on telling of it.
+        // Other processes have the socket too, so that the kernel would go on reporting its events.
         match entry.map(|entry| entry.socket) {
             Some(Held::Listener(socket)) => epoll.remove(&socket),
             Some(Held::Udp(Some(socket))) => epoll.remove(&socket),
@@ -147,8 +147,8 @@ impl PublishedSockets {
         }
     }
 
-    /// Asks again for what starved listeners hold once they have been left alone long enough. Says how long that takes yet.
-    pub(super) fn look_again(&mut self, epoll: &Epoll) -> Option<Duration> {
+    /// Retries starved listeners once their pause is over. Returns the time until the next attempt.
+    pub(super) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
         if self.starved.is_empty() {
             self.rest = None;
             return None;
@@ -163,7 +163,7 @@ impl PublishedSockets {
         Some(left)
     }
 
-    /// A descriptor is free: asks again for what starved listeners hold.
+    /// Retries starved listeners, as a descriptor is free.
     pub(super) fn rearm(&mut self, epoll: &Epoll) {
         let mut starved = std::mem::take(&mut self.starved);
         starved.retain(|index| {
@@ -181,7 +181,7 @@ impl PublishedSockets {
             return Err(Errno::INVAL);
         };
         let fd = held.as_ref().ok_or(Errno::INVAL)?;
-        // Where that fails, the socket stays here: dropped, it would not be the port's any more.
+        // If that fails, the socket stays here: dropping it would unpublish the port.
         epoll.rename(fd, flow.into())?;
         let fd = held.take().ok_or(Errno::INVAL)?;
         Ok(Endpoint::published(fd, family, index))

@@ -73,9 +73,9 @@ enum Packet {
 pub enum Next {
     /// Something for this flow.
     Flow(FlowId, Readiness),
-    /// Something for nobody here.
-    Stranger,
-    /// Nothing more: readiness will be told.
+    /// A packet for no flow of this process.
+    Unmatched,
+    /// Nothing more: an event reports the next packet.
     Drained,
 }
 
@@ -103,7 +103,7 @@ impl Shared {
         })
     }
 
-    /// Takes the next packet off the socket, and says whose it is.
+    /// Takes the next packet off the socket, and returns its flow.
     pub fn take(&mut self) -> Next {
         self.packet = None;
         if let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
@@ -113,16 +113,16 @@ impl Shared {
         }
         match self.reply() {
             Ok(Some((ident, packet))) => self.deliver(Some(ident), packet),
-            Ok(None) => Next::Stranger,
+            Ok(None) => Next::Unmatched,
             Err(Errno::AGAIN) => Next::Drained,
-            // An error's echo, which its entry in the queue has told already.
-            Err(_) => Next::Stranger,
+            // An error that its entry in the error queue has reported already.
+            Err(_) => Next::Unmatched,
         }
     }
 
     fn deliver(&mut self, ident: Option<u16>, packet: Packet) -> Next {
         let Some((ident, flow)) = ident.and_then(|ident| Some((ident, *self.flows.get(&ident)?))) else {
-            return Next::Stranger;
+            return Next::Unmatched;
         };
         let error = matches!(packet, Packet::Problem(_));
         self.packet = Some((ident, packet));
@@ -136,7 +136,7 @@ impl Shared {
         )
     }
 
-    /// Receives an echo reply: its identifier, and what it says. `None` for a packet that is none.
+    /// Receives an echo reply and returns its identifier and content. `None`: the packet is no echo reply.
     fn reply(&mut self) -> Result<Option<(u16, Packet)>, Errno> {
         let mut control = [0; udp::CONTROL];
         let into = [VolatileSlice::from(&mut self.buffer[..])];
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// The path's MTU is in the error queue, without what was too big for it, which would say whose it is: it is `ident`'s.
+    /// Takes the path's MTU from the error queue. The entry is without the packet that was too big, and belongs to `ident`.
     fn take_unsent(&mut self, ident: u16) {
         while let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             if problem.offender.is_none() && problem.mtu.is_some() {
@@ -375,7 +375,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
         .map(|word| u16::from_be_bytes(*word))
 }
 
-/// Copies what fits, and says how much.
+/// Copies the bytes that fit, and returns their number.
 fn copy(from: &[u8], into: &mut [u8]) -> usize {
     let len = from.len().min(into.len());
     into[..len].copy_from_slice(&from[..len]);

@@ -6,7 +6,7 @@ use pontoon_engine::host::Problem;
 use pontoon_sys::errqueue::{self, Entry, Origin};
 use rustix::io::Errno;
 
-/// Takes the next entry that says something; what had been sent goes to `into`.
+/// Takes the next entry that is an ICMP error. The payload of the packet that caused it is written to `into`.
 pub(super) fn next(socket: impl AsFd, into: &mut [u8]) -> Option<Problem> {
     loop {
         let entry = errqueue::next(&socket, into).ok()?;
@@ -16,7 +16,7 @@ pub(super) fn next(socket: impl AsFd, into: &mut [u8]) -> Option<Problem> {
     }
 }
 
-/// The entry as an ICMP error; `None` for one that is nobody's complaint.
+/// Returns the entry as an ICMP error; `None` if it is of another kind.
 fn problem(entry: &Entry) -> Option<Problem> {
     let destination = entry.destination?;
     let (kind, code) = match entry.origin {
@@ -33,7 +33,7 @@ fn problem(entry: &Entry) -> Option<Problem> {
     })
 }
 
-/// Type and code (RFC 792, RFC 4443) that say what the host's own stack said.
+/// Returns the ICMP type and code (RFC 792, RFC 4443) for an error of the host's own stack.
 fn local(errno: Errno, v4: bool) -> Option<(u8, u8)> {
     let (in_v4, in_v6) = match errno {
         Errno::MSGSIZE => ((3, 4), (2, 0)),

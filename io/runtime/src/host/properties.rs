@@ -19,7 +19,7 @@ pub(super) const USUAL: DatagramMeta = DatagramMeta {
 pub(super) struct Properties(Option<DatagramMeta>);
 
 impl Properties {
-    /// Makes the socket's options say `meta`.
+    /// Sets the socket's options to `meta`.
     pub(super) fn apply(
         &mut self,
         socket: impl AsFd,

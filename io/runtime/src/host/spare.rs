@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_is_made_again_and_nothing_else() {
+    fn only_taken_spares_are_refilled() {
         let mut spare = Spare::new();
         let none = || Err(Errno::MFILE);
         assert_eq!(spare.take(Family::V4, none), Err(Errno::MFILE));

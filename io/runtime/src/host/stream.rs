@@ -108,7 +108,8 @@ impl KernelHost {
         let stream = self.stream(fd, family);
         let connect = match connect(&stream.fd, &to) {
             Ok(()) => Connect::Done,
-            // On loopback and LANs the answer is often there by now: calling again tells all (connect(2)).
+            // On loopback and LANs the connection is often established or refused by now; a second call
+            // returns the result (connect(2)).
             Err(Errno::INPROGRESS) => match connect(&stream.fd, &to) {
                 Ok(()) | Err(Errno::ISCONN) => Connect::Done,
                 Err(Errno::ALREADY) => Connect::Pending,
@@ -231,7 +232,7 @@ impl Stream {
     /// Returns true if the peer has closed its direction.
     ///
     /// # Errors
-    /// The connection's, which no peek tells of while there is something to peek at.
+    /// The connection's error, which a peek does not report while there is data.
     fn ended(&self) -> Result<bool, Errno> {
         let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
         rustix::event::poll(
@@ -299,12 +300,12 @@ impl Stream {
         sockopt::socket_error(&self.fd).ok()?.err()
     }
 
-    /// Probes at the host's intervals. A connection that is gone needs none.
+    /// Enables keepalive probes at the host's intervals. A failure means that the connection is closed already.
     pub(super) fn keepalive(&self) {
         let _ = sockopt::set_socket_keepalive(&self.fd, true);
     }
 
-    /// On a connection that is gone there is nobody to reset.
+    /// Makes closing the socket reset the connection. A failure means that it is closed already.
     pub(super) fn reset_on_close(&self) {
         let _ = tcp::reset_on_close(&self.fd);
     }

@@ -117,7 +117,7 @@ fn each_errno_has_one_meaning() {
 }
 
 #[test]
-fn what_is_switched_off_is_absent() {
+fn disabled_features_are_absent() {
     let disabled = Disabled::parse("peek_off,udp_gso,udp_gro").unwrap();
     assert_eq!(Can::probe(&disabled), NONE);
     let can = Can::probe(&Disabled::default());

@@ -26,7 +26,7 @@ pub struct Endpoint {
     fd: OwnedFd,
     family: Family,
     properties: Properties,
-    /// Which published port it is, if any.
+    /// The index of its published port, if any.
     published_index: Option<u32>,
 }
 

@@ -73,7 +73,7 @@ pub(super) trait Guest: Sized {
     /// A link and its guest, whose interface has this MTU.
     fn open(mtu: u16) -> (Self::Link, Self);
 
-    /// Waits until the link has these frames, where what the guest says takes its time.
+    /// Waits until the link has these frames, if the guest's frames arrive with a delay.
     fn settle(link: &mut Self::Link, frames: usize) {
         let _ = (link, frames);
     }
@@ -134,11 +134,11 @@ macro_rules! suite {
     ($guest:ty) => {
         $crate::link::conformance::suite! { $guest:
             carries_datagrams_of_every_size
-            bursts_are_bounded_and_say_what_is_left
-            wakes_who_sleeps
-            frames_that_are_not_wanted_yet_leave_who_sleeps_alone
+            bursts_are_bounded_and_report_remaining_frames
+            a_frame_wakes_a_sleeping_worker
+            frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker
             reservations_are_used_in_order_and_undone
-            refuses_what_its_limits_exclude
+            frames_beyond_the_limits_are_refused
             says_when_the_guest_is_gone
         }
     };
@@ -183,7 +183,7 @@ pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
     }
 }
 
-pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
+pub(super) fn bursts_are_bounded_and_report_remaining_frames<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     drain(&mut link);
     for nth in 0..40_u8 {
@@ -214,21 +214,21 @@ pub(super) fn bursts_are_bounded_and_say_what_is_left<G: Guest>() {
 }
 
 /// Waits for an event up to `patience`. Returns true if the link reports frames.
-fn told(epoll: &Epoll, events: &mut Events, patience: Duration) -> bool {
+fn reports_frames(epoll: &Epoll, events: &mut Events, patience: Duration) -> bool {
     epoll.wait(events, Some(patience)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Link)
 }
 
 /// A sleeping worker gets an event for the next frame, and for a frame that arrived just before it slept.
-pub(super) fn wakes_who_sleeps<G: Guest>() {
+pub(super) fn a_frame_wakes_a_sleeping_worker<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
     let mut events = Events::new();
-    let mut told = |patience| told(&epoll, &mut events, patience);
+    let mut reports_frames = |patience| reports_frames(&epoll, &mut events, patience);
     for before in [false, true, false] {
         drain(&mut link);
-        while told(Duration::ZERO) {}
+        while reports_frames(Duration::ZERO) {}
         assert!(!link.has_frames());
         if before {
             guest.send(PAIRS[0], b"before");
@@ -237,29 +237,29 @@ pub(super) fn wakes_who_sleeps<G: Guest>() {
         if !before {
             guest.send(PAIRS[0], b"behind");
         }
-        assert!(told(Duration::from_secs(2)), "before: {before}");
+        assert!(reports_frames(Duration::from_secs(2)), "before: {before}");
         assert_eq!(drain(&mut link).0.len(), 1);
     }
 }
 
 /// A worker that may not take frames yet sleeps on. It gets their event when it may, whether it sleeps then or is busy.
-pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() {
+pub(super) fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
     let mut events = Events::new();
-    let mut told = |patience| told(&epoll, &mut events, patience);
+    let mut reports_frames = |patience| reports_frames(&epoll, &mut events, patience);
     for sleeps in [true, false, true] {
         drain(&mut link);
-        while told(Duration::ZERO) {}
+        while reports_frames(Duration::ZERO) {}
         for nth in 0..2 {
             guest.send(PAIRS[0], &[nth]);
             G::settle(&mut link, usize::from(nth) + 1);
-            // As it was asked for before, it may be told of once.
+            // It was requested before, so that it may be reported once.
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
-            told(Duration::from_millis(20));
+            reports_frames(Duration::from_millis(20));
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
-            assert!(!told(Duration::from_millis(20)), "frame {nth}");
+            assert!(!reports_frames(Duration::from_millis(20)), "frame {nth}");
         }
         assert_eq!(drain(&mut link).0.len(), 2);
         assert!(!link.has_frames());
@@ -270,7 +270,7 @@ pub(super) fn frames_that_are_not_wanted_yet_leave_who_sleeps_alone<G: Guest>() 
         guest.send(PAIRS[0], b"later");
         G::settle(&mut link, 1);
         assert!(
-            told(Duration::from_millis(20)) || link.has_frames(),
+            reports_frames(Duration::from_millis(20)) || link.has_frames(),
             "sleeps: {sleeps}"
         );
         assert_eq!(drain(&mut link).0.len(), 1);
@@ -305,7 +305,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
 }
 
 /// Whatever a link cannot carry is refused for good, and leaves no trace.
-pub(super) fn refuses_what_its_limits_exclude<G: Guest>() {
+pub(super) fn frames_beyond_the_limits_are_refused<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let mut transmitter = link.transmitter();
     let data = [0; 2000];

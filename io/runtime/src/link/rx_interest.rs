@@ -21,7 +21,7 @@ impl RxInterest {
     pub(super) fn sleep(&mut self, source: impl AsFd, epoll: &Epoll, frames: bool) -> Option<Duration> {
         match (frames, self.shut) {
             (false, false) => {
-                // Registered for nothing, it would still tell of an error or the end.
+                // Registered for no event, it would still report an error or the end.
                 epoll.remove(source);
                 self.shut = true;
                 None

@@ -1,8 +1,8 @@
-//! Links over a Unix socket: plain frames, told apart as a [`Framing`] says.
+//! Links over a Unix socket: plain frames, delimited by a [`Framing`].
 //!
 //! There is no offload metadata. Frames to the guest have complete checksums and the guest's MTU. Frames from the guest
-//! may be of 64 KiB, and their TCP and UDP checksums unfinished: nobody here looks at them, as the bytes came through
-//! memory and not over a wire.
+//! may be of 64 KiB, and their TCP and UDP checksums unfinished: they are not checked, as the bytes came through memory
+//! and not over a wire.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -42,8 +42,8 @@ pub trait Framing: Debug + Send + 'static {
     /// Bytes in front of each frame, which hold its length in big endian.
     const PREFIX: usize;
 
-    /// Sends runs of bytes, each a frame with its prefix or the rest of one, from the first one on. Says how many bytes
-    /// of them were sent.
+    /// Sends runs of bytes, each a frame with its prefix or the rest of one, from the first one on. Returns the
+    /// number of bytes that were sent.
     ///
     /// # Errors
     /// The kernel's.

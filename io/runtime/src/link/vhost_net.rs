@@ -1,10 +1,11 @@
-//! The vhost-net link: a namespace's tap, whose frames a thread of the kernel's carries between the tap and memory of
-//! ours, by two virtqueues. We are their driver.
+//! The vhost-net link: a namespace's tap. A kernel thread copies frames between the tap and memory of this process, by two
+//! virtqueues, of which this process is the driver.
 //!
-//! The kernel copies while we do something else, and frames cost no system call each: one look at an index finds a burst,
-//! and one store shows one. Each side says when it wants to be woken: we only before we sleep.
+//! The kernel copies while the worker does something else, and frames cost no system call each: one read of an index finds
+//! a burst, and one store publishes one. Each side requests notifications when it needs them: the worker only before it
+//! sleeps.
 //!
-//! The tap stays at hand. When vhost-net fails, the link goes on by it.
+//! The tap stays open. When vhost-net fails, the link continues on the tap.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -63,7 +64,7 @@ pub struct VhostNet {
     /// Times that the worker went to sleep since a frame came.
     silence: u32,
     disconnected: Option<Disconnected>,
-    /// There is room that nobody was told of.
+    /// There is room that no event has reported.
     room: bool,
     withdrawals: u64,
 }
@@ -78,7 +79,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Has a vhost-net device serve a tap, which nobody may read from then on.
+    /// Starts a vhost-net device on a tap, which must not be read from then on.
     ///
     /// # Errors
     /// The kernel's.
@@ -132,7 +133,7 @@ impl VhostNet {
         self.receiver.ring = None;
         self.transmitter.ring = None;
         self.withdrawals += 1;
-        // Whoever waits for room has it.
+        // The tap has room.
         self.room = true;
         epoll
             .add_level(&self.receiver.tap, Edge::Link.token())
@@ -218,7 +219,7 @@ impl Link for VhostNet {
     }
 
     fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
-        let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.heard()) else {
+        let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.take_failure()) else {
             return Ok(());
         };
         info!("vhost-net has failed ({failure}); using the tap without it");
@@ -265,7 +266,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Frames that wait in the ring, where there is one: looked for, or with the wish to be told of the next.
+    /// Returns true if frames wait in the ring, if there is one; `how` looks for them, with or without a
+    /// notification request.
     fn look(&mut self, how: fn(&mut receive::Receiver) -> Result<u16, Failure>) -> bool {
         self.ring.as_mut().is_some_and(|ring| {
             let waiting = how(ring);

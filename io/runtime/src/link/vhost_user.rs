@@ -1,7 +1,7 @@
 //! The vhost-user link: a virtual machine's own memory.
 //!
-//! `pontoon-vhost-user` is the device; here it is joined to the workers. Each has a pair of queues, and the first one
-//! hears the front-end too.
+//! `pontoon-vhost-user` is the device; this module connects it with the workers. Each worker has a pair of queues, and the
+//! first one also serves the front-end's socket.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,14 +30,14 @@ pub struct VhostUser {
     /// The listener and the connection of the front-end, which the first worker serves.
     guest_listener: Option<GuestListener>,
     departures: Arc<Departures>,
-    /// Departures that this worker knows of.
+    /// Departures that this worker has processed.
     known: u64,
-    /// Rung when there is one more.
+    /// An eventfd that is written for each departure.
     bell: Arc<OwnedFd>,
 }
 
-/// A link for each of `workers` workers to guests from `source`, whose interface has this MTU unless the front-end says
-/// otherwise.
+/// A link for each of `workers` workers to guests from `source`, whose interface has this MTU unless the front-end
+/// sets another.
 ///
 /// # Errors
 /// Out of descriptors, or one cannot be made non-blocking.
@@ -195,7 +195,7 @@ impl Receive for Receiver {
     }
 }
 
-/// Guests that have disconnected: each worker forgets its flows.
+/// Guests that have disconnected: each worker removes their flows.
 #[derive(Debug)]
 struct Departures {
     count: AtomicU64,

@@ -1,4 +1,4 @@
-//! Whose flow is whose.
+//! The owner, a worker, of each flow.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -14,7 +14,7 @@ const SHARDS: usize = 64;
 type Owners = HashMap<FlowKey, WorkerId, RandomState>;
 
 /// Owners of flows. Its hashes are keyed (SipHash), as the guest chooses what is hashed. It holds no more than there are
-/// flows: a key is claimed by who opens a flow, within the limit, and released when the flow ends.
+/// flows: a key is claimed by the worker that opens a flow, within the limit, and released when the flow ends.
 #[derive(Debug)]
 pub(super) struct Directory {
     shards: Box<[RwLock<Owners>]>,
@@ -35,7 +35,7 @@ impl Directory {
         self.read(key).get(key).copied()
     }
 
-    /// Enters the key, unless somebody has: who that is.
+    /// Enters the key. If it is present already, its owner is the error.
     pub(super) fn claim(&self, key: &FlowKey, worker: WorkerId) -> Result<(), WorkerId> {
         match self.write(key).entry(*key) {
             Entry::Occupied(entry) => Err(*entry.get()),

@@ -89,13 +89,13 @@ impl Inbox {
         self.ring();
     }
 
-    /// Tells the worker that there is something, once for all that it has not yet looked at.
+    /// Notifies the worker, once for all entries that it has not yet taken.
     pub(super) fn ring(&self) {
         // Its worker clears the mark before it looks. Either that comes first: then this call finds it clear, and rings; or
         // this call does: then the look that is to come finds, by the order of the two exchanges, what was put in before.
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // It fails only where the count is at its end, which 2^64 calls do not reach. Nobody reads the count: each
-            // write is an edge.
+            // It fails only where the count is at its end, which 2^64 calls do not reach. The count is never
+            // read: each write is an edge.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }

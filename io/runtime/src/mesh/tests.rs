@@ -116,7 +116,7 @@ fn frames_arrive_in_order_and_whole() {
 }
 
 #[test]
-fn a_full_inbox_takes_nothing_and_keeps_what_it_has() {
+fn a_full_inbox_refuses_frames_and_keeps_its_content() {
     let handles = handles(2, MAC).unwrap();
     for n in 0..ROOM {
         assert!(send(&handles[0], 1, &n.to_ne_bytes()));

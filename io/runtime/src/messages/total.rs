@@ -5,7 +5,7 @@ use std::iter::Sum;
 use super::{Distribution, Stats};
 
 impl Stats {
-    /// Adds what another worker says in the same round.
+    /// Adds the report of another worker with the same number.
     pub fn add(&mut self, other: Self) {
         self.flows = self.flows.saturating_add(other.flows);
         self.pool_bytes = self.pool_bytes.saturating_add(other.pool_bytes);

@@ -49,7 +49,7 @@ fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
     loop {
         match host.take_shared(family) {
             Next::Drained => return dealt,
-            Next::Stranger => {}
+            Next::Unmatched => {}
             Next::Flow(flow, ready) => dealt.push((flow, ready)),
         }
     }
@@ -116,8 +116,8 @@ fn a_raw_socket_is_shared_by_all_ids() {
 }
 
 #[test]
-fn what_is_too_big_for_the_path_comes_with_its_mtu() {
-    let name = "host::tests::pings::what_is_too_big_for_the_path_comes_with_its_mtu";
+fn pings_that_are_too_big_for_the_path_are_reported_with_its_mtu() {
+    let name = "host::tests::pings::pings_that_are_too_big_for_the_path_are_reported_with_its_mtu";
     namespace::run(name, || {
         ip("link set lo mtu 1500 up");
         for allowed in [false, true] {

@@ -160,8 +160,8 @@ fn sends_until_there_is_no_room() {
 }
 
 #[test]
-fn a_refused_connect_is_told_at_once() {
-    for ip in loopbacks("a_refused_connect_is_told_at_once") {
+fn a_refused_connect_is_reported_at_once() {
+    for ip in loopbacks("a_refused_connect_is_reported_at_once") {
         let (_, closed) = listener(ip);
         assert_eq!(host(ALL).tcp_connect(id(), closed).unwrap_err(), Failure::Refused);
     }
@@ -182,7 +182,7 @@ fn abort_resets_and_close_does_not() {
 }
 
 #[test]
-fn a_reset_is_told() {
+fn a_reset_is_reported() {
     let mut host = host(ALL);
     let (mut socket, peer) = connection(&mut host, Family::V4.loopback());
     tcp::reset_on_close(&peer).unwrap();
@@ -233,7 +233,7 @@ fn a_starved_listener_is_served_when_a_descriptor_is_free() {
             host.close(socket);
             until(&host, flow_of_listener(), |ready| ready.readable);
             assert!(host.tcp_accept(0, id()).is_ok());
-            assert_eq!(host.look_again(), None);
+            assert_eq!(host.retry_accept(), None);
         },
     );
 }
@@ -252,7 +252,7 @@ fn a_starved_listener_is_looked_at_again_after_a_rest() {
             let accepted = without_descriptors(|| host.tcp_accept(0, id()));
             assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
 
-            let rest = host.look_again().unwrap();
+            let rest = host.retry_accept().unwrap();
             assert!(rest <= Duration::from_millis(100), "{rest:?}");
             assert_eq!(events(&host), [], "it is left alone");
             std::thread::sleep(rest);

@@ -168,12 +168,12 @@ fn a_refusal_comes_back_as_a_problem() {
 }
 
 #[test]
-fn what_is_too_big_says_how_big_it_may_be() {
+fn datagrams_that_are_too_big_are_reported_with_the_mtu() {
     namespace::run(
-        "host::tests::udps::what_is_too_big_says_how_big_it_may_be",
+        "host::tests::udps::datagrams_that_are_too_big_are_reported_with_the_mtu",
         || {
             ip("link set lo mtu 1500 up");
-            for ip in loopbacks("what_is_too_big_says_how_big_it_may_be") {
+            for ip in loopbacks("datagrams_that_are_too_big_are_reported_with_the_mtu") {
                 let mut host = host(ALL);
                 let (peer, at) = peer(ip);
                 let mut socket = host.udp_open(id(), ip).unwrap();

@@ -50,8 +50,8 @@ impl AsFd for Source {
     }
 }
 
-/// Bytes on their way to the guest, at most, as far as the host allows (`net.core.wmem_max`). The kernel tells of room
-/// when three fourths of it are: with its default of 208 KiB both sides slept between bursts, and TCP down was 10,600
+/// Bytes on their way to the guest, at most, as far as the host allows (`net.core.wmem_max`). The kernel reports room
+/// when three fourths of it are free: with its default of 208 KiB both sides slept between bursts, and TCP down was 10,600
 /// Mbit/s where it is 15,100 (medians of 4 interleaved, 2026-11-21); 4 MiB bring no more.
 const SEND_BUFFER: usize = 1 << 20;
 

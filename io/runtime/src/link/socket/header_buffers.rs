@@ -1,4 +1,4 @@
-//! Frames that lie in a buffer of ours, with their headers copied aside.
+//! Copies of the headers of frames in a receive buffer.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::link::BURST;
 /// The ranges of frames in a buffer.
 pub(super) type Places = ArrayVec<Range<usize>, BURST>;
 
-/// Room for the headers of a burst.
+/// Buffers for the headers of a burst.
 #[derive(Debug)]
 pub(super) struct HeaderBuffers(Box<[[u8; HEAD]; BURST]>);
 
@@ -24,7 +24,7 @@ impl Default for HeaderBuffers {
 }
 
 impl HeaderBuffers {
-    /// Hands the frames at `places` in `bytes` to `sink` together, unless there is none. Says how many there were.
+    /// Hands the frames at `places` in `bytes` to `sink` together, unless there is none. Returns their number.
     pub(super) fn hand_on(
         &mut self,
         bytes: &mut [u8],

@@ -89,7 +89,7 @@ impl Receive for Receiver {
         burst.frames = self.headers.hand_on(&mut self.buffer, &places, sink);
         burst.rest = match taken {
             Err(how) if places.is_empty() => Rest::Disconnected(how),
-            // A frame that lies here already, or the end, is not told by the kernel.
+            // The kernel does not report a frame that was read already, or the end.
             Err(_) => Rest::More,
             Ok(()) if self.drained && !self.has_whole() => Rest::Drained,
             Ok(()) => Rest::More,

@@ -265,7 +265,7 @@ fn frames_in_pieces_are_put_together() {
 }
 
 #[test]
-fn what_is_no_frame_is_counted_or_ends_the_connection() {
+fn invalid_frames_are_counted_or_end_the_connection() {
     let (mut link, mut guest) = open::<Stream>(1500);
     guest.socket.write_all(&[0; 8]).unwrap();
     let empty = burst(&mut link, |_| panic!("a frame of no bytes"));

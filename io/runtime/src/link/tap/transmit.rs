@@ -179,7 +179,7 @@ impl Writer {
         let Some(frame) = &mut self.plain else {
             return Err(Refused::Rejected);
         };
-        // `limits` says that nothing is cut here.
+        // `limits` declares no segmentation here.
         if offload.segmentation != Segmentation::Whole {
             return Err(Refused::Rejected);
         }

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_out_of_order_waits_for_the_older() {
+    fn frames_given_back_out_of_order_wait_for_older_ones() {
         let mut ring = FrameRing::new(192, 3);
         let names: Vec<u32> = (0..3)
             .map(|_| {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_submitted_can_come_back() {
+    fn only_submitted_frames_can_be_given_back() {
         let mut ring = FrameRing::new(256, 4);
         produce(&mut ring, 64).unwrap();
         ring.give_back(0);

@@ -33,10 +33,10 @@ pub(super) struct Queue {
 /// The ring, found in memory.
 pub(super) type Ring<'a> = driver::Queue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
 
-/// Why there is an end to vhost-net.
+/// The reason for which vhost-net was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// The kernel says so, and no more.
+    /// The kernel has reported an error, without a reason.
     #[error("the kernel cannot make sense of a queue")]
     Kernel,
     /// The kernel broke the protocol.
@@ -60,7 +60,7 @@ impl From<LayoutError> for Failure {
 }
 
 impl Queue {
-    /// Makes a new queue of `size` descriptors, `at` so many bytes into the device's memory, and tells the kernel.
+    /// Creates a queue of `size` descriptors at offset `at` of the device's memory, and registers it with the kernel.
     pub(super) fn new(
         device: &Arc<Device>,
         which: Which,
@@ -152,7 +152,7 @@ impl Bell {
     }
 
     pub(super) fn ring(&self) -> Result<(), Failure> {
-        // Nobody reads the count, which has room for the next 500 years.
+        // The count is never read. It has room for the next 500 years.
         rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(Failure::Wake)?;
         Ok(())
     }
@@ -182,12 +182,12 @@ impl Alarm {
 
     pub(super) fn raise(&self, failure: Failure) {
         let _ = self.failure.set(failure);
-        // There is nobody else to tell.
+        // An error cannot be reported to anything else.
         let _ = self.bell.ring();
     }
 
     /// Resets the alarm. Returns its reason if it was raised.
-    pub(super) fn heard(&self) -> Option<Failure> {
+    pub(super) fn take_failure(&self) -> Option<Failure> {
         rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(Failure::Kernel))
     }

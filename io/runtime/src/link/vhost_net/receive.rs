@@ -78,7 +78,7 @@ impl Receiver {
         Ok(self.queue.ring()?.poll()?)
     }
 
-    /// Asks to be told of the next frame, and then looks as [`Self::waiting`].
+    /// Requests a notification for the next frame. Returns the number that are waiting, as [`Self::waiting`].
     pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
         Ok(self.queue.ring()?.rearm()?)
     }

@@ -166,26 +166,26 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
 }
 
 #[test]
-fn by_the_tap_frames_that_are_not_wanted_yet_leave_who_sleeps_alone() {
+fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap() {
     namespace::run(
-        "link::vhost_net::tests::by_the_tap_frames_that_are_not_wanted_yet_leave_who_sleeps_alone",
+        "link::vhost_net::tests::frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap",
         || {
             let (mut link, epoll) = (withdrawn(), Epoll::new().unwrap());
             link.withdraw(&epoll).unwrap();
             let mut events = Events::new();
-            let mut told = || {
+            let mut reports_frames = || {
                 epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
                 events.edges().any(|(edge, _)| edge == Edge::Link)
             };
             drain(&mut link);
             let socket = socket(PAIRS[0]);
             socket.send(b"up").unwrap();
-            assert!(told());
+            assert!(reports_frames());
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
-            assert!(!told());
+            assert!(!reports_frames());
             assert!(link.has_frames(), "who does not sleep finds them");
             assert_eq!(link.sleep(&epoll, FRAMES), None);
-            assert!(told());
+            assert!(reports_frames());
             assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), b"up".to_vec())]);
         },
     );
@@ -228,7 +228,7 @@ fn link(mtu: u16) -> VhostNet {
     VhostNet::new(tap, pair)
 }
 
-/// A link in an epoll instance that has told what it tells at first.
+/// Registers a link with an epoll instance and discards its first events.
 fn watched() -> (VhostNet, Epoll) {
     let mut link = link(1500);
     let epoll = Epoll::new().unwrap();

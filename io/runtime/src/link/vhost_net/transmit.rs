@@ -84,7 +84,7 @@ impl Transmitter {
         std::mem::take(&mut self.full)
     }
 
-    /// Asks to be told when the kernel is done with another frame, and then looks with how many it is.
+    /// Requests a notification when the kernel has sent another frame. Returns the number that it has sent already.
     pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
         Ok(self.queue.ring()?.rearm()?)
     }

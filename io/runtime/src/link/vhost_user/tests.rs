@@ -121,7 +121,7 @@ fn listening(name: &str) -> (Source, PathBuf) {
 }
 
 /// Returns true if an event reports that the link needs [`Link::control`].
-fn told(epoll: &Epoll, events: &mut Events) -> bool {
+fn reports_control(epoll: &Epoll, events: &mut Events) -> bool {
     epoll.wait(events, Some(Duration::ZERO)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Control)
 }
@@ -147,7 +147,7 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
         assert_eq!(std::io::Read::read(&mut &another, &mut [0]).unwrap(), 0);
         assert_eq!(second.control(&epolls[1]), Ok(()));
 
-        // Each worker is told, once, that the guest is gone.
+        // The disconnection is reported to each worker, once.
         drop(guest);
         let disconnected = (0..100).find_map(|_| {
             let disconnected = turn(first, &epolls[0]).err();
@@ -179,8 +179,8 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     let mut front_end = socket.try_clone().unwrap();
     let guest = Guest::connect(&mut link, socket, &epoll);
     let mut events = Events::new();
-    let mut told = || told(&epoll, &mut events);
-    while told() {}
+    let mut reports_control = || reports_control(&epoll, &mut events);
+    while reports_control() {}
 
     // SET_VRING_ENABLE of ring 0, which nobody waits for.
     let words = [18_u32, 1, 8, 0, 1];
@@ -189,12 +189,12 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     drop((front_end, guest));
     let next = UnixStream::connect(&path).unwrap();
     std::fs::remove_file(path).unwrap();
-    assert!(told());
+    assert!(reports_control());
     assert_eq!(link.control(&epoll), Ok(()), "the order has not been obeyed");
     assert_eq!(turn(&mut link, &epoll), Err(Disconnected::Closed));
-    while told() {}
+    while reports_control() {}
     assert!(link.detach(&epoll));
-    assert!(told());
+    assert!(reports_control());
     let guest = Guest::connect(&mut link, next, &epoll);
     assert!(link.has_guest());
     drop(guest);
@@ -213,14 +213,14 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             let socket = UnixStream::connect(&path).unwrap();
             std::fs::remove_file(path).unwrap();
             let mut events = Events::new();
-            let mut told = || told(&epoll, &mut events);
-            assert!(told());
+            let mut reports_control = || reports_control(&epoll, &mut events);
+            assert!(reports_control());
             assert_eq!(without_descriptors(|| turn(&mut link, &epoll)), Ok(()));
-            assert!(!told(), "it rests");
+            assert!(!reports_control(), "it rests");
 
             thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
             assert_eq!(link.sleep(&epoll, FRAMES), None);
-            assert!(told());
+            assert!(reports_control());
             let guest = Guest::connect(&mut link, socket, &epoll);
             assert_eq!(link.sleep(&epoll, FRAMES), None);
             drop(guest);

@@ -40,7 +40,7 @@ fn link(listener: OwnedFd, one_off: bool, epoll: &Epoll) -> Socket<Stream> {
 }
 
 /// Which of the link's sources have something to say.
-fn told(epoll: &Epoll) -> Vec<Edge> {
+fn edges(epoll: &Epoll) -> Vec<Edge> {
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
     events.edges().map(|(edge, _)| edge).collect()
@@ -58,23 +58,23 @@ fn one_after_the_other_is_served() {
 
     for nth in 0..3_u8 {
         let mut guest = come(&name);
-        assert_eq!(told(&epoll), [Edge::Control]);
+        assert_eq!(edges(&epoll), [Edge::Control]);
         link.control(&epoll).unwrap();
         conformance::Guest::send(&mut guest, PAIRS[0], &[nth]);
-        assert_eq!(told(&epoll), [Edge::Link]);
+        assert_eq!(edges(&epoll), [Edge::Link]);
         assert_eq!(drain(&mut link).0[0].1, [nth]);
 
         // Half a frame of one guest is no part of the next one's.
         guest.socket.write_all(&[0, 0, 1]).unwrap();
         drain(&mut link);
         drop(guest);
-        assert!(told(&epoll).contains(&Edge::Link));
+        assert!(edges(&epoll).contains(&Edge::Link));
         assert_eq!(
             burst(&mut link, |_| ()).rest,
             Rest::Disconnected(Disconnected::Closed)
         );
         assert!(link.detach(&epoll), "another one may come");
-        assert_eq!(told(&epoll), []);
+        assert_eq!(edges(&epoll), []);
     }
 }
 
@@ -106,14 +106,14 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
         Rest::Disconnected(Disconnected::Closed)
     );
     assert!(link.detach(&epoll));
-    assert_eq!(told(&epoll), [Edge::Control]);
+    assert_eq!(edges(&epoll), [Edge::Control]);
     link.control(&epoll).unwrap();
     conformance::Guest::send(&mut second, PAIRS[0], b"x");
     assert_eq!(drain(&mut link).0.len(), 1);
 }
 
 #[test]
-fn nobody_comes_after_the_only_one() {
+fn no_guest_connects_after_a_one_off_guest() {
     let epoll = Epoll::new().unwrap();
     let (listener, name) = listener();
     let mut listening = link(listener, true, &epoll);
@@ -141,14 +141,14 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             let (listener, name) = listener();
             let mut link = link(listener, false, &epoll);
             let mut guest = come(&name);
-            assert_eq!(told(&epoll), [Edge::Control]);
+            assert_eq!(edges(&epoll), [Edge::Control]);
             without_descriptors(|| link.control(&epoll)).unwrap();
             assert!(!link.has_guest());
-            assert_eq!(told(&epoll), [], "it rests");
+            assert_eq!(edges(&epoll), [], "it rests");
 
             std::thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
             assert_eq!(link.sleep(&epoll, FRAMES), None);
-            assert_eq!(told(&epoll), [Edge::Control]);
+            assert_eq!(edges(&epoll), [Edge::Control]);
             link.control(&epoll).unwrap();
             conformance::Guest::send(&mut guest, PAIRS[0], b"x");
             assert_eq!(drain(&mut link).0.len(), 1);
