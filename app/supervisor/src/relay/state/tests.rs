@@ -14,8 +14,8 @@ fn relay() -> Relay {
         require_sandbox: false,
         disabled: Disabled::default(),
     };
-    let mut relay = Relay::start(Links::default(), 0, &[], spawn_config).unwrap();
-    relay.inputs = Inputs::new(ReceiveMode::Ring);
+    let mut relay = Relay::start(Links::default(), 0, &[], spawn_config, usize::MAX).unwrap();
+    relay.inputs = Inputs::new(ReceiveMode::Ring, usize::MAX);
     relay
 }
 
