@@ -71,7 +71,6 @@ fn port_in_use_is_opened_when_it_is_free() {
 #[test]
 fn sockets_beyond_the_limit_are_refused_until_there_is_room() {
     let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
-    inputs.max_sockets = 2;
 
     let ports = [held(), held()].map(|(_, port)| port);
     let v6: Rule = format!("lo [ff1e::1]:{} -> a *:*", ports[0]).parse().unwrap();
@@ -80,8 +79,11 @@ fn sockets_beyond_the_limit_are_refused_until_there_is_room() {
     for ingress in &of {
         inputs.add(ingress.clone(), 0);
     }
-    inputs.update(&of[0], v4.iter(), &links, &mut workers);
-    assert_eq!(inputs.refused(), 0);
+    for (max_sockets, refused) in [(1, 1), (2, 0)] {
+        inputs.max_sockets = max_sockets;
+        inputs.update(&of[0], v4.iter(), &links, &mut workers);
+        assert_eq!(inputs.refused(), refused);
+    }
     inputs.update(&of[1], v6.iter(), &links, &mut workers);
     assert_eq!(inputs.refused(), 1);
     assert_eq!(inputs.missing(&v6[0]), Some("the limit on sockets is reached"));
