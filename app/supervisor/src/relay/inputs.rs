@@ -135,8 +135,8 @@ impl Inputs {
 
     /// Returns the time of the next check of a ring or delayed close.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let looks = self.ingresses.values().filter_map(Receiver::next_check);
-        looks.chain(self.deferred.next_deadline()).min()
+        let checks = self.ingresses.values().filter_map(Receiver::next_check);
+        checks.chain(self.deferred.next_deadline()).min()
     }
 
     /// Starts checks of rings, as SIGIO has reported a packet at one of them.

@@ -221,7 +221,7 @@ impl Receiver {
             return;
         }
         self.failures.clear();
-        self.ask_kernel();
+        self.read_ring_counters();
         self.kernel_dropped += self.socket_drops();
         let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
         match open.map(|open| open.source) {
@@ -303,7 +303,7 @@ impl Receiver {
         self.sockets().map_or(0, Sockets::dropped)
     }
 
-    fn ask_kernel(&mut self) {
+    fn read_ring_counters(&mut self) {
         if let Some((packets, dropped)) = self.ring_mut().map(PacketRing::count) {
             self.kernel_packets += packets;
             self.kernel_dropped += dropped;
@@ -316,7 +316,7 @@ impl Receiver {
     }
 
     pub(super) fn is_stalled(&mut self, workers: &WorkerPool, now: Instant) -> bool {
-        self.ask_kernel();
+        self.read_ring_counters();
         let positions = workers.read(self.row).map(|row| row[Position as usize]);
         self.ring_mut()
             .is_some_and(|ring| ring.is_stalled(positions, now))
@@ -347,7 +347,7 @@ impl Receiver {
 
     /// Returns the counters.
     pub(super) fn stats(&mut self, ingress: &Ingress, workers: &WorkerPool) -> InterfaceStats {
-        self.ask_kernel();
+        self.read_ring_counters();
         let mut stats = InterfaceStats {
             interface: ingress.interface.clone(),
             family: if ingress.v6 { "ipv6" } else { "ipv4" }.to_owned(),

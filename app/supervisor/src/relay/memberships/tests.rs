@@ -12,11 +12,11 @@ fn membership(input: &str) -> Membership {
 #[test]
 fn failed_join_is_retried() {
     let (_, links) = LinkWatch::start().unwrap();
-    let mut gone = links.clone();
-    gone.get_mut("lo").unwrap().index = u32::MAX >> 1;
+    let mut removed = links.clone();
+    removed.get_mut("lo").unwrap().index = u32::MAX >> 1;
     let mut memberships = Memberships::new(usize::MAX);
     let group = membership("239.1.1.1:5001");
-    memberships.acquire(group.clone(), &gone);
+    memberships.acquire(group.clone(), &removed);
     assert!(memberships.incomplete());
     let why = memberships.missing(&group).unwrap();
     assert!(why.starts_with("cannot join 239.1.1.1: "), "{why}");
