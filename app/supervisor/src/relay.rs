@@ -15,6 +15,7 @@ use pontoon_relay::{Rule, config};
 use pontoon_relay_worker::messages::Settings;
 use pontoon_sys::disabled::Disabled;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Rlimit;
 
 pub(crate) mod control;
 mod control_channel;
@@ -87,7 +88,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
     let rules = rules(options).map_err(|error| error.with_status(USAGE))?;
-    host::raise_descriptor_limit();
+    let max_sockets = max_sockets(host::raise_descriptor_limit());
     let signals = Signals::block(&[libc::SIGIO]).context("cannot block signals")?;
     let (watch, links) = LinkWatch::start().context("cannot read the interfaces")?;
     let (segment, _) = pontoon_sys::udp::offloads().context("cannot open a socket")?;
@@ -99,7 +100,13 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         require_sandbox: options.require_sandbox,
         disabled,
     };
-    let mut relay = Relay::start(links, options.workers, &options.proxies, spawn_config)?;
+    let mut relay = Relay::start(
+        links,
+        options.workers,
+        &options.proxies,
+        spawn_config,
+        max_sockets,
+    )?;
     relay.replace(rules).map_err(|error| error.with_status(USAGE))?;
     let kernel = options
         .follow_kernel_routes
@@ -138,6 +145,13 @@ fn rules(options: &Options) -> Result<Rules, Error> {
             .map_err(|conflict| Error::new(conflict.to_string()))?;
     }
     Ok(rules)
+}
+
+/// Returns the limit on the sockets of memberships and inputs: half of the descriptor limit. The other half is for outputs,
+/// rings, clients of the control socket, and workers.
+fn max_sockets(limit: Rlimit) -> usize {
+    let half = limit.maximum.map_or(u64::MAX, |maximum| maximum / 2);
+    usize::try_from(half).unwrap_or(usize::MAX)
 }
 
 /// Exit status for wrong usage.

@@ -114,6 +114,8 @@ pub struct Stats {
     pub rules: Vec<RuleStats>,
     /// Derived rules that were not installed, as there were no counters left for them.
     pub left_out: u64,
+    /// Group memberships and receive sockets that are not open, as the descriptor limit leaves no room for them.
+    pub refused_sockets: u64,
     /// Totals of each worker.
     pub workers: Vec<WorkerStats>,
     /// Totals of the process that runs the IGMP/MLD queriers of proxies, if there are any. It forwards nothing.

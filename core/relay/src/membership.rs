@@ -250,8 +250,8 @@ impl Querier {
         }
     }
 
-    /// Adds sources of a group. If `exclusive`, the host no longer wants the group from any sender, so other hosts are asked
-    /// whether they do.
+    /// Adds sources of a group. If `exclusive`, the host no longer wants the group from any sender, so the group is
+    /// queried in case another host does.
     fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, now: Duration) {
         let until = now + GROUP_MEMBERSHIP_INTERVAL;
         let valid = sources.iter().filter(|source| is_source_for(**source, group));

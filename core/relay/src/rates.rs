@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::counters::{OutputStats, RuleStats, WorkerStats};
 
-    fn look(time_ms: u64, rules: &[(&str, u64)]) -> Stats {
+    fn snapshot(time_ms: u64, rules: &[(&str, u64)]) -> Stats {
         let rule = |&(rule, datagrams): &(&str, u64)| RuleStats {
             rule: rule.to_owned(),
             datagrams,
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn rates_are_averages_over_the_interval() {
-        let mut now = look(3000, &[("new", 400), ("a", 2500)]);
-        now.rate_since(&look(1000, &[("gone", 7), ("a", 500)]));
+        let mut now = snapshot(3000, &[("new", 400), ("a", 2500)]);
+        now.rate_since(&snapshot(1000, &[("removed", 7), ("a", 500)]));
         let rate = |datagrams, bytes| Some(Rate { datagrams, bytes });
         assert_eq!(now.rules[0].rate, rate(200, 20_000));
         assert_eq!(now.rules[1].rate, rate(1000, 100_000));
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn equal_timestamps_do_not_divide_by_zero() {
-        let mut now = look(1000, &[("a", 500)]);
-        now.rate_since(&look(1000, &[("a", 500)]));
+        let mut now = snapshot(1000, &[("a", 500)]);
+        now.rate_since(&snapshot(1000, &[("a", 500)]));
         assert_eq!(now.rules[0].rate, Some(Rate::default()));
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum ReceiveMode {
 #[derive(Debug)]
 pub(super) struct Inputs {
     mode: ReceiveMode,
+    /// Limit on open UDP sockets, which leaves descriptors for everything else.
+    max_sockets: usize,
     ingresses: BTreeMap<Ingress, Receiver>,
     deferred: DeferredClose,
     next_table: u32,
@@ -65,9 +67,10 @@ impl Ingress {
 }
 
 impl Inputs {
-    pub(super) fn new(mode: ReceiveMode) -> Self {
+    pub(super) fn new(mode: ReceiveMode, max_sockets: usize) -> Self {
         Self {
             mode,
+            max_sockets,
             ingresses: BTreeMap::new(),
             deferred: DeferredClose::default(),
             next_table: 0,
@@ -114,15 +117,26 @@ impl Inputs {
         self.ingresses.get(&Ingress::of(input))?.missing(input)
     }
 
-    /// Returns true if an ingress is not open, or not for all of its rules.
+    /// Returns true if an ingress is not open, or not for all of its rules, and another attempt may succeed: without room
+    /// within the limit on sockets, none does.
     pub(super) fn incomplete(&self) -> bool {
         self.ingresses.values().any(Receiver::is_incomplete)
+            || (self.refused() > 0 && self.open_sockets() < self.max_sockets)
+    }
+
+    /// Returns the number of destinations without a socket, as the limit on open sockets is reached.
+    pub(super) fn refused(&self) -> usize {
+        self.ingresses.values().map(Receiver::refused).sum()
+    }
+
+    fn open_sockets(&self) -> usize {
+        self.ingresses.values().map(Receiver::open_sockets).sum()
     }
 
     /// Returns the time of the next check of a ring or delayed close.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let looks = self.ingresses.values().filter_map(Receiver::next_check);
-        looks.chain(self.deferred.next_deadline()).min()
+        let checks = self.ingresses.values().filter_map(Receiver::next_check);
+        checks.chain(self.deferred.next_deadline()).min()
     }
 
     /// Starts checks of rings, as SIGIO has reported a packet at one of them.
@@ -182,10 +196,13 @@ impl Inputs {
         workers: &mut WorkerPool,
     ) {
         let params = self.params(ingress, links);
+        let open_sockets = self.open_sockets();
         let (mode, next_id) = (self.mode, &mut self.next_id);
         let Some(receiver) = self.ingresses.get_mut(ingress) else {
             return;
         };
+        let of_others = open_sockets - receiver.open_sockets();
+        let max_sockets = self.max_sockets.saturating_sub(of_others);
         let link = links.get(&ingress.interface).filter(|link| link.up);
         if receiver.params() != params {
             receiver.close(workers, &mut self.deferred);
@@ -201,7 +218,7 @@ impl Inputs {
         if receiver.state.is_err() {
             receiver.open(ingress, mode, params, next_id, workers);
         }
-        receiver.adapt(ingress, link, rules, next_id, workers);
+        receiver.adapt(ingress, link, rules, max_sockets, next_id, workers);
     }
 
     /// Sends all inputs to a worker that has just been started.

@@ -29,8 +29,16 @@ pub(super) struct Membership {
 }
 
 /// Memberships, each with a socket of its own: closing it leaves the group, and limits per socket do not apply.
-#[derive(Debug, Default)]
-pub(super) struct Memberships(BTreeMap<Membership, Entry>);
+#[derive(Debug)]
+pub(super) struct Memberships {
+    entries: BTreeMap<Membership, Entry>,
+    /// Limit on open sockets, which leaves descriptors for everything else.
+    max_open: usize,
+    /// The number of open sockets.
+    open: usize,
+    /// A warning that the limit has refused sockets has been logged.
+    refusal_logged: bool,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -46,6 +54,8 @@ enum State {
     Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
     /// Not open, for this reason.
     Failed(Errno),
+    /// Not open, as the limit on open sockets is reached.
+    Refused,
 }
 
 /// Minimum MTU of a link with IPv6.
@@ -89,62 +99,129 @@ impl Membership {
 }
 
 impl Memberships {
+    /// Returns no memberships. At most `max_open` sockets will be open.
+    pub(super) fn new(max_open: usize) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            max_open,
+            open: 0,
+            refusal_logged: false,
+        }
+    }
+
     /// Adds a rule that needs the membership.
     pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
-        let entry = self.0.entry(membership.clone()).or_insert(Entry {
+        let entry = self.entries.entry(membership.clone()).or_insert(Entry {
             users: 0,
             state: State::Waiting,
         });
         entry.users += 1;
-        entry.update(&membership, links);
+        entry.update(&membership, links, &mut self.open, self.max_open);
     }
 
     /// Removes a rule that needed the membership.
     pub(super) fn release(&mut self, membership: &Membership) {
-        if let Some(entry) = self.0.get_mut(membership) {
+        if let Some(entry) = self.entries.get_mut(membership) {
             entry.users -= 1;
             if entry.users == 0 {
-                self.0.remove(membership);
+                self.open -= usize::from(entry.is_open());
+                self.entries.remove(membership);
             }
         }
     }
 
-    /// Returns true if a group is not joined although its interface exists.
+    /// Returns true if a group is not joined although its interface exists, and another attempt may succeed: without room
+    /// within the limit, none does.
     pub(super) fn incomplete(&self) -> bool {
-        let fails = |(membership, entry): (&Membership, &Entry)| {
-            membership.to.is_multicast() && matches!(entry.state, State::Failed(_))
+        let has_room = self.open < self.max_open;
+        let may_succeed = |(membership, entry): (&Membership, &Entry)| match entry.state {
+            State::Failed(_) => membership.to.is_multicast(),
+            State::Refused => has_room,
+            State::Waiting | State::Held(..) => false,
         };
-        self.0.iter().any(fails)
+        self.entries.iter().any(may_succeed)
+    }
+
+    /// Returns the number of sockets that are not open, as the limit is reached.
+    pub(super) fn refused(&self) -> usize {
+        let entries = self.entries.values();
+        entries
+            .filter(|entry| matches!(entry.state, State::Refused))
+            .count()
     }
 
     /// Returns the reason why a group is not joined. A port that is in use is not retried.
     pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
-        match self.0.get(membership)?.state {
+        match self.entries.get(membership)?.state {
             State::Failed(error) if membership.to.is_multicast() => Some(format!(
                 "cannot join {}: {}",
                 membership.to,
                 reason(&error.into())
             )),
-            State::Failed(_) | State::Held(..) | State::Waiting => None,
+            State::Refused if membership.to.is_multicast() => Some(format!(
+                "cannot join {}: the limit on sockets is reached",
+                membership.to
+            )),
+            State::Failed(_) | State::Refused | State::Held(..) | State::Waiting => None,
         }
     }
 
     /// Opens and closes sockets according to the state of the interfaces.
     pub(super) fn update(&mut self, links: &Links) {
-        for (membership, entry) in &mut self.0 {
-            entry.update(membership, links);
+        for (membership, entry) in &mut self.entries {
+            entry.update(membership, links, &mut self.open, self.max_open);
         }
+        self.log_refused();
+    }
+
+    /// Opens sockets that the limit has refused, as far as there is room now.
+    pub(super) fn open_refused(&mut self, links: &Links) {
+        let refused = |(_, entry): &(&Membership, &mut Entry)| matches!(entry.state, State::Refused);
+        if self.open < self.max_open {
+            for (membership, entry) in self.entries.iter_mut().filter(refused) {
+                entry.update(membership, links, &mut self.open, self.max_open);
+            }
+        }
+        self.log_refused();
+    }
+
+    /// Logs when the limit begins to refuse sockets, and when it refuses none any more.
+    fn log_refused(&mut self) {
+        let (refused, limit) = (self.refused(), self.max_open);
+        match (self.refusal_logged, refused) {
+            (false, 1..) => tracing::warn!(
+                "{refused} groups or addresses have no socket: the descriptor limit (ulimit -Hn) leaves room for {limit}"
+            ),
+            (true, 0) => tracing::info!("all groups and addresses have sockets again"),
+            _ => {}
+        }
+        self.refusal_logged = refused > 0;
     }
 }
 
 impl Entry {
-    fn update(&mut self, membership: &Membership, links: &Links) {
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Held(..))
+    }
+
+    /// Opens or closes the socket according to the state of the interface. `open` is the number of open sockets.
+    fn update(&mut self, membership: &Membership, links: &Links, open: &mut usize, max_open: usize) {
+        *open -= usize::from(self.is_open());
+        self.adapt(membership, links, *open < max_open);
+        *open += usize::from(self.is_open());
+    }
+
+    fn adapt(&mut self, membership: &Membership, links: &Links, has_room: bool) {
         let Some(link) = links.get(&membership.interface) else {
             self.state = State::Waiting;
             return;
         };
         if matches!(self.state, State::Held(index, mtu, _) if index == link.index && membership.survives_mtu_change(mtu, link.mtu))
         {
+            return;
+        }
+        if !has_room {
+            self.state = State::Refused;
             return;
         }
         self.state = match (open(membership, link.index), &self.state) {

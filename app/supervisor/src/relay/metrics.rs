@@ -35,6 +35,10 @@ fn render(stats: &Stats) -> String {
     let help = "Derived rules that are not installed, as there are no counters left for them.";
     text.family(MetricType::Gauge, "left_out_rules", help)
         .sample(&[], stats.left_out);
+    let help =
+        "Group memberships and receive sockets that are not open, as the descriptor limit leaves no room.";
+    text.family(MetricType::Gauge, "refused_sockets", help)
+        .sample(&[], stats.refused_sockets);
     outputs_up(&mut text, &stats.rules);
     text.finish()
 }
@@ -316,6 +320,7 @@ mod tests {
             }),
             workers: vec![worker],
             softnet_dropped: 4,
+            refused_sockets: 6,
             ..Stats::default()
         });
         let of_rule = "rule=\"a 239.1.1.1:1 -> b 239.1.1.2:2\"";
@@ -331,6 +336,7 @@ mod tests {
             "pontoon_relay_worker_restarts_total{worker=\"0\"} 1".to_owned(),
             "pontoon_relay_worker_restarts_total{worker=\"querier\"} 2".to_owned(),
             "pontoon_relay_softnet_dropped_packets_total 4".to_owned(),
+            "pontoon_relay_refused_sockets 6".to_owned(),
         ] {
             assert!(
                 text.lines().any(|other| other == line),

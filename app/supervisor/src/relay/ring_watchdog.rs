@@ -113,13 +113,13 @@ fn is_empty(socket: &OwnedFd) -> bool {
 }
 
 fn set_signals(sockets: &[OwnedFd], on: bool) -> bool {
-    let asked: std::io::Result<()> = sockets
+    let result: std::io::Result<()> = sockets
         .iter()
         .try_for_each(|socket| packet::set_sigio(socket, on));
-    if let Err(error) = &asked {
+    if let Err(error) = &result {
         tracing::debug!(%error, "cannot enable SIGIO");
     }
-    asked.is_ok()
+    result.is_ok()
 }
 
 #[cfg(test)]

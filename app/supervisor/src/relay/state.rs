@@ -59,7 +59,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts the workers, without rules.
+    /// Starts the workers, without rules. Memberships and inputs have at most `max_sockets` sockets together.
     ///
     /// # Errors
     /// Out of memory or descriptors; a worker could not be started.
@@ -68,7 +68,14 @@ impl Relay {
         workers: u8,
         proxies: &[Proxy],
         spawn_config: SpawnConfig,
+        max_sockets: usize,
     ) -> Result<Self, Error> {
+        let mode = receive_mode(&spawn_config.disabled);
+        let max_sockets = match mode {
+            ReceiveMode::Ring => max_sockets,
+            // A rule may have a membership and a socket to receive from.
+            ReceiveMode::Socket => max_sockets / 2,
+        };
         let mut proxies = Proxies::new(proxies, spawn_config)?;
         let now = Instant::now();
         proxies.update(&links, now);
@@ -80,9 +87,9 @@ impl Relay {
             source_warning_logged: false,
             installed: FxHashMap::default(),
             links,
-            inputs: Inputs::new(receive_mode(&spawn_config.disabled)),
+            inputs: Inputs::new(mode, max_sockets),
             outputs: Outputs::default(),
-            memberships: Memberships::default(),
+            memberships: Memberships::new(max_sockets),
             free_rows: FreeRows::new(),
             workers: WorkerPool::new(Task::Forward, workers, spawn_config)?,
             proxies,
@@ -258,6 +265,7 @@ impl Relay {
         for entry in removed {
             self.release(entry);
         }
+        self.memberships.open_refused(&self.links);
         self.rules = rules;
         for ingress in &ingresses {
             self.update_ingress(ingress);
@@ -378,6 +386,7 @@ impl Relay {
             softnet_dropped: softnet_dropped(),
             rules,
             left_out: self.left_out as u64,
+            refused_sockets: (self.inputs.refused() + self.memberships.refused()) as u64,
             workers: self.workers.stats(),
             querier: self.proxies.stats(),
         }

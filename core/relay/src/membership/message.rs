@@ -16,7 +16,7 @@ pub enum Message {
         from: IpAddr,
         /// The group; `None` in a general query.
         group: Option<IpAddr>,
-        /// The senders that are asked about; none in a query for a whole group.
+        /// The senders that are queried; none in a query for a whole group.
         sources: Vec<IpAddr>,
     },
 }
@@ -49,9 +49,9 @@ pub enum SourceChange {
 /// A query to hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The group; `None` asks for all groups.
+    /// The group; `None` queries all groups.
     pub group: Option<IpAddr>,
-    /// The sources that are asked about; none asks for the whole group.
+    /// The sources that are queried; none queries the whole group.
     pub sources: Vec<IpAddr>,
     /// Time within which hosts respond.
     max_response_time: Duration,

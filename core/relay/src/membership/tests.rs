@@ -78,14 +78,14 @@ fn shown(memberships: &Memberships) -> Vec<String> {
 #[test]
 fn sends_two_startup_queries_and_then_one_every_125_seconds() {
     let mut querier = querier();
-    let mut asked = Vec::new();
+    let mut sent = Vec::new();
     for second in 0..400 {
         if querier.tick(at(second)) == [Query::general()] {
-            asked.push(second);
+            sent.push(second);
         }
     }
     // The second one is due at 31.25.
-    assert_eq!(asked, [0, 32, 157, 282]);
+    assert_eq!(sent, [0, 32, 157, 282]);
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn sources_are_added_and_blocked_one_by_one() {
         ),
         at(5),
     );
-    let asked = Query::sources(address("232.1.1.1"), vec![address("10.0.0.1")]);
-    assert_eq!(querier.tick(at(5)), [asked]);
+    let query = Query::sources(address("232.1.1.1"), vec![address("10.0.0.1")]);
+    assert_eq!(querier.tick(at(5)), [query]);
     querier.tick(at(7));
     assert_eq!(wanted(&mut querier), ["232.1.1.1 from 10.0.0.2"]);
     // Another host wants it from any source.
@@ -483,7 +483,7 @@ fn restored_memberships_expire_unless_they_are_reported() {
         SourceFilter::Sources(vec![address("10.0.0.1")]),
         at(260),
     );
-    assert!(!querier.has_changes(), "the supervisor knows them");
+    assert!(!querier.has_changes(), "they have been reported");
     assert_eq!(querier.tick(at(0)), [Query::general()]);
     querier.handle(report("239.1.1.2", from(&["10.0.0.1"], false)), at(5));
     assert!(!querier.has_changes());

@@ -120,7 +120,14 @@ impl Receiver {
             places.iter().find_map(|place| self.failures.get(place))
         };
         let why = self.state.as_ref().err().or_else(failures);
+        let is_refused = || {
+            let at = endpoint(input);
+            self.sockets()
+                .zip(at)
+                .is_some_and(|(sockets, at)| sockets.refused().contains(&at))
+        };
         why.map(String::as_str)
+            .or_else(|| is_refused().then_some("the limit on sockets is reached"))
     }
 
     fn describe(&self) -> String {
@@ -160,16 +167,18 @@ impl Receiver {
         }
     }
 
-    /// Receives what the rules match, if the ingress is open.
+    /// Receives what the rules match, if the ingress is open, through at most `max_sockets` UDP sockets.
     pub(super) fn adapt<'a>(
         &mut self,
         ingress: &Ingress,
         link: &Link,
         rules: impl Iterator<Item = &'a Input> + Clone,
+        max_sockets: usize,
         next_id: &mut u32,
         workers: &mut WorkerPool,
     ) {
         let (table, row) = (self.table, self.row);
+        let had_refused = self.refused() > 0;
         let Ok(open) = &mut self.state else {
             return;
         };
@@ -184,16 +193,26 @@ impl Receiver {
                     .collect()
             }
             Source::Sockets(sockets) => {
-                let send = |id, opened: Option<(SocketAddr, &OwnedFd)>| {
-                    let input = |kind| Message::Input(messages::Input { id, table, row, kind });
-                    let kind = opened.map(|(at, _)| Kind::Socket(at.port()));
-                    let message = kind.map_or(Message::RemoveInput(id), input);
-                    workers.send(0, &message, opened.map(|(_, socket)| socket.as_fd()));
+                sockets.close_unwanted(rules.clone(), &mut self.kernel_dropped, |id| {
+                    workers.send(0, &Message::RemoveInput(id), None);
+                });
+                let send = |id, at: SocketAddr, socket: &OwnedFd| {
+                    let kind = Kind::Socket(at.port());
+                    let message = Message::Input(messages::Input { id, table, row, kind });
+                    workers.send(0, &message, Some(socket.as_fd()));
                 };
-                sockets.adapt(ingress, link, rules, &mut self.kernel_dropped, next_id, send)
+                sockets.open_wanted(ingress, link, rules, max_sockets, next_id, send)
             }
         };
         self.set_failures(ingress, failures);
+        let (interface, family, refused) = (&ingress.interface, ingress.family_name(), self.refused());
+        match (had_refused, refused) {
+            (false, 1..) => tracing::warn!(
+                "{interface}: {family}: no socket for {refused} destinations, as the descriptor limit (ulimit -Hn) is too low"
+            ),
+            (true, 0) => tracing::info!("{interface}: {family}: all destinations have sockets again"),
+            _ => {}
+        }
     }
 
     /// Closes rings or sockets. Workers forward what has already arrived.
@@ -202,7 +221,7 @@ impl Receiver {
             return;
         }
         self.failures.clear();
-        self.ask_kernel();
+        self.read_ring_counters();
         self.kernel_dropped += self.socket_drops();
         let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
         match open.map(|open| open.source) {
@@ -259,18 +278,32 @@ impl Receiver {
         }
     }
 
-    /// Returns the datagrams that open sockets have dropped.
-    fn socket_drops(&self) -> u64 {
+    fn sockets(&self) -> Option<&Sockets> {
         match &self.state {
             Ok(Open {
                 source: Source::Sockets(sockets),
                 ..
-            }) => sockets.dropped(),
-            Ok(_) | Err(_) => 0,
+            }) => Some(sockets),
+            Ok(_) | Err(_) => None,
         }
     }
 
-    fn ask_kernel(&mut self) {
+    /// Returns the number of open UDP sockets.
+    pub(super) fn open_sockets(&self) -> usize {
+        self.sockets().map_or(0, Sockets::len)
+    }
+
+    /// Returns the number of destinations without a socket, as the limit on open sockets is reached.
+    pub(super) fn refused(&self) -> usize {
+        self.sockets().map_or(0, |sockets| sockets.refused().len())
+    }
+
+    /// Returns the datagrams that open sockets have dropped.
+    fn socket_drops(&self) -> u64 {
+        self.sockets().map_or(0, Sockets::dropped)
+    }
+
+    fn read_ring_counters(&mut self) {
         if let Some((packets, dropped)) = self.ring_mut().map(PacketRing::count) {
             self.kernel_packets += packets;
             self.kernel_dropped += dropped;
@@ -283,7 +316,7 @@ impl Receiver {
     }
 
     pub(super) fn is_stalled(&mut self, workers: &WorkerPool, now: Instant) -> bool {
-        self.ask_kernel();
+        self.read_ring_counters();
         let positions = workers.read(self.row).map(|row| row[Position as usize]);
         self.ring_mut()
             .is_some_and(|ring| ring.is_stalled(positions, now))
@@ -314,7 +347,7 @@ impl Receiver {
 
     /// Returns the counters.
     pub(super) fn stats(&mut self, ingress: &Ingress, workers: &WorkerPool) -> InterfaceStats {
-        self.ask_kernel();
+        self.read_ring_counters();
         let mut stats = InterfaceStats {
             interface: ingress.interface.clone(),
             family: if ingress.v6 { "ipv6" } else { "ipv4" }.to_owned(),

@@ -17,7 +17,11 @@ use crate::relay::links::Link;
 /// Sockets by destination, all of them for the first worker: each socket that has joined a group would receive a copy. One
 /// socket bound to any address would receive datagrams for other programs.
 #[derive(Debug, Default)]
-pub(super) struct Sockets(BTreeMap<SocketAddr, (u32, OwnedFd)>);
+pub(super) struct Sockets {
+    open: BTreeMap<SocketAddr, (u32, OwnedFd)>,
+    /// Destinations without a socket, as the limit on open sockets is reached.
+    refused: BTreeSet<SocketAddr>,
+}
 
 /// Receive buffer of a UDP socket.
 const RECEIVE_BUFFER: usize = 8 << 20;
@@ -25,43 +29,66 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 impl Sockets {
     /// Returns number, address and socket of each.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &OwnedFd)> {
-        self.0.iter().map(|(at, (id, socket))| (*id, *at, socket))
+        self.open.iter().map(|(at, (id, socket))| (*id, *at, socket))
     }
 
     /// Returns the datagrams that the kernel has dropped.
     pub(super) fn dropped(&self) -> u64 {
-        self.0.values().map(|(_, socket)| dropped(socket)).sum()
+        self.open.values().map(|(_, socket)| dropped(socket)).sum()
     }
 
-    /// Opens sockets for destinations of the rules, and closes those that no rule needs, adding their drops to `closed_drops`.
-    /// `send` is called with number, address and socket of each new one, and with the number of each that was closed. Returns
-    /// the destinations whose socket could not be opened, as another program has the port, say.
-    pub(super) fn adapt<'a>(
+    /// Returns the number of open sockets.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns the destinations for which the limit has left no room.
+    pub(super) fn refused(&self) -> &BTreeSet<SocketAddr> {
+        &self.refused
+    }
+
+    /// Closes sockets that no rule needs, adding their drops to `closed_drops`. `send` is called with the number of each.
+    pub(super) fn close_unwanted<'a>(
+        &mut self,
+        rules: impl Iterator<Item = &'a Input>,
+        closed_drops: &mut u64,
+        mut send: impl FnMut(u32),
+    ) {
+        let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
+        let unwanted = self.open.extract_if(.., |at, _| !wanted.contains(at));
+        for (_, (id, socket)) in unwanted {
+            receive_no_more(&socket);
+            send(id);
+            *closed_drops += dropped(&socket);
+        }
+    }
+
+    /// Opens sockets for destinations of the rules, up to `max_open`. `send` is called with number, address and socket of each.
+    /// Returns the destinations whose socket could not be opened, as another program has the port, say.
+    pub(super) fn open_wanted<'a>(
         &mut self,
         ingress: &Ingress,
         link: &Link,
-        rules: impl Iterator<Item = &'a Input> + Clone,
-        gone: &mut u64,
+        rules: impl Iterator<Item = &'a Input>,
+        max_open: usize,
         next_id: &mut u32,
-        mut send: impl FnMut(u32, Option<(SocketAddr, &OwnedFd)>),
+        mut send: impl FnMut(u32, SocketAddr, &OwnedFd),
     ) -> Failures {
-        let wanted: BTreeSet<SocketAddr> = rules.filter_map(endpoint).collect();
-        let unwanted = self.0.extract_if(.., |at, _| !wanted.contains(at));
-        for (_, (id, socket)) in unwanted {
-            receive_no_more(&socket);
-            send(id, None);
-            *gone += dropped(&socket);
-        }
         let mut failures = Failures::new();
-        for at in wanted {
-            if self.0.contains_key(&at) {
+        self.refused.clear();
+        for at in rules.filter_map(endpoint).collect::<BTreeSet<SocketAddr>>() {
+            if self.open.contains_key(&at) {
+                continue;
+            }
+            if self.open.len() >= max_open {
+                self.refused.insert(at);
                 continue;
             }
             match open(ingress.family(), link, at) {
                 Ok(socket) => {
                     *next_id += 1;
-                    send(*next_id, Some((at, &socket)));
-                    self.0.insert(at, (*next_id, socket));
+                    send(*next_id, at, &socket);
+                    self.open.insert(at, (*next_id, socket));
                 }
                 Err(error) => {
                     failures.insert(Some(at), format!("{at}: {}", reason(&error)));

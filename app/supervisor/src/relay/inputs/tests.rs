@@ -25,7 +25,7 @@ fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
     };
     let (_, links) = LinkWatch::start().unwrap();
     (
-        Inputs::new(engine),
+        Inputs::new(engine, usize::MAX),
         links,
         WorkerPool::new(Task::Forward, 0, spawn_config).unwrap(),
     )
@@ -66,6 +66,40 @@ fn port_in_use_is_opened_when_it_is_free() {
     assert_eq!(inputs.missing(&wanted[0]), None);
     assert!(!inputs.incomplete());
     assert_eq!(inputs.stats(&workers)[0].state, "UDP sockets");
+}
+
+#[test]
+fn sockets_beyond_the_limit_are_refused_until_there_is_room() {
+    let (mut inputs, links, mut workers) = inputs(ReceiveMode::Socket);
+
+    let ports = [held(), held()].map(|(_, port)| port);
+    let v6: Rule = format!("lo [ff1e::1]:{} -> a *:*", ports[0]).parse().unwrap();
+    let (v4, v6) = (ports.map(input), [v6.input]);
+    let of = [Ingress::of(&v4[0]), Ingress::of(&v6[0])];
+    for ingress in &of {
+        inputs.add(ingress.clone(), 0);
+    }
+    for (max_sockets, refused) in [(1, 1), (2, 0)] {
+        inputs.max_sockets = max_sockets;
+        inputs.update(&of[0], v4.iter(), &links, &mut workers);
+        assert_eq!(inputs.refused(), refused);
+    }
+    inputs.update(&of[1], v6.iter(), &links, &mut workers);
+    assert_eq!(inputs.refused(), 1);
+    assert_eq!(inputs.missing(&v6[0]), Some("the limit on sockets is reached"));
+    assert!(!inputs.incomplete(), "another attempt would be in vain");
+
+    inputs.update(&of[0], v4[..1].iter(), &links, &mut workers);
+    assert!(inputs.incomplete(), "there is room");
+    inputs.update(&of[1], v6.iter(), &links, &mut workers);
+    assert_eq!((inputs.refused(), inputs.missing(&v6[0])), (0, None));
+    assert!(!inputs.incomplete());
+
+    // A change of the interface closes all sockets before it opens them again.
+    let mut changed = links.clone();
+    changed.get_mut("lo").unwrap().mtu += 1;
+    inputs.update(&of[1], v6.iter(), &changed, &mut workers);
+    assert_eq!(inputs.refused(), 0);
 }
 
 fn params(link: &Link) -> RingParams {

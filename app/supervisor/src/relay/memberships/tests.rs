@@ -12,11 +12,11 @@ fn membership(input: &str) -> Membership {
 #[test]
 fn failed_join_is_retried() {
     let (_, links) = LinkWatch::start().unwrap();
-    let mut gone = links.clone();
-    gone.get_mut("lo").unwrap().index = u32::MAX >> 1;
-    let mut memberships = Memberships::default();
+    let mut removed = links.clone();
+    removed.get_mut("lo").unwrap().index = u32::MAX >> 1;
+    let mut memberships = Memberships::new(usize::MAX);
     let group = membership("239.1.1.1:5001");
-    memberships.acquire(group.clone(), &gone);
+    memberships.acquire(group.clone(), &removed);
     assert!(memberships.incomplete());
     let why = memberships.missing(&group).unwrap();
     assert!(why.starts_with("cannot join 239.1.1.1: "), "{why}");
@@ -27,6 +27,38 @@ fn failed_join_is_retried() {
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     memberships.acquire(membership(&taken.local_addr().unwrap().to_string()), &links);
     assert!(!memberships.incomplete());
+}
+
+#[test]
+fn memberships_beyond_the_limit_are_refused_until_there_is_room() {
+    let (_, links) = LinkWatch::start().unwrap();
+    let mut memberships = Memberships::new(2);
+    let groups = [1, 2, 3, 4].map(|last| membership(&format!("239.1.1.{last}:5001")));
+    for group in &groups {
+        memberships.acquire(group.clone(), &links);
+    }
+    let refused =
+        |memberships: &Memberships| groups.clone().map(|group| memberships.missing(&group).is_some());
+    assert_eq!(refused(&memberships), [false, false, true, true]);
+    let why = memberships.missing(&groups[2]).unwrap();
+    assert_eq!(why, "cannot join 239.1.1.3: the limit on sockets is reached");
+    assert_eq!(memberships.refused(), 2);
+    assert!(!memberships.incomplete(), "another attempt would be in vain");
+    memberships.update(&links);
+    assert_eq!(refused(&memberships), [false, false, true, true]);
+
+    memberships.release(&groups[0]);
+    assert!(memberships.incomplete(), "there is room");
+    memberships.open_refused(&links);
+    assert_eq!(memberships.refused(), 1);
+    assert_eq!(memberships.missing(&groups[2]), None);
+    assert!(!memberships.incomplete());
+
+    // Sockets of an interface that has gone away make room, too.
+    memberships.update(&Links::default());
+    assert_eq!((memberships.refused(), memberships.incomplete()), (0, false));
+    memberships.update(&links);
+    assert_eq!(memberships.refused(), 1);
 }
 
 #[test]

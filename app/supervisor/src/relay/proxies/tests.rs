@@ -114,19 +114,19 @@ fn querier_that_cannot_be_opened_is_retried_with_back_off() {
     let mut proxies = proxies("up -> lo");
     proxies.proxies[0].queriers.clear();
     let (_, links) = LinkWatch::start().unwrap();
-    let mut gone = links.clone();
-    gone.get_mut("lo").unwrap().index = u32::MAX >> 1;
+    let mut removed = links.clone();
+    removed.get_mut("lo").unwrap().index = u32::MAX >> 1;
     let mut now = Instant::now();
-    proxies.update(&gone, now);
+    proxies.update(&removed, now);
     let mut delays = Vec::new();
     for _ in 0..8 {
         let due = proxies.retry_deadline().unwrap();
         // A change of an interface does not delay the next attempt.
-        proxies.update(&gone, now);
+        proxies.update(&removed, now);
         assert_eq!(proxies.retry_deadline(), Some(due));
         delays.push((due - now).as_secs());
         now = due;
-        proxies.retry(&gone, now);
+        proxies.retry(&removed, now);
     }
     assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
     // Only a privileged process can open a packet socket.

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use pontoon_relay_worker::messages::Settings;
 
+use super::super::links::LinkWatch;
 use super::*;
 
 /// A relay without workers, for interfaces that do not exist.
@@ -14,8 +15,8 @@ fn relay() -> Relay {
         require_sandbox: false,
         disabled: Disabled::default(),
     };
-    let mut relay = Relay::start(Links::default(), 0, &[], spawn_config).unwrap();
-    relay.inputs = Inputs::new(ReceiveMode::Ring);
+    let mut relay = Relay::start(Links::default(), 0, &[], spawn_config, usize::MAX).unwrap();
+    relay.inputs = Inputs::new(ReceiveMode::Ring, usize::MAX);
     relay
 }
 
@@ -39,6 +40,23 @@ fn all_rules_can_be_replaced_at_once() {
     assert_eq!(relay.free_rows.available(), FreeRows::ALL);
     let too_many = relay.replace(rules(&many(12_000, "239.2.2.2")));
     assert!(too_many.is_err());
+}
+
+/// New sockets are opened before old ones are closed.
+#[test]
+fn replaced_membership_makes_room_within_the_limit_on_sockets() {
+    let mut relay = relay();
+    relay.links = LinkWatch::start().unwrap().1;
+    relay.memberships = Memberships::new(1);
+    let rule = |group: &str| format!("lo {group}:5001 -> a *:*").parse().unwrap();
+    for group in ["239.1.1.1", "239.1.1.2"] {
+        relay.replace(rules(&[rule(group)])).unwrap();
+        assert_eq!(relay.stats().refused_sockets, 0);
+    }
+    relay
+        .replace(rules(&[rule("239.1.1.2"), rule("239.1.1.3")]))
+        .unwrap();
+    assert_eq!(relay.stats().refused_sockets, 1);
 }
 
 #[test]
