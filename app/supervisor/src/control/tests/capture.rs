@@ -128,7 +128,10 @@ fn one_that_is_to_end_does_with_its_engine() {
     // Nothing of it was whole.
     std::fs::write(&file, "torn").unwrap();
     desk.control.ask_again(&mut |_| {}, desk.now);
-    assert_eq!(shown(&heard(&client).0).ended.as_deref(), Some("the engine died"));
+    assert_eq!(
+        shown(&heard(&client).0).ended.as_deref(),
+        Some("the engine crashed")
+    );
     assert_eq!(std::fs::read(&file).unwrap(), b"");
     assert!(!desk.control.is_asking());
 }
@@ -148,7 +151,7 @@ fn an_engine_that_takes_too_long_to_end_one_is_told_of_and_heard_later() {
     let silent = ask(&mut desk);
     assert_eq!(
         (silent.running, silent.ended.as_deref()),
-        (false, Some("the engine does not answer"))
+        (false, Some("the engine does not respond"))
     );
     assert!(desk.control.is_asking());
     ended(&mut desk, 1);

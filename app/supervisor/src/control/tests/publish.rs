@@ -122,7 +122,7 @@ fn a_batch_of_more_ports_than_there_are_is_refused_before_it_is_looked_at() {
         }
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         let (answer, _) = heard(&client);
-        let why = format!("'{list}' names 917490000 ports, and may name 131070");
+        let why = format!("'{list}' names 917490000 ports; the limit is 131070");
         assert!(status(&answer) == "400" && answer.contains(&why), "{answer}");
     }
 
