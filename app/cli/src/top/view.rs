@@ -72,7 +72,7 @@ fn wrong(top: &Top, now: Instant) -> Option<String> {
 fn counted(top: &Top) -> String {
     let counts = [
         ("policy_refused", "refused by policy"),
-        ("flows_refused", "refused by limits"),
+        ("flows_refused", "by limits"),
         ("tcp_connect_failed", "connects failed"),
         ("tcp_retransmits", "retransmits"),
     ];

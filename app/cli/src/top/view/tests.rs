@@ -101,7 +101,7 @@ fn silence_and_trouble_are_a_line_and_the_rows_stay() {
     let mut top = top(begin);
     let screen = drawn(&mut top, begin + Duration::from_secs(9), 80, 24);
     assert!(
-        screen.contains("/run/control has not answered for 7 s; retrying"),
+        screen.contains("/run/control has not responded for 7 s; retrying"),
         "{screen}"
     );
     assert!(screen.contains("192.0.2.1:443"), "{screen}");

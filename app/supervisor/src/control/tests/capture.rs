@@ -209,10 +209,10 @@ fn what_cannot_be_is_said() {
     let client = desk.client();
     for (wanted, body, why) in [
         (400, r#"{}"#, "missing field `file`"),
-        (400, r#"{"file": "x"}"#, "no absolute path"),
-        (409, r#"{"file": "/dev/null"}"#, "no regular file"),
+        (400, r#"{"file": "x"}"#, "not an absolute path"),
+        (409, r#"{"file": "/dev/null"}"#, "not a regular file"),
         (400, r#"{"file": "/x", "size": 1}"#, "at least 4096"),
-        (400, r#"{"file": "/x", "time_ms": 0}"#, "no time"),
+        (400, r#"{"file": "/x", "time_ms": 0}"#, "greater than zero"),
         (400, r#"{"file": "/x", "ring": 2}"#, "unknown field"),
     ] {
         say(&client, &post("/v1/capture", body));

@@ -41,7 +41,7 @@ fn ports_are_published_together_or_not_at_all() {
         (r#"{"add": ["80"]}"#, "'80': no guest port"),
         (r#"{"add": ["[::1]:1:1"]}"#, "the guest has no IPv6"),
         (r#"{"del": []}"#, "unknown field `del`"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
     ] {
         say(&client, &post("/v1/publish", body));
         desk.serve();
