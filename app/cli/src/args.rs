@@ -61,7 +61,7 @@ Run a command in its own network namespace. Files and Unix sockets are not isola
 
 {options}
 
-Exit status: the command's, or 128+n if signal n killed it; 126 or 127 if it cannot run; 1 on failure, 2 for wrong usage.
+Exit status: the command's, or 128+n if signal n killed it; 126, 127: it cannot run; 1 on failure; 2 for wrong usage.
 ";
 
 #[derive(Args, Debug)]
@@ -213,7 +213,7 @@ pub(crate) struct Network {
         hide_possible_values = true
     )]
     pub(crate) udp_filter: UdpFilter,
-    /// Limit on concurrent flows [default: 131072, or as 'ulimit -Hn' allows]
+    /// Concurrent flows [default: 131072, or as 'ulimit -Hn' allows]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
     /// Limit on host UDP ports per address family [default: a fourth]
@@ -434,7 +434,7 @@ pub(crate) struct Relay {
     /// A file with more rules
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Relay groups joined by hosts (IGMP, MLD): UPSTREAM INTERFACE -> INTERFACE, ...
+    /// Relay groups joined by hosts (IGMP, MLD): UPSTREAM -> INTERFACE, ...
     #[arg(long = "proxy", value_name = "PROXY")]
     pub(crate) proxies: Vec<Proxy>,
     /// Relay along the kernel's multicast routes (of a routing daemon) in place of the kernel

@@ -139,7 +139,7 @@ fn write_policy(policy: &reply::Policy, to: &mut dyn Write) -> io::Result<()> {
         writeln!(to, "{:>10} {} {}", rule.hits, rule.action, rule.to)?;
     }
     for (hits, what) in [
-        (policy.unlisted, "no rule allows it"),
+        (policy.unlisted, "not allowed by any rule"),
         (policy.resolvers, "another resolver"),
     ] {
         if hits > 0 {

@@ -69,7 +69,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
             .iter()
             .find(|rule| matches!(rule.to.target, Target::Name(_)))
     {
-        let wrong = format!("'{rule}' needs our resolver, which --dns none leaves out");
+        let wrong = format!("'{rule}' needs the DNS forwarder, which --dns none disables");
         return Err(misused(wrong, "addresses, or another --dns"));
     }
     Ok(Options {
@@ -132,7 +132,7 @@ fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec
     let wrong = |why| {
         misused(
             format!("--allow, --deny and --policy: {why}"),
-            "networks in place of addresses",
+            "networks instead of addresses",
         )
     };
     policy::check(&rules).map_err(wrong)?;
@@ -152,7 +152,7 @@ fn resolvers(wishes: &[Resolver]) -> Result<Resolvers, Error> {
             let given = several.iter().map(|wish| match wish {
                 Resolver::At(server) => Ok(*server),
                 Resolver::None => Err(misused(
-                    "--dns none goes with no other --dns".to_owned(),
+                    "--dns none excludes other --dns options".to_owned(),
                     "one of them",
                 )),
             });
@@ -176,7 +176,7 @@ mod tests {
         let error = counted(1_000).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--allow, --deny and --policy: 1001 rules are more than 1000 (try: networks in place of addresses)"
+            "--allow, --deny and --policy: 1001 rules exceed the limit of 1000 (try: networks instead of addresses)"
         );
         assert_eq!(error.status(), usage::STATUS);
     }

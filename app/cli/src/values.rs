@@ -30,7 +30,7 @@ pub(crate) fn loopback(text: &str) -> Result<Loopback, String> {
         }
     };
     if unreachable {
-        return Err("the guest can never reach an address of this kind".into());
+        return Err("an address of this kind cannot be reached by the guest".into());
     }
     Ok(Loopback::Address(address))
 }
@@ -66,9 +66,9 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
 pub(crate) fn ifname(text: &str) -> Result<String, String> {
     let fits = |letter: char| letter.is_ascii_graphic() && !"/:%".contains(letter);
     match text {
-        "" | "." | ".." | "lo" => Err("not a name for an interface".into()),
-        _ if text.len() > 15 => Err("longer than 15 letters".into()),
-        _ if !text.chars().all(fits) => Err("not a name for an interface".into()),
+        "" | "." | ".." | "lo" => Err("not a valid interface name".into()),
+        _ if text.len() > 15 => Err("longer than 15 characters".into()),
+        _ if !text.chars().all(fits) => Err("not a valid interface name".into()),
         _ => Ok(text.to_owned()),
     }
 }
@@ -87,10 +87,10 @@ pub(crate) fn mac(text: &str) -> Result<Mac, String> {
         return Err("not an Ethernet address".into());
     }
     if octets[0] & 1 == 1 || octets == [0; 6] {
-        return Err("not the address of one station".into());
+        return Err("not a unicast address".into());
     }
     if Mac(octets) == OUR_MAC {
-        return Err("that is the gateway's".into());
+        return Err("the gateway has this address".into());
     }
     Ok(Mac(octets))
 }
@@ -98,7 +98,7 @@ pub(crate) fn mac(text: &str) -> Result<Mac, String> {
 pub(crate) fn hostname(text: &str) -> Result<String, String> {
     // HOST_NAME_MAX.
     if text.len() > 64 {
-        return Err("longer than 64 letters".into());
+        return Err("longer than 64 characters".into());
     }
     domain(text).map_err(|_| "not a host name".into())
 }
@@ -146,7 +146,7 @@ pub(crate) fn delay(text: &str) -> Result<Duration, String> {
 pub(crate) fn level(text: &str) -> Result<Level, String> {
     let mut all = Level::ALL.into_iter();
     all.find(|level| level.to_string() == text)
-        .ok_or_else(|| "none of error, warn, info, debug and trace".into())
+        .ok_or_else(|| "not one of error, warn, info, debug and trace".into())
 }
 
 /// Bits a second, in powers of 1000.

@@ -60,7 +60,7 @@ impl Attached {
                 io::ErrorKind::NotFound => {
                     plain.advise("the id of a running process, or a file in /run/netns")
                 }
-                io::ErrorKind::PermissionDenied => plain.advise("as the user that made it, or as root"),
+                io::ErrorKind::PermissionDenied => plain.advise("as the user that created it, or as root"),
                 _ => plain,
             }
         };
@@ -83,7 +83,7 @@ impl Attached {
         }
         if same_file(&namespace, Path::new("/proc/self/ns/net")) {
             return Err(Error::new(format!("{shown} is the host's own network namespace"))
-                .advise("a process in a namespace of its own, as by 'unshare -Urn'"));
+                .advise("a process in its own namespace, such as one of 'unshare -Urn'"));
         }
         Ok(Self {
             namespace,
@@ -108,7 +108,7 @@ impl Attached {
         let child = spawn::fork(|| {
             let alone = self
                 .keep_to_itself(theirs.as_fd())
-                .context("cannot leave the host behind");
+                .context("cannot close descriptors of the host");
             let message = match alone.and_then(|()| self.enter()).and_then(|()| tap::create(plan)) {
                 Ok(tap) => FromGuest::Tap(tap),
                 Err(error) => FromGuest::Failed(error),
@@ -141,7 +141,7 @@ impl Attached {
     fn enter(&self) -> Result<(), Error> {
         let cannot = |error: io::Error| {
             Error::io(format_args!("cannot enter {}", self.path.display()), &error)
-                .advise("as the user that made it, or as root")
+                .advise("as the user that created it, or as root")
         };
         if userns::needed() {
             let owner = File::from(owner(self.namespace.as_fd()).map_err(cannot)?);

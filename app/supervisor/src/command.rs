@@ -43,7 +43,7 @@ pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, tap::Made), Error> {
     }
     ToGuest::Mapped
         .send(&guest.socket)
-        .context("the guest's first process is gone")?;
+        .context("the guest's first process has exited")?;
     match guest.next()? {
         FromGuest::Tap(tap) => Ok((guest, tap)),
         other => Err(unexpected(&other)),
@@ -69,7 +69,7 @@ impl Guest {
     pub(crate) fn go(&self) -> Result<(), Error> {
         ToGuest::Go
             .send(&self.socket)
-            .context("the guest's first process is gone")?;
+            .context("the guest's first process has exited")?;
         match self.next()? {
             FromGuest::Started => Ok(()),
             other => Err(unexpected(&other)),
@@ -80,7 +80,7 @@ impl Guest {
         match FromGuest::receive(&self.socket).context("cannot receive from the guest's first process")? {
             Some(FromGuest::Failed(error)) => Err(error),
             Some(message) => Ok(message),
-            None => Err(Error::new("the guest's first process died")),
+            None => Err(Error::new("the guest's first process exited unexpectedly")),
         }
     }
 
@@ -122,5 +122,7 @@ impl Drop for Guest {
 }
 
 fn unexpected(message: &FromGuest) -> Error {
-    Error::new(format!("the guest's first process says {message:?} too early"))
+    Error::new(format!(
+        "unexpected message from the guest's first process: {message:?}"
+    ))
 }

@@ -91,7 +91,7 @@ fn max_flows(wish: Option<u32>, room: u32) -> u32 {
     match wish {
         Some(wish) if wish > room => {
             tracing::warn!(
-                "--max-flows {wish} is more than there can be: {room} ({MOST_FLOWS} at most, and what 'ulimit -Hn' leaves)"
+                "--max-flows {wish} exceeds the limit of {room} ({MOST_FLOWS}, or as 'ulimit -Hn' allows)"
             );
             room
         }

@@ -16,7 +16,10 @@ pub(crate) fn take_over(number: RawFd, option: &str, advice: &str) -> Result<Own
         Error::io(what, error).advise(advice.replace('N', &number.to_string()))
     };
     if number <= 2 {
-        return Err(Error::new(format!("{option} {number}: 0, 1 and 2 are the command's")).with_status(2));
+        return Err(Error::new(format!(
+            "{option} {number}: descriptors 0, 1 and 2 are reserved for the command"
+        ))
+        .with_status(2));
     }
     // SAFETY: F_GETFD changes nothing, and reports if the number is not an open descriptor.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };

@@ -160,7 +160,7 @@ impl Engine {
         let first = attempts.is_first();
         if attempts.too_long(now + begin.elapsed()) {
             let what = format!(
-                "no other engine could be started in {:?}: {error}",
+                "the engine could not be restarted in {:?}: {error}",
                 RestartPolicy::WITHIN
             );
             return Err(Error::new(what));
@@ -358,7 +358,7 @@ impl Process {
     fn ready(&mut self) -> Result<(), Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         if poll(&mut fds, Some(&READY_TIMEOUT)).context("cannot wait for the engine")? == 0 {
-            return Err(Error::new("the engine does not answer"));
+            return Err(Error::new("the engine does not respond"));
         }
         let mut buffer = [0; LINE];
         let message =
@@ -385,7 +385,7 @@ impl Process {
             maximum,
         };
         if let Err(error) = prlimit(Some(self.child.pid()), Resource::Fsize, limit) {
-            tracing::debug!(%error, "the size of files is not limited");
+            tracing::debug!(%error, "cannot limit the file size");
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn open_to_write(path: &Path, mode: u32) -> io::Result<File> {
     })?;
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if found.uid() != geteuid().as_raw() {
         let owner = found.uid();

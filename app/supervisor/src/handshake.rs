@@ -122,7 +122,7 @@ impl ToGuest {
     /// Waits for exactly this.
     ///
     /// # Errors
-    /// `UnexpectedEof`: the supervisor is gone.
+    /// `UnexpectedEof`: the supervisor has exited.
     pub(crate) fn expect(self, socket: impl AsFd) -> io::Result<()> {
         let mut buffer = [0; 1];
         let Some(message) = seqpacket::receive(socket, &mut buffer)? else {

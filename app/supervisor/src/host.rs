@@ -88,7 +88,7 @@ pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
     match outbound {
         Outbound::Address(address) => UdpSocket::bind((*address, 0)).map(drop).map_err(|error| {
             Error::io(format_args!("cannot send from {address}"), &error)
-                .advise("an address of this host; 'ip addr' lists them")
+                .advise("an address of this host, see 'ip addr'")
         }),
         Outbound::Interface(name) => {
             let socket =
@@ -97,7 +97,7 @@ pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
                 .map(drop)
                 .map_err(|error| {
                     Error::io(format_args!("cannot send from {name}"), &error.into())
-                        .advise("an interface of this host; 'ip link' lists them")
+                        .advise("an interface of this host, see 'ip link'")
                 })
         }
     }

@@ -65,7 +65,7 @@ pub(crate) fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
         }
     };
     if let Err(error) = FromGuest::Started.send(supervisor) {
-        tracing::debug!(%error, "the supervisor is gone");
+        tracing::debug!(%error, "the supervisor has exited");
     }
     if let Err(error) = stdio::leave_all_to_the_command() {
         tracing::debug!(%error, "no /dev/null");
@@ -84,7 +84,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
     let _ = rustix::thread::set_name(c"pontoon-init");
     ToGuest::Mapped
         .expect(supervisor)
-        .context("no answer from the supervisor")?;
+        .context("no reply from the supervisor")?;
     // The ids are final: from here on this dies with the supervisor. Had it died before, the next wait would tell.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
     mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
@@ -103,7 +103,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
         .expect(supervisor)
-        .context("no answer from the supervisor")?;
+        .context("no reply from the supervisor")?;
     if plan.filter {
         filter(plan.require_filter)?;
     }

@@ -1,22 +1,23 @@
-//! Edge: the process that touches the outside (files, namespaces, netlink, ports) and sees no packet.
+//! The supervisor: the process that accesses the host (files, namespaces, netlink, ports). It does not process packets.
 //!
-//! [`run`] is the whole of it. Everything is looked at and opened in this order, and the first thing that fails ends
-//! it with one line and nothing left behind: what the user named (descriptors, namespaces, addresses), the host's
-//! network, the published ports; then the guest's namespaces and the tap in them, made by the guest's first process
-//! ([`init`]) or by a child that enters an existing namespace ([`attach`]), which sends the tap's queues here; then the
-//! engine, forked while there is one thread; then the command. A virtual machine has neither: its socket ([`machine`]) is
-//! what the user named. From there on the supervisor sleeps in [`watch`] and passes changes on.
+//! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
+//! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process ([`init`]) or by a child
+//! that enters an existing namespace ([`attach`]), which sends the tap's queues to the supervisor; then the engine, forked
+//! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
+//! ([`machine`]) is named by an option. From then on the supervisor waits in [`watch`] and forwards changes.
 //!
-//! Each process dies with the supervisor (`PR_SET_PDEATHSIG`), and everything inside dies with the guest's first
-//! process, as that is process 1 of its pid namespace.
+//! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
+//! first process exits, as that is process 1 of its PID namespace.
 
 use std::ffi::OsString;
 use std::time::Instant;
 
-use pontoon_engine::config::{Addresses, V6};
+use pontoon_engine::config::{Addresses, Config, V6};
 use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
+use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
 mod attach;
@@ -84,130 +85,66 @@ use resolv::{Resolv, ResolvWatch};
 use signals::Signals;
 use watch::{GuestKind, Watch};
 
-/// Gives a guest a network until the guest ends; returns the command's exit status. Call it from the one thread of a
-/// process. `set_log_level` sets how much that says, or a child that it forked.
+/// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
+/// of a process. `set_log_level` sets the log level of that process, or of a child that it forked.
 ///
 /// # Errors
-/// Anything of ours that failed, in one line; nothing is left behind.
+/// Any failure of Pontoon, in one line; everything that was created is removed.
 pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::log_them();
     output::prepare();
     one_use_each(options)?;
     let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
-    let wish = match options.no_offload {
+    let offload = match options.no_offload {
         true => TapOffload::NONE,
         false => TapOffload::all_but(&disabled),
     };
     let mut files = FileWatch::default();
-    let wanted = match &options.guest {
-        Guest::Command {
-            argv,
-            hostname,
-            ifname,
-            keep_capabilities,
-        } => Wanted::Command {
-            argv,
-            hostname,
-            ifname,
-            keep_capabilities: *keep_capabilities,
-        },
-        Guest::Attach { target, ifname } => Wanted::Namespace(Attached::open(target, &mut files)?, ifname),
-        Guest::Machine(machine) => {
-            let (attachment, file) = machine::open(machine, options.workers)?;
-            Wanted::Machine(attachment, file)
-        }
-    };
-    let vhost = vhost::choose(options.vhost_net, wish, &disabled)?;
-    let outside = HostState::look(options, &mut files)?;
+    let plan = GuestPlan::open(options, &mut files)?;
+    let vhost = vhost::choose(options.vhost_net, offload, &disabled)?;
+    let host = HostState::read(options, &mut files)?;
 
-    // Children inherit the blocked signals, so that none of them dies of one before its time.
+    // Children inherit the blocked signals, so that no signal kills one before it handles signals itself.
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = host::raise_descriptor_limit();
-    let families = outside.addresses.v6.map_or(Families::V4, |_| Families::Both);
-    let mut ports = Ports::new(families);
-    publish::check(&options.publish)?;
-    ports.change(&[], &options.publish).map_err(Error::from)?;
+    let ports = publish_ports(options, host.addresses)?;
     let raw_icmp = host::open_raw_icmp();
     let config = config::config(
         options,
-        outside.addresses,
-        outside.resolv,
+        host.addresses,
+        host.resolv,
         ports.published(),
         descriptors,
     );
     let sockets = ports.sockets();
-    let served = Served {
-        rules: options.rules.clone(),
-        forwarder: options.resolvers != Resolvers::None,
-        workers: options.workers,
-        ports,
-        set_log_level,
-    };
-    let wanted_control = options.control.is_some() || options.metrics.is_some() || options.pcap.is_some();
-    let control =
-        wanted_control.then(|| Control::open(options.control.as_deref(), options.metrics.as_ref(), served));
-    let mut control = control.transpose()?;
-    if let Some((control, capture)) = control.as_mut().zip(options.pcap.as_ref()) {
-        control.capture(capture, Instant::now())?;
-    }
-    let tap = |ifname: &str| tap::Plan {
-        ifname: ifname.to_owned(),
-        mac: options.mac,
-        mtu: options.mtu,
-        addresses: config.addresses,
-        offload: wish,
-        queues: options.workers,
-    };
+    let mut control = open_control(options, ports, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
-    let (guest_kind, (attachment, guest_route), _socket_file) = match wanted {
-        Wanted::Namespace(attached, ifname) => {
-            let tap = attached.make_tap(&tap(ifname))?;
-            let dns = config::dns(config.addresses);
-            let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
-            tracing::info!("the guest's DNS: {}", dns.join(", "));
-            (
-                GuestKind::Attached(attached),
-                take_up(tap, vhost, config.addresses),
-                None,
-            )
-        }
-        Wanted::Command {
-            argv,
-            hostname,
-            ifname,
-            keep_capabilities,
-        } => {
-            let plan = init::Plan {
-                tap: tap(ifname),
-                resolv_conf: config::resolv_conf(&options.resolvers, &config),
-                hostname: hostname.clone(),
-                argv: argv.to_vec(),
-                descriptors,
-                keep_capabilities,
-                filter: !disabled.seccomp,
-                require_filter: options.require_sandbox,
-            };
-            let (guest, tap) = command::start(&plan)?;
-            (
-                GuestKind::Command(guest),
-                take_up(tap, vhost, config.addresses),
-                None,
-            )
-        }
-        Wanted::Machine(attachment, file) => (GuestKind::Machine, (attachment, None), file),
+    let link = LinkPlan {
+        options,
+        config: &config,
+        disabled: &disabled,
+        descriptors,
+        offload,
+        vhost,
     };
+    let Started {
+        guest,
+        attachment,
+        guest_route,
+        socket_file: _socket_file,
+    } = plan.start(&link)?;
     if let Some(control) = control.as_mut().filter(|_| options.control.is_some()) {
-        control.refuse(guest_kind.pid_namespace()?);
+        control.refuse(guest.pid_namespace()?);
     }
-    let owned = outside.watch.owned().to_vec();
+    let owned = host.watch.owned().to_vec();
     let ledger = ledger::Shared::new(options.workers, config.max_flows)
-        .context("cannot make room for the ledger of connections")?;
+        .context("cannot allocate the shared connection table")?;
     let setup = Setup {
         config,
         owned,
-        // They are handed over with the fork.
+        // The engine takes the sockets over when it is forked.
         published: Vec::new(),
         raw_icmp,
         pacing: pacing::here(options.pacing, options.workers),
@@ -217,15 +154,15 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     };
     let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
-        // Before the guest does anything, so that a capture has all of it.
+        // Before the guest sends anything, so that a capture has all of it.
         control.serve(&mut |update| engine.send(update), Instant::now());
     }
-    if let GuestKind::Command(guest) = &guest_kind {
+    if let GuestKind::Command(guest) = &guest {
         guest.prepared()?;
     }
     notifier.notify()?;
-    if let GuestKind::Command(guest) = &guest_kind {
-        // The terminal's are handed on to nobody: the command would not know of them.
+    if let GuestKind::Command(guest) = &guest {
+        // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
         if let Some(status) = signals.deadly().context("cannot read signals")? {
             return Ok(status);
         }
@@ -234,20 +171,57 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
     stdio::leave_to_the_command().context("cannot open /dev/null")?;
     let watch = Watch {
         signals,
-        guest: guest_kind,
+        guest,
         engine,
-        addresses: outside.watch,
+        addresses: host.watch,
         guest_route,
         files,
-        resolvers: outside.resolvers,
+        resolvers: host.resolvers,
         asks_host: options.resolvers == Resolvers::Host,
         control,
     };
     watch.run()
 }
 
-/// The engine's link, and what the supervisor keeps of the guest's namespace.
-fn take_up(tap: tap::Made, vhost: Option<Vhost>, addresses: Addresses) -> (Attachment, Option<GuestRoute>) {
+/// Opens the host sockets of the published ports.
+fn publish_ports(options: &Options, addresses: Addresses) -> Result<Ports, Error> {
+    let families = addresses.v6.map_or(Families::V4, |_| Families::Both);
+    let mut ports = Ports::new(families);
+    publish::check(&options.publish)?;
+    ports.change(&[], &options.publish).map_err(Error::from)?;
+    Ok(ports)
+}
+
+/// Opens the control socket and the address of the metrics, and begins the capture, as far as the options ask for them. A
+/// capture needs the control API even without a socket.
+fn open_control(
+    options: &Options,
+    ports: Ports,
+    set_log_level: fn(LevelFilter),
+) -> Result<Option<Control>, Error> {
+    if options.control.is_none() && options.metrics.is_none() && options.pcap.is_none() {
+        return Ok(None);
+    }
+    let served = Served {
+        rules: options.rules.clone(),
+        forwarder: options.resolvers != Resolvers::None,
+        workers: options.workers,
+        ports,
+        set_log_level,
+    };
+    let mut control = Control::open(options.control.as_deref(), options.metrics.as_ref(), served)?;
+    if let Some(capture) = &options.pcap {
+        control.capture(capture, Instant::now())?;
+    }
+    Ok(Some(control))
+}
+
+/// Returns the engine's link, and the route that the supervisor maintains in the guest's namespace.
+fn attach_tap(
+    tap: tap::Made,
+    vhost: Option<Vhost>,
+    addresses: Addresses,
+) -> (Attachment, Option<GuestRoute>) {
     let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
     let attachment = Attachment::Tap {
         queues: tap.queues,
@@ -257,7 +231,7 @@ fn take_up(tap: tap::Made, vhost: Option<Vhost>, addresses: Addresses) -> (Attac
     (attachment, addresses.v6.map(route))
 }
 
-/// Each descriptor that was handed over has one use.
+/// Checks that no descriptor is named by two options.
 fn one_use_each(options: &Options) -> Result<(), Error> {
     match (&options.guest, options.ready_fd) {
         (
@@ -273,8 +247,8 @@ fn one_use_each(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// The guest to be started.
-enum Wanted<'a> {
+/// The guest to be started, with the descriptors that the options name open.
+enum GuestPlan<'a> {
     Command {
         argv: &'a [OsString],
         hostname: &'a Option<String>,
@@ -283,6 +257,111 @@ enum Wanted<'a> {
     },
     Namespace(Attached, &'a str),
     Machine(Attachment, Option<SocketFile>),
+}
+
+/// Settings of the guest's link.
+struct LinkPlan<'a> {
+    options: &'a Options,
+    config: &'a Config,
+    disabled: &'a Disabled,
+    /// The descriptor limits that the command gets.
+    descriptors: Rlimit,
+    offload: TapOffload,
+    vhost: Option<Vhost>,
+}
+
+/// A guest whose link exists. A command does not run yet.
+struct Started {
+    guest: GuestKind,
+    attachment: Attachment,
+    guest_route: Option<GuestRoute>,
+    /// Removed on drop.
+    socket_file: Option<SocketFile>,
+}
+
+impl<'a> GuestPlan<'a> {
+    /// Opens the namespace or socket that the options name.
+    fn open(options: &'a Options, files: &mut FileWatch) -> Result<Self, Error> {
+        Ok(match &options.guest {
+            Guest::Command {
+                argv,
+                hostname,
+                ifname,
+                keep_capabilities,
+            } => Self::Command {
+                argv,
+                hostname,
+                ifname,
+                keep_capabilities: *keep_capabilities,
+            },
+            Guest::Attach { target, ifname } => Self::Namespace(Attached::open(target, files)?, ifname),
+            Guest::Machine(machine) => {
+                let (attachment, file) = machine::open(machine, options.workers)?;
+                Self::Machine(attachment, file)
+            }
+        })
+    }
+
+    /// Creates the tap, and the namespaces of a command.
+    fn start(self, link: &LinkPlan<'_>) -> Result<Started, Error> {
+        let (guest, tap) = match self {
+            Self::Namespace(attached, ifname) => {
+                let tap = attached.make_tap(&link.tap(ifname))?;
+                let dns = config::dns(link.config.addresses);
+                let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
+                tracing::info!("the guest's DNS: {}", dns.join(", "));
+                (GuestKind::Attached(attached), tap)
+            }
+            Self::Command {
+                argv,
+                hostname,
+                ifname,
+                keep_capabilities,
+            } => {
+                let plan = init::Plan {
+                    tap: link.tap(ifname),
+                    resolv_conf: config::resolv_conf(&link.options.resolvers, link.config),
+                    hostname: hostname.clone(),
+                    argv: argv.to_vec(),
+                    descriptors: link.descriptors,
+                    keep_capabilities,
+                    filter: !link.disabled.seccomp,
+                    require_filter: link.options.require_sandbox,
+                };
+                let (guest, tap) = command::start(&plan)?;
+                (GuestKind::Command(guest), tap)
+            }
+            Self::Machine(attachment, socket_file) => {
+                return Ok(Started {
+                    guest: GuestKind::Machine,
+                    attachment,
+                    guest_route: None,
+                    socket_file,
+                });
+            }
+        };
+        let (attachment, guest_route) = attach_tap(tap, link.vhost, link.config.addresses);
+        Ok(Started {
+            guest,
+            attachment,
+            guest_route,
+            socket_file: None,
+        })
+    }
+}
+
+impl LinkPlan<'_> {
+    /// Returns the settings of a tap.
+    fn tap(&self, ifname: &str) -> tap::Plan {
+        tap::Plan {
+            ifname: ifname.to_owned(),
+            mac: self.options.mac,
+            mtu: self.options.mtu,
+            addresses: self.config.addresses,
+            offload: self.offload,
+            queues: self.options.workers,
+        }
+    }
 }
 
 /// The state of the host's network, and the configuration that follows from it.
@@ -294,7 +373,8 @@ struct HostState {
 }
 
 impl HostState {
-    fn look(options: &Options, files: &mut FileWatch) -> Result<Self, Error> {
+    /// Reads addresses and resolvers of the host, and watches for changes.
+    fn read(options: &Options, files: &mut FileWatch) -> Result<Self, Error> {
         if let Some(outbound) = &options.outbound {
             host::check_outbound(outbound)?;
         }

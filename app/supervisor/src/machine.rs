@@ -36,7 +36,7 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         Protocol::Packet => &[SocketType::SEQPACKET, SocketType::DGRAM],
     };
     if workers > 1 && machine.protocol != Protocol::VhostUser {
-        let wrong = format!("--workers {workers}: a socket of this protocol is one queue");
+        let wrong = format!("--workers {workers}: a socket of this protocol has one queue");
         return Err(Error::new(wrong).advise("--workers 1").with_status(2));
     }
     let one_off = machine.one_off;

@@ -439,7 +439,7 @@ mod tests {
         let error = netlink.answer("adding a route").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the kernel has not answered about adding a route in 3s"
+            "no reply from the kernel about adding a route in 3s"
         );
         let said = Retry::default().unless_short::<()>("the test", Err(error));
         assert!(said.unwrap().is_none(), "another try helps");

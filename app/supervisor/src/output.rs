@@ -228,7 +228,7 @@ pub(crate) fn is_own_pipe() {
 pub fn report_dropped() {
     let count = log().dropped().map(std::mem::take);
     if let Some(count @ 1..) = count {
-        tracing::warn!(target: DROPPED, "{count} lines of the log were dropped, as it was not read");
+        tracing::warn!(target: DROPPED, "{count} log lines were dropped, as standard error was not read");
         // Where that line was dropped, too, it has counted itself.
         if let Some(dropped @ 1..) = log().dropped() {
             *dropped += count - 1;

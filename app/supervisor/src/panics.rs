@@ -25,7 +25,7 @@ pub(crate) fn log_them() {
 fn line(panic: &PanicHookInfo<'_>) -> String {
     let what = panic.payload_as_str().unwrap_or("no message");
     match panic.location() {
-        Some(place) => format!("a bug of ours at {place}: {what} (please report it)"),
-        None => format!("a bug of ours: {what} (please report it)"),
+        Some(place) => format!("internal error at {place}: {what} (please report it)"),
+        None => format!("internal error: {what} (please report it)"),
     }
 }

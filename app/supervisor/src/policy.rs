@@ -142,13 +142,13 @@ mod tests {
         assert!(parse(&many(1_000, "*")).is_ok());
         assert_eq!(
             parse(&many(1_001, "*")),
-            Err("1001 rules are more than 1000".to_owned())
+            Err("1001 rules exceed the limit of 1000".to_owned())
         );
         let long = format!("{}.test", ["a"; 100].join("."));
         assert!(
             parse(&many(400, &long))
                 .unwrap_err()
-                .ends_with("bytes of rules are more than 65536")
+                .ends_with("bytes of rules exceed the limit of 65536")
         );
     }
 

@@ -233,7 +233,7 @@ fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {
         Some(libc::EACCES) => plain.advise(format!(
             "a port from 1024 up, or as root: sysctl net.ipv4.ip_unprivileged_port_start={port}"
         )),
-        Some(libc::EADDRNOTAVAIL) => plain.advise("an address of this host; 'ip addr' lists them"),
+        Some(libc::EADDRNOTAVAIL) => plain.advise("an address of this host, see 'ip addr'"),
         Some(libc::EMFILE) => plain.advise("fewer ports, or a higher 'ulimit -Hn'"),
         _ => plain,
     }

@@ -32,7 +32,7 @@ impl ReadyNotifier {
             && !directory.is_dir()
         {
             return Err(Error::new(format!(
-                "no directory {} for the pid file",
+                "the directory {} of the pid file does not exist",
                 directory.display()
             )));
         }

@@ -66,7 +66,7 @@ pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> R
         None => {
             let free = candidates_v4().find(|subnet| !host.uses(IpNet::V4(*subnet)));
             let free = free.ok_or_else(|| {
-                Error::new("no IPv4 subnet for the guest: the host uses every private one")
+                Error::new("no IPv4 subnet for the guest: the host uses all private subnets")
                     .advise("--ipv4 CIDR")
             })?;
             moved.v4 = Some(free) != candidates_v4().next();
@@ -79,7 +79,7 @@ pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> R
         Ipv6::Auto => {
             let free = candidates_v6().find(|subnet| !host.uses(IpNet::V6(*subnet)));
             let free = free.ok_or_else(|| {
-                Error::new("no IPv6 subnet for the guest: the host uses all of ours")
+                Error::new("no IPv6 subnet for the guest: the host uses all candidate subnets")
                     .advise("--ipv6 CIDR, or --no-ipv6")
             })?;
             moved.v6 = Some(free) != candidates_v6().next();
@@ -115,7 +115,7 @@ fn check_v4(subnet: Ipv4Net) -> Result<Ipv4Net, Error> {
     }
     if !(8..=27).contains(&subnet.prefix_len()) {
         return Err(Error::new(format!(
-            "{subnet} cannot be the guest's subnet: its prefix is not 8 to 27"
+            "{subnet} cannot be the guest's subnet: its prefix length is not between 8 and 27"
         )));
     }
     let network = subnet.network();

@@ -136,7 +136,7 @@ fn taken(name: &str, error: &io::Error) -> Error {
 
 fn refused(error: &io::Error, queues: u8) -> Error {
     if error.kind() == io::ErrorKind::Unsupported {
-        let text = format!("cannot have {queues} workers: a tap of this kernel has one queue");
+        let text = format!("cannot use {queues} workers: this kernel's tap has only one queue");
         return Error::new(text).advise("--workers 1");
     }
     // Which step, and why.

@@ -144,7 +144,7 @@ fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool
         Ok(output) => {
             let reason = String::from_utf8_lossy(&output.stderr);
             tracing::info!(
-                "{helper} refused, so that only root exists inside: {}",
+                "{helper} failed, so that only root exists in the guest: {}",
                 reason.trim()
             );
             false

@@ -39,7 +39,7 @@ fn usable(offload: TapOffload, disabled: &Disabled) -> Result<(), Error> {
         return Err(Error::new("disabled by PONTOON_DISABLE"));
     }
     if !offload.vnet_hdr {
-        return Err(Error::new("vhost-net needs offload metadata").advise("no --no-offload"));
+        return Err(Error::new("vhost-net needs offloads").advise("without --no-offload"));
     }
     vhost::check().map_err(|error| unavailable(&error))
 }
@@ -83,7 +83,7 @@ mod tests {
         let error = choose(VhostNet::On, TapOffload::NONE, &Disabled::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "vhost-net needs offload metadata (try: no --no-offload)"
+            "vhost-net needs offloads (try: without --no-offload)"
         );
     }
 

@@ -257,7 +257,7 @@ impl GuestKind {
             Self::Attached(attached) => attached.pid().map_or(Ok(None), PidNamespace::of),
             Self::Machine => Ok(None),
         };
-        namespace.context("cannot look at the guest's PID namespace")
+        namespace.context("cannot open the guest's PID namespace")
     }
 
     /// Returns the exit status, if the guest has ended.

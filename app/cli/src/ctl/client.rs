@@ -48,7 +48,7 @@ impl fmt::Display for ConnectError {
 impl std::error::Error for ConnectError {}
 
 /// Timeout of a response. The supervisor waits for the engine for at most one second.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<'a> Client<'a> {
     pub(crate) fn new(path: &'a Path) -> Self {
@@ -77,21 +77,21 @@ impl<'a> Client<'a> {
             path: self.path.to_owned(),
             error,
         })?;
-        let answer =
-            Self::exchange(stream, method, what, body).with_context(|| format!("cannot ask {shown}"))?;
-        let (status, body) = split(&answer).with_context(|| format!("{shown} does not speak HTTP"))?;
+        let answer = Self::exchange(stream, method, what, body)
+            .with_context(|| format!("cannot send a request to {shown}"))?;
+        let (status, body) = split(&answer).with_context(|| format!("invalid HTTP response from {shown}"))?;
         if status != 200 {
             match serde_json::from_slice::<Problem>(body) {
                 Ok(problem) => bail!("{}", problem.error),
-                Err(_) => bail!("{shown} answers with status {status}"),
+                Err(_) => bail!("{shown} responded with status {status}"),
             }
         }
-        serde_json::from_slice(body).with_context(|| format!("{shown} answers something else"))
+        serde_json::from_slice(body).with_context(|| format!("unexpected response from {shown}"))
     }
 
     fn exchange(mut stream: UnixStream, method: &str, what: &str, body: &[u8]) -> Result<Vec<u8>> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let head = format!(
             "{method} {what} HTTP/1.1\r\nHost: pontoon\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
@@ -103,7 +103,7 @@ impl<'a> Client<'a> {
             Ok(0) => said.map(|()| answer).map_err(Into::into),
             Ok(_) => Ok(answer),
             Err(_) if !answer.is_empty() => Ok(answer),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no answer in {PATIENCE:?}"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no response in {TIMEOUT:?}"),
             Err(error) => Err(error.into()),
         }
     }
@@ -114,7 +114,7 @@ fn split(answer: &[u8]) -> Result<(u16, &[u8])> {
     let mut fields = [EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
     let Status::Complete(len) = head.parse(answer)? else {
-        bail!("the answer is cut");
+        bail!("incomplete response");
     };
     let length = head
         .headers
@@ -122,7 +122,7 @@ fn split(answer: &[u8]) -> Result<(u16, &[u8])> {
         .find(|field| field.name.eq_ignore_ascii_case("content-length"))
         .and_then(|field| str::from_utf8(field.value).ok()?.parse().ok());
     let body = &answer[len..];
-    ensure!(length == Some(body.len()), "the answer is cut");
+    ensure!(length == Some(body.len()), "incomplete response");
     Ok((head.code.unwrap_or(0), body))
 }
 

@@ -57,10 +57,10 @@ fn draw_sums(frame: &mut Frame<'_>, area: Rect, top: &Top) {
 fn wrong(top: &Top, now: Instant) -> Option<String> {
     let silence = now.saturating_duration_since(top.heard);
     match &top.problem {
-        Some(problem) => Some(format!("{problem}; asking on")),
+        Some(problem) => Some(format!("{problem}; retrying")),
         None => (silence >= SILENCE).then(|| {
             format!(
-                "{} has not answered for {} s; asking on",
+                "{} has not responded for {} s; retrying",
                 top.path,
                 silence.as_secs()
             )
@@ -74,7 +74,7 @@ fn counted(top: &Top) -> String {
         ("policy_refused", "refused by policy"),
         ("flows_refused", "by limits"),
         ("tcp_connect_failed", "connects failed"),
-        ("tcp_retransmits", "sent again"),
+        ("tcp_retransmits", "retransmits"),
     ];
     let counted = counts.map(|(name, what)| {
         let count = top.total.counters.get(name).copied().unwrap_or(0);

@@ -240,4 +240,4 @@ impl<S> Connection<S> {
 const FORGOTTEN: usize = 16 << 20;
 
 /// The answer to a request for a host that is not served.
-const OTHER_HOST: &str = "not a host of these metrics: ask for an address, or give --metrics-host";
+const OTHER_HOST: &str = "invalid Host field (try: an address, or --metrics-host)";

@@ -235,10 +235,10 @@ impl Api {
 
 /// Returns the response to a change that was sent and not confirmed in time.
 fn unconfirmed() -> Response {
-    let what = "the engine has not confirmed the change yet; it holds once it does";
+    let what = "the engine has not confirmed the change yet; it takes effect when it does";
     Response::problem(503, what)
 }
 
 fn silent() -> Response {
-    Response::problem(503, "the engine does not answer")
+    Response::problem(503, "the engine does not respond")
 }

@@ -79,14 +79,16 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         head.headers.iter().filter(named).map(|field| field.value)
     };
     if values("transfer-encoding").next().is_some() {
-        return wrong(501, "a body must say its length");
+        return wrong(501, "a request body needs a Content-Length");
     }
     let mut lengths = values("content-length").map(length);
     let body_len = match (lengths.next(), lengths.next()) {
         (None, _) => 0,
         (Some(Some(len)), None) if len <= BODY => len,
-        (Some(Some(_)), None) => return wrong(413, format_args!("a body has at most {BODY} bytes")),
-        (Some(_), _) => return wrong(400, "no valid content-length"),
+        (Some(Some(_)), None) => {
+            return wrong(413, format_args!("the body exceeds the limit of {BODY} bytes"));
+        }
+        (Some(_), _) => return wrong(400, "invalid Content-Length"),
     };
     let Some(body) = bytes.get(head_len..head_len + body_len) else {
         return Parsed::Partial {
@@ -94,7 +96,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         };
     };
     let (Some(method), Some(path)) = (head.method, head.path) else {
-        return wrong(400, "no request line");
+        return wrong(400, "missing request line");
     };
     let mut hosts = values("host").map(|host| String::from_utf8_lossy(host).into_owned());
     let (host, None) = (hosts.next(), hosts.next()) else {
@@ -147,7 +149,7 @@ impl Request {
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
         // serde would take an array for the values of the fields, and an empty one for none of them.
         if !self.body.trim_ascii_start().starts_with(b"{") {
-            return Err("the body is no JSON object".to_owned());
+            return Err("the body is not a JSON object".to_owned());
         }
         serde_json::from_slice(&self.body).map_err(|error| error.to_string())
     }

@@ -57,8 +57,10 @@ impl Listener {
                 reason(error)
             ));
             match error.kind() {
-                io::ErrorKind::AddrInUse => plain.advise("another path, or an end of who listens there"),
-                io::ErrorKind::NotFound => plain.advise("a directory that is there"),
+                io::ErrorKind::AddrInUse => {
+                    plain.advise("another path, or stop the process that listens there")
+                }
+                io::ErrorKind::NotFound => plain.advise("an existing directory"),
                 _ => plain,
             }
         };
@@ -87,7 +89,7 @@ impl Listener {
             let plain = Error::new(format!("cannot listen on {address}: {}", reason(&error.into())));
             match error {
                 Errno::ADDRINUSE => plain.advise("another port"),
-                Errno::ADDRNOTAVAIL => plain.advise("an address of this host; 'ip addr' lists them"),
+                Errno::ADDRNOTAVAIL => plain.advise("an address of this host, see 'ip addr'"),
                 _ => plain,
             }
         })?;
@@ -116,12 +118,12 @@ impl Listener {
         };
         let who = match guest.holds_peer(client) {
             Ok(false) => return true,
-            Ok(true) => "the guest may not use it".to_owned(),
-            Err(error) => format!("who connects cannot be looked at: {error}"),
+            Ok(true) => "it is a process of the guest".to_owned(),
+            Err(error) => format!("cannot inspect the peer: {error}"),
         };
         // The guest has no say in how much is logged.
         if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!("a client of {self} is turned away: {who}");
+            tracing::warn!("refused a client of {self}: {who}");
         }
         false
     }

@@ -124,7 +124,7 @@ pub(super) fn dispatch<S>(
     }
     let methods: Vec<_> = here().map(|route| route.method).collect();
     Answer::Now(if methods.is_empty() {
-        Response::problem(404, format_args!("there is no {}", request.path))
+        Response::problem(404, format_args!("no such resource: {}", request.path))
     } else {
         let allow = methods.join(", ");
         Response {

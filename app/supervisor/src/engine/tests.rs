@@ -92,7 +92,7 @@ fn a_failed_start_is_not_counted_as_a_crash() {
         .unwrap_err()
         .to_string();
     assert!(
-        end.starts_with("no other engine could be started in 10s: cannot fork the engine: "),
+        end.starts_with("the engine could not be restarted in 10s: cannot fork the engine: "),
         "{end}"
     );
 }

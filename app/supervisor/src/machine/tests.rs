@@ -100,7 +100,7 @@ fn says_what_is_wrong_with_a_path() {
         "{said}"
     );
     let said = line(Seat::Path("/no-such-directory/net".into()), Protocol::Stream);
-    assert!(said.ends_with("(try: a directory that is there)"), "{said}");
+    assert!(said.ends_with("(try: an existing directory)"), "{said}");
 }
 
 #[test]

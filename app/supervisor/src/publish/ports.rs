@@ -123,7 +123,7 @@ impl Ports {
             Some(port) if port.guest == guest => return Ok(()),
             Some(port) => {
                 return Err(Refusal::Conflict(Error::new(format!(
-                    "cannot publish {wish}: {host}/{} leads to port {} already",
+                    "cannot publish {wish}: {host}/{} already leads to guest port {}",
                     wish.protocol, port.guest
                 ))));
             }

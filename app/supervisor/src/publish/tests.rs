@@ -106,7 +106,7 @@ fn a_port_that_is_taken_is_refused_and_changes_nothing() {
         error.to_string(),
         format!(
             "cannot publish 127.0.0.1:{port}/tcp: address already in use \
-             (try: another port; 'ss -ltnp sport = :{port}' says who has it)"
+             (try: another port; 'ss -ltnp sport = :{port}' shows the process that uses it)"
         )
     );
     assert_eq!(ports.iter().count(), 0);
@@ -174,7 +174,10 @@ fn what_is_there_may_be_added_and_what_is_not_removed() {
     let Err(Refusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
         panic!("one port leads to two");
     };
-    assert!(error.to_string().contains("leads to port 80 already"), "{error}");
+    assert!(
+        error.to_string().contains("already leads to guest port 80"),
+        "{error}"
+    );
 
     // The socket stays: no client finds the port closed.
     let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();

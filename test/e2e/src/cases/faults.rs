@@ -223,7 +223,7 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
     ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{said}");
     prlimit(Some(pid), Resource::Nofile, limit(own.maximum))?;
     setting.works("with descriptors")?;
-    ensure!(context.program.engine()? == setting.engine, "the engine died");
+    ensure!(context.program.engine()? == setting.engine, "the engine crashed");
     Ok(())
 }
 
@@ -251,7 +251,7 @@ fn guest_interface(context: &Context) -> Result<()> {
                 ip route add $(cat /tmp/route.$$); rm /tmp/route.$$; echo up";
     expect(&setting.guest.ask(line)?, "up")?;
     setting.works("up again")?;
-    ensure!(context.program.engine()? == setting.engine, "the engine died");
+    ensure!(context.program.engine()? == setting.engine, "the engine crashed");
     Ok(())
 }
 
@@ -264,6 +264,6 @@ fn host_interface(context: &Context) -> Result<()> {
     network::ip("link set net0 up")?;
     network::ip("route add default via 198.51.100.2")?;
     setting.works("up again")?;
-    ensure!(context.program.engine()? == setting.engine, "the engine died");
+    ensure!(context.program.engine()? == setting.engine, "the engine crashed");
     Ok(())
 }

@@ -273,10 +273,10 @@ fn engine_killed_often(context: &Context) -> Result<()> {
             Ok(engine.is_some())
         })?;
         let engine = engine.context("no engine")?;
-        // Whose loop does not run yet has failed to start, which is no death.
+        // A process killed before its loop runs counts as a failed start, not as a crash.
         std::thread::sleep(REPLACED);
         engine.signal(Signal::KILL)?;
-        process::wait_until("it is dead", Duration::from_secs(1), || {
+        process::wait_until("the process has exited", Duration::from_secs(1), || {
             Ok(!process::living().contains(&engine))
         })?;
     }

@@ -124,7 +124,7 @@ fn reader_stalls(context: &Context) -> Result<()> {
     let text = process::join(reader)?;
     let dropped: Vec<_> = text
         .lines()
-        .filter(|line| line.contains("lines of the log were dropped"))
+        .filter(|line| line.contains("log lines were dropped"))
         .collect();
     ensure!(
         dropped.len() == 1 && dropped[0].starts_with("warning: "),

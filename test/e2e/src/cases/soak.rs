@@ -135,7 +135,7 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
                 .map(|process| Ok(process.descriptors()? as u64))
                 .sum::<Result<u64>>()?,
         });
-        ensure!(context.program.engine()? == engine, "the engine died");
+        ensure!(context.program.engine()? == engine, "the engine crashed");
     }
     Ok(samples)
 }

@@ -110,7 +110,7 @@ impl Captures {
             false => tracing::info!("{}", told(&self.shown)),
         }
         if let Err(error) = cut {
-            tracing::warn!("the captured file cannot be cut, and is not whole at its end: {error}");
+            tracing::warn!("cannot truncate the capture file; its last packet is incomplete: {error}");
         }
         // It may have ended by itself; now the workers forget it, too.
         outbox.push(Update::Capture(Order::Stop(self.number)));
@@ -123,10 +123,12 @@ impl Captures {
             return;
         };
         if let Err(error) = cut_off(&start.file) {
-            return self.give_up(&format!("the engine died, and its file cannot be cut: {error}"));
+            return self.give_up(&format!(
+                "the engine crashed, and the file cannot be truncated: {error}"
+            ));
         }
         if self.stopping.is_some() {
-            return self.give_up("the engine died");
+            return self.give_up("the engine crashed");
         }
         let left = start.time.map(|time| time.saturating_sub(now - *since));
         if left == Some(Duration::ZERO) {
@@ -148,7 +150,7 @@ impl Captures {
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.late = true;
-            self.end("the engine does not answer");
+            self.end("the engine does not respond");
         }
     }
 
@@ -199,7 +201,7 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
         Err(why) => return Answer::Now(Response::problem(400, why)),
     };
     if api.captures.runs() {
-        return Answer::Now(Response::problem(409, "a capture runs already"));
+        return Answer::Now(Response::problem(409, "a capture is already running"));
     }
     if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
         return Answer::Now(Response::problem(409, error));
@@ -211,7 +213,7 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
 /// Ends it, and answers when the file is whole.
 pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     if !api.captures.runs() {
-        return Answer::Now(Response::problem(409, "no capture runs"));
+        return Answer::Now(Response::problem(409, "no capture is running"));
     }
     let number = api.captures.number;
     api.captures.stopping.get_or_insert(now);
@@ -229,7 +231,7 @@ pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
 pub(in crate::control) fn parse(request: &Request) -> Result<Capture, String> {
     let wish: Wish = request.json()?;
     if !wish.file.is_absolute() {
-        return Err(format!("'{}' is no absolute path", wish.file.display()));
+        return Err(format!("'{}' is not an absolute path", wish.file.display()));
     }
     let capture = Capture {
         file: wish.file,

@@ -38,7 +38,7 @@ pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Ve
         .iter()
         .find(|rule| matches!(rule.to.target, Target::Name(_)))
     {
-        Some(rule) if !forwarder => Err(format!("'{rule}' needs our resolver, which is left out")),
+        Some(rule) if !forwarder => Err(format!("'{rule}' needs the DNS forwarder, which is disabled")),
         _ => Ok(rules),
     }
 }

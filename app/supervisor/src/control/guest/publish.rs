@@ -92,7 +92,7 @@ fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
     let ports = texts.iter().map(spec).collect::<Result<Vec<Publish>, String>>()?;
     let count: usize = ports.iter().map(|ports| usize::from(ports.count)).sum();
     if count > MOST_PORTS {
-        return Err(format!("'{list}' names {count} ports, and may name {MOST_PORTS}"));
+        return Err(format!("'{list}' names {count} ports; the limit is {MOST_PORTS}"));
     }
     Ok(ports)
 }

@@ -138,7 +138,7 @@ fn a_change_that_is_not_confirmed_is_said_to_hold_yet() {
         let (answer, _) = heard(&client);
         assert!(
             status(&answer) == "503"
-                && answer.contains("not confirmed the change yet; it holds once it does"),
+                && answer.contains("not confirmed the change yet; it takes effect when it does"),
             "{answer}"
         );
     }

@@ -128,7 +128,10 @@ fn one_that_is_to_end_does_with_its_engine() {
     // Nothing of it was whole.
     std::fs::write(&file, "torn").unwrap();
     desk.control.ask_again(&mut |_| {}, desk.now);
-    assert_eq!(shown(&heard(&client).0).ended.as_deref(), Some("the engine died"));
+    assert_eq!(
+        shown(&heard(&client).0).ended.as_deref(),
+        Some("the engine crashed")
+    );
     assert_eq!(std::fs::read(&file).unwrap(), b"");
     assert!(!desk.control.is_asking());
 }
@@ -148,7 +151,7 @@ fn an_engine_that_takes_too_long_to_end_one_is_told_of_and_heard_later() {
     let silent = ask(&mut desk);
     assert_eq!(
         (silent.running, silent.ended.as_deref()),
-        (false, Some("the engine does not answer"))
+        (false, Some("the engine does not respond"))
     );
     assert!(desk.control.is_asking());
     ended(&mut desk, 1);
@@ -206,10 +209,10 @@ fn what_cannot_be_is_said() {
     let client = desk.client();
     for (wanted, body, why) in [
         (400, r#"{}"#, "missing field `file`"),
-        (400, r#"{"file": "x"}"#, "no absolute path"),
-        (409, r#"{"file": "/dev/null"}"#, "no regular file"),
+        (400, r#"{"file": "x"}"#, "not an absolute path"),
+        (409, r#"{"file": "/dev/null"}"#, "not a regular file"),
         (400, r#"{"file": "/x", "size": 1}"#, "at least 4096"),
-        (400, r#"{"file": "/x", "time_ms": 0}"#, "no time"),
+        (400, r#"{"file": "/x", "time_ms": 0}"#, "greater than zero"),
         (400, r#"{"file": "/x", "ring": 2}"#, "unknown field"),
     ] {
         say(&client, &post("/v1/capture", body));

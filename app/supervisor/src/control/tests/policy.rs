@@ -35,8 +35,8 @@ fn rules_that_are_none_change_nothing() {
     let mut desk = Desk::new(1);
     let client = desk.client();
     for (body, why) in [
-        ("", "no JSON object"),
-        ("[]", "no JSON object"),
+        ("", "not a JSON object"),
+        ("[]", "not a JSON object"),
         ("{", "EOF while parsing"),
         (r#"{"alow": []}"#, "unknown field `alow`"),
         (r#"{"allow": ["10.0.0"]}"#, "'10.0.0' is neither"),

@@ -41,7 +41,7 @@ fn ports_are_published_together_or_not_at_all() {
         (r#"{"add": ["80"]}"#, "'80': no guest port"),
         (r#"{"add": ["[::1]:1:1"]}"#, "the guest has no IPv6"),
         (r#"{"del": []}"#, "unknown field `del`"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
     ] {
         say(&client, &post("/v1/publish", body));
         desk.serve();
@@ -122,7 +122,7 @@ fn a_batch_of_more_ports_than_there_are_is_refused_before_it_is_looked_at() {
         }
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         let (answer, _) = heard(&client);
-        let why = format!("'{list}' names 917490000 ports, and may name 131070");
+        let why = format!("'{list}' names 917490000 ports; the limit is 131070");
         assert!(status(&answer) == "400" && answer.contains(&why), "{answer}");
     }
 

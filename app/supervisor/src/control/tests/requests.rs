@@ -27,7 +27,8 @@ fn requests_in_pieces_and_in_a_row() {
     let (_, second) = all.split_once(DOCUMENT).unwrap();
     assert!(second.starts_with("HTTP/1.1 404 "), "{second}");
     assert!(
-        second.contains("\r\nConnection: close\r\n") && second.ends_with(r#"{"error":"there is no /no"}"#)
+        second.contains("\r\nConnection: close\r\n")
+            && second.ends_with(r#"{"error":"no such resource: /no"}"#)
     );
 }
 

@@ -66,7 +66,7 @@ fn top(context: &Context) -> Result<()> {
     ensure!(screen.lines().count() == 10, "{screen}");
 
     drop(scene);
-    until_seen(&["cannot connect to /run/control", "; asking on", &remote])?;
+    until_seen(&["cannot connect to /run/control", "; retrying", &remote])?;
     tmux(&["send-keys", "q"])?;
     process::wait_until("it has ended", Duration::from_secs(5), || {
         Ok(tmux(&["has-session"]).is_err())

@@ -251,7 +251,7 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     let options = ["--control", SOCKET, "--workers", "2", "--rule", &rule];
     let mut relay = Relay::start(context, row.relay(0), options)?;
     let receiver = Receiver::new(row.receiver(), to)?;
-    let newborn = stop_newborn(&mut relay)?;
+    let starting = stop_starting_worker(&mut relay)?;
     let other = pid_of(&relay.stats()?, 1)?;
     kill_process(other, Signal::KILL)?;
     let begin = Instant::now();
@@ -265,7 +265,7 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     for number in 0..FLOWS {
         Sender::new(row.sender(), from, 8)?.send(number..number + 1, usual)?;
     }
-    // Flows of the worker that lives.
+    // Datagrams of flows of the running worker.
     ensure!(
         receiver.next(Duration::from_secs(5))?.is_some(),
         "nothing comes while one is stopped"
@@ -273,15 +273,15 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     let took = begin.elapsed();
     ensure!(took < Duration::from_secs(5), "it took {took:?}");
     let stats = relay.stats()?;
-    stats.expect("/workers/0/restarts", u64::from(newborn.restarts))?;
+    stats.expect("/workers/0/restarts", u64::from(starting.restarts))?;
     stats.expect("/workers/1/restarts", 1)?;
 
-    kill_process(newborn.pid, Signal::CONT)?;
+    kill_process(starting.pid, Signal::CONT)?;
     let stats = relay.stats_when("what has waited is sent", |stats| {
         stats.number("/rules/0/outputs/0/sent") == u64::from(FLOWS)
     })?;
     stats.add_up()?;
-    stats.expect("/workers/0/restarts", newborn.restarts.into())
+    stats.expect("/workers/0/restarts", starting.restarts.into())
 }
 
 /// A worker that is stopped before it has entered its sandbox.
@@ -291,7 +291,7 @@ struct Newborn {
 }
 
 /// Has a worker die, and stops its successor where that is quick enough.
-fn stop_newborn(relay: &mut Relay) -> Result<Newborn> {
+fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
     const TRIES: u32 = 50;
     for restarts in 1..=TRIES {
         // Young workers wait a while before they have a successor.
