@@ -1,6 +1,7 @@
 //! `cargo xtask corpus`: replaces a target's committed corpus by the inputs that cover most, of it and of `target/fuzz`.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -50,12 +51,16 @@ fn minimise(target: &str) -> Result<bool> {
         return Ok(false);
     }
     let text = fs::read_to_string(&control).context("libFuzzer wrote no control file")?;
-    let picked = pick(&text, MOST)?;
-    ensure!(!picked.is_empty(), "{target}: no input covers anything");
+    let Pick {
+        files,
+        edges,
+        features,
+    } = pick(&text, MOST)?;
+    ensure!(!files.is_empty(), "{target}: no input covers anything");
     // All are copied before any is removed, so that a failure leaves the committed corpus complete.
     let copies = scratch.path().join("copies");
     fs::create_dir(&copies)?;
-    for file in picked.iter().map(Path::new) {
+    for file in files.iter().map(Path::new) {
         fs::copy(
             file,
             copies.join(file.file_name().context("an input without a name")?),
@@ -68,63 +73,138 @@ fn minimise(target: &str) -> Result<bool> {
         let entry = entry?;
         fs::copy(entry.path(), committed.join(entry.file_name()))?;
     }
-    writeln!(std::io::stdout(), "{target}: {} inputs", picked.len())?;
+    writeln!(
+        std::io::stdout(),
+        "{target}: {} inputs, {} of {} edges, {} of {} features",
+        files.len(),
+        edges.covered,
+        edges.all,
+        features.covered,
+        features.all
+    )?;
     Ok(true)
 }
 
-/// Picks at most `most` files of a control file of libFuzzer's merge, each the one with the most features that the
-/// files before it lack; of equal ones the first, and libFuzzer lists small inputs first.
-fn pick(control: &str, most: usize) -> Result<Vec<String>> {
+/// The files that [`pick`] has chosen, and their coverage.
+#[derive(Debug, PartialEq, Eq)]
+struct Pick {
+    files: Vec<String>,
+    edges: Coverage,
+    features: Coverage,
+}
+
+/// The numbers that the chosen files and all files cover.
+#[derive(Debug, PartialEq, Eq)]
+struct Coverage {
+    covered: usize,
+    all: usize,
+}
+
+/// The edge of a feature: libFuzzer divides the counter of an edge into 8 ranges, each of which is a feature
+/// (`CollectFeatures` in FuzzerTracePC.h).
+fn edge(feature: u64) -> u64 {
+    feature / 8
+}
+
+/// Picks at most `most` files of a control file of libFuzzer's merge, each the one with the most edges that the files before
+/// it lack, of equal ones the one with the most features, and then the first; libFuzzer lists small inputs first.
+///
+/// Features alone would leave out many edges of a large target: they count the repetitions of loops as well.
+fn pick(control: &str, most: usize) -> Result<Pick> {
     let mut lines = control.lines();
     let count: usize = lines.next().context("an empty control file")?.parse()?;
     lines.next().context("a control file without a second line")?;
     let files: Vec<&str> = lines.by_ref().take(count).collect();
-    let mut features = vec![BTreeSet::new(); count];
+    let mut features: Vec<Vec<u64>> = vec![Vec::new(); count];
     for line in lines {
         let mut words = line.split_whitespace();
         if words.next() != Some("FT") {
             continue;
         }
         let index: usize = words.next().context("FT without a file")?.parse()?;
-        let set = features.get_mut(index).context("FT of an unknown file")?;
+        let list = features.get_mut(index).context("FT of an unknown file")?;
         for word in words {
-            set.insert(word.parse::<u64>()?);
+            list.push(word.parse()?);
         }
+        list.sort_unstable();
+        list.dedup();
     }
+    let all_features: BTreeSet<u64> = features.iter().flatten().copied().collect();
+    let all_edges: BTreeSet<u64> = all_features.iter().copied().map(edge).collect();
+    let (mut edges_covered, mut features_covered) = (BTreeSet::new(), BTreeSet::new());
     let mut picked = Vec::new();
-    while picked.len() < most {
-        // `max_by_key` returns the last of equal ones.
-        let Some(best) = (0..count).rev().max_by_key(|index| features[*index].len()) else {
-            break;
-        };
-        let covered = std::mem::take(&mut features[best]);
-        if covered.is_empty() {
-            break;
+    // The numbers of a file can only decrease. So a file whose numbers are still right when it is at the top of the heap is
+    // the best one, and the others need no update. `Reverse` puts the first of equal files on top.
+    let mut heap: BinaryHeap<_> = (0..count)
+        .map(|index| (usize::MAX, usize::MAX, Reverse(index)))
+        .collect();
+    while picked.len() < most
+        && let Some((stored_edges, stored_features, Reverse(index))) = heap.pop()
+    {
+        let list = &mut features[index];
+        list.retain(|feature| !features_covered.contains(feature));
+        let new_edges: BTreeSet<u64> = list
+            .iter()
+            .copied()
+            .map(edge)
+            .filter(|edge| !edges_covered.contains(edge))
+            .collect();
+        if list.is_empty() {
+            continue;
         }
-        // The sets contain what is not covered yet.
-        for set in &mut features {
-            set.retain(|feature| !covered.contains(feature));
+        if (stored_edges, stored_features) != (new_edges.len(), list.len()) {
+            heap.push((new_edges.len(), list.len(), Reverse(index)));
+            continue;
         }
-        picked.push((*files.get(best).context("a control file without all names")?).to_owned());
+        edges_covered.extend(new_edges);
+        features_covered.extend(list.drain(..));
+        picked.push((*files.get(index).context("a control file without all names")?).to_owned());
     }
-    Ok(picked)
+    Ok(Pick {
+        files: picked,
+        edges: Coverage {
+            covered: edges_covered.len(),
+            all: all_edges.len(),
+        },
+        features: Coverage {
+            covered: features_covered.len(),
+            all: all_features.len(),
+        },
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::pick;
+    use super::{Coverage, Pick, pick};
 
-    const CONTROL: &str = "4\n0\n/c/a\n/c/b\n/c/c\n/c/d\nSTARTED 0 1\nFT 0 1 2\nCOV 0 7\nSTARTED 1 2\nFT 1 2 3 4\n\
-                           STARTED 2 3\nFT 2 1 2\nSTARTED 3 4\n";
+    /// `b` has 2 edges with a feature each; `a` has 1 edge, of `b`'s, with 3 features; `c` has the features of `a`.
+    const CONTROL: &str = "4\n0\n/c/a\n/c/b\n/c/c\n/c/d\nSTARTED 0 1\nFT 0 8 9 10\nCOV 0 7\nSTARTED 1 2\nFT 1 8 16\n\
+                           STARTED 2 3\nFT 2 8 9 10\nSTARTED 3 4\n";
+
+    fn picked(files: &[&str], edges: usize, features: usize) -> Pick {
+        Pick {
+            files: files.iter().map(|file| (*file).to_owned()).collect(),
+            edges: Coverage {
+                covered: edges,
+                all: 2,
+            },
+            features: Coverage {
+                covered: features,
+                all: 4,
+            },
+        }
+    }
 
     #[test]
-    fn the_input_with_the_most_new_features_is_picked_first_and_the_smaller_of_equal_ones() {
-        assert_eq!(pick(CONTROL, 9).expect("a control file"), ["/c/b", "/c/a"]);
+    fn the_input_with_the_most_new_edges_is_picked_first_and_then_features_and_the_smaller_of_equal_ones() {
+        let expected = picked(&["/c/b", "/c/a"], 2, 4);
+        assert_eq!(pick(CONTROL, 9).expect("a control file"), expected);
     }
 
     #[test]
     fn no_more_inputs_are_picked_than_allowed() {
-        assert_eq!(pick(CONTROL, 1).expect("a control file"), ["/c/b"]);
+        let expected = picked(&["/c/b"], 2, 2);
+        assert_eq!(pick(CONTROL, 1).expect("a control file"), expected);
         assert!(pick("", 1).is_err());
     }
 }
