@@ -334,7 +334,7 @@ impl Process {
         let child = spawn::sandboxed(&disabled, before, |namespaces| {
             let sandbox = Sandbox {
                 role,
-                born_in: namespaces,
+                namespaces,
                 required: require_sandbox,
             };
             let own = rustix::stdio::dup2_stderr(&stderr_end);

@@ -62,7 +62,7 @@ const LARGEST: u64 = 64 << 10;
 const ORPHANS: usize = 64;
 
 impl<H: Host> Engine<H> {
-    /// An engine with no flows. `seed` feeds every random choice; `now` is the time of the first turn.
+    /// Returns an engine without flows. `seed` is the seed of every random choice; `now` is the time of the first turn.
     #[must_use]
     pub fn new(config: Config, worker: WorkerId, seed: [u8; 32], now: Instant) -> Self {
         let mut random = ChaCha12Rng::from_seed(seed);

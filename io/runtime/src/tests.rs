@@ -15,7 +15,7 @@ mod machine;
 /// As far as a thread can be in one.
 const SANDBOX: Sandbox = Sandbox {
     role: Role::Engine,
-    born_in: Namespaces::NONE,
+    namespaces: Namespaces::NONE,
     required: false,
 };
 

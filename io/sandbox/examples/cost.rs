@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
     let without = all();
     let sandbox = Sandbox {
         role: Role::Engine,
-        born_in: Namespaces::NONE,
+        namespaces: Namespaces::NONE,
         required: false,
     };
     let disabled = Disabled {

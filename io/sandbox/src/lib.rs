@@ -34,7 +34,7 @@ pub struct Sandbox {
     /// The task of the process, which selects the list of system calls.
     pub role: Role,
     /// The namespaces with which the process was cloned.
-    pub born_in: Namespaces,
+    pub namespaces: Namespaces,
     /// A layer that the host refuses is an error (`--require-sandbox`).
     pub required: bool,
 }
@@ -47,10 +47,10 @@ impl Sandbox {
     /// Capabilities are left; or, where the sandbox is required, a layer is refused.
     pub fn enter(&self, disabled: &Disabled) -> io::Result<Layers> {
         let layers = Layers {
-            namespaces: self.born_in.layer(disabled),
+            namespaces: self.namespaces.layer(disabled),
             root: match disabled.namespaces {
                 true => Layer::Disabled,
-                false => self.born_in.empty_root(),
+                false => self.namespaces.empty_root(),
             },
             landlock: match disabled.landlock {
                 true => Layer::Disabled,

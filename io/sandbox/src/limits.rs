@@ -33,7 +33,7 @@ impl Sandbox {
         }
         lower(Resource::Core, 0)?;
         lower(Resource::Data, limits.memory)?;
-        if self.born_in.flags() & CLONE_NEWUSER != 0 && counts_in_namespaces() {
+        if self.namespaces.flags() & CLONE_NEWUSER != 0 && counts_in_namespaces() {
             lower(Resource::Nproc, limits.threads)?;
         }
         Ok(())

@@ -102,7 +102,7 @@ fn tried(only: Only, attempt: Attempt) -> Tried {
     };
     let status = namespaces::choices(&disabled)
         .into_iter()
-        .find_map(|born_in| child(born_in, &disabled, attempt));
+        .find_map(|namespaces| child(namespaces, &disabled, attempt));
     match status {
         None => Tried::Refused,
         Some(status) if libc::WIFEXITED(status) => match libc::WEXITSTATUS(status) {
@@ -114,14 +114,14 @@ fn tried(only: Only, attempt: Attempt) -> Tried {
 }
 
 /// Returns the wait status of a child that enters the sandbox and makes the attempt; `None` if it cannot be cloned.
-fn child(born_in: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i32> {
-    let flags = born_in.flags() | libc::SIGCHLD;
+fn child(namespaces: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i32> {
+    let flags = namespaces.flags() | libc::SIGCHLD;
     // SAFETY: without CLONE_VM this is fork(2), by the only thread of this program; the pointers are unused.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if pid == 0 {
         let sandbox = Sandbox {
             role: Role::Engine,
-            born_in,
+            namespaces,
             required: false,
         };
         let code = match sandbox.enter(disabled) {
@@ -181,7 +181,7 @@ fn memory() -> i32 {
     const LIMIT: u32 = 256 << 20;
     let sandbox = Sandbox {
         role: Role::Engine,
-        born_in: Namespaces::NONE,
+        namespaces: Namespaces::NONE,
         required: false,
     };
     let limits = Limits {

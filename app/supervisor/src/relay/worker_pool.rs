@@ -374,7 +374,7 @@ impl Worker {
         let child = spawn::sandboxed(&spawn_config.disabled, &mut self.namespaces, |namespaces| {
             let sandbox = Sandbox {
                 role: Role::Relay,
-                born_in: namespaces,
+                namespaces,
                 required: spawn_config.require_sandbox,
             };
             let own = rustix::stdio::dup2_stderr(&error);

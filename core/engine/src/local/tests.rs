@@ -149,7 +149,7 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// 0 where the checksum in `content` is right.
+/// Returns 0 if the checksum in `content` is right.
 fn upper_sum(ip: &frame::Ip, content: &[u8]) -> u16 {
     match ip.protocol {
         protocol::ICMP => Sum::new(),

@@ -99,7 +99,7 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         counting::judge_this_thread();
         let sandbox = Sandbox {
             role: Role::Engine,
-            born_in: Namespaces::NONE,
+            namespaces: Namespaces::NONE,
             required: false,
         };
         pontoon_runtime::run(setup, attachment, sandbox, &Disabled::from_env()?, ours)
