@@ -289,7 +289,7 @@ fn engine_killed_often(context: &Context) -> Result<()> {
         "not one line:\n{text}"
     );
     ensure!(
-        warnings.len() == 2 && warnings.iter().all(|line| line.contains("another one")),
+        warnings.len() == 2 && warnings.iter().all(|line| line.contains("restarting it")),
         "not a line for each that was replaced:\n{text}"
     );
     nothing_left()

@@ -261,7 +261,7 @@ fn many_nonsensical(context: &Context) -> Result<()> {
     let talked = machine::talked();
     let of_nonsense = talked
         .lines()
-        .filter(|line| line.contains("does not speak"))
+        .filter(|line| line.contains("protocol error of the guest"))
         .count();
     let lines = talked.lines().filter(|line| !line.starts_with("debug")).count();
     eprintln!("{lines} lines, {of_nonsense} of guests that speak something else");
