@@ -2,8 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pontoon_wire::{Mac, emit};
@@ -17,7 +16,7 @@ use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
-use crate::siblings::{FlowKey, Origin, Siblings};
+use crate::siblings::{FlowKey, Origin, PortClients, Siblings};
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
 
@@ -38,8 +37,8 @@ pub struct Net {
     pub(crate) stalled_bytes: u64,
     /// Flows of every kind that hold a slot of this worker's.
     pub flows: u32,
-    /// Those of them that clients of each published TCP port opened, by `Published::share_key`.
-    clients: BTreeMap<u32, u32>,
+    /// Those of them that clients of published TCP ports opened. With several workers, [`Siblings`] counts them instead.
+    clients: PortClients,
     /// UDP ports of the host that endpoints of this worker's hold: IPv4, IPv6.
     ports: [u32; 2],
     /// Datagram flows of this worker's that may be evicted.
@@ -116,7 +115,7 @@ impl Net {
             pool: Pool::default(),
             stalled_bytes: 0,
             flows: 0,
-            clients: BTreeMap::new(),
+            clients: PortClients::default(),
             ports: [0; 2],
             evictable: 0,
             reclaimed: 0,
@@ -259,33 +258,29 @@ impl Net {
     }
 
     /// Returns true if clients of the published TCP port with this `Published::share_key` have three fourths of
-    /// `--max-flows`, which is all that one port's clients may have: the rest is for the guest's own connections and for other ports.
+    /// `--max-flows`, which is all that one port's clients may have: the rest is for the guest's own connections and for
+    /// other ports.
     pub(crate) fn has_share(&self, port: u32) -> bool {
         let clients = match &self.siblings {
             Some(siblings) => siblings.clients(port),
-            None => self.clients.get(&port).copied().unwrap_or(0),
+            None => self.clients.count(port),
         };
         clients >= self.config.max_flows - self.config.max_flows / 4
     }
 
     /// Counts a slot that a client of the published TCP port with this key has got.
     pub(crate) fn client_opened(&mut self, port: u32) {
-        *self.clients.entry(port).or_default() += 1;
-        if let Some(siblings) = &self.siblings {
-            siblings.client_opened(port);
+        match &self.siblings {
+            Some(siblings) => siblings.client_opened(port),
+            None => self.clients.add(port),
         }
     }
 
     /// Such a client's slot is free again.
     pub(crate) fn client_closed(&mut self, port: u32) {
-        if let Entry::Occupied(mut clients) = self.clients.entry(port) {
-            *clients.get_mut() -= 1;
-            if *clients.get() == 0 {
-                clients.remove();
-            }
-        }
-        if let Some(siblings) = &self.siblings {
-            siblings.client_closed(port);
+        match &self.siblings {
+            Some(siblings) => siblings.client_closed(port),
+            None => self.clients.remove(port),
         }
     }
 

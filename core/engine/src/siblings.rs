@@ -6,6 +6,8 @@
 
 use core::fmt::Debug;
 use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use pontoon_wire::Mac;
 
@@ -28,6 +30,36 @@ pub enum FlowKey {
 /// The worker that does what is not to be done twice: echo requests, whose raw sockets all ids share; the DNS
 /// forwarder, which knows repeated queries and silent resolvers; published UDP ports.
 pub const FIRST: WorkerId = WorkerId(0);
+
+/// Numbers of clients of published TCP ports, by `Published::share_key`. Ports without clients take no memory.
+#[derive(Debug, Default)]
+pub struct PortClients(BTreeMap<u32, u32>);
+
+impl PortClients {
+    /// Returns the number of a port's clients.
+    #[must_use]
+    pub fn count(&self, port: u32) -> u32 {
+        self.0.get(&port).copied().unwrap_or(0)
+    }
+
+    /// Adds a client of a port.
+    pub fn add(&mut self, port: u32) {
+        *self.0.entry(port).or_default() += 1;
+    }
+
+    /// Removes a client that was added.
+    pub fn remove(&mut self, port: u32) {
+        match self.0.entry(port) {
+            Entry::Occupied(mut clients) => {
+                *clients.get_mut() -= 1;
+                if *clients.get() == 0 {
+                    clients.remove();
+                }
+            }
+            Entry::Vacant(_) => debug_assert!(false, "the client was added"),
+        }
+    }
+}
 
 /// A worker's interface to the other workers, and to the state that all share.
 pub trait Siblings: Debug + Send {
@@ -62,9 +94,8 @@ pub trait Siblings: Debug + Send {
     /// A slot is free again.
     fn closed(&self);
 
-    /// The number of clients that the published TCP port with this
-    /// `Published::share_key` has in all workers. [`Self::client_opened`] and
-    /// [`Self::client_closed`] keep the count.
+    /// The number of clients that the published TCP port with this `Published::share_key` has in all workers.
+    /// [`Self::client_opened`] and [`Self::client_closed`] keep the count.
     fn clients(&self, port: u32) -> u32;
 
     /// A client of that port has got a slot.

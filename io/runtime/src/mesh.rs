@@ -1,15 +1,13 @@
 //! State that the workers of one engine share: the directory of flows, an inbox for each, and some counts. An engine with
 //! one worker does not have it.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
-use pontoon_engine::siblings::{FlowKey, Handed};
+use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 
@@ -31,8 +29,8 @@ struct WorkerMesh {
     inboxes: Vec<Inbox>,
     /// Flows of all workers.
     flows: AtomicU32,
-    /// Flows that clients of published TCP ports opened, by `Published::share_key`. Ports without any are not in it.
-    clients: Mutex<BTreeMap<u32, u32>>,
+    /// Flows that clients of published TCP ports opened.
+    clients: Mutex<PortClients>,
     /// Datagram flows that may be evicted, by worker.
     evictable: Vec<AtomicU32>,
     /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
@@ -126,7 +124,7 @@ impl WorkerHandle {
         &self.mesh.ports[usize::from(family_of.is_ipv6())]
     }
 
-    fn lock_clients(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+    fn lock_clients(&self) -> MutexGuard<'_, PortClients> {
         self.mesh.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -195,20 +193,15 @@ impl Siblings for WorkerHandle {
     }
 
     fn clients(&self, port: u32) -> u32 {
-        self.lock_clients().get(&port).copied().unwrap_or(0)
+        self.lock_clients().count(port)
     }
 
     fn client_opened(&self, port: u32) {
-        *self.lock_clients().entry(port).or_default() += 1;
+        self.lock_clients().add(port);
     }
 
     fn client_closed(&self, port: u32) {
-        if let Entry::Occupied(mut clients) = self.lock_clients().entry(port) {
-            *clients.get_mut() -= 1;
-            if *clients.get() == 0 {
-                clients.remove();
-            }
-        }
+        self.lock_clients().remove(port);
     }
 
     fn set_evictable(&self, flows: u32) {

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pontoon_engine::siblings::{FlowKey, Handed};
+use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
@@ -23,7 +23,7 @@ struct Shared {
     inboxes: Vec<VecDeque<Parcel>>,
     room: usize,
     flows: u32,
-    clients: BTreeMap<u32, u32>,
+    clients: PortClients,
     /// Datagram flows that may be evicted, by worker.
     evictable: Vec<u32>,
     /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
@@ -202,16 +202,16 @@ impl Siblings for SimMember {
         self.mesh.lock().flows -= 1;
     }
 
-    fn clients(&self, place: u32) -> u32 {
-        self.mesh.lock().clients.get(&place).copied().unwrap_or(0)
+    fn clients(&self, port: u32) -> u32 {
+        self.mesh.lock().clients.count(port)
     }
 
-    fn client_opened(&self, place: u32) {
-        *self.mesh.lock().clients.entry(place).or_default() += 1;
+    fn client_opened(&self, port: u32) {
+        self.mesh.lock().clients.add(port);
     }
 
-    fn client_closed(&self, place: u32) {
-        *self.mesh.lock().clients.entry(place).or_default() -= 1;
+    fn client_closed(&self, port: u32) {
+        self.mesh.lock().clients.remove(port);
     }
 
     fn set_evictable(&self, flows: u32) {
