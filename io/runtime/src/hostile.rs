@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::host::ping::echo_reply;
 use crate::link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
-use crate::link::{Disconnected, Link, Receive, Rest, Until};
+use crate::link::{Disconnected, Link, Receive, Rest, StopAt};
 
 /// Plays a script, whose first byte selects the hostile peer.
 ///
@@ -113,7 +113,7 @@ impl<F: Framing> Play<F> {
         let (receiver, _) = self.link.halves();
         let received = &mut self.received;
         let before = received.frames.len();
-        let burst = receiver.receive(max, Until::Empty, |frames| {
+        let burst = receiver.receive(max, StopAt::Empty, |frames| {
             received.frames.extend(frames.iter().map(whole));
         });
         assert_eq!(received.frames.len() - before, burst.frames);

@@ -221,23 +221,23 @@ pub struct For {
 /// The receiving half of a link.
 pub trait Receive {
     /// Takes up to `max` frames (one at least, at most [`BURST`]) and hands them to `sink` together, unless there is none.
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst;
+    fn receive(&mut self, max: usize, stop_at: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst;
 }
 
 impl<R: Receive> Receive for &mut R {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-        (**self).receive(max, until, sink)
+    fn receive(&mut self, max: usize, stop_at: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+        (**self).receive(max, stop_at, sink)
     }
 }
 
 /// The condition that ends a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// Until there is nothing more.
+pub enum StopAt {
+    /// No frame is left.
     Empty,
-    /// Or until a frame after which its sender most likely waits for us: looking for another would be a system call in
-    /// vain, when it costs most.
-    Question,
+    /// No frame is left, or a frame was received whose sender most likely waits for a response: another read would be a
+    /// system call without a result when latency matters most.
+    Request,
 }
 
 /// The result of receiving a burst.

@@ -22,7 +22,7 @@ use crate::host::KernelHost;
 use crate::host::event::{EVENTS, Edge, Events};
 use crate::host::ping::Next;
 use crate::limits::Limits;
-use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
+use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, StopAt};
 use crate::mesh::WorkerHandle;
 use crate::messages::{
     BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
@@ -114,7 +114,7 @@ impl<L: Link> Worker<L> {
         pending.frames = true;
         pending.supervisor = self.supervisor.is_some();
         let mut sockets_first = false;
-        let mut until = Until::Empty;
+        let mut stop_at = StopAt::Empty;
         loop {
             let begin = now();
             pending.note_events(&events);
@@ -129,7 +129,7 @@ impl<L: Link> Worker<L> {
                     if self.sockets(&events, begin) {
                         worked = worked.or(Some(Side::Host));
                     }
-                } else if self.guest_frames(&mut pending, until, begin) {
+                } else if self.guest_frames(&mut pending, stop_at, begin) {
                     worked = Some(Side::Guest);
                 }
             }
@@ -159,10 +159,10 @@ impl<L: Link> Worker<L> {
             // Sockets for the next flows are opened here, when all output of this turn has been sent.
             self.host.prepare();
             let wait = self.wait(&mut pending, worked, more, begin);
-            until = if worked.is_some() && wait == Wait::No {
-                Until::Empty
+            stop_at = if worked.is_some() && wait == Wait::No {
+                StopAt::Empty
             } else {
-                Until::Question
+                StopAt::Request
             };
             let timeout = match wait {
                 Wait::No => Some(Duration::ZERO),
@@ -175,14 +175,14 @@ impl<L: Link> Worker<L> {
     /// Receives a burst of frames from the guest, if some may be pending and the rate limit permits. Returns true if there
     /// was a frame.
     #[inline]
-    fn guest_frames(&mut self, pending: &mut Pending, until: Until, now: Instant) -> bool {
+    fn guest_frames(&mut self, pending: &mut Pending, stop_at: StopAt, now: Instant) -> bool {
         if !pending.frames {
             return false;
         }
         let most @ 1.. = self.engine.frames_allowed(now) else {
             return false;
         };
-        let burst = self.frames(most.min(BURST), until, now);
+        let burst = self.frames(most.min(BURST), stop_at, now);
         pending.frames = burst.rest == Rest::More;
         if let Rest::Disconnected(reason) = burst.rest {
             pending.disconnected = Some(reason);
@@ -315,12 +315,12 @@ impl<L: Link> Worker<L> {
     }
 
     /// Receives a burst of at most `most` frames.
-    fn frames(&mut self, most: usize, until: Until, now: Instant) -> Burst {
+    fn frames(&mut self, most: usize, stop_at: StopAt, now: Instant) -> Burst {
         let Self {
             engine, host, link, ..
         } = self;
         let (mut receiver, mut transmitter) = link.halves();
-        let burst = receiver.receive(most, until, |frames| {
+        let burst = receiver.receive(most, stop_at, |frames| {
             engine.handle_frames(frames, &mut transmitter, host, now)
         });
         self.malformed += burst.malformed;

@@ -9,7 +9,7 @@ use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Burst, Disconnected, For, Link, Receive, Until};
+use super::{Burst, Disconnected, For, Link, Receive, StopAt};
 use crate::capture::pcapng::Way;
 use crate::capture::{CaptureQueue, Record};
 use crate::host::event::Epoll;
@@ -109,9 +109,9 @@ pub(crate) struct Receiver<'a, R> {
 }
 
 impl<R: Receive> Receive for Receiver<'_, R> {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, stop_at: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let capture_queue = self.capture_queue;
-        self.link.receive(max, until, |frames| {
+        self.link.receive(max, stop_at, |frames| {
             for frame in frames {
                 if let Some(mut record) = capture_queue.record(Way::Up, frame.len) {
                     record.fill(capture_queue.room(&record).min(frame.len), |bytes| {

@@ -13,7 +13,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
 use super::capturing::CapturingLink;
-use super::{BURST, For, Link, Receive, Rest, Until};
+use super::{BURST, For, Link, Receive, Rest, StopAt};
 use crate::capture::CaptureQueue;
 use crate::host::event::{Edge, Epoll, Events};
 
@@ -197,7 +197,7 @@ pub(super) fn bursts_are_bounded_and_report_remaining_frames<G: Guest>() {
     let burst = link
         .halves()
         .0
-        .receive(BURST, Until::Empty, |_| panic!("there is none"));
+        .receive(BURST, StopAt::Empty, |_| panic!("there is none"));
     assert_eq!(burst.rest, Rest::Drained);
 
     // As many as were asked for, and the rest later.
@@ -208,7 +208,7 @@ pub(super) fn bursts_are_bounded_and_report_remaining_frames<G: Guest>() {
     let burst = link
         .halves()
         .0
-        .receive(2, Until::Empty, |frames| assert_eq!(frames.len(), 2));
+        .receive(2, StopAt::Empty, |frames| assert_eq!(frames.len(), 2));
     assert_eq!((burst.frames, burst.rest), (2, Rest::More));
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
@@ -360,7 +360,7 @@ pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
         if let Err(how) = link.control(&epoll) {
             return Some(how);
         }
-        let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
+        let burst = link.halves().0.receive(BURST, StopAt::Empty, |frames| {
             received.extend(frames.iter().filter_map(datagram));
         });
         match burst.rest {
@@ -468,7 +468,7 @@ pub(super) fn flush(link: &mut impl Link) {
 pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
     let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
     loop {
-        let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
+        let burst = link.halves().0.receive(BURST, StopAt::Empty, |frames| {
             datagrams.extend(frames.iter().filter_map(datagram))
         });
         link.end_turn(burst.rest == Rest::More);

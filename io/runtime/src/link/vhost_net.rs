@@ -24,7 +24,7 @@ use vm_memory::VolatileSlice;
 
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
-use super::{Burst, Disconnected, For, Link, RETRY, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, RETRY, Receive, Rest, StopAt};
 use crate::host::event::{Edge, Epoll};
 use queue::{Alarm, Bell, Failure};
 
@@ -277,9 +277,9 @@ impl Receiver {
 }
 
 impl Receive for Receiver {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, stop_at: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let Some(ring) = &mut self.ring else {
-            return self.tap.receive(max, until, sink);
+            return self.tap.receive(max, stop_at, sink);
         };
         let burst = ring.receive(max, sink);
         ring.queue().checked(burst).unwrap_or(Burst {

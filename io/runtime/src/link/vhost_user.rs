@@ -19,7 +19,7 @@ use vm_memory::GuestMemoryMmap;
 
 use super::accept_backoff::AcceptBackoff;
 use super::socket::Source;
-use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, Receive, Rest, StopAt};
 use crate::host::event::{Edge, Epoll};
 
 /// One worker's part of the link.
@@ -182,7 +182,7 @@ impl Link for VhostUser {
 
 impl Receive for Receiver {
     /// The next frame is in memory: looking for it costs nothing.
-    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, _: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let burst = Self::receive(self, max, sink);
         Burst {
             frames: burst.frames,

@@ -9,7 +9,7 @@ use pontoon_wire::vnet::Offload;
 
 use super::{CaptureQueue, CapturingLink, Way};
 use crate::link::socket::{Packet, Socket, Source};
-use crate::link::{Link, Receive, Until};
+use crate::link::{Link, Receive, StopAt};
 
 /// A link whose guest is the other end of a socket, and that end.
 fn open(snap: usize) -> (CapturingLink<Socket<Packet>>, UnixDatagram) {
@@ -30,7 +30,7 @@ fn both_ways_up_to_the_snap_length() {
         let (mut link, guest) = open(snap);
         let up: Vec<u8> = (0..60).collect();
         guest.send(&up).unwrap();
-        let burst = link.halves().0.receive(16, Until::Empty, |_| {});
+        let burst = link.halves().0.receive(16, StopAt::Empty, |_| {});
         assert_eq!(burst.frames, 1);
         assert_eq!(next(&link), Some((Way::Up, 60, up[..kept].to_vec())));
 

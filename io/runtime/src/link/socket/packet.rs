@@ -13,7 +13,7 @@ use vm_memory::VolatileSlice;
 
 use super::header_buffers::{HeaderBuffers, Places};
 use super::{Attach, Framing, MAX_FRAME};
-use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, StopAt};
 
 /// Each frame in a message of its own.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Attach for Receiver {
 }
 
 impl Receive for Receiver {
-    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, _: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let mut burst = Burst {
             frames: 0,
             malformed: 0,

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
 use super::header_buffers::{HeaderBuffers, Places};
 use super::{Attach, Framing, MAX_FRAME};
-use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, StopAt};
 
 /// Frames behind their lengths.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Attach for Receiver {
 }
 
 impl Receive for Receiver {
-    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, _: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let mut burst = Burst {
             frames: 0,
             malformed: 0,

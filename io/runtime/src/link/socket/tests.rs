@@ -14,7 +14,7 @@ use crate::host::event::{Edge, Events};
 use crate::link::conformance::{
     self, FRAMES_AND_ROOM, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole,
 };
-use crate::link::{BURST, Burst, Rest, Until};
+use crate::link::{BURST, Burst, Rest, StopAt};
 
 mod guests;
 
@@ -138,7 +138,7 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
 
 /// One burst.
 fn burst<F: Framing>(link: &mut Socket<F>, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-    link.halves().0.receive(BURST, Until::Empty, sink)
+    link.halves().0.receive(BURST, StopAt::Empty, sink)
 }
 
 /// Fills the link until it refuses, and returns how many datagrams it took.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use super::Queue;
-use crate::link::{BURST, Burst, Disconnected, Receive, Rest, Until};
+use crate::link::{BURST, Burst, Disconnected, Receive, Rest, StopAt};
 
 /// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
 const STRIDE: usize = 66 << 10;
@@ -46,7 +46,7 @@ impl Receiver {
 }
 
 impl Receive for Receiver {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, stop_at: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
         let mut malformed = 0;
         let mut rest = Rest::More;
@@ -56,7 +56,7 @@ impl Receive for Receiver {
             match message::read(&self.queue, &buffer) {
                 Ok(len) => match Taken::new(&buffer, len, head, self.header_len) {
                     Some(frame) => {
-                        let last = until == Until::Question && frame.asks();
+                        let last = stop_at == StopAt::Request && frame.awaits_response();
                         taken.push(frame);
                         if last {
                             rest = Rest::Drained;
@@ -137,7 +137,7 @@ impl<'a> Taken<'a> {
     }
 
     /// Returns true if it opens a TCP connection, or ends a short message of one (PSH).
-    fn asks(&self) -> bool {
+    fn awaits_response(&self) -> bool {
         let Ok(frame::Frame {
             body: Body::Ip(_, Transport::Tcp(segment)),
             ..

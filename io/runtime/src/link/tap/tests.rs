@@ -9,7 +9,7 @@ use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
 use super::*;
 use crate::link::conformance::{self, PAIRS, PORTS, Pair, datagram, head, suite, whole};
-use crate::link::{BURST, Receive, Until};
+use crate::link::{BURST, Receive, StopAt};
 use crate::namespace::{self, ip, sysctl};
 
 mod with_metadata {
@@ -148,7 +148,7 @@ fn checksums_are_left_partial_both_ways() {
         let (Tap { mut receiver, .. }, _) = guest(all(), 1500);
         socket(PAIRS[0]).send(b"x").unwrap();
         let mut partial = 0;
-        receiver.receive(BURST, Until::Empty, |frames| {
+        receiver.receive(BURST, StopAt::Empty, |frames| {
             let udp = frames.iter().filter(|frame| datagram(frame).is_some());
             partial += udp
                 .filter(|frame| frame.offload.checksum != Checksum::Complete)

@@ -116,7 +116,7 @@ fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
                 let mut received = Vec::new();
                 while received.len() < numbers.len() {
                     let (receiver, _) = link.halves();
-                    let burst = receiver.receive(BURST, Until::Empty, |frames| {
+                    let burst = receiver.receive(BURST, StopAt::Empty, |frames| {
                         let data = frames.iter().filter_map(datagram).map(|(_, data)| data);
                         received.extend(data.map(|data| u32::from_be_bytes(data.try_into().unwrap())));
                     });

@@ -71,7 +71,7 @@ impl Guest {
 
 /// A worker's turn. Frames are dropped.
 fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Disconnected> {
-    Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| {});
+    Receive::receive(&mut link.receiver, BURST, StopAt::Empty, |_| {});
     pontoon_engine::Transmit::flush(&mut link.transmitter);
     link.control(epoll)
 }
@@ -241,7 +241,7 @@ fn queues_that_guests_break_are_counted() {
         .write_obj(OPTIONS.queue_size + 1, index)
         .unwrap();
     for _ in 0..2 {
-        Receive::receive(&mut link.receiver, BURST, Until::Empty, |_| panic!("no frame"));
+        Receive::receive(&mut link.receiver, BURST, StopAt::Empty, |_| panic!("no frame"));
         assert_eq!(link.queue_faults(), 1);
     }
 }
