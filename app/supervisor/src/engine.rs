@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_runtime::messages::{Door, MAX_LEN, Order, Report};
+use pontoon_runtime::messages::{CaptureCommand, MAX_LEN, PortUpdate, Report};
 use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
@@ -269,17 +269,25 @@ impl Engine {
                 }
             }
             Update::Rules(list) => config.egress.set(list),
-            Update::Published(doors) => {
-                change_ports(&mut config.published, &mut self.ports, &mut self.indexes, doors);
+            Update::Published(port_updates) => {
+                change_ports(
+                    &mut config.published,
+                    &mut self.ports,
+                    &mut self.indexes,
+                    port_updates,
+                );
             }
             // The next engine inherits the level, as it is forked from this process.
             Update::LogLevel(_) => {}
-            Update::Capture(Order::Start(start)) => {
+            Update::Capture(CaptureCommand::Start(start)) => {
                 if let State::Running(process) = &self.state {
                     process.limit_files(start.size);
                 }
             }
-            Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(Order::Stop(_)) => {}
+            Update::OwnedPart(_)
+            | Update::Ask(_)
+            | Update::Flows(_)
+            | Update::Capture(CaptureCommand::Stop(_)) => {}
         }
         if matches!(self.state, State::Running(_)) {
             match update {
@@ -476,19 +484,19 @@ fn change_ports(
     published: &mut Vec<Published>,
     sockets: &mut Vec<Arc<OwnedFd>>,
     indexes: &mut PortIndexes,
-    doors: &[Door],
+    port_updates: &[PortUpdate],
 ) {
-    for door in doors {
-        let port = door.published();
+    for port_update in port_updates {
+        let port = port_update.published();
         let key = (port.protocol, port.host);
-        match (door, indexes.get(&key).copied()) {
-            (Door::Open(port, socket), None) => {
+        match (port_update, indexes.get(&key).copied()) {
+            (PortUpdate::Open(port, socket), None) => {
                 indexes.insert(key, published.len());
                 sockets.push(socket.clone().into_inner());
                 published.push(*port);
             }
-            (Door::Lead(port), Some(place)) => published[place] = *port,
-            (Door::Close(_), Some(place)) => {
+            (PortUpdate::Redirect(port), Some(place)) => published[place] = *port,
+            (PortUpdate::Close(_), Some(place)) => {
                 indexes.remove(&key);
                 published.swap_remove(place);
                 sockets.swap_remove(place);
@@ -496,7 +504,9 @@ fn change_ports(
                     indexes.insert((moved.protocol, moved.host), place);
                 }
             }
-            (Door::Open(..), Some(_)) | (Door::Lead(_) | Door::Close(_), None) | (Door::Lost(_), _) => {}
+            (PortUpdate::Open(..), Some(_))
+            | (PortUpdate::Redirect(_) | PortUpdate::Close(_), None)
+            | (PortUpdate::Lost(_), _) => {}
         }
     }
 }

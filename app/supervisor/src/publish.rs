@@ -98,7 +98,7 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 impl Publish {
     /// Host addresses and ports that it stands for, each with the port of the guest's. An address that nobody asked for
     /// by name need not be had.
-    fn doors(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
+    fn addresses(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
         let named = self.address.into_iter();
         let any = match (self.address, families) {
             (Some(_), _) => &ANY[..0],

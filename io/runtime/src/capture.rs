@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use crossbeam_queue::ArrayQueue;
 use tracing::warn;
 
-use crate::messages::{Captured, Order, Report, Start};
+use crate::messages::{CaptureCommand, CaptureResult, CaptureStart, Report};
 
 pub(crate) mod pcapng;
 mod writer;
@@ -80,10 +80,10 @@ pub(crate) struct Record {
 impl CaptureControl {
     /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
     /// frames that this worker has from now on.
-    pub(crate) fn apply(&self, order: Order, report_fd: &OwnedFd) -> Option<Arc<CaptureQueue>> {
+    pub(crate) fn apply(&self, order: CaptureCommand, report_fd: &OwnedFd) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
-            Order::Start(start) => {
+            CaptureCommand::Start(start) => {
                 if inner.latest.is_none_or(|latest| latest < start.number) {
                     inner.latest = Some(start.number);
                     inner.stop();
@@ -97,14 +97,17 @@ impl CaptureControl {
                         Err(error) => {
                             warn!("cannot capture: {error}");
                             let why = format!("cannot begin: {error}");
-                            writer::send_report(report_fd, &Report::Captured(Captured::failed(number, why)));
+                            writer::send_report(
+                                report_fd,
+                                &Report::Captured(CaptureResult::failed(number, why)),
+                            );
                         }
                     }
                     return inner.capture_queue(number);
                 }
                 inner.capture_queue(start.number)
             }
-            Order::Stop(number) => {
+            CaptureCommand::Stop(number) => {
                 if let Some(capture_queue) = inner.capture_queue(number) {
                     capture_queue.close();
                 }
@@ -177,7 +180,7 @@ impl Inner {
 }
 
 impl Running {
-    fn start(start: Start, report_fd: &OwnedFd) -> io::Result<Self> {
+    fn start(start: CaptureStart, report_fd: &OwnedFd) -> io::Result<Self> {
         let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;
         let file = start.file.as_fd().try_clone_to_owned()?.into();
@@ -284,7 +287,7 @@ impl Record {
     }
 }
 
-impl Captured {
+impl CaptureResult {
     fn failed(number: u64, why: String) -> Self {
         Self {
             number,

@@ -14,15 +14,15 @@ use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 use tracing::level_filters::LevelFilter;
 
 mod capture;
-mod door;
 mod flows;
 mod owned;
+mod port_update;
 mod total;
 
-pub use capture::{Captured, Order, Start};
-pub use door::{Descriptor, Door, Refused};
-pub use flows::{Flows, Turn};
-pub use owned::{Gathered, SomeOwned};
+pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
+pub use flows::{FlowPage, FlowPageRequest};
+pub use owned::{OwnedPart, OwnedParts};
+pub use port_update::{Descriptor, PortError, PortUpdate};
 
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 64 << 10;
@@ -35,22 +35,22 @@ pub enum Update {
     /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
     Owned(Vec<IpNet>),
     /// Some of them, if one message has no room for all.
-    SomeOwned(SomeOwned),
+    OwnedPart(OwnedPart),
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
     Rules(Vec<Rule>),
-    /// Published ports changed: [`Update::MOST_DOORS`] at most, in order. The other variants are states, of which the last
+    /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the last
     /// one counts; this one is an event.
-    Published(Vec<Door>),
+    Published(Vec<PortUpdate>),
     /// The level of the engine's log.
     LogLevel(LevelFilter),
     /// Requests a [`Report::Stats`] with this number from each worker.
     Ask(u64),
     /// Requests some of a worker's flows: [`Report::Flows`].
-    Flows(Turn),
+    Flows(FlowPageRequest),
     /// A capture starts or stops: an event, too. [`Report::Captured`] reports its end.
-    Capture(Order),
+    Capture(CaptureCommand),
 }
 
 /// A message of the engine to the supervisor.
@@ -61,9 +61,9 @@ pub enum Report {
     /// The counters and state of a worker.
     Stats(Stats),
     /// Some of a worker's flows.
-    Flows(Flows),
+    Flows(FlowPage),
     /// A capture has ended, and its file is whole.
-    Captured(Captured),
+    Captured(CaptureResult),
 }
 
 /// The counters and state of a worker.
@@ -79,8 +79,8 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
     pub rules: Vec<u64>,
-    /// Published ports that it could not take over: [`Refused::MOST`] at most.
-    pub refused: Vec<Refused>,
+    /// Published ports that it could not take over: [`PortError::MOST`] at most.
+    pub refused: Vec<PortError>,
     /// Measured values since its start.
     pub histograms: Vec<Distribution>,
     /// Counters since its start.
@@ -123,15 +123,15 @@ const READY: &str = "engine ready";
 
 impl Update {
     /// Published ports in one message, each of which may have a socket.
-    pub const MOST_DOORS: usize = MAX_DESCRIPTORS;
+    pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
 
     /// Returns true if this message makes `older` obsolete, which has not been sent yet.
     #[must_use]
     pub fn replaces(&self, older: &Self) -> bool {
         match self {
             Self::Published(_) | Self::Capture(_) => false,
-            Self::SomeOwned(part) if part.from > 0 => false,
-            Self::Owned(_) | Self::SomeOwned(_) => matches!(older, Self::Owned(_) | Self::SomeOwned(_)),
+            Self::OwnedPart(part) if part.from > 0 => false,
+            Self::Owned(_) | Self::OwnedPart(_) => matches!(older, Self::Owned(_) | Self::OwnedPart(_)),
             Self::Resolvers(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
@@ -144,10 +144,10 @@ impl Update {
     /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
-        if list.len() <= SomeOwned::MOST {
+        if list.len() <= OwnedPart::MOST {
             return vec![Self::Owned(list)];
         }
-        SomeOwned::split(&list).map(Self::SomeOwned).collect()
+        OwnedPart::split(&list).map(Self::OwnedPart).collect()
     }
 
     /// The message.
@@ -156,10 +156,13 @@ impl Update {
         match self {
             Self::Resolvers(list) => lines(RESOLVERS, list),
             Self::Owned(list) => lines(OWNED, list),
-            Self::SomeOwned(part) => lines(SOME_OWNED, &part.encode()),
+            Self::OwnedPart(part) => lines(SOME_OWNED, &part.encode()),
             Self::Ipv6Route(exists) => lines(IPV6_ROUTE, &[exists]),
             Self::Rules(list) => lines(RULES, list),
-            Self::Published(doors) => lines(PUBLISHED, &doors.iter().map(Door::encode).collect::<Vec<_>>()),
+            Self::Published(port_updates) => lines(
+                PUBLISHED,
+                &port_updates.iter().map(PortUpdate::encode).collect::<Vec<_>>(),
+            ),
             Self::LogLevel(level) => lines(LOG_LEVEL, &[level]),
             Self::Ask(round) => lines(ASK, &[round]),
             Self::Flows(turn) => lines(FLOWS, &turn.encode()),
@@ -171,11 +174,11 @@ impl Update {
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Published(doors) => doors.iter().filter_map(Door::descriptor).collect(),
+            Self::Published(port_updates) => port_updates.iter().filter_map(PortUpdate::descriptor).collect(),
             Self::Capture(order) => order.descriptor().into_iter().collect(),
             Self::Resolvers(_)
             | Self::Owned(_)
-            | Self::SomeOwned(_)
+            | Self::OwnedPart(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_)
@@ -195,25 +198,25 @@ impl Update {
         match lines.next() {
             Some(RESOLVERS) => values(lines).map(Self::Resolvers),
             Some(OWNED) => values(lines).map(Self::Owned),
-            Some(SOME_OWNED) => SomeOwned::decode(lines).map(Self::SomeOwned),
+            Some(SOME_OWNED) => OwnedPart::decode(lines).map(Self::OwnedPart),
             Some(IPV6_ROUTE) => only(lines).map(Self::Ipv6Route),
             Some(RULES) => values(lines).map(Self::Rules),
             Some(PUBLISHED) => {
-                let doors = lines.map(|line| Door::decode(line, &mut descriptors));
-                doors.collect::<Option<_>>().map(Self::Published)
+                let port_updates = lines.map(|line| PortUpdate::decode(line, &mut descriptors));
+                port_updates.collect::<Option<_>>().map(Self::Published)
             }
             Some(LOG_LEVEL) => only(lines).map(Self::LogLevel),
             Some(ASK) => only(lines).map(Self::Ask),
             Some(FLOWS) => {
                 let numbers: Option<Vec<u64>> = values(lines);
                 numbers
-                    .and_then(|numbers| Turn::decode(&numbers))
+                    .and_then(|numbers| FlowPageRequest::decode(&numbers))
                     .map(Self::Flows)
             }
             Some(CAPTURE) => {
                 let order = lines
                     .next()
-                    .and_then(|line| Order::decode(line, &mut descriptors));
+                    .and_then(|line| CaptureCommand::decode(line, &mut descriptors));
                 order.filter(|_| lines.next().is_none()).map(Self::Capture)
             }
             _ => None,
@@ -246,8 +249,8 @@ impl Report {
         let mut lines = text.lines();
         match lines.next() {
             Some(STATS) => Stats::decode(lines).map(Self::Stats),
-            Some(FLOWS) => Flows::decode(lines).map(Self::Flows),
-            Some(CAPTURED) => Captured::decode(lines).map(Self::Captured),
+            Some(FLOWS) => FlowPage::decode(lines).map(Self::Flows),
+            Some(CAPTURED) => CaptureResult::decode(lines).map(Self::Captured),
             _ => None,
         }
         .ok_or_else(|| unknown(message))
@@ -268,7 +271,7 @@ impl Stats {
             .counters
             .iter()
             .map(|(name, count)| format!("{name} {count}"));
-        let refused = self.refused.iter().take(Refused::MOST);
+        let refused = self.refused.iter().take(PortError::MOST);
         let refused = refused.map(|refused| format!("{REFUSED}{}", refused.encode()));
         let histograms = self.histograms.iter().map(Distribution::encode);
         let lists = refused.chain(histograms).chain(counters);
@@ -290,7 +293,7 @@ impl Stats {
                 .map(|hits| hits.parse().ok())
                 .collect::<Option<_>>()?,
             refused: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(REFUSED)))
-                .map(|line| Refused::decode(line.strip_prefix(REFUSED)?))
+                .map(|line| PortError::decode(line.strip_prefix(REFUSED)?))
                 .collect::<Option<_>>()?,
             histograms: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(HISTOGRAM)))
                 .map(Distribution::decode)
@@ -388,7 +391,7 @@ mod tests {
                 "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
                 "allow *.example.org".parse().unwrap(),
             ]),
-            Update::SomeOwned(SomeOwned {
+            Update::OwnedPart(OwnedPart {
                 from: 7,
                 of: 9,
                 list: vec![
@@ -399,8 +402,8 @@ mod tests {
             Update::Ipv6Route(true),
             Update::LogLevel(LevelFilter::WARN),
             Update::Ask(u64::MAX),
-            Update::Capture(Order::Stop(7)),
-            Update::Flows(Turn {
+            Update::Capture(CaptureCommand::Stop(7)),
+            Update::Flows(FlowPageRequest {
                 number: 7,
                 worker: 3,
                 from: u64::MAX,
@@ -414,7 +417,7 @@ mod tests {
             flows: 12,
             pool_bytes: 65_536,
             rules: vec![0, 5],
-            refused: vec![Refused {
+            refused: vec![PortError {
                 port: Published {
                     protocol: Protocol::Udp,
                     host: "[::1]:53".parse().unwrap(),
@@ -452,16 +455,16 @@ mod tests {
             next,
         };
         for report in [
-            Report::Flows(Flows {
+            Report::Flows(FlowPage {
                 number: 7,
                 page: page(Some(u64::MAX)),
             }),
-            Report::Flows(Flows {
+            Report::Flows(FlowPage {
                 number: 8,
                 page: page(None),
             }),
             Report::Ready,
-            Report::Captured(Captured {
+            Report::Captured(CaptureResult {
                 number: 3,
                 frames: 9,
                 dropped: 1,
@@ -469,7 +472,7 @@ mod tests {
                 failed: true,
                 why: "cannot write: no space".to_owned(),
             }),
-            Report::Captured(Captured {
+            Report::Captured(CaptureResult {
                 number: 4,
                 frames: 0,
                 dropped: 0,
@@ -495,22 +498,28 @@ mod tests {
         let (sent, received) = (Arc::new(null()), null());
         let number = received.as_raw_fd();
         let update = Update::Published(vec![
-            Door::Close(published("127.0.0.1:80", 80)),
-            Door::Open(published("[::]:81", 8081), sent.into()),
-            Door::Lead(published("0.0.0.0:82", 8082)),
+            PortUpdate::Close(published("127.0.0.1:80", 80)),
+            PortUpdate::Open(published("[::]:81", 8081), sent.into()),
+            PortUpdate::Redirect(published("0.0.0.0:82", 8082)),
         ]);
         assert_eq!(update.descriptors().len(), 1);
         // A port without its socket is decoded as another variant.
         let lost = Update::decode(&update.encode(), Vec::new()).unwrap();
         assert!(
-            matches!(&lost, Update::Published(doors) if doors[1] == Door::Lost(published("[::]:81", 8081))),
+            matches!(&lost, Update::Published(port_updates) if port_updates[1] == PortUpdate::Lost(published("[::]:81", 8081))),
             "{lost:?}"
         );
-        let Update::Published(doors) = Update::decode(&update.encode(), vec![received]).unwrap() else {
+        let Update::Published(port_updates) = Update::decode(&update.encode(), vec![received]).unwrap()
+        else {
             panic!("another update");
         };
-        let [Door::Close(_), Door::Open(opened, socket), Door::Lead(_)] = &doors[..] else {
-            panic!("{doors:?}");
+        let [
+            PortUpdate::Close(_),
+            PortUpdate::Open(opened, socket),
+            PortUpdate::Redirect(_),
+        ] = &port_updates[..]
+        else {
+            panic!("{port_updates:?}");
         };
         assert_eq!(
             (*opened, socket.as_fd().as_raw_fd()),
@@ -522,18 +531,18 @@ mod tests {
     fn a_file_goes_along_with_its_capture() {
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         for (size, time) in [(None, None), (Some(9), Some(Duration::from_millis(7)))] {
-            let start = |file: OwnedFd| Start {
+            let start = |file: OwnedFd| CaptureStart {
                 number: 2,
                 file: Arc::new(file).into(),
                 snap: 96,
                 size,
                 time,
             };
-            let update = Update::Capture(Order::Start(start(null())));
+            let update = Update::Capture(CaptureCommand::Start(start(null())));
             let received = null();
             let number = received.as_raw_fd();
             let decoded = Update::decode(&update.encode(), vec![received]).unwrap();
-            let Update::Capture(Order::Start(got)) = decoded else {
+            let Update::Capture(CaptureCommand::Start(got)) = decoded else {
                 panic!("{decoded:?}");
             };
             assert_eq!((got.number, got.snap, got.size, got.time), (2, 96, size, time));

@@ -25,7 +25,8 @@ use crate::limits::Limits;
 use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, StopAt};
 use crate::mesh::WorkerHandle;
 use crate::messages::{
-    BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
+    BATCHES, CONNECT_TIMES, Distribution, FlowPage, MAX_LEN, OwnedParts, PortError, PortUpdate, Report,
+    Stats, Update,
 };
 use crate::pacing::{Pacer, Side, Wait};
 
@@ -56,11 +57,11 @@ pub(crate) struct Worker<L> {
     /// The queue for copies of frames, from the next turn on; `None`: frames are not captured.
     pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
     /// The part of the host's addresses received so far, if they do not fit into one message.
-    pub(crate) gathered: Gathered,
+    pub(crate) gathered: OwnedParts,
     /// Sets the level of the process's log.
     pub(crate) set_log_level: fn(LevelFilter),
     /// Published ports that this worker could not take over, with the reasons.
-    pub(crate) refused: BTreeMap<(Protocol, SocketAddr), Refused>,
+    pub(crate) refused: BTreeMap<(Protocol, SocketAddr), PortError>,
     /// Sources with input that is left from the last turn.
     pub(crate) pending: Pending,
 }
@@ -360,7 +361,7 @@ impl<L: Link> Worker<L> {
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
         let mut buffer = vec![0; MAX_LEN];
         while let Some(supervisor) = &self.supervisor {
-            // If this process is out of descriptors, ports without their socket are decoded as `Door::Lost`.
+            // If this process is out of descriptors, ports without their socket are decoded as `PortUpdate::Lost`.
             let (message, descriptors) = match seqpacket::receive_what_fits(supervisor, &mut buffer) {
                 Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
                 Ok(None) => return Ok(false),
@@ -396,24 +397,24 @@ impl<L: Link> Worker<L> {
         match update {
             Update::Resolvers(list) => engine.set_resolvers(list),
             Update::Owned(list) => engine.set_owned_addresses(&list, &mut link.transmitter(), host, now),
-            Update::SomeOwned(some) => {
+            Update::OwnedPart(some) => {
                 if let Some(list) = self.gathered.add(some) {
                     engine.set_owned_addresses(&list, &mut link.transmitter(), host, now);
                 }
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(list) => engine.set_rules(&list, &mut link.transmitter(), host, now),
-            Update::Published(doors) => {
-                for door in doors {
-                    self.change(door, now);
+            Update::Published(port_updates) => {
+                for port_update in port_updates {
+                    self.change(port_update, now);
                 }
             }
             Update::LogLevel(level) => (self.set_log_level)(level),
             Update::Ask(round) => self.answer(round),
-            Update::Flows(turn) if turn.worker == engine.worker().0 => {
-                let page = engine.flows_from(turn.from, now);
-                self.report(&Report::Flows(Flows {
-                    number: turn.number,
+            Update::Flows(request) if request.worker == engine.worker().0 => {
+                let page = engine.flows_from(request.from, now);
+                self.report(&Report::Flows(FlowPage {
+                    number: request.number,
                     page,
                 }));
             }
@@ -426,14 +427,14 @@ impl<L: Link> Worker<L> {
     }
 
     /// Opens, redirects or closes a published port, and records a failure for the next report.
-    fn change(&mut self, door: Door, now: Instant) {
-        let published = door.published();
+    fn change(&mut self, port_update: PortUpdate, now: Instant) {
+        let published = port_update.published();
         let key = (published.protocol, published.host);
         self.refused.remove(&key);
-        if let Err(why) = self.try_change(door, now) {
+        if let Err(why) = self.try_change(port_update, now) {
             warn!("cannot publish {}: {why}", published.host);
             let port = published;
-            self.refused.insert(key, Refused { port, why });
+            self.refused.insert(key, PortError { port, why });
         }
     }
 
@@ -441,25 +442,25 @@ impl<L: Link> Worker<L> {
     ///
     /// # Errors
     /// The reason, for the user.
-    fn try_change(&mut self, door: Door, now: Instant) -> Result<(), String> {
+    fn try_change(&mut self, port_update: PortUpdate, now: Instant) -> Result<(), String> {
         let Self {
             engine, host, link, ..
         } = self;
         let link = &mut link.transmitter();
-        let published = door.published();
+        let published = port_update.published();
         if published.protocol == Protocol::Udp && engine.worker() != siblings::FIRST {
             // The first worker has it, and with it the guest's endpoint.
             engine.yield_port(published, link, host, now);
             return Ok(());
         }
-        let (place, stays) = match door {
-            Door::Open(_, socket) => match host.add_published(published, socket.into_inner()) {
+        let (place, stays) = match port_update {
+            PortUpdate::Open(_, socket) => match host.add_published(published, socket.into_inner()) {
                 Ok(place) => (Some(place), true),
                 Err(error) => return Err(error.to_string()),
             },
-            Door::Lost(_) => return Err(Errno::MFILE.to_string()),
-            Door::Lead(_) => (host.find_published(&published), true),
-            Door::Close(_) => (host.find_published(&published), false),
+            PortUpdate::Lost(_) => return Err(Errno::MFILE.to_string()),
+            PortUpdate::Redirect(_) => (host.find_published(&published), true),
+            PortUpdate::Close(_) => (host.find_published(&published), false),
         };
         let Some(place) = place else {
             return Ok(());
@@ -489,7 +490,7 @@ impl<L: Link> Worker<L> {
             flows: self.engine.flows() as u64,
             pool_bytes: self.engine.pool_in_use() as u64,
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
-            refused: self.refused.values().take(Refused::MOST).cloned().collect(),
+            refused: self.refused.values().take(PortError::MOST).cloned().collect(),
             histograms: vec![
                 Distribution::of(CONNECT_TIMES, self.engine.connect_times()),
                 Distribution::of(BATCHES, &self.bursts),

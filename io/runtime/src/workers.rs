@@ -18,7 +18,7 @@ use crate::limits::Limits;
 use crate::link::capturing::CapturingLink;
 use crate::link::{BURSTS, Link};
 use crate::mesh::{self, WorkerHandle};
-use crate::messages::Gathered;
+use crate::messages::OwnedParts;
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Pending, Tally, Worker};
 use crate::{Setup, context};
@@ -80,7 +80,7 @@ pub(crate) fn build<L: Link>(
             sandbox: None,
             capture_control: Arc::clone(&capture_control),
             capture_queue: None,
-            gathered: Gathered::default(),
+            gathered: OwnedParts::default(),
             set_log_level: setup.set_log_level,
             refused: BTreeMap::new(),
             pending: Pending::default(),

@@ -8,7 +8,7 @@ use httparse::Status;
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
 use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Flows, Report, Stats};
+use pontoon_runtime::messages::{FlowPage, Report, Stats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -224,15 +224,15 @@ fn reports(update: &Update, report: &Report) -> Vec<Report> {
             };
             vec![of(0), of(1)]
         }
-        (Update::Flows(turn), Report::Flows(flows)) => vec![Report::Flows(Flows {
-            number: turn.number,
+        (Update::Flows(request), Report::Flows(flows)) => vec![Report::Flows(FlowPage {
+            number: request.number,
             page: Page {
                 flows: flows.page.flows.clone(),
                 next: None,
             },
         })],
-        (Update::Flows(turn), _) => vec![Report::Flows(Flows {
-            number: turn.number,
+        (Update::Flows(request), _) => vec![Report::Flows(FlowPage {
+            number: request.number,
             page: Page::default(),
         })],
         _ => Vec::new(),

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use pontoon_engine::flow_dump::{Flow, Page};
-use pontoon_runtime::messages::{Flows, Refused, Stats, Turn};
+use pontoon_runtime::messages::{FlowPage, FlowPageRequest, PortError, Stats};
 
 use super::*;
 use crate::publish::Families;
@@ -37,7 +37,7 @@ struct Desk {
     path: PathBuf,
     told: Vec<Update>,
     /// Published ports that every worker does without.
-    refused: Vec<Refused>,
+    refused: Vec<PortError>,
     now: Instant,
     _directory: tempfile::TempDir,
 }
@@ -102,13 +102,13 @@ impl Desk {
 
     /// The worker that was asked last for flows tells of these.
     fn tell_flows(&mut self, flows: Vec<Flow>, next: Option<u64>) {
-        let Some(Update::Flows(Turn { number, .. })) = self.told.last().cloned() else {
+        let Some(Update::Flows(FlowPageRequest { number, .. })) = self.told.last().cloned() else {
             panic!("{:?}", self.told);
         };
         let page = Page { flows, next };
         let told = &mut self.told;
         self.control.take_report(
-            Report::Flows(Flows { number, page }),
+            Report::Flows(FlowPage { number, page }),
             &mut |update| told.push(update),
             self.now,
         );

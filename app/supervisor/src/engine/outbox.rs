@@ -79,7 +79,7 @@ fn may_overtake(update: &Update) -> bool {
     match update {
         Update::Resolvers(_)
         | Update::Owned(_)
-        | Update::SomeOwned(_)
+        | Update::OwnedPart(_)
         | Update::Ipv6Route(_)
         | Update::Rules(_)
         | Update::LogLevel(_) => true,
@@ -93,7 +93,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
-    use pontoon_runtime::messages::{Order, Start};
+    use pontoon_runtime::messages::{CaptureCommand, CaptureStart};
 
     use super::*;
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn states_do_not_wait_for_descriptors() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        let capture = Update::Capture(Order::Start(Start {
+        let capture = Update::Capture(CaptureCommand::Start(CaptureStart {
             number: 1,
             file: Arc::new(OwnedFd::from(file)).into(),
             snap: 96,

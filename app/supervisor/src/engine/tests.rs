@@ -3,7 +3,7 @@ use std::process::Command;
 
 use ipnet::IpNet;
 use pontoon_engine::config::Protocol;
-use pontoon_runtime::messages::Gathered;
+use pontoon_runtime::messages::OwnedParts;
 use pontoon_runtime::{ledger, pacing};
 use pontoon_simnet::settings;
 use pontoon_sys::tun::TapOffload;
@@ -182,12 +182,12 @@ fn any_number_of_addresses_is_sent_to_the_engine() {
     let owned: Vec<_> = (0..10_000).map(address).collect();
     engine.send(Update::Owned(owned.clone()));
     assert!(engine.unsent().is_some(), "all of it has room");
-    let (mut gathered, mut buffer) = (Gathered::default(), vec![0; MAX_LEN]);
+    let (mut gathered, mut buffer) = (OwnedParts::default(), vec![0; MAX_LEN]);
     let arrived = loop {
         let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
         engine.flush();
         match Update::decode(&buffer[..message.len], Vec::new()).unwrap() {
-            Update::SomeOwned(some) => {
+            Update::OwnedPart(some) => {
                 if let Some(list) = gathered.add(some) {
                     break list;
                 }
@@ -221,7 +221,10 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     engine.setup.config.published = vec![port(0); PORTS / 2];
     for number in 1..=PORTS / 2 {
         let port = port(number.try_into().unwrap());
-        engine.send(Update::Published(vec![Door::Open(port, Arc::new(null()).into())]));
+        engine.send(Update::Published(vec![PortUpdate::Open(
+            port,
+            Arc::new(null()).into(),
+        )]));
     }
     engine.outbox.clear();
     let limit = Some(PORTS as u64 + 50);
@@ -252,13 +255,13 @@ fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
     let (mut published, mut sockets, mut indexes) = (Vec::new(), Vec::new(), PortIndexes::new());
     let start = Instant::now();
     let open: Vec<_> = all()
-        .map(|port| Door::Open(port, Arc::clone(&socket).into()))
+        .map(|port| PortUpdate::Open(port, Arc::clone(&socket).into()))
         .collect();
     change_ports(&mut published, &mut sockets, &mut indexes, &open);
     assert_eq!((published.len(), sockets.len()), (3 * 65_535, 3 * 65_535));
     let close: Vec<_> = all()
         .filter(|port| port.guest_port % 1000 != 0)
-        .map(Door::Close)
+        .map(PortUpdate::Close)
         .collect();
     change_ports(&mut published, &mut sockets, &mut indexes, &close);
     // By looking through the list for each it would take minutes.

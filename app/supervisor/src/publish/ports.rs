@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_runtime::messages::Door;
+use pontoon_runtime::messages::PortUpdate;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, open_socket, refused};
@@ -37,7 +37,7 @@ pub(crate) struct Changed {
     /// Ports that are no longer published.
     pub(crate) removed: Vec<Publish>,
     /// Updates for the engine.
-    pub(crate) doors: Vec<Door>,
+    pub(crate) port_updates: Vec<PortUpdate>,
     /// Data to revert the change.
     pub(crate) undo: Undo,
 }
@@ -89,7 +89,7 @@ impl Ports {
     pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<Changed, Refusal> {
         let mut gone: BTreeSet<Key> = BTreeSet::new();
         for wish in remove {
-            for (host, guest) in wish.doors(self.families) {
+            for (host, guest) in wish.addresses(self.families) {
                 let key = (wish.protocol, host);
                 if self.ports.get(&key).is_some_and(|port| port.guest == guest) {
                     gone.insert(key);
@@ -102,7 +102,7 @@ impl Ports {
                 let wrong = Error::new(format!("cannot publish {wish}: the guest has no IPv6"));
                 return Err(Refusal::Wrong(wrong.advise("an IPv4 address")));
             }
-            for (host, guest) in wish.doors(self.families) {
+            for (host, guest) in wish.addresses(self.families) {
                 self.add(wish, host, guest, &gone, &mut new)?;
             }
         }
@@ -152,24 +152,26 @@ impl Ports {
         let mut changed = Changed {
             added: Vec::new(),
             removed: Vec::new(),
-            doors: Vec::new(),
+            port_updates: Vec::new(),
             undo: Undo(Vec::new()),
         };
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
                 changed.removed.push(shown(key, port.guest));
-                changed.doors.push(Door::Close(published(key, port.guest)));
+                changed
+                    .port_updates
+                    .push(PortUpdate::Close(published(key, port.guest)));
                 changed.undo.0.push((key, Some(port), None));
             }
         }
         for (key, port) in new {
             let published = published(key, port.guest);
-            let door = match self.ports.get(&key) {
+            let port_update = match self.ports.get(&key) {
                 Some(old) if old.guest == port.guest => continue,
-                Some(_) => Door::Lead(published),
-                None => Door::Open(published, port.socket.clone().into()),
+                Some(_) => PortUpdate::Redirect(published),
+                None => PortUpdate::Open(published, port.socket.clone().into()),
             };
-            changed.doors.push(door);
+            changed.port_updates.push(port_update);
             changed.added.push(shown(key, port.guest));
             let old = self.ports.insert(key, port.clone());
             changed.undo.0.push((key, old, Some(port)));
@@ -183,7 +185,7 @@ impl Ports {
 
     /// Takes a change back, but for what has been changed again since. What the engine is to be told: first what is closed,
     /// whose descriptors it may need.
-    pub(crate) fn take_back(&mut self, undo: Undo) -> Vec<Door> {
+    pub(crate) fn take_back(&mut self, undo: Undo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
         for (key, was, is) in undo.0 {
             let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));
@@ -193,17 +195,17 @@ impl Ports {
             match (was, is) {
                 (None, Some(port)) => {
                     self.ports.remove(&key);
-                    closed.push(Door::Close(published(key, port.guest)));
+                    closed.push(PortUpdate::Close(published(key, port.guest)));
                 }
                 (Some(port), None) => {
-                    others.push(Door::Open(
+                    others.push(PortUpdate::Open(
                         published(key, port.guest),
                         Arc::clone(&port.socket).into(),
                     ));
                     self.ports.insert(key, port);
                 }
                 (Some(port), Some(_)) => {
-                    others.push(Door::Lead(published(key, port.guest)));
+                    others.push(PortUpdate::Redirect(published(key, port.guest)));
                     self.ports.insert(key, port);
                 }
                 (None, None) => {}

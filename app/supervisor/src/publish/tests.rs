@@ -114,7 +114,7 @@ fn a_port_that_is_taken_is_refused_and_changes_nothing() {
 
     drop(taken);
     let changed = ports.change(&[], &[other, wish]).unwrap();
-    assert_eq!((changed.added.len(), changed.doors.len()), (2, 2));
+    assert_eq!((changed.added.len(), changed.port_updates.len()), (2, 2));
     assert!(connects(port) && connects(free));
 }
 
@@ -167,7 +167,7 @@ fn what_is_there_may_be_added_and_what_is_not_removed() {
     ] {
         let changed = ports.change(remove, add).unwrap();
         assert_eq!(
-            (changed.added, changed.removed, changed.doors),
+            (changed.added, changed.removed, changed.port_updates),
             (vec![], vec![], vec![])
         );
     }
@@ -183,7 +183,10 @@ fn what_is_there_may_be_added_and_what_is_not_removed() {
     let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     let changed = ports.change(&[here], &[elsewhere]).unwrap();
     assert!(
-        matches!(changed.doors[..], [pontoon_runtime::messages::Door::Lead(_)]),
+        matches!(
+            changed.port_updates[..],
+            [pontoon_runtime::messages::PortUpdate::Redirect(_)]
+        ),
         "{changed:?}"
     );
     drop(changed);

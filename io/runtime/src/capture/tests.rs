@@ -47,14 +47,15 @@ impl Scene {
 
     fn begin(&self, number: u64, size: Option<u64>, time: Option<Duration>) -> Option<Arc<CaptureQueue>> {
         let file: OwnedFd = self.file.try_clone().unwrap().into();
-        let start = Start {
+        let start = CaptureStart {
             number,
             file: Arc::new(file).into(),
             snap: 96,
             size,
             time,
         };
-        self.capture_control.apply(Order::Start(start), &self.report_fd)
+        self.capture_control
+            .apply(CaptureCommand::Start(start), &self.report_fd)
     }
 
     /// A capture that runs, and whose writer is in a write until the sender is dropped.
@@ -72,7 +73,7 @@ impl Scene {
     }
 
     /// Waits for the capture's report. Returns it and the number of blocks in the file: statistics, frames.
-    fn end(&mut self) -> (Captured, usize, usize) {
+    fn end(&mut self) -> (CaptureResult, usize, usize) {
         let mut buffer = vec![0; MAX_LEN];
         let message = seqpacket::receive(&self.supervisor, &mut buffer).unwrap();
         let message = &buffer[..message.unwrap().len];
@@ -107,7 +108,7 @@ fn everything_is_in_the_file_that_is_stopped() {
     assert!(
         scene
             .capture_control
-            .apply(Order::Stop(1), &scene.report_fd)
+            .apply(CaptureCommand::Stop(1), &scene.report_fd)
             .is_none()
     );
     let (captured, statistics, frames) = scene.end();
@@ -134,7 +135,7 @@ fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
     assert!(
         scene
             .capture_control
-            .apply(Order::Stop(7), &scene.report_fd)
+            .apply(CaptureCommand::Stop(7), &scene.report_fd)
             .is_none()
     );
     assert!(!capture_queue.is_closed());
@@ -192,7 +193,9 @@ fn a_writer_that_hangs_delays_no_other_capture() {
     let capture_queue = scene.begin(2, None, None).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(4), "it waited");
     put(&capture_queue, 10, 60);
-    scene.capture_control.apply(Order::Stop(2), &scene.report_fd);
+    scene
+        .capture_control
+        .apply(CaptureCommand::Stop(2), &scene.report_fd);
     let (captured, ..) = scene.end();
     assert_eq!((captured.number, captured.frames), (2, 10));
 

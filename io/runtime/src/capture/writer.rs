@@ -17,7 +17,7 @@ use tracing::debug;
 
 use super::CaptureQueue;
 use super::pcapng::{self, Statistics};
-use crate::messages::{Captured, Report, Start};
+use crate::messages::{CaptureResult, CaptureStart, Report};
 
 /// The interval of looking for frames, and so the longest delay of the file.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -60,7 +60,7 @@ enum End {
 
 impl Writer {
     pub(super) fn new(
-        start: Start,
+        start: CaptureStart,
         file: File,
         capture_queue: Arc<CaptureQueue>,
         report_fd: OwnedFd,
@@ -90,7 +90,7 @@ impl Writer {
             end = End::Failed(error);
         }
         let [frames, dropped] = self.capture_queue.counts();
-        let captured = Captured {
+        let captured = CaptureResult {
             number: self.number,
             frames,
             dropped,

@@ -5,20 +5,20 @@ use std::str::Lines;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::door::Descriptor;
+use super::port_update::Descriptor;
 
 /// A command to start or stop a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum CaptureCommand {
     /// It begins. There is no other.
-    Start(Start),
+    Start(CaptureStart),
     /// The one with this number ends.
     Stop(u64),
 }
 
 /// A capture to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct CaptureStart {
     /// Larger than that of every capture before.
     pub number: u64,
     /// A file, from its offset on.
@@ -33,7 +33,7 @@ pub struct Start {
 
 /// The result of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
+pub struct CaptureResult {
     /// Its number.
     pub number: u64,
     /// Frames that went into the file.
@@ -48,7 +48,7 @@ pub struct Captured {
     pub why: String,
 }
 
-impl Order {
+impl CaptureCommand {
     /// A line of text. The file goes along.
     pub(super) fn encode(&self) -> String {
         match self {
@@ -81,7 +81,7 @@ impl Order {
         let word = words.next()?;
         let number = words.next()?.parse().ok()?;
         let order = match word {
-            START => Self::Start(Start {
+            START => Self::Start(CaptureStart {
                 number,
                 file: Arc::new(descriptors.next()?).into(),
                 snap: words.next()?.parse().ok()?,
@@ -95,7 +95,7 @@ impl Order {
     }
 }
 
-impl Captured {
+impl CaptureResult {
     pub(super) fn encode(&self) -> [String; 6] {
         let why = self.why.replace('\n', " ");
         let [number, frames, dropped, bytes] =

@@ -8,7 +8,7 @@ use pontoon_engine::flow_dump::{Flow, Page, Traffic};
 
 /// Which page of whose flows is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct FlowPageRequest {
     /// The number of the question.
     pub number: u64,
     /// The worker that is asked.
@@ -19,14 +19,14 @@ pub struct Turn {
 
 /// A page of flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flows {
+pub struct FlowPage {
     /// The number of the question.
     pub number: u64,
     /// The flows.
     pub page: Page,
 }
 
-impl Turn {
+impl FlowPageRequest {
     pub(super) fn encode(self) -> [u64; 3] {
         [self.number, self.worker.into(), self.from]
     }
@@ -43,7 +43,7 @@ impl Turn {
     }
 }
 
-impl Flows {
+impl FlowPage {
     pub(super) fn encode(&self) -> Vec<String> {
         let next = self
             .page

@@ -7,7 +7,7 @@ use super::{MAX_LEN, values};
 
 /// Some of the host's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SomeOwned {
+pub struct OwnedPart {
     /// The number of addresses in the messages before.
     pub from: usize,
     /// The number of addresses in all.
@@ -18,7 +18,7 @@ pub struct SomeOwned {
 
 /// Those that came so far.
 #[derive(Debug, Default)]
-pub struct Gathered(Vec<IpNet>);
+pub struct OwnedParts(Vec<IpNet>);
 
 /// Bytes of the longest address, on a line of its own.
 const LONGEST: usize = "\nffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len();
@@ -26,7 +26,7 @@ const LONGEST: usize = "\nffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len
 /// Bytes for what comes before the addresses.
 const HEAD: usize = 128;
 
-impl SomeOwned {
+impl OwnedPart {
     /// Addresses in one message.
     pub(super) const MOST: usize = (MAX_LEN - HEAD) / LONGEST;
 
@@ -55,10 +55,10 @@ impl SomeOwned {
     }
 }
 
-impl Gathered {
+impl OwnedParts {
     /// Adds some; all, with the last of them. Where the rest of a list was replaced before it was sent, the next one begins
     /// anew.
-    pub fn add(&mut self, some: SomeOwned) -> Option<Vec<IpNet>> {
+    pub fn add(&mut self, some: OwnedPart) -> Option<Vec<IpNet>> {
         self.0.truncate(some.from);
         self.0.extend(some.list);
         (self.0.len() >= some.of).then(|| std::mem::take(&mut self.0))
@@ -81,17 +81,17 @@ mod tests {
     }
 
     /// Adds the addresses of `update`. Returns the whole list if it is complete.
-    fn gather(gathered: &mut Gathered, update: Update) -> Option<Vec<IpNet>> {
+    fn gather(gathered: &mut OwnedParts, update: Update) -> Option<Vec<IpNet>> {
         match update {
             Update::Owned(list) => Some(list),
-            Update::SomeOwned(some) => gathered.add(some),
+            Update::OwnedPart(some) => gathered.add(some),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn ten_thousand_addresses_arrive() {
-        for count in [0, 1, SomeOwned::MOST as u128, SomeOwned::MOST as u128 + 1, 10_000] {
+        for count in [0, 1, OwnedPart::MOST as u128, OwnedPart::MOST as u128 + 1, 10_000] {
             let (ours, theirs) = seqpacket::pair().unwrap();
             let list = addresses(count, 0);
             let updates = Update::owned(list.clone());
@@ -101,7 +101,7 @@ mod tests {
                     seqpacket::send(&ours, &update.encode(), &update.descriptors()).unwrap();
                 }
             });
-            let (mut gathered, mut arrived) = (Gathered::default(), Vec::new());
+            let (mut gathered, mut arrived) = (OwnedParts::default(), Vec::new());
             let mut buffer = vec![0; MAX_LEN];
             for _ in 0..messages {
                 let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_list_that_was_cut_off_leaves_nothing() {
         let (old, new) = (addresses(5_000, 0), addresses(4_000, 1));
-        let mut gathered = Gathered::default();
+        let mut gathered = OwnedParts::default();
         for update in Update::owned(old).into_iter().take(2) {
             assert_eq!(gather(&mut gathered, update), None);
         }

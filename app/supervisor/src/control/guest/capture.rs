@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Captured, Order, Start};
+use pontoon_runtime::messages::{CaptureCommand, CaptureResult, CaptureStart};
 use serde::Deserialize;
 
 use super::{Api, silent};
@@ -23,7 +23,7 @@ pub(super) struct Captures {
     /// Of the last one.
     number: u64,
     /// The start order of the capture whose end the engine has yet to report, and its time.
-    began: Option<(Start, Instant)>,
+    began: Option<(CaptureStart, Instant)>,
     /// The time of the stop order, if one was sent.
     stopping: Option<Instant>,
     /// A stop order was sent, and the engine did not confirm it in time.
@@ -75,7 +75,7 @@ impl Captures {
             file: Some(capture.to_string()),
             ..reply::Capture::default()
         };
-        let start = Start {
+        let start = CaptureStart {
             number: self.number,
             file: Arc::new(file).into(),
             snap: capture.snap,
@@ -83,12 +83,12 @@ impl Captures {
             time: capture.time,
         };
         self.began = Some((start.clone(), now));
-        outbox.push(Update::Capture(Order::Start(start)));
+        outbox.push(Update::Capture(CaptureCommand::Start(start)));
         Ok(())
     }
 
     /// Notes that it has ended; true if that is news.
-    pub(super) fn hear(&mut self, captured: Captured, outbox: &mut Vec<Update>) -> bool {
+    pub(super) fn hear(&mut self, captured: CaptureResult, outbox: &mut Vec<Update>) -> bool {
         let Some((start, _)) = self.began.take_if(|(start, _)| start.number == captured.number) else {
             return false;
         };
@@ -113,7 +113,7 @@ impl Captures {
             tracing::warn!("cannot truncate the capture file; its last packet is incomplete: {error}");
         }
         // It may have ended by itself; now the workers forget it, too.
-        outbox.push(Update::Capture(Order::Stop(self.number)));
+        outbox.push(Update::Capture(CaptureCommand::Stop(self.number)));
         true
     }
 
@@ -134,7 +134,7 @@ impl Captures {
         if left == Some(Duration::ZERO) {
             return self.give_up("it was to take no longer");
         }
-        outbox.push(Update::Capture(Order::Start(Start {
+        outbox.push(Update::Capture(CaptureCommand::Start(CaptureStart {
             time: left,
             ..start.clone()
         })));
@@ -217,7 +217,7 @@ pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
     }
     let number = api.captures.number;
     api.captures.stopping.get_or_insert(now);
-    api.outbox.push(Update::Capture(Order::Stop(number)));
+    api.outbox.push(Update::Capture(CaptureCommand::Stop(number)));
     Answer::Later(Box::new(|api| {
         let captures = &api.captures;
         (!captures.runs()).then(|| match captures.late {

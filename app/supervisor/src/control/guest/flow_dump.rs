@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pontoon_engine::flow_dump::Flow;
 use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Flows, Turn};
+use pontoon_runtime::messages::{FlowPage, FlowPageRequest};
 
 use crate::control::REPORT_TIMEOUT;
 
@@ -16,7 +16,7 @@ pub(super) struct FlowDump {
     /// Number of the dump that runs or ran last.
     number: u64,
     /// The requested page, and the time of the last reply; `None` if no dump runs.
-    turn: Option<(Turn, Instant)>,
+    request: Option<(FlowPageRequest, Instant)>,
     found: Vec<Flow>,
     /// Result of the last dump; `None` if the engine did not reply in time.
     result: Option<Rc<[Flow]>>,
@@ -39,7 +39,7 @@ impl FlowDump {
         Self {
             workers,
             number: 0,
-            turn: None,
+            request: None,
             found: Vec::new(),
             result: None,
             another: false,
@@ -48,7 +48,7 @@ impl FlowDump {
 
     /// Begins a dump, or schedules one if one runs. Returns its number.
     pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
-        if self.turn.is_some() {
+        if self.request.is_some() {
             self.another = true;
             return self.number + 1;
         }
@@ -58,43 +58,43 @@ impl FlowDump {
 
     /// Restarts the running dump, if any: a restarted engine has other flows.
     pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
-        if let Some((_, since)) = self.turn {
+        if let Some((_, since)) = self.request {
             self.begin(outbox, since);
         }
     }
 
     /// Returns the result of dump `number` or a later one; `None` if it has not ended.
     pub(super) fn result(&self, number: u64) -> Option<Outcome> {
-        if number > self.number || self.turn.is_some() {
+        if number > self.number || self.request.is_some() {
             return None;
         }
         Some(self.result.clone().map_or(Outcome::Silent, Outcome::Found))
     }
 
     /// Adds a page, and requests the next one; returns true if it was the last.
-    pub(super) fn take(&mut self, flows: Flows, outbox: &mut Vec<Update>, now: Instant) -> bool {
-        let Some((turn, _)) = self.turn.filter(|_| flows.number == self.number) else {
+    pub(super) fn take(&mut self, flows: FlowPage, outbox: &mut Vec<Update>, now: Instant) -> bool {
+        let Some((request, _)) = self.request.filter(|_| flows.number == self.number) else {
             return false;
         };
         self.found.extend(flows.page.flows);
         let next = match flows.page.next {
             _ if self.found.len() > MOST => None,
             // Only a page behind this one is accepted, so that the dump ends whatever the engine replies.
-            Some(from) if from > turn.from => Some(Turn { from, ..turn }),
-            Some(_) | None if turn.worker + 1 < self.workers => Some(Turn {
-                worker: turn.worker + 1,
+            Some(from) if from > request.from => Some(FlowPageRequest { from, ..request }),
+            Some(_) | None if request.worker + 1 < self.workers => Some(FlowPageRequest {
+                worker: request.worker + 1,
                 from: 0,
-                ..turn
+                ..request
             }),
             Some(_) | None => None,
         };
         match next {
-            Some(turn) => {
-                self.turn = Some((turn, now));
-                outbox.push(Update::Flows(turn));
+            Some(request) => {
+                self.request = Some((request, now));
+                outbox.push(Update::Flows(request));
             }
             None => {
-                self.turn = None;
+                self.request = None;
                 self.result = Some(std::mem::take(&mut self.found).into());
             }
         }
@@ -103,20 +103,20 @@ impl FlowDump {
 
     /// Begins the scheduled dump, if the one before it has ended.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
-        if self.another && self.turn.is_none() {
+        if self.another && self.request.is_none() {
             self.begin(outbox, now);
         }
     }
 
     /// Returns the time at which the pending request expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.turn.map(|(_, since)| since + REPORT_TIMEOUT)
+        self.request.map(|(_, since)| since + REPORT_TIMEOUT)
     }
 
     /// Ends the dump if the pending request has expired.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.turn = None;
+            self.request = None;
         }
     }
 
@@ -125,13 +125,13 @@ impl FlowDump {
         self.another = false;
         self.found.clear();
         self.result = None;
-        let turn = Turn {
+        let request = FlowPageRequest {
             number: self.number,
             worker: 0,
             from: 0,
         };
-        self.turn = Some((turn, now));
-        outbox.push(Update::Flows(turn));
+        self.request = Some((request, now));
+        outbox.push(Update::Flows(request));
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
             next: Some(next),
         };
         let ended = (1..100).find(|next| {
-            let flows = Flows {
+            let flows = FlowPage {
                 number,
                 page: page(*next),
             };

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use pontoon_engine::config::Published;
 use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Door, Refused, Stats};
+use pontoon_runtime::messages::{PortError, PortUpdate, Stats};
 use serde::Deserialize;
 
 use super::Api;
@@ -43,33 +43,33 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
         added: texts(&changed.added),
         removed: texts(&changed.removed),
     };
-    if changed.doors.is_empty() {
+    if changed.port_updates.is_empty() {
         return Answer::Now(Response::json(&reply));
     }
-    tell(api, &changed.doors);
+    tell(api, &changed.port_updates);
     let undo = changed.undo;
-    // Who hears the answer finds every worker at its new doors: they are asked after they were told.
+    // Who hears the answer finds every worker at its new ports: they are asked after they were told.
     api.confirm(now, move |api, said| match refusal(&said, &undo) {
         None => Response::json(&reply),
         Some(why) => {
-            let doors = api.ports.take_back(undo);
-            tell(api, &doors);
+            let port_updates = api.ports.take_back(undo);
+            tell(api, &port_updates);
             Response::problem(409, why)
         }
     })
 }
 
-fn tell(api: &mut Api, doors: &[Door]) {
-    let messages = doors.chunks(Update::MOST_DOORS);
+fn tell(api: &mut Api, port_updates: &[PortUpdate]) {
+    let messages = port_updates.chunks(Update::MAX_PORT_UPDATES);
     api.outbox
-        .extend(messages.map(|doors| Update::Published(doors.to_vec())));
+        .extend(messages.map(|port_updates| Update::Published(port_updates.to_vec())));
 }
 
 /// Why the engine does without a port that it was told of.
 fn refusal(said: &[Stats], undo: &Undo) -> Option<String> {
-    let whole = |refused: &[Refused]| refused.len() < Refused::MOST;
+    let whole = |refused: &[PortError]| refused.len() < PortError::MOST;
     said.iter().find_map(|stats| {
-        let ours = |refused: &&Refused| undo.has_added(&refused.port);
+        let ours = |refused: &&PortError| undo.has_added(&refused.port);
         let found = stats.refused.iter().find(ours);
         // Where there is no room for all, ours may be among those that are left out.
         let refused = found.or(stats.refused.first().filter(|_| !whole(&stats.refused)))?;

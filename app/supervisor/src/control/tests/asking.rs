@@ -68,15 +68,15 @@ fn flows_of_all_workers_page_by_page() {
         answer.contains(r#""protocol":"udp","guest":"10.0.2.15:999","remote":null,"direction":"out","state":"unanswered","age_ms":1500,"bytes_up":3,"bytes_down":0}"#),
         "{answer}"
     );
-    let turns: Vec<_> = desk
+    let requests: Vec<_> = desk
         .told
         .iter()
         .map(|update| match update {
-            Update::Flows(turn) => (turn.number, turn.worker, turn.from),
+            Update::Flows(request) => (request.number, request.worker, request.from),
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(turns, [(1, 0, 0), (1, 0, 256), (1, 1, 0), (2, 0, 0)]);
+    assert_eq!(requests, [(1, 0, 0), (1, 0, 256), (1, 1, 0), (2, 0, 0)]);
     // The other one asked while the first census ran: it has its own. Now the engine falls silent.
     assert_eq!(heard(&other).0, "");
     desk.wait(REPORT_TIMEOUT);

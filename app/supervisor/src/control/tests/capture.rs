@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use pontoon_runtime::messages::{Captured, Order};
+use pontoon_runtime::messages::{CaptureCommand, CaptureResult};
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn begun() -> (Desk, UnixStream, tempfile::TempDir) {
     );
     say(&client, &post("/v1/capture", &body));
     desk.serve();
-    let Some(Update::Capture(Order::Start(start))) = desk.told.first() else {
+    let Some(Update::Capture(CaptureCommand::Start(start))) = desk.told.first() else {
         panic!("{:?}", desk.told);
     };
     assert_eq!(
@@ -49,7 +49,7 @@ fn ended(desk: &mut Desk, number: u64) {
 
 fn end(desk: &mut Desk, number: u64, failed: bool) {
     let told = &mut desk.told;
-    let captured = Captured {
+    let captured = CaptureResult {
         number,
         frames: 3,
         dropped: 1,
@@ -77,7 +77,7 @@ fn one_at_a_time_and_the_answer_comes_when_it_is_whole() {
     assert!(!other.exists());
     say(&client, STOP);
     desk.serve();
-    assert_eq!(desk.told, [Update::Capture(Order::Stop(1))]);
+    assert_eq!(desk.told, [Update::Capture(CaptureCommand::Stop(1))]);
     assert_eq!(heard(&client).0, "");
     ended(&mut desk, 0);
     assert_eq!(heard(&client).0, "", "another one");
@@ -98,7 +98,7 @@ fn one_that_ends_by_itself_is_heard_and_the_workers_forget_it() {
     let (mut desk, client, _directory) = begun();
     assert!(desk.control.is_asking());
     ended(&mut desk, 1);
-    assert_eq!(desk.told, [Update::Capture(Order::Stop(1))]);
+    assert_eq!(desk.told, [Update::Capture(CaptureCommand::Stop(1))]);
     say(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
     desk.serve();
     assert_eq!(shown(&heard(&client).0).ended.as_deref(), Some("a reason"));
@@ -183,7 +183,7 @@ fn another_engine_goes_on_behind_what_is_whole() {
     desk.now += Duration::from_millis(3);
     let told = &mut desk.told;
     desk.control.ask_again(&mut |update| told.push(update), desk.now);
-    let [Update::Capture(Order::Start(start))] = &desk.told[..] else {
+    let [Update::Capture(CaptureCommand::Start(start))] = &desk.told[..] else {
         panic!("{:?}", desk.told);
     };
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Published ports, together or not at all.
 
-use pontoon_runtime::messages::Door;
+use pontoon_runtime::messages::PortUpdate;
 
 use super::*;
 use crate::control::http::BODY;
@@ -23,10 +23,10 @@ fn ports_are_published_together_or_not_at_all() {
     say(&client, &post("/v1/publish", &batch));
     desk.serve();
     // The workers are asked once they have been told: then it holds.
-    let [Update::Published(doors), Update::Ask(1)] = &desk.told[..] else {
+    let [Update::Published(port_updates), Update::Ask(1)] = &desk.told[..] else {
         panic!("{:?}", desk.told);
     };
-    assert_eq!(doors.len(), 2);
+    assert_eq!(port_updates.len(), 2);
     assert_eq!(heard(&client).0, "");
     desk.answer(1);
     let (answer, _) = heard(&client);
@@ -74,11 +74,11 @@ fn what_the_engine_cannot_take_over_is_taken_back() {
     let batch = format!(r#"{{"add": ["127.0.0.2:{new}:80"]}}"#);
     say(&other, &post("/v1/publish", &batch));
     desk.serve();
-    let Some(Update::Published(doors)) = desk.told.get(2) else {
+    let Some(Update::Published(port_updates)) = desk.told.get(2) else {
         panic!("{:?}", desk.told);
     };
-    desk.refused = vec![Refused {
-        port: doors[1].published(),
+    desk.refused = vec![PortError {
+        port: port_updates[1].published(),
         why: "no descriptor".to_owned(),
     }];
     desk.told.clear();
@@ -87,12 +87,15 @@ fn what_the_engine_cannot_take_over_is_taken_back() {
     let (answer, _) = heard(&client);
     let why = format!("the engine cannot take over 127.0.0.1:{new}/tcp: no descriptor");
     assert!(status(&answer) == "409" && answer.contains(&why), "{answer}");
-    let [Update::Ask(2), Update::Published(doors), Update::Ask(3)] = &desk.told[..] else {
+    let [Update::Ask(2), Update::Published(port_updates), Update::Ask(3)] = &desk.told[..] else {
         panic!("{:?}", desk.told);
     };
     assert!(
-        matches!(doors[..], [Door::Close(_), Door::Close(_), Door::Open(..)]),
-        "{doors:?}"
+        matches!(
+            port_updates[..],
+            [PortUpdate::Close(_), PortUpdate::Close(_), PortUpdate::Open(..)]
+        ),
+        "{port_updates:?}"
     );
     // Somebody else's change stays.
     desk.refused.clear();

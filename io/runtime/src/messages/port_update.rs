@@ -8,13 +8,13 @@ use pontoon_engine::config::{Protocol, Published};
 
 /// A change of a published port, which is identified by protocol and host address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum PortUpdate {
     /// A new port, with its socket: listening (TCP) or bound (UDP), non-blocking.
     Open(Published, Descriptor),
-    /// A new port, for whose socket this process had no descriptor left. It is not sent: [`Door::Open`] is decoded as this.
+    /// A new port, for whose socket this process had no descriptor left. It is not sent: [`PortUpdate::Open`] is decoded as this.
     Lost(Published),
     /// The port leads to another port of the guest from now on.
-    Lead(Published),
+    Redirect(Published),
     /// The port is closed.
     Close(Published),
 }
@@ -22,7 +22,7 @@ pub enum Door {
 /// A published port that a worker could not open or redirect. It is part of the worker's
 /// reports until the port changes again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct PortError {
     /// The port.
     pub port: Published,
     /// Why; one line.
@@ -33,12 +33,12 @@ pub struct Refused {
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<OwnedFd>);
 
-impl Door {
+impl PortUpdate {
     /// A line of text. The socket goes along.
     pub(super) fn encode(&self) -> String {
         let (word, published) = match self {
             Self::Open(published, _) | Self::Lost(published) => (OPEN, published),
-            Self::Lead(published) => (LEAD, published),
+            Self::Redirect(published) => (LEAD, published),
             Self::Close(published) => (CLOSE, published),
         };
         let Published {
@@ -53,7 +53,7 @@ impl Door {
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Open(_, socket) => Some(socket.as_fd()),
-            Self::Lost(_) | Self::Lead(_) | Self::Close(_) => None,
+            Self::Lost(_) | Self::Redirect(_) | Self::Close(_) => None,
         }
     }
 
@@ -62,7 +62,7 @@ impl Door {
     pub fn published(&self) -> Published {
         let (Self::Open(published, _)
         | Self::Lost(published)
-        | Self::Lead(published)
+        | Self::Redirect(published)
         | Self::Close(published)) = self;
         *published
     }
@@ -72,20 +72,20 @@ impl Door {
         let mut words = line.split(' ');
         let word = words.next()?;
         let published = decode_port(&mut words)?;
-        let door = match word {
+        let port_update = match word {
             OPEN => match descriptors.next() {
                 Some(socket) => Self::Open(published, Arc::new(socket).into()),
                 None => Self::Lost(published),
             },
-            LEAD => Self::Lead(published),
+            LEAD => Self::Redirect(published),
             CLOSE => Self::Close(published),
             _ => return None,
         };
-        words.next().is_none().then_some(door)
+        words.next().is_none().then_some(port_update)
     }
 }
 
-impl Refused {
+impl PortError {
     /// The most of them in one message. Where there are as many, there may be more.
     pub const MOST: usize = 256;
 
