@@ -2,13 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::link::vhost_user;
-use pontoon_runtime::messages::{MAX_LEN, Report, Stats, Update};
+use pontoon_runtime::messages::{EngineChannel, Report, Stats, SupervisorChannel, Update};
 use pontoon_runtime::{Attachment, Setup, ledger, pacing};
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{ActivateError, Queue};
@@ -29,7 +28,7 @@ const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Network {
     /// Its end is the engine's.
-    channel: Option<OwnedFd>,
+    channel: Option<SupervisorChannel>,
     thread: Option<JoinHandle<io::Result<()>>>,
     workers: u8,
     asked: u64,
@@ -72,13 +71,15 @@ impl Network {
     fn new(
         options: Options,
         workers: u8,
-        carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
+        carry: impl FnOnce(Setup, EngineChannel) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         // A worker asks these until they have no more, and would wait for a client, or a datagram, to come.
         for socket in &options.published {
             rustix::io::ioctl_fionbio(socket, true)?;
         }
         let (channel, supervisor) = seqpacket::pair()?;
+        let channel = SupervisorChannel::new(channel, 0)?;
+        let supervisor = EngineChannel::new(supervisor, 0)?;
         let setup = Setup {
             config: options.config,
             owned: options.owned.into_iter().map(Into::into).collect(),
@@ -100,9 +101,9 @@ impl Network {
             workers,
             asked: 0,
         };
-        match network.receive()? {
+        match network.receive(None)? {
             Report::Ready => Ok(network),
-            Report::Stats(_) | Report::Flows(_) | Report::Captured(_) => {
+            Report::Stats(_) | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
                 Err(io::ErrorKind::InvalidData.into())
             }
         }
@@ -163,36 +164,44 @@ impl Network {
     /// Sends an update. It is decoded here first, because the engine has no message for one that it cannot decode.
     fn send(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        let message = update.encode();
-        let understood = Update::decode(&message, Vec::new());
-        if message.len() > MAX_LEN || !understood.is_ok_and(|understood| understood == *update) {
+        let understood = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
+        if !understood.is_ok_and(|understood: Update| understood == *update) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        seqpacket::send(channel, &message, &[])
+        loop {
+            match channel.try_send(update) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::OUT, None)?;
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Receives a worker's response to the last request.
     fn receive_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
         loop {
-            self.wait(deadline)?;
-            match self.receive()? {
+            match self.receive(Some(deadline))? {
                 Report::Stats(stats) if stats.round == self.asked => return Ok(stats),
                 // To a question that was given up.
                 Report::Stats(_) => {}
-                Report::Ready | Report::Flows(_) | Report::Captured(_) => {
+                Report::Ready | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             }
         }
     }
 
-    /// Waits until there is a message, or the end.
-    fn wait(&self, deadline: Instant) -> io::Result<()> {
+    /// Waits until the channel is ready.
+    fn wait(&self, flags: PollFlags, deadline: Option<Instant>) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&left)) {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left
+                .map(Timespec::try_from)
+                .transpose()
+                .map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(channel, flags)], left.as_ref()) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
@@ -201,12 +210,12 @@ impl Network {
         }
     }
 
-    /// The engine's next message. Without one it has failed, and says why.
-    fn receive(&mut self) -> io::Result<Report> {
-        let mut buffer = vec![0; MAX_LEN];
-        let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        match seqpacket::receive(channel, &mut buffer)? {
-            Some(message) => Report::decode(&buffer[..message.len]),
+    /// Waits for the engine's next message. If the channel is closed, the engine has failed, and its error is returned.
+    fn receive(&mut self, deadline: Option<Instant>) -> io::Result<Report> {
+        self.wait(PollFlags::IN, deadline)?;
+        let channel = self.channel.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        match channel.receive()? {
+            Some(report) => Ok(report),
             None => Err(self.end().err().unwrap_or(io::ErrorKind::BrokenPipe.into())),
         }
     }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_runtime::messages::{CaptureCommand, MAX_LEN, PortUpdate, Report};
+use pontoon_ipc::OutboxOverflow;
+use pontoon_runtime::messages::{CaptureCommand, EngineChannel, PortUpdate, Report, SupervisorChannel};
 use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
@@ -24,17 +25,12 @@ use crate::publish::listen_again;
 use crate::restart_policy::{RestartPolicy, StartAttempts};
 use crate::spawn::{self, Child};
 use crate::stderr_pipe::StderrPipe;
-use crate::{child_channel, environment, output, panics, stdio};
-
-mod outbox;
-
-use outbox::Outbox;
+use crate::{environment, output, panics, stdio};
 
 /// The engine and the state from which it is restarted. Dropping this ends the engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
     state: State,
-    outbox: Outbox,
     /// Configuration of the next engine, with all updates applied.
     setup: Setup,
     /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
@@ -74,11 +70,11 @@ pub(crate) enum Restart {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    socket: OwnedFd,
+    channel: SupervisorChannel,
     /// Reading end of its standard error.
     stderr: StderrPipe,
-    /// The error message that it sent before it exited.
-    exit_message: Vec<u8>,
+    /// The error that it reported before it exited.
+    error: Option<String>,
 }
 
 /// Limit on the time from start to [`Report::Ready`], which is normally a few milliseconds.
@@ -90,8 +86,8 @@ const READY_TIMEOUT: Timespec = Timespec {
 /// Time that the engine has to exit before it is killed; it normally needs about a millisecond.
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Bytes of the longest first message or exit message: one line of text.
-const LINE: usize = 4096;
+/// Limit on the updates that wait for an engine that does not read: more than changes of all ports at once.
+const MAX_QUEUED: usize = 1 << 14;
 
 /// Reports that are received in one turn of the loop, so that an engine that the guest controls cannot keep the supervisor
 /// busy.
@@ -100,9 +96,6 @@ const MAX_REPORTS: usize = 64;
 /// More messages than can be unread when the engine has exited: the kernel accounts several hundred bytes for each message
 /// and limits a socket buffer to several hundred thousand bytes.
 const MAX_UNREAD_REPORTS: usize = 4096;
-
-/// Prefix of an exit message.
-const EXIT_MESSAGE_PREFIX: &[u8] = b"error: ";
 
 impl Engine {
     /// Starts the engine, and waits until its loop runs. `ports` are the sockets of the published ports in `setup`.
@@ -123,7 +116,6 @@ impl Engine {
         Ok(Self {
             state: State::Running(process),
             indexes: indexes.collect(),
-            outbox: Outbox::default(),
             setup,
             ports,
             attachment,
@@ -152,7 +144,6 @@ impl Engine {
         };
         // The old process is dropped first: its memory and descriptors may be those that the new one needs.
         self.state = State::Backoff(attempts);
-        self.outbox.clear();
         let begin = Instant::now();
         let Err(error) = self.restart() else {
             return Ok(Restart::Done);
@@ -232,7 +223,7 @@ impl Engine {
     /// Returns the control channel, which is readable when a report has arrived.
     #[must_use]
     pub(crate) fn report_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.process().map(|process| process.socket.as_fd())
+        self.process().map(|process| process.channel.as_fd())
     }
 
     /// Returns the pipe of the engine's standard error.
@@ -289,35 +280,38 @@ impl Engine {
             | Update::Flows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}
         }
-        if matches!(self.state, State::Running(_)) {
-            match update {
-                Update::Owned(list) => Update::owned(list)
-                    .into_iter()
-                    .for_each(|update| self.outbox.put(update)),
-                update => self.outbox.put(update),
+        let State::Running(process) = &mut self.state else {
+            return;
+        };
+        let updates = match update {
+            Update::Owned(list) => Update::owned(list),
+            update => vec![update],
+        };
+        for update in updates {
+            if process.channel.send(update) == Err(OutboxOverflow) {
+                tracing::error!("the engine does not read its messages");
+                process.child.kill();
             }
-            self.flush();
         }
     }
 
     /// Returns the control channel, to be polled for writing, if updates wait for room in it.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        self.report_fd().filter(|_| self.outbox.wants_room())
+        let process = self.process()?;
+        process.channel.wants_room().then(|| process.channel.as_fd())
     }
 
     /// Returns the time to call [`Self::flush`], if a failed send is to be retried.
     #[must_use]
     pub(crate) fn next_flush(&self) -> Option<Instant> {
-        self.outbox.next_turn()
+        self.process()?.channel.retry_at()
     }
 
     /// Sends queued updates.
     pub(crate) fn flush(&mut self) {
-        if let State::Running(process) = &self.state {
-            self.outbox.flush(Instant::now(), |update| {
-                seqpacket::send(&process.socket, &update.encode(), &update.descriptors())
-            });
+        if let State::Running(process) = &mut self.state {
+            process.channel.flush(Instant::now());
         }
     }
 }
@@ -332,7 +326,7 @@ impl Process {
         before: &mut Option<Namespaces>,
     ) -> Result<Self, Error> {
         let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
-        rustix::io::ioctl_fionbio(&ours, true).context("cannot set up a socket")?;
+        let channel = SupervisorChannel::new(ours, MAX_QUEUED).context("cannot set up a socket")?;
         let disabled = Disabled::from_env().context("cannot read the environment")?;
         let (stderr, stderr_end) = StderrPipe::pair().context("cannot make a pipe")?;
         let role = match setup.outbound {
@@ -353,9 +347,9 @@ impl Process {
         });
         Ok(Self {
             child: child.context("cannot fork the engine")?,
-            socket: ours,
+            channel,
             stderr,
-            exit_message: Vec::new(),
+            error: None,
         })
     }
 
@@ -364,24 +358,23 @@ impl Process {
     /// # Errors
     /// The engine could not start; it has exited.
     fn ready(&mut self) -> Result<(), Error> {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
         if poll(&mut fds, Some(&READY_TIMEOUT)).context("cannot wait for the engine")? == 0 {
             return Err(Error::new("the engine does not respond"));
         }
-        let mut buffer = [0; LINE];
-        let message =
-            child_channel::receive(&self.socket, &mut buffer).context("cannot receive from the engine")?;
-        let words = message.map_or(&[][..], |message| &buffer[..message.len]);
+        let report = self.channel.receive();
         self.stderr.forward_all();
-        match Report::decode(words) {
-            Ok(Report::Ready) => {
+        let error = match report {
+            Ok(Some(Report::Ready)) => {
                 self.limit_files(Some(0));
-                Ok(())
+                return Ok(());
             }
-            Ok(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | Err(_) => {
-                Err(Error::new(failure_text(words, self.child.wait())))
-            }
-        }
+            Ok(Some(Report::Failed(error))) => Some(error),
+            Ok(Some(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | None) | Err(_) => None,
+        };
+        // An engine that broke the protocol has not exited.
+        self.end();
+        Err(Error::new(failure_text(error.as_deref(), self.child.wait())))
     }
 
     /// Limits the size of files that it writes to (`RLIMIT_FSIZE`), of which a capture's is the only one. The hard limit
@@ -400,20 +393,19 @@ impl Process {
     /// Receives up to `most` reports.
     fn receive(&mut self, most: usize) -> Vec<Report> {
         let mut reports = Vec::new();
-        let mut buffer = vec![0; MAX_LEN];
         for _ in 0..most {
-            let message = match child_channel::receive(&self.socket, &mut buffer) {
-                Ok(Some(message)) => &buffer[..message.len],
+            match self.channel.receive() {
+                Ok(Some(Report::Failed(error))) => self.error = Some(error),
+                Ok(Some(report)) => reports.push(report),
                 // It closed its end and will send no more reports, while the channel stays readable.
                 Ok(None) => {
                     self.end();
                     break;
                 }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::debug!(%error, "a report of the engine was refused");
+                }
                 Err(_) => break,
-            };
-            match Report::decode(message) {
-                Ok(report) => reports.push(report),
-                Err(_) => self.exit_message = message.to_vec(),
             }
         }
         reports
@@ -450,7 +442,7 @@ impl Process {
         self.stderr.forward_all();
         match self.child.wait() {
             0 => ExitReason::Clean,
-            status => ExitReason::Failed(failure_text(&self.exit_message, status)),
+            status => ExitReason::Failed(failure_text(self.error.as_deref(), status)),
         }
     }
 }
@@ -458,7 +450,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // The engine exits, and logs its counters, when the socket is shut down.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        self.channel.shutdown();
         self.end();
         let _ = self.child.wait();
     }
@@ -491,9 +483,11 @@ fn change_ports(
         let key = (port.protocol, port.host);
         match (port_update, indexes.get(&key).copied()) {
             (PortUpdate::Open(port, socket), None) => {
-                indexes.insert(key, published.len());
-                sockets.push(socket.clone().into_inner());
-                published.push(*port);
+                if let Some(socket) = socket.clone().into_inner() {
+                    indexes.insert(key, published.len());
+                    sockets.push(socket);
+                    published.push(*port);
+                }
             }
             (PortUpdate::Redirect(port), Some(place)) => published[place] = *port,
             (PortUpdate::Close(_), Some(place)) => {
@@ -504,9 +498,7 @@ fn change_ports(
                     indexes.insert((moved.protocol, moved.host), place);
                 }
             }
-            (PortUpdate::Open(..), Some(_))
-            | (PortUpdate::Redirect(_) | PortUpdate::Close(_), None)
-            | (PortUpdate::Lost(_), _) => {}
+            (PortUpdate::Open(..), Some(_)) | (PortUpdate::Redirect(_) | PortUpdate::Close(_), None) => {}
         }
     }
 }
@@ -519,9 +511,9 @@ enum ExitReason {
     Failed(String),
 }
 
-fn failure_text(words: &[u8], status: u8) -> String {
-    if let Some(words) = words.strip_prefix(EXIT_MESSAGE_PREFIX) {
-        return format!("the engine: {}", one_line(&String::from_utf8_lossy(words)));
+fn failure_text(error: Option<&str>, status: u8) -> String {
+    if let Some(error) = error {
+        return format!("the engine: {}", one_line(error));
     }
     match status {
         129.. => format!("the engine was killed by signal {}", status - 128),
@@ -552,13 +544,11 @@ fn become_engine(
             setup,
             attachment,
             supervisor,
-            report_fd,
+            reports,
         }) => match pontoon_runtime::run(setup, attachment, sandbox, disabled, supervisor) {
             Ok(()) => 0,
             Err(error) => {
-                let mut words = EXIT_MESSAGE_PREFIX.to_vec();
-                words.extend(error.to_string().bytes().take(LINE - EXIT_MESSAGE_PREFIX.len()));
-                let _ = seqpacket::send(&report_fd, &words, &[]);
+                let _ = reports.try_send(&Report::failed(&error));
                 1
             }
         },
@@ -574,9 +564,9 @@ struct EngineResources {
     setup: Setup,
     attachment: Attachment,
     /// Its end of the channel.
-    supervisor: OwnedFd,
-    /// A copy of `supervisor`, for the exit message.
-    report_fd: OwnedFd,
+    supervisor: EngineChannel,
+    /// A copy of `supervisor`, for the error before the exit.
+    reports: EngineChannel,
 }
 
 /// Closes all descriptors that belong to the supervisor; returns the values that the engine keeps.
@@ -598,11 +588,11 @@ fn prepare(
     let own = EngineResources {
         setup,
         attachment: attachment.try_clone()?,
-        supervisor: socket.try_clone()?,
-        report_fd: socket.try_clone()?,
+        supervisor: EngineChannel::new(socket.try_clone()?, 0)?,
+        reports: EngineChannel::new(socket.try_clone()?, 0)?,
     };
     let copies = own.attachment.descriptors().into_iter();
-    let copies = copies.chain([own.supervisor.as_fd(), own.report_fd.as_fd()]);
+    let copies = copies.chain([own.supervisor.as_fd(), own.reports.as_fd()]);
     let keep: Vec<_> = own.setup.descriptors().chain(copies).collect();
     spawn::close_all_but(&keep)?;
     stdio::leave_to_the_command()?;

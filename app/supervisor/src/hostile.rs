@@ -1,7 +1,11 @@
 //! Every reader of what comes from outside this process, for the fuzzer and for what it has gathered. Nothing of it is
 //! carried out.
 
-use pontoon_relay_worker::messages::Message;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use pontoon_ipc::ChannelMessage;
+use pontoon_relay_worker::messages::{RelayReport, RelayUpdate};
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use pontoon_sys::udp::Ancillary;
@@ -15,15 +19,11 @@ use crate::{control, policy, userns};
 /// Reads the bytes as each kind of message and text. What is understood is the same once it has been written and read
 /// again.
 pub fn play(bytes: &[u8]) {
-    if let Ok(update) = Update::decode(bytes, Vec::new()) {
-        assert_eq!(Update::decode(&update.encode(), Vec::new()).ok(), Some(update));
-    }
-    if let Ok(report) = Report::decode(bytes) {
-        assert_eq!(Report::decode(&report.encode()).ok().as_ref(), Some(&report));
+    message::<Update>(bytes);
+    message::<RelayUpdate>(bytes);
+    message::<RelayReport>(bytes);
+    if let Some(report) = message::<Report>(bytes) {
         control::hostile::engine(&report);
-    }
-    if let Ok(message) = Message::decode(bytes) {
-        assert_eq!(Message::decode(&message.encode()).ok(), Some(message));
     }
     let _ = Ancillary::decode(bytes);
     first_process(bytes);
@@ -31,6 +31,34 @@ pub fn play(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         files_and_options(text);
     }
+}
+
+/// Decodes a message that comes with each number of descriptors up to two. The encoding of an accepted message is decoded
+/// as the same message.
+fn message<M: ChannelMessage>(bytes: &[u8]) -> Option<M> {
+    let descriptors = |count| (0..count).filter_map(|_| File::open("/dev/null").ok().map(OwnedFd::from));
+    let decode = |bytes: &[u8], count| pontoon_ipc::decode::<M>(bytes, descriptors(count).collect()).ok();
+    let mut accepted = None;
+    for count in 0..3 {
+        let Some(message) = decode(bytes, count) else {
+            continue;
+        };
+        let received = message
+            .descriptors()
+            .into_iter()
+            .filter(|place| place.borrow().is_some());
+        assert_eq!(received.count(), count);
+        // The text of a decoded message can be longer than the received one.
+        if let Ok(encoded) = pontoon_ipc::encode(&message) {
+            let again = decode(&encoded, count);
+            assert_eq!(
+                again.map(|again| pontoon_ipc::encode(&again).ok()),
+                Some(Some(encoded))
+            );
+        }
+        accepted = Some(message);
+    }
+    accepted
 }
 
 fn files_and_options(text: &str) {

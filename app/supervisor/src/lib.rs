@@ -22,7 +22,6 @@ use tracing::level_filters::LevelFilter;
 
 mod attach;
 pub mod capture;
-mod child_channel;
 mod command;
 pub mod config;
 pub mod control;
@@ -50,7 +49,6 @@ mod pid_namespace;
 pub mod policy;
 pub mod publish;
 mod ready_notify;
-mod refused;
 pub mod relay;
 mod resolv;
 mod restart_policy;

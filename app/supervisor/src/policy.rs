@@ -9,7 +9,6 @@ use std::path::Path;
 
 use pontoon_engine::egress::{Action, Match, Rule};
 use pontoon_runtime::Update;
-use pontoon_runtime::messages::MAX_LEN;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error};
@@ -55,10 +54,10 @@ pub fn check(rules: &[Rule]) -> Result<(), String> {
     if rules.len() > MOST {
         return Err(format!("{} rules exceed the limit of {MOST}", rules.len()));
     }
-    match Update::Rules(rules.to_vec()).encode().len() {
-        len if len > MAX_LEN => Err(format!("{len} bytes of rules exceed the limit of {MAX_LEN}")),
-        _ => Ok(()),
-    }
+    let message = pontoon_ipc::encode(&Update::Rules(rules.to_vec()));
+    message
+        .map(|_| ())
+        .map_err(|error| format!("the rules are too long: {error}"))
 }
 
 /// The rules in a file.
@@ -148,7 +147,7 @@ mod tests {
         assert!(
             parse(&many(400, &long))
                 .unwrap_err()
-                .ends_with("bytes of rules exceed the limit of 65536")
+                .ends_with("bytes exceed the limit of 65536")
         );
     }
 

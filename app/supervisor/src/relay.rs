@@ -18,7 +18,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Rlimit;
 
 pub(crate) mod control;
-mod control_channel;
 mod counter_rows;
 mod deferred_close;
 mod inputs;

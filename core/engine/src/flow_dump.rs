@@ -71,6 +71,9 @@ pub struct Page {
 /// Slots of one page.
 pub(crate) const SLOTS: u32 = 256;
 
+/// Limit on the flows of one page.
+pub const MAX_PAGE: usize = SLOTS as usize;
+
 impl Phase {
     const ALL: [Self; 7] = [
         Self::Connecting,

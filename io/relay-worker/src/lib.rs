@@ -11,7 +11,6 @@
 
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
 
 use pontoon_sandbox::Sandbox;
 use pontoon_sys::disabled::Disabled;
@@ -29,11 +28,11 @@ mod worker;
 
 pub use counters::Counters;
 
-/// Enters the sandbox, reports [`messages::READY`], and runs until the supervisor closes its end of `control`.
+/// Enters the sandbox, reports [`RelayReport::Ready`](messages::RelayReport::Ready), and runs until the supervisor closes its end of `control`.
 ///
 /// # Errors
 /// The sandbox could not be entered; the supervisor has sent an invalid message; the kernel's.
-pub fn run(control: OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> io::Result<()> {
+pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabled) -> io::Result<()> {
     let _ = set_name(c"pontoon-relay");
     // If the supervisor has died already, its end of the channel is closed, which ends the loop.
     set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use pontoon_relay::membership::message::{self, Query};
 use pontoon_relay::membership::{Querier, SourceFilter};
-use pontoon_sys::{packet, seqpacket};
+use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use tracing::debug;
 
-use crate::messages::{Member, Message};
+use crate::messages::{Member, RelayReport, WorkerChannel};
 
 /// A packet socket on one interface for one family, with the state of the querier there.
 #[derive(Debug)]
@@ -84,14 +84,14 @@ impl QuerierSocket {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn report(&mut self, id: u32, control: &OwnedFd) -> io::Result<bool> {
+    pub(crate) fn report(&mut self, id: u32, control: &WorkerChannel) -> io::Result<bool> {
         while let Some((group, filter)) = self.querier.next_change() {
-            let message = Message::Member(Member {
+            let report = RelayReport::Member(Member {
                 querier: id,
                 group,
                 filter,
             });
-            match seqpacket::send(control, &message.encode(), &[]) {
+            match control.try_send(&report) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.querier.retry_change(group);
@@ -140,7 +140,10 @@ impl QuerierSocket {
 mod tests {
     use std::os::unix::net::UnixDatagram;
 
+    use pontoon_sys::seqpacket;
+
     use super::*;
+    use crate::messages::ControlChannel;
 
     /// An IGMPv2 membership report (RFC 2236 section 2) for 239.1.1.`last`, from 10.0.0.7.
     fn report(last: u8) -> Vec<u8> {
@@ -153,14 +156,20 @@ mod tests {
         packet
     }
 
-    fn received(control: &OwnedFd) -> Option<Message> {
-        let mut buffer = [0; crate::messages::MAX_LEN];
-        let message = seqpacket::receive(control, &mut buffer).ok()??;
-        Some(Message::decode(&buffer[..message.len]).unwrap())
+    fn channel() -> (WorkerChannel, ControlChannel) {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        (
+            WorkerChannel::new(ours, 0).unwrap(),
+            ControlChannel::new(theirs, 0).unwrap(),
+        )
     }
 
-    fn member(last: u8, filter: SourceFilter) -> Message {
-        Message::Member(Member {
+    fn received(control: &mut ControlChannel) -> Option<RelayReport> {
+        control.receive().ok().flatten()
+    }
+
+    fn member(last: u8, filter: SourceFilter) -> RelayReport {
+        RelayReport::Member(Member {
             querier: 7,
             group: [239, 1, 1, last].into(),
             filter,
@@ -170,8 +179,7 @@ mod tests {
     #[test]
     fn reports_new_and_expired_memberships_once() {
         let (host, socket) = UnixDatagram::pair().unwrap();
-        let (ours, theirs) = seqpacket::pair().unwrap();
-        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let (ours, mut theirs) = channel();
         let own = [10, 0, 0, 1].into();
         let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
         querier.restore([239, 1, 1, 9].into(), SourceFilter::Any, Duration::from_secs(260));
@@ -180,45 +188,41 @@ mod tests {
             querier.run(Duration::from_secs(1));
         }
         assert!(querier.report(7, &ours).unwrap());
-        assert_eq!(received(&theirs), Some(member(1, SourceFilter::Any)));
-        assert_eq!(received(&theirs), None);
+        assert_eq!(received(&mut theirs), Some(member(1, SourceFilter::Any)));
+        assert_eq!(received(&mut theirs), None);
         // Nothing more is received, so both memberships expire.
         querier.run(Duration::from_secs(300));
         assert!(querier.report(7, &ours).unwrap());
         for last in [1, 9] {
             let gone = SourceFilter::Sources(Vec::new());
-            assert_eq!(received(&theirs), Some(member(last, gone)));
+            assert_eq!(received(&mut theirs), Some(member(last, gone)));
         }
     }
 
     #[test]
     fn messages_of_the_other_family_change_no_membership() {
         let (host, socket) = UnixDatagram::pair().unwrap();
-        let (ours, theirs) = seqpacket::pair().unwrap();
-        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let (ours, mut theirs) = channel();
         let own = "fe80::1".parse().unwrap();
         let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
         host.send(&report(1)).unwrap();
         querier.run(Duration::from_secs(1));
         assert!(querier.report(7, &ours).unwrap());
-        assert_eq!(received(&theirs), None);
+        assert_eq!(received(&mut theirs), None);
     }
 
     #[test]
     fn reports_that_do_not_fit_the_control_socket_are_sent_later() {
         let (host, socket) = UnixDatagram::pair().unwrap();
-        let (ours, theirs) = seqpacket::pair().unwrap();
-        for end in [&ours, &theirs] {
-            rustix::io::ioctl_fionbio(end, true).unwrap();
-        }
-        while seqpacket::send(&ours, b"commit", &[]).is_ok() {}
+        let (ours, mut theirs) = channel();
+        while ours.try_send(&RelayReport::Ready).is_ok() {}
         let own = [10, 0, 0, 1].into();
         let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
         host.send(&report(1)).unwrap();
         querier.run(Duration::ZERO);
         assert!(!querier.report(7, &ours).unwrap());
-        while received(&theirs).is_some() {}
+        while received(&mut theirs).is_some() {}
         assert!(querier.report(7, &ours).unwrap());
-        assert_eq!(received(&theirs), Some(member(1, SourceFilter::Any)));
+        assert_eq!(received(&mut theirs), Some(member(1, SourceFilter::Any)));
     }
 }

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use pontoon_ipc::Descriptor;
 use pontoon_relay::membership::SourceFilter;
 use pontoon_sandbox::trap;
-use pontoon_sys::{Family, seqpacket};
+use pontoon_sys::Family;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_relative};
@@ -16,14 +17,16 @@ use rustix::thread::{ClockId, clock_nanosleep_relative};
 use crate::counters::Counters;
 use crate::forwarder::Forwarder;
 use crate::input::{Input, RingInput, SocketInput};
-use crate::messages::{self, Kind, MAX_LEN, Message, Output, RuleEntry, Settings};
+use crate::messages::{
+    InputKind, OutputConfig, RelayReport, RelayUpdate, RuleEntry, Settings, WorkerChannel,
+};
 use crate::querier::QuerierSocket;
 use crate::sender::Sender;
 
 /// A worker that has received its settings.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    control: OwnedFd,
+    control: WorkerChannel,
     settings: Settings,
     inputs: BTreeMap<u32, Source>,
     queriers: BTreeMap<u32, QuerierSocket>,
@@ -51,15 +54,15 @@ impl Worker {
     /// Receives the supervisor's first message.
     ///
     /// # Errors
-    /// It is not [`Message::Start`]; the kernel's.
-    pub(crate) fn new(control: OwnedFd) -> io::Result<Self> {
-        let mut buffer = [0; MAX_LEN];
-        let message = seqpacket::receive(&control, &mut buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let (message, memory) = messages::received(&buffer[..message.len], message.descriptors)?;
-        let (Message::Start(settings), Some(memory)) = (message, memory) else {
+    /// It is not [`RelayUpdate::Start`]; the kernel's.
+    pub(crate) fn new(mut control: WorkerChannel) -> io::Result<Self> {
+        // The supervisor kills a worker that is not ready in time.
+        poll(&mut [PollFd::new(&control, PollFlags::IN)], None)?;
+        let message = control.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let RelayUpdate::Start(settings, memory) = message else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        rustix::io::ioctl_fionbio(&control, true)?;
+        let memory = received(memory)?;
         Ok(Self {
             control,
             settings,
@@ -79,7 +82,7 @@ impl Worker {
     /// # Errors
     /// The supervisor has sent an invalid message; the kernel's.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        seqpacket::send(&self.control, messages::READY.as_bytes(), &[])?;
+        self.control.try_send(&RelayReport::Ready)?;
         let mut more = false;
         loop {
             let ready = self.wait(more)?;
@@ -163,39 +166,35 @@ impl Worker {
 
     /// Handles all messages of the supervisor.
     fn receive_messages(&mut self) -> io::Result<ChannelState> {
-        let mut buffer = [0; MAX_LEN];
         loop {
-            let message = match seqpacket::receive(&self.control, &mut buffer) {
-                Ok(Some(message)) => message,
+            let update = match self.control.receive() {
+                Ok(Some(update)) => update,
                 Ok(None) => return Ok(ChannelState::Closed),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ChannelState::Drained),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return Ok(ChannelState::Closed);
-                }
                 Err(error) => return Err(error),
             };
-            let (message, descriptor) = messages::received(&buffer[..message.len], message.descriptors)?;
-            self.apply(message, descriptor)?;
+            self.apply(update)?;
         }
     }
 
-    fn apply(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
-        match (message, descriptor) {
-            (Message::Input(input), Some(socket)) => {
+    fn apply(&mut self, update: RelayUpdate) -> io::Result<()> {
+        match update {
+            RelayUpdate::Input(input, socket) => {
+                let socket = received(socket)?;
                 let source = Source {
                     table: input.table,
                     row: input.row,
                     input: match input.kind {
-                        Kind::Ring { size, used } => {
+                        InputKind::Ring { size, used } => {
                             let position = used.then(|| self.forwarder.position(input.row));
                             Input::Ring(RingInput::new(socket, size, position)?)
                         }
-                        Kind::Socket(port) => Input::Socket(SocketInput::new(socket, port)),
+                        InputKind::Socket(port) => Input::Socket(SocketInput::new(socket, port)),
                     },
                 };
                 self.inputs.insert(input.id, source);
             }
-            (Message::RemoveInput(id), None) => {
+            RelayUpdate::RemoveInput(id) => {
                 if let Some(mut source) = self.inputs.remove(&id) {
                     while self
                         .forwarder
@@ -204,46 +203,55 @@ impl Worker {
                     {}
                 }
             }
-            (Message::Output(Output { id, v6, multicast }), Some(socket)) => {
+            RelayUpdate::Output(OutputConfig { id, v6, multicast }, socket) => {
                 let family = if v6 { Family::V6 } else { Family::V4 };
-                let sender = Sender::new(socket, family, multicast, self.settings.segment);
+                let sender = Sender::new(received(socket)?, family, multicast, self.settings.segment);
                 self.forwarder.set_sender(id, Some(sender));
             }
-            (Message::RemoveOutput(id), None) => self.forwarder.set_sender(id, None),
-            (Message::Rule(entry), None) => self.added.push(*entry),
-            (Message::RemoveRule(row), None) => self.removed.push(row),
-            (Message::Commit, None) => {
+            RelayUpdate::RemoveOutput(id) => self.forwarder.set_sender(id, None),
+            RelayUpdate::Rule(entry) => self.added.push(*entry),
+            RelayUpdate::RemoveRule(row) => self.removed.push(row),
+            RelayUpdate::Commit => {
                 let added = std::mem::take(&mut self.added);
                 self.forwarder.change(&std::mem::take(&mut self.removed), added);
             }
-            (Message::Querier(querier), Some(socket)) => {
-                let now = self.started.elapsed();
+            RelayUpdate::Querier(querier, socket) => {
+                let (socket, now) = (received(socket)?, self.started.elapsed());
                 let mut socket = QuerierSocket::new(querier.interface, querier.address, socket, now);
                 for (group, filter) in self.restored.remove(&querier.id).unwrap_or_default() {
                     socket.restore(group, filter, now + querier.restored_for);
                 }
                 self.queriers.insert(querier.id, socket);
             }
-            (Message::QuerierAddress(id, address), None) => {
+            RelayUpdate::QuerierAddress(id, address) => {
                 let now = self.started.elapsed();
                 if let Some(querier) = self.queriers.get_mut(&id) {
                     querier.set_address(address, now);
                 }
             }
-            (Message::RemoveQuerier(id), None) => {
+            RelayUpdate::RemoveQuerier(id) => {
                 self.queriers.remove(&id);
             }
-            (Message::Member(member), None) => {
+            RelayUpdate::Member(member) => {
                 let restored = self.restored.entry(member.querier).or_default();
                 restored.push((member.group, member.filter));
             }
-            (other, _) => {
-                let text = format!("unexpected message {other:?}");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            RelayUpdate::Start(..) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a second first message",
+                ));
             }
         }
         Ok(())
     }
+}
+
+/// Returns the descriptor of a received message, which is the only copy.
+fn received(descriptor: Descriptor) -> io::Result<OwnedFd> {
+    descriptor
+        .into_owned()
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Descriptors that are ready.

@@ -5,7 +5,6 @@
 //! writes them to the file ([`writer`]). No worker ever waits for it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
@@ -14,7 +13,7 @@ use std::time::SystemTime;
 use crossbeam_queue::ArrayQueue;
 use tracing::warn;
 
-use crate::messages::{CaptureCommand, CaptureResult, CaptureStart, Report};
+use crate::messages::{CaptureCommand, CaptureResult, CaptureStart, EngineChannel, Report};
 
 pub(crate) mod pcapng;
 mod writer;
@@ -80,7 +79,7 @@ pub(crate) struct Record {
 impl CaptureControl {
     /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
     /// frames that this worker has from now on.
-    pub(crate) fn apply(&self, order: CaptureCommand, report_fd: &OwnedFd) -> Option<Arc<CaptureQueue>> {
+    pub(crate) fn apply(&self, order: CaptureCommand, reports: &EngineChannel) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
             CaptureCommand::Start(start) => {
@@ -90,7 +89,7 @@ impl CaptureControl {
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
-                        _ => Running::start(start, report_fd),
+                        _ => Running::start(start, reports),
                     };
                     match started {
                         Ok(running) => inner.running = Some(running),
@@ -98,7 +97,7 @@ impl CaptureControl {
                             warn!("cannot capture: {error}");
                             let why = format!("cannot begin: {error}");
                             writer::send_report(
-                                report_fd,
+                                reports,
                                 &Report::Captured(CaptureResult::failed(number, why)),
                             );
                         }
@@ -180,11 +179,12 @@ impl Inner {
 }
 
 impl Running {
-    fn start(start: CaptureStart, report_fd: &OwnedFd) -> io::Result<Self> {
+    fn start(start: CaptureStart, reports: &EngineChannel) -> io::Result<Self> {
         let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;
-        let file = start.file.as_fd().try_clone_to_owned()?.into();
-        let writer = Writer::new(start, file, Arc::clone(&capture_queue), report_fd.try_clone()?);
+        let file = start.file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
+        let file = file.try_clone_to_owned()?.into();
+        let writer = Writer::new(start, file, Arc::clone(&capture_queue), reports.try_clone()?);
         let writer = thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run())?;

@@ -8,7 +8,6 @@ use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_sandbox::{Limits, Sandbox};
 use pontoon_sys::disabled::Disabled;
-use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
@@ -42,7 +41,7 @@ use link::socket::{Framing, Packet, Socket, Stream};
 use link::tap::Tap;
 use link::vhost_net::{self, VhostNet};
 use link::vhost_user::VhostUser;
-use messages::Report;
+use messages::{EngineChannel, Report};
 
 /// The source of the host side's packets (`--outbound`).
 #[derive(Clone, Debug)]
@@ -101,8 +100,7 @@ impl Setup {
 /// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the guest is
 /// gone. No byte of the guest's is looked at before the sandbox is closed.
 ///
-/// `supervisor` is SOCK_SEQPACKET, with messages of [`Update`] and back; the end of the other end means exit.
-/// [`Report::Ready`] on it means that the workers are about to run.
+/// The engine exits when the supervisor closes its end of the channel `supervisor`. [`Report::Ready`] on it means that the workers are about to run.
 ///
 /// The process has one thread when this is called: the first worker's. SIGPIPE is of no concern, as the Rust runtime
 /// ignores it and no send raises it.
@@ -114,7 +112,7 @@ pub fn run(
     attachment: Attachment,
     sandbox: Sandbox,
     disabled: &Disabled,
-    supervisor: OwnedFd,
+    supervisor: EngineChannel,
 ) -> io::Result<()> {
     raise_descriptor_limit();
     start(setup, attachment, Some(sandbox), disabled, supervisor)
@@ -124,7 +122,7 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::Result<()> {
+pub fn carry(setup: Setup, attachment: Attachment, supervisor: EngineChannel) -> io::Result<()> {
     start(setup, attachment, None, &Disabled::from_env()?, supervisor)
 }
 
@@ -132,7 +130,7 @@ pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::R
 ///
 /// # Errors
 /// As [`run`].
-pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: OwnedFd) -> io::Result<()> {
+pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: EngineChannel) -> io::Result<()> {
     serve(setup, vec![link], None, &Disabled::from_env()?, supervisor)
 }
 
@@ -141,7 +139,7 @@ fn start(
     attachment: Attachment,
     sandbox: Option<Sandbox>,
     disabled: &Disabled,
-    supervisor: OwnedFd,
+    supervisor: EngineChannel,
 ) -> io::Result<()> {
     let mtu = setup.config.mtu;
     match attachment {
@@ -202,9 +200,9 @@ fn serve<L: Link>(
     links: Vec<L>,
     sandbox: Option<Sandbox>,
     disabled: &Disabled,
-    supervisor: OwnedFd,
+    supervisor: EngineChannel,
 ) -> io::Result<()> {
-    let report_fd = supervisor.try_clone()?;
+    let reports = supervisor.try_clone()?;
     let limits = most(setup.config.max_flows, links.len());
     let mut workers = workers::build(setup, links, disabled, supervisor)?;
     if let Some(sandbox) = sandbox {
@@ -220,9 +218,10 @@ fn serve<L: Link>(
             first.sandbox = Some(layers);
         }
     }
-    seqpacket::send(&report_fd, &Report::Ready.encode(), &[])
+    reports
+        .try_send(&Report::Ready)
         .map_err(|error| context("cannot report readiness to the supervisor", &error))?;
-    drop(report_fd);
+    drop(reports);
     let end = workers::run(workers);
     debug!("the loop ended: {end:?}");
     end.map(|_| ())

@@ -1,16 +1,14 @@
-//! Messages between supervisor and engine. Each is text: a word on the first line and a value on each further line.
-//! Descriptors are passed with SCM_RIGHTS.
+//! Messages between supervisor and engine.
 
-use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::str::FromStr;
 
 use ipnet::IpNet;
 use pontoon_engine::Histogram;
 use pontoon_engine::egress::Rule;
+use pontoon_ipc::{Channel, ChannelMessage, Descriptor, text};
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
+use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 
 mod capture;
@@ -22,29 +20,39 @@ mod total;
 pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
 pub use flows::{FlowPage, FlowPageRequest};
 pub use owned::{OwnedPart, OwnedParts};
-pub use port_update::{Descriptor, PortError, PortUpdate};
+pub use port_update::{PortError, PortUpdate};
 
 /// Bytes of the longest message.
 pub const MAX_LEN: usize = 64 << 10;
 
+/// Bytes of the longest text in a [`Report`].
+pub const MAX_TEXT: usize = 4096;
+
+/// The engine's end of its channel to the supervisor.
+pub type EngineChannel = Channel<Report, Update>;
+
+/// The supervisor's end of its channel to the engine.
+pub type SupervisorChannel = Channel<Update, Report>;
+
 /// A message of the supervisor to a running engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Update {
     /// The host's resolvers changed.
     Resolvers(Vec<SocketAddr>),
     /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
-    Owned(Vec<IpNet>),
+    Owned(#[serde(with = "text::list")] Vec<IpNet>),
     /// Some of them, if one message has no room for all.
     OwnedPart(OwnedPart),
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
-    Rules(Vec<Rule>),
-    /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the last
-    /// one counts; this one is an event.
+    Rules(#[serde(with = "text::list")] Vec<Rule>),
+    /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the
+    /// last one counts; this one is an event.
     Published(Vec<PortUpdate>),
     /// The level of the engine's log.
-    LogLevel(LevelFilter),
+    LogLevel(#[serde(with = "text")] LevelFilter),
     /// Requests a [`Report::Stats`] with this number from each worker.
     Ask(u64),
     /// Requests some of a worker's flows: [`Report::Flows`].
@@ -54,7 +62,8 @@ pub enum Update {
 }
 
 /// A message of the engine to the supervisor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Report {
     /// Privileges are dropped and the loop runs.
     Ready,
@@ -62,14 +71,17 @@ pub enum Report {
     Stats(Stats),
     /// Some of a worker's flows.
     Flows(FlowPage),
-    /// A capture has ended, and its file is whole.
+    /// A capture has ended, and its file is complete.
     Captured(CaptureResult),
+    /// The engine exits because of this error.
+    Failed(String),
 }
 
 /// The counters and state of a worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Stats {
-    /// The number of the question.
+    /// The number of the request.
     pub round: u64,
     /// The worker.
     pub worker: u8,
@@ -80,7 +92,7 @@ pub struct Stats {
     /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
     pub rules: Vec<u64>,
     /// Published ports that it could not take over: [`PortError::MOST`] at most.
-    pub refused: Vec<PortError>,
+    pub port_errors: Vec<PortError>,
     /// Measured values since its start.
     pub histograms: Vec<Distribution>,
     /// Counters since its start.
@@ -94,7 +106,8 @@ pub const CONNECT_TIMES: &str = "connect_times";
 pub const BATCHES: &str = "batches";
 
 /// A histogram of measured values, with bounds that both sides know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Distribution {
     /// The name of the measured quantity.
     pub name: String,
@@ -104,30 +117,53 @@ pub struct Distribution {
     pub counts: Vec<u64>,
 }
 
-const RESOLVERS: &str = "resolvers";
-const OWNED: &str = "owned";
-const SOME_OWNED: &str = "some owned";
-const IPV6_ROUTE: &str = "ipv6 route";
-const RULES: &str = "rules";
-const PUBLISHED: &str = "published";
-const LOG_LEVEL: &str = "log level";
-const ASK: &str = "ask";
-const FLOWS: &str = "flows";
-const CAPTURE: &str = "capture";
-const CAPTURED: &str = "captured";
-const STATS: &str = "stats";
-const HITS: &str = "hits";
-const REFUSED: &str = "refused ";
-const HISTOGRAM: &str = "histogram ";
-const READY: &str = "engine ready";
-
 impl Update {
     /// Published ports in one message, each of which may have a socket.
     pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
 
-    /// Returns true if this message makes `older` obsolete, which has not been sent yet.
+    /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
     #[must_use]
-    pub fn replaces(&self, older: &Self) -> bool {
+    pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
+        if list.len() <= OwnedPart::MOST {
+            return vec![Self::Owned(list)];
+        }
+        OwnedPart::split(&list).map(Self::OwnedPart).collect()
+    }
+}
+
+impl ChannelMessage for Update {
+    const MAX_LEN: usize = MAX_LEN;
+    const REPLACES: bool = true;
+
+    fn descriptors(&self) -> Vec<&Descriptor> {
+        match self {
+            Self::Published(ports) => ports.iter().filter_map(PortUpdate::descriptor).collect(),
+            Self::Capture(CaptureCommand::Start(start)) => vec![&start.file],
+            _ => Vec::new(),
+        }
+    }
+
+    fn descriptors_mut(&mut self) -> Vec<&mut Descriptor> {
+        match self {
+            Self::Published(ports) => ports.iter_mut().filter_map(PortUpdate::descriptor_mut).collect(),
+            Self::Capture(CaptureCommand::Start(start)) => vec![&mut start.file],
+            _ => Vec::new(),
+        }
+    }
+
+    /// A port without its socket is reported as an error of this port only.
+    fn may_lack_descriptors(&self) -> bool {
+        matches!(self, Self::Published(_))
+    }
+
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Published(ports) => ports.len() <= Self::MAX_PORT_UPDATES,
+            _ => true,
+        }
+    }
+
+    fn replaces(&self, older: &Self) -> bool {
         match self {
             Self::Published(_) | Self::Capture(_) => false,
             Self::OwnedPart(part) if part.from > 0 => false,
@@ -141,170 +177,52 @@ impl Update {
         }
     }
 
-    /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
-    #[must_use]
-    pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
-        if list.len() <= OwnedPart::MOST {
-            return vec![Self::Owned(list)];
-        }
-        OwnedPart::split(&list).map(Self::OwnedPart).collect()
-    }
-
-    /// The message.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    /// Returns true if the update is a state that does not depend on earlier events. A reply to a request confirms all
+    /// updates before the request, so that requests must not overtake.
+    fn may_overtake(&self) -> bool {
         match self {
-            Self::Resolvers(list) => lines(RESOLVERS, list),
-            Self::Owned(list) => lines(OWNED, list),
-            Self::OwnedPart(part) => lines(SOME_OWNED, &part.encode()),
-            Self::Ipv6Route(exists) => lines(IPV6_ROUTE, &[exists]),
-            Self::Rules(list) => lines(RULES, list),
-            Self::Published(port_updates) => lines(
-                PUBLISHED,
-                &port_updates.iter().map(PortUpdate::encode).collect::<Vec<_>>(),
-            ),
-            Self::LogLevel(level) => lines(LOG_LEVEL, &[level]),
-            Self::Ask(round) => lines(ASK, &[round]),
-            Self::Flows(turn) => lines(FLOWS, &turn.encode()),
-            Self::Capture(order) => lines(CAPTURE, &[order.encode()]),
-        }
-    }
-
-    /// Returns the descriptors that are passed with the message.
-    #[must_use]
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::Published(port_updates) => port_updates.iter().filter_map(PortUpdate::descriptor).collect(),
-            Self::Capture(order) => order.descriptor().into_iter().collect(),
             Self::Resolvers(_)
             | Self::Owned(_)
             | Self::OwnedPart(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
-            | Self::LogLevel(_)
-            | Self::Ask(_)
-            | Self::Flows(_) => Vec::new(),
+            | Self::LogLevel(_) => true,
+            Self::Published(_) | Self::Capture(_) | Self::Ask(_) | Self::Flows(_) => false,
         }
-    }
-
-    /// Reads a message, and what came along with it.
-    ///
-    /// # Errors
-    /// `InvalidData`: it is none.
-    pub fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let text = std::str::from_utf8(message).map_err(|_| unknown(message))?;
-        let mut lines = text.lines();
-        let mut descriptors = descriptors.into_iter();
-        match lines.next() {
-            Some(RESOLVERS) => values(lines).map(Self::Resolvers),
-            Some(OWNED) => values(lines).map(Self::Owned),
-            Some(SOME_OWNED) => OwnedPart::decode(lines).map(Self::OwnedPart),
-            Some(IPV6_ROUTE) => only(lines).map(Self::Ipv6Route),
-            Some(RULES) => values(lines).map(Self::Rules),
-            Some(PUBLISHED) => {
-                let port_updates = lines.map(|line| PortUpdate::decode(line, &mut descriptors));
-                port_updates.collect::<Option<_>>().map(Self::Published)
-            }
-            Some(LOG_LEVEL) => only(lines).map(Self::LogLevel),
-            Some(ASK) => only(lines).map(Self::Ask),
-            Some(FLOWS) => {
-                let numbers: Option<Vec<u64>> = values(lines);
-                numbers
-                    .and_then(|numbers| FlowPageRequest::decode(&numbers))
-                    .map(Self::Flows)
-            }
-            Some(CAPTURE) => {
-                let order = lines
-                    .next()
-                    .and_then(|line| CaptureCommand::decode(line, &mut descriptors));
-                order.filter(|_| lines.next().is_none()).map(Self::Capture)
-            }
-            _ => None,
-        }
-        .ok_or_else(|| unknown(message))
     }
 }
 
 impl Report {
-    /// The message.
+    /// A report of an error, whose text is cut to [`MAX_TEXT`] bytes.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Ready => READY.into(),
-            Self::Stats(stats) => stats.encode(),
-            Self::Flows(flows) => lines(FLOWS, &flows.encode()),
-            Self::Captured(captured) => lines(CAPTURED, &captured.encode()),
-        }
+    pub fn failed(error: &io::Error) -> Self {
+        let mut text = error.to_string();
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        Self::Failed(text)
     }
+}
 
-    /// Reads a message.
-    ///
-    /// # Errors
-    /// `InvalidData`: it is none.
-    pub fn decode(message: &[u8]) -> io::Result<Self> {
-        if message == READY.as_bytes() {
-            return Ok(Self::Ready);
+impl ChannelMessage for Report {
+    const MAX_LEN: usize = MAX_LEN;
+
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Ready => true,
+            Self::Stats(stats) => stats.is_valid(),
+            Self::Flows(page) => page.is_valid(),
+            Self::Captured(result) => result.is_valid(),
+            Self::Failed(text) => text.len() <= MAX_TEXT,
         }
-        let text = std::str::from_utf8(message).map_err(|_| unknown(message))?;
-        let mut lines = text.lines();
-        match lines.next() {
-            Some(STATS) => Stats::decode(lines).map(Self::Stats),
-            Some(FLOWS) => FlowPage::decode(lines).map(Self::Flows),
-            Some(CAPTURED) => CaptureResult::decode(lines).map(Self::Captured),
-            _ => None,
-        }
-        .ok_or_else(|| unknown(message))
     }
 }
 
 impl Stats {
-    fn encode(&self) -> Vec<u8> {
-        let hits: String = self.rules.iter().map(|hits| format!(" {hits}")).collect();
-        let head = [
-            self.round.to_string(),
-            self.worker.to_string(),
-            self.flows.to_string(),
-            self.pool_bytes.to_string(),
-            format!("{HITS}{hits}"),
-        ];
-        let counters = self
-            .counters
-            .iter()
-            .map(|(name, count)| format!("{name} {count}"));
-        let refused = self.refused.iter().take(PortError::MOST);
-        let refused = refused.map(|refused| format!("{REFUSED}{}", refused.encode()));
-        let histograms = self.histograms.iter().map(Distribution::encode);
-        let lists = refused.chain(histograms).chain(counters);
-        let all: Vec<_> = head.into_iter().chain(lists).collect();
-        lines(STATS, &all)
-    }
-
-    fn decode(lines: std::str::Lines<'_>) -> Option<Self> {
-        let mut lines = lines.peekable();
-        Some(Self {
-            round: lines.next()?.parse().ok()?,
-            worker: lines.next()?.parse().ok()?,
-            flows: lines.next()?.parse().ok()?,
-            pool_bytes: lines.next()?.parse().ok()?,
-            rules: lines
-                .next()?
-                .strip_prefix(HITS)?
-                .split_whitespace()
-                .map(|hits| hits.parse().ok())
-                .collect::<Option<_>>()?,
-            refused: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(REFUSED)))
-                .map(|line| PortError::decode(line.strip_prefix(REFUSED)?))
-                .collect::<Option<_>>()?,
-            histograms: std::iter::from_fn(|| lines.next_if(|line| line.starts_with(HISTOGRAM)))
-                .map(Distribution::decode)
-                .collect::<Option<_>>()?,
-            counters: lines
-                .map(|line| {
-                    let (name, count) = line.split_once(' ')?;
-                    Some((plain(name)?, count.parse().ok()?))
-                })
-                .collect::<Option<_>>()?,
-        })
+    fn is_valid(&self) -> bool {
+        let mut names = self.counters.iter().map(|(name, _)| name);
+        self.port_errors.len() <= PortError::MOST
+            && self.port_errors.iter().all(PortError::is_valid)
+            && names.all(|name| is_plain(name))
+            && self.histograms.iter().all(|histogram| is_plain(&histogram.name))
     }
 }
 
@@ -318,65 +236,47 @@ impl Distribution {
             counts: histogram.counts().collect(),
         }
     }
-
-    fn encode(&self) -> String {
-        let counts: String = self.counts.iter().map(|count| format!(" {count}")).collect();
-        format!("{HISTOGRAM}{} {}{counts}", self.name, self.sum)
-    }
-
-    fn decode(line: &str) -> Option<Self> {
-        let mut words = line.strip_prefix(HISTOGRAM)?.split(' ');
-        Some(Self {
-            name: plain(words.next()?)?,
-            sum: words.next()?.parse().ok()?,
-            counts: words.map(|word| word.parse().ok()).collect::<Option<_>>()?,
-        })
-    }
 }
 
-fn lines(word: &str, list: &[impl Display]) -> Vec<u8> {
-    let mut text = word.to_owned();
-    for value in list {
-        text.push('\n');
-        text.push_str(&value.to_string());
-    }
-    text.into_bytes()
-}
-
-/// The name of something that is counted. It is shown as it is: no terminal and no other format finds more in it.
-fn plain(name: &str) -> Option<String> {
+/// Returns true for the name of a counter, which is shown as it is: it contains nothing that a terminal or a format
+/// interprets.
+fn is_plain(name: &str) -> bool {
     let plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
-    (!name.is_empty() && name.bytes().all(plain)).then(|| name.to_owned())
-}
-
-fn values<T: FromStr>(lines: std::str::Lines<'_>) -> Option<Vec<T>> {
-    lines.map(|line| line.parse().ok()).collect()
-}
-
-fn only<T: FromStr>(mut lines: std::str::Lines<'_>) -> Option<T> {
-    let value = lines.next()?.parse().ok();
-    value.filter(|_| lines.next().is_none())
-}
-
-fn unknown(message: &[u8]) -> io::Error {
-    let begin = String::from_utf8_lossy(message.get(..64).unwrap_or(message)).into_owned();
-    io::Error::new(io::ErrorKind::InvalidData, format!("unknown message {begin:?}"))
+    !name.is_empty() && name.bytes().all(plain)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::Arc;
     use std::time::Duration;
 
     use pontoon_engine::config::{Protocol, Published};
     use pontoon_engine::flow_dump::{Flow, Page, Phase, Traffic};
     use pontoon_engine::{FlowId, Kind, WorkerId, egress};
+    use pontoon_ipc::{decode, encode};
 
     use super::*;
 
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn published(host: &str, guest_port: u16) -> Published {
+        Published {
+            protocol: Protocol::Udp,
+            host: host.parse().unwrap(),
+            guest_port,
+        }
+    }
+
+    fn assert_is_decoded<M: ChannelMessage + PartialEq + std::fmt::Debug>(message: &M) {
+        let decoded: M = decode(&encode(message).unwrap(), Vec::new()).unwrap();
+        assert_eq!(&decoded, message);
+    }
+
     #[test]
-    fn out_and_back() {
+    fn decoded_updates_equal_the_encoded_ones() {
         for update in [
             Update::Resolvers(vec![
                 "192.0.2.1:53".parse().unwrap(),
@@ -409,22 +309,19 @@ mod tests {
                 from: u64::MAX,
             }),
         ] {
-            assert_eq!(Update::decode(&update.encode(), Vec::new()).unwrap(), update);
+            assert_is_decoded(&update);
         }
+    }
+
+    #[test]
+    fn decoded_reports_equal_the_encoded_ones() {
         let stats = Stats {
             round: 7,
             worker: 3,
             flows: 12,
             pool_bytes: 65_536,
             rules: vec![0, 5],
-            refused: vec![PortError {
-                port: Published {
-                    protocol: Protocol::Udp,
-                    host: "[::1]:53".parse().unwrap(),
-                    guest_port: 5353,
-                },
-                why: "no more room".to_owned(),
-            }],
+            port_errors: vec![PortError::new(published("[::1]:53", 5353), "no more room")],
             histograms: vec![Distribution {
                 name: "connect_times".to_owned(),
                 sum: u64::MAX,
@@ -450,153 +347,155 @@ mod tests {
                 down: u64::MAX,
             },
         };
-        let page = |next| Page {
-            flows: vec![flow(None), flow(Some("192.0.2.1:999"))],
-            next,
+        let page = |next| FlowPage {
+            number: 7,
+            page: Page {
+                flows: vec![flow(None), flow(Some("192.0.2.1:999"))],
+                next,
+            },
+        };
+        let captured = |failed, why: &str| CaptureResult {
+            number: 3,
+            frames: 9,
+            dropped: 1,
+            bytes: 4096,
+            failed,
+            why: why.to_owned(),
         };
         for report in [
-            Report::Flows(FlowPage {
-                number: 7,
-                page: page(Some(u64::MAX)),
-            }),
-            Report::Flows(FlowPage {
-                number: 8,
-                page: page(None),
-            }),
+            Report::Flows(page(Some(u64::MAX))),
+            Report::Flows(page(None)),
             Report::Ready,
-            Report::Captured(CaptureResult {
-                number: 3,
-                frames: 9,
-                dropped: 1,
-                bytes: 4096,
-                failed: true,
-                why: "cannot write: no space".to_owned(),
-            }),
-            Report::Captured(CaptureResult {
-                number: 4,
-                frames: 0,
-                dropped: 0,
-                bytes: 0,
-                failed: false,
-                why: "it was stopped".to_owned(),
-            }),
+            Report::Captured(captured(true, "cannot write: no space")),
+            Report::Captured(captured(false, "it was stopped")),
             Report::Stats(stats),
             Report::Stats(Stats::default()),
+            Report::failed(&io::Error::other("no memory")),
         ] {
-            assert_eq!(Report::decode(&report.encode()).unwrap(), report);
+            assert_is_decoded(&report);
         }
     }
 
     #[test]
-    fn sockets_go_along_with_their_ports() {
-        let published = |host: &str, guest_port| Published {
-            protocol: Protocol::Udp,
-            host: host.parse().unwrap(),
-            guest_port,
-        };
-        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let (sent, received) = (Arc::new(null()), null());
+    fn sockets_are_passed_with_their_ports() {
+        let received = null();
         let number = received.as_raw_fd();
         let update = Update::Published(vec![
             PortUpdate::Close(published("127.0.0.1:80", 80)),
-            PortUpdate::Open(published("[::]:81", 8081), sent.into()),
+            PortUpdate::Open(published("[::]:81", 8081), Arc::new(null()).into()),
             PortUpdate::Redirect(published("0.0.0.0:82", 8082)),
         ]);
         assert_eq!(update.descriptors().len(), 1);
-        // A port without its socket is decoded as another variant.
-        let lost = Update::decode(&update.encode(), Vec::new()).unwrap();
-        assert!(
-            matches!(&lost, Update::Published(port_updates) if port_updates[1] == PortUpdate::Lost(published("[::]:81", 8081))),
-            "{lost:?}"
-        );
-        let Update::Published(port_updates) = Update::decode(&update.encode(), vec![received]).unwrap()
-        else {
-            panic!("another update");
-        };
-        let [
-            PortUpdate::Close(_),
-            PortUpdate::Open(opened, socket),
-            PortUpdate::Redirect(_),
-        ] = &port_updates[..]
-        else {
-            panic!("{port_updates:?}");
-        };
-        assert_eq!(
-            (*opened, socket.as_fd().as_raw_fd()),
-            (published("[::]:81", 8081), number)
-        );
+        for (descriptors, expected) in [(Vec::new(), None), (vec![received], Some(number))] {
+            let decoded = decode(&encode(&update).unwrap(), descriptors).unwrap();
+            let Update::Published(ports) = decoded else {
+                panic!("{decoded:?}");
+            };
+            let [
+                PortUpdate::Close(_),
+                PortUpdate::Open(opened, socket),
+                PortUpdate::Redirect(_),
+            ] = &ports[..]
+            else {
+                panic!("{ports:?}");
+            };
+            assert_eq!(*opened, published("[::]:81", 8081));
+            assert_eq!(socket.borrow().map(|fd| fd.as_raw_fd()), expected);
+        }
     }
 
     #[test]
-    fn a_file_goes_along_with_its_capture() {
-        let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    fn capture_is_decoded_with_its_file_only() {
         for (size, time) in [(None, None), (Some(9), Some(Duration::from_millis(7)))] {
-            let start = |file: OwnedFd| CaptureStart {
+            let start = CaptureStart {
                 number: 2,
-                file: Arc::new(file).into(),
+                file: Arc::new(null()).into(),
                 snap: 96,
                 size,
                 time,
             };
-            let update = Update::Capture(CaptureCommand::Start(start(null())));
+            let bytes = encode(&Update::Capture(CaptureCommand::Start(start))).unwrap();
             let received = null();
             let number = received.as_raw_fd();
-            let decoded = Update::decode(&update.encode(), vec![received]).unwrap();
+            let decoded = decode(&bytes, vec![received]).unwrap();
             let Update::Capture(CaptureCommand::Start(got)) = decoded else {
                 panic!("{decoded:?}");
             };
             assert_eq!((got.number, got.snap, got.size, got.time), (2, 96, size, time));
-            assert_eq!(got.file.as_fd().as_raw_fd(), number);
+            assert_eq!(got.file.borrow().map(|fd| fd.as_raw_fd()), Some(number));
+            for count in [0, 2] {
+                let descriptors = (0..count).map(|_| null()).collect();
+                assert!(decode::<Update>(&bytes, descriptors).is_err());
+            }
         }
     }
 
     #[test]
-    fn refuses_everything_else() {
+    fn malformed_updates_are_refused() {
+        let port = r#"{"protocol":"tcp","host":"0.0.0.0:80","guest_port":80}"#;
+        assert!(
+            decode::<Update>(
+                format!(r#"{{"published":[{{"close":{port}}}]}}"#).as_bytes(),
+                vec![]
+            )
+            .is_ok()
+        );
         for message in [
             "",
-            "owned\n192.0.2",
-            "resolvers\n192.0.2.1",
-            "owned 192.0.2.1",
-            "some owned\n0\n192.0.2.1",
-            "some owned\n0\n1\n192.0.2",
-            "rules\nallow",
-            "log level\nloud",
-            "ask",
-            "ask\n1\n2",
-            "published\nclose sctp 0.0.0.0:80 80",
-            "published\nclose tcp 0.0.0.0:80 80 80",
-            "flows\n1\n256\n3",
-            "flows\n1\n2",
-            "capture\nstart 1 96 - -",
-            "capture\nstop 1 2",
-            "capture\nstop 1\nstop 2",
-            "engine ready",
+            "\"ready\"",
+            r#"{"owned":["192.0.2"]}"#,
+            r#"{"resolvers":["192.0.2.1"]}"#,
+            r#"{"owned_part":{"from":0,"list":["192.0.2.1/32"]}}"#,
+            r#"{"owned_part":{"from":0,"of":1,"list":["192.0.2"]}}"#,
+            r#"{"rules":["allow"]}"#,
+            r#"{"log_level":"loud"}"#,
+            r#"{"ask":null}"#,
+            r#"{"ask":1}{"ask":2}"#,
+            r#"{"published":[{"close":{"protocol":"sctp","host":"0.0.0.0:80","guest_port":80}}]}"#,
+            r#"{"published":[{"close":{"protocol":"tcp","host":"0.0.0.0:80","guest_port":80,"x":0}}]}"#,
+            r#"{"flows":{"number":1,"worker":256,"from":3}}"#,
+            r#"{"flows":{"number":1,"worker":2}}"#,
+            r#"{"capture":{"stop":"1"}}"#,
         ] {
             assert!(
-                Update::decode(message.as_bytes(), Vec::new()).is_err(),
-                "{message:?}"
+                decode::<Update>(message.as_bytes(), Vec::new()).is_err(),
+                "{message}"
             );
         }
-        assert!(Update::decode(b"owned\n\xff", Vec::new()).is_err());
-        for message in [
-            "engine ready\n",
-            "stats\n1\n2\n3\n4",
-            "stats\n1\n256\n3\n4\nhits",
-            "stats\n1\n2\n3\n4\nhits\nname",
-            "stats\n1\n2\n3\n4\nhits\nrefused tcp 0.0.0.0:80 80",
-            "stats\n1\n2\n3\n4\nhits\nhistogram a",
-            "stats\n1\n2\n3\n4\nhits\nhistogram a 1 x",
-            "stats\n1\n2\n3\n4\nhits\nname 1\nhistogram a 1 2",
-            "stats\n1\n2\n3\n4\nhits\n 1",
-            "stats\n1\n2\n3\n4\nhits\n\u{1b}[2J 1",
-            "stats\n1\n2\n3\n4\nhits\nname\"} 1",
-            "stats\n1\n2\n3\n4\nhits\nhistogram a\r 1 2",
-            "captured\n1\n2\n3\n4",
-            "flows\n1",
-            "flows\n1\n-\n0 tcp 10.0.2.15:1 - out open 0 0",
-            "flows\n1\n-\n0 tcp 10.0.2.15:1 - out opened 0 0 0",
-        ] {
-            assert!(Report::decode(message.as_bytes()).is_err(), "{message:?}");
+        let many = vec![PortUpdate::Close(published("[::]:1", 1)); Update::MAX_PORT_UPDATES + 1];
+        let many = encode(&Update::Published(many)).unwrap();
+        assert!(decode::<Update>(&many, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn malformed_reports_are_refused() {
+        let stats = |name: &str| {
+            let stats = Stats {
+                counters: vec![(name.to_owned(), 1)],
+                ..Stats::default()
+            };
+            encode(&Report::Stats(stats)).unwrap()
+        };
+        assert!(decode::<Report>(&stats("frames_up"), Vec::new()).is_ok());
+        for name in ["", "\u{1b}[2J", "name\"}", "a\r"] {
+            assert!(decode::<Report>(&stats(name), Vec::new()).is_err(), "{name:?}");
         }
+        for message in [
+            r#"{"ready":1}"#,
+            r#"{"captured":{"number":1}}"#,
+            r#"{"flows":{"number":1}}"#,
+            r#"{"flows":{"number":1,"page":{"next":null,"flows":[[0,"tcp","10.0.2.15:1",null,false,"open",0,0]]}}}"#,
+            r#"{"flows":{"number":1,"page":{"next":null,"flows":[[0,"tcp","10.0.2.15:1",null,false,"opened",0,0,0]]}}}"#,
+        ] {
+            assert!(
+                decode::<Report>(message.as_bytes(), Vec::new()).is_err(),
+                "{message}"
+            );
+        }
+        let failed = Report::failed(&io::Error::other("\u{e4}".repeat(MAX_TEXT)));
+        assert!(decode::<Report>(&encode(&failed).unwrap(), Vec::new()).is_ok());
+        let long = encode(&Report::Failed("a".repeat(MAX_TEXT + 1))).unwrap();
+        assert!(decode::<Report>(&long, Vec::new()).is_err());
+        assert!(decode::<Report>(b"\"ready\"", vec![null()]).is_err());
     }
 }

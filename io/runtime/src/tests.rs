@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use pontoon_sandbox::{Namespaces, Role};
 use pontoon_simnet::settings::{self, GUEST_MAC, OUR_MAC};
-use pontoon_sys::{caps, tun};
+use pontoon_sys::{caps, seqpacket, tun};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
+use crate::messages::SupervisorChannel;
 use crate::namespace::{self, ip};
 
 mod machine;
@@ -31,7 +33,7 @@ fn tap(queues: u8) -> Attachment {
 }
 
 /// Returns the setup of an engine, and both ends of the supervisor's channel.
-fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
+fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChannel) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let mut config = settings::config(1500);
     config.addresses.v6 = None;
@@ -47,20 +49,24 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
         ledger: ledger::Shared::new(workers, 64).unwrap(),
         set_log_level: |_| {},
     };
-    (setup, ours, supervisor)
+    let ours = EngineChannel::new(ours, 0).unwrap();
+    (setup, ours, SupervisorChannel::new(supervisor, 0).unwrap())
 }
 
 /// An engine, in a thread of its own: what it gives up is gone for good.
-fn spawn(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> JoinHandle<io::Result<()>> {
+fn spawn(setup: Setup, attachment: Attachment, supervisor: EngineChannel) -> JoinHandle<io::Result<()>> {
     let disabled = Disabled::from_env().unwrap();
     thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
 }
 
-/// Waits for the engine to say that it runs.
-fn until_ready(supervisor: &OwnedFd) {
-    let mut buffer = [0; 64];
-    let message = seqpacket::receive(supervisor, &mut buffer).unwrap().unwrap();
-    assert_eq!(Report::decode(&buffer[..message.len]).unwrap(), Report::Ready);
+/// Waits for the engine's report that its loop runs.
+fn until_ready(supervisor: &mut SupervisorChannel) {
+    let timeout = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(&*supervisor, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert_eq!(supervisor.receive().unwrap(), Some(Report::Ready));
 }
 
 #[test]
@@ -72,11 +78,11 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
             (Pacing::Poll, 1),
             (Pacing::Event, 4),
         ] {
-            let ((setup, ours, supervisor), attachment) = (setup(pacing, queues), tap(queues));
+            let ((setup, ours, mut supervisor), attachment) = (setup(pacing, queues), tap(queues));
             let other = thread::spawn(move || {
-                until_ready(&supervisor);
+                until_ready(&mut supervisor);
                 let update = Update::Owned(vec!["192.0.2.1/32".parse().unwrap()]);
-                seqpacket::send(&supervisor, &update.encode(), &[]).unwrap();
+                supervisor.try_send(&update).unwrap();
                 seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
                 thread::sleep(Duration::from_millis(50));
             });
@@ -99,9 +105,9 @@ fn runs_unprivileged_until_the_supervisor_is_gone() {
 fn ends_with_the_guests_interface() {
     namespace::run("tests::ends_with_the_guests_interface", || {
         for queues in [1, 4] {
-            let ((setup, ours, supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
+            let ((setup, ours, mut supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
             let engine = spawn(setup, attachment, ours);
-            until_ready(&supervisor);
+            until_ready(&mut supervisor);
             ip("link del tap0");
             engine.join().unwrap().unwrap();
         }
@@ -137,14 +143,14 @@ fn come(name: &SocketAddr) -> UnixStream {
 
 #[test]
 fn serves_one_guest_after_the_other() {
-    let (setup, ours, supervisor) = setup(Pacing::Event, 1);
+    let (setup, ours, mut supervisor) = setup(Pacing::Event, 1);
     let (listener, name) = listener("several");
     let source = Source::Listening {
         listener,
         one_off: false,
     };
     let engine = spawn(setup, Attachment::Stream(source), ours);
-    until_ready(&supervisor);
+    until_ready(&mut supervisor);
     for _ in 0..3 {
         drop(come(&name));
     }
@@ -154,14 +160,14 @@ fn serves_one_guest_after_the_other() {
 
 #[test]
 fn ends_with_the_only_guest() {
-    let (setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
+    let (setup, ours, mut supervisor) = setup(Pacing::Hybrid, 1);
     let (listener, name) = listener("one");
     let source = Source::Listening {
         listener,
         one_off: true,
     };
     let engine = spawn(setup, Attachment::Stream(source), ours);
-    until_ready(&supervisor);
+    until_ready(&mut supervisor);
     drop(come(&name));
     engine.join().unwrap().unwrap();
 }

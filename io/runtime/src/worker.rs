@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
 use pontoon_engine::{Counters, Engine, Failure, Histogram, Instant, Transmit as _, siblings};
 use pontoon_sandbox::{Layers, trap};
-use pontoon_sys::{Family, seqpacket};
+use pontoon_sys::Family;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
@@ -25,7 +24,7 @@ use crate::limits::Limits;
 use crate::link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, StopAt};
 use crate::mesh::WorkerHandle;
 use crate::messages::{
-    BATCHES, CONNECT_TIMES, Distribution, FlowPage, MAX_LEN, OwnedParts, PortError, PortUpdate, Report,
+    BATCHES, CONNECT_TIMES, Distribution, EngineChannel, FlowPage, OwnedParts, PortError, PortUpdate, Report,
     Stats, Update,
 };
 use crate::pacing::{Pacer, Side, Wait};
@@ -37,9 +36,9 @@ pub(crate) struct Worker<L> {
     pub(crate) host: KernelHost,
     pub(crate) link: L,
     /// The supervisor's channel, in the first worker only, which forwards updates to the others.
-    pub(crate) supervisor: Option<OwnedFd>,
+    pub(crate) supervisor: Option<EngineChannel>,
     /// The channel for reports to the supervisor. All workers send on it.
-    pub(crate) report_fd: OwnedFd,
+    pub(crate) reports: EngineChannel,
     /// Access to the other workers, if there are any.
     pub(crate) handle: Option<WorkerHandle>,
     pub(crate) pacer: Pacer,
@@ -61,7 +60,7 @@ pub(crate) struct Worker<L> {
     /// Sets the level of the process's log.
     pub(crate) set_log_level: fn(LevelFilter),
     /// Published ports that this worker could not take over, with the reasons.
-    pub(crate) refused: BTreeMap<(Protocol, SocketAddr), PortError>,
+    pub(crate) port_errors: BTreeMap<(Protocol, SocketAddr), PortError>,
     /// Sources with input that is left from the last turn.
     pub(crate) pending: Pending,
 }
@@ -359,31 +358,23 @@ impl<L: Link> Worker<L> {
 
     /// Receives and applies the supervisor's messages. Returns false if its end is closed.
     fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
-        let mut buffer = vec![0; MAX_LEN];
-        while let Some(supervisor) = &self.supervisor {
-            // If this process is out of descriptors, ports without their socket are decoded as `PortUpdate::Lost`.
-            let (message, descriptors) = match seqpacket::receive_what_fits(supervisor, &mut buffer) {
-                Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
+        while let Some(supervisor) = &mut self.supervisor {
+            let update = match supervisor.receive() {
+                Ok(Some(update)) => update,
                 Ok(None) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    warn!("ignoring unreadable supervisor message: {error}");
+                    warn!("ignoring a message of the supervisor: {error}");
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
                 Err(error) => return Err(error),
             };
-            match Update::decode(message, descriptors) {
-                Ok(update) => {
-                    // The other workers get a UDP port after this worker has its socket: their endpoints that the port
-                    // replaces are closed then, and are not opened again.
-                    let forwarded = self.handle.is_some().then(|| update.clone());
-                    self.apply(update, now);
-                    if let (Some(handle), Some(update)) = (&self.handle, forwarded) {
-                        handle.forward(&update);
-                    }
-                }
-                Err(error) => warn!("ignoring malformed supervisor message: {error}"),
+            // The other workers get a UDP port after this worker has its socket: their endpoints that the port replaces are
+            // closed then, and are not opened again.
+            let forwarded = self.handle.is_some().then(|| update.clone());
+            self.apply(update, now);
+            if let (Some(handle), Some(update)) = (&self.handle, forwarded) {
+                handle.forward(&update);
             }
         }
         Ok(true)
@@ -420,7 +411,7 @@ impl<L: Link> Worker<L> {
             }
             Update::Flows(_) => {}
             Update::Capture(order) => {
-                self.capture_queue = self.capture_control.apply(order, &self.report_fd);
+                self.capture_queue = self.capture_control.apply(order, &self.reports);
                 self.pending.capture = true;
             }
         }
@@ -430,11 +421,10 @@ impl<L: Link> Worker<L> {
     fn change(&mut self, port_update: PortUpdate, now: Instant) {
         let published = port_update.published();
         let key = (published.protocol, published.host);
-        self.refused.remove(&key);
+        self.port_errors.remove(&key);
         if let Err(why) = self.try_change(port_update, now) {
             warn!("cannot publish {}: {why}", published.host);
-            let port = published;
-            self.refused.insert(key, PortError { port, why });
+            self.port_errors.insert(key, PortError::new(published, &why));
         }
     }
 
@@ -454,11 +444,12 @@ impl<L: Link> Worker<L> {
             return Ok(());
         }
         let (place, stays) = match port_update {
-            PortUpdate::Open(_, socket) => match host.add_published(published, socket.into_inner()) {
-                Ok(place) => (Some(place), true),
-                Err(error) => return Err(error.to_string()),
-            },
-            PortUpdate::Lost(_) => return Err(Errno::MFILE.to_string()),
+            PortUpdate::Open(_, socket) => {
+                // Empty if this process was out of descriptors.
+                let socket = socket.into_inner().ok_or_else(|| Errno::MFILE.to_string())?;
+                let place = host.add_published(published, socket);
+                (Some(place.map_err(|error| error.to_string())?), true)
+            }
             PortUpdate::Redirect(_) => (host.find_published(&published), true),
             PortUpdate::Close(_) => (host.find_published(&published), false),
         };
@@ -490,7 +481,7 @@ impl<L: Link> Worker<L> {
             flows: self.engine.flows() as u64,
             pool_bytes: self.engine.pool_in_use() as u64,
             rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
-            refused: self.refused.values().take(PortError::MOST).cloned().collect(),
+            port_errors: self.port_errors.values().take(PortError::MOST).cloned().collect(),
             histograms: vec![
                 Distribution::of(CONNECT_TIMES, self.engine.connect_times()),
                 Distribution::of(BATCHES, &self.bursts),
@@ -510,7 +501,7 @@ impl<L: Link> Worker<L> {
 
     /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
     fn report(&self, report: &Report) {
-        if let Err(error) = seqpacket::send(&self.report_fd, &report.encode(), &[]) {
+        if let Err(error) = self.reports.try_send(report) {
             debug!("cannot send a report to the supervisor: {error}");
         }
     }
@@ -552,7 +543,7 @@ impl<L: Link> Worker<L> {
             host: self.host,
             link: link(self.link),
             supervisor: self.supervisor,
-            report_fd: self.report_fd,
+            reports: self.reports,
             handle: self.handle,
             pacer: self.pacer,
             limits: self.limits,
@@ -565,7 +556,7 @@ impl<L: Link> Worker<L> {
             gathered: self.gathered,
             set_log_level: self.set_log_level,
             pending: self.pending,
-            refused: self.refused,
+            port_errors: self.port_errors,
         }
     }
 

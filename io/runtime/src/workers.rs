@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
@@ -18,7 +17,7 @@ use crate::limits::Limits;
 use crate::link::capturing::CapturingLink;
 use crate::link::{BURSTS, Link};
 use crate::mesh::{self, WorkerHandle};
-use crate::messages::OwnedParts;
+use crate::messages::{EngineChannel, OwnedParts};
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Pending, Tally, Worker};
 use crate::{Setup, context};
@@ -28,7 +27,7 @@ pub(crate) fn build<L: Link>(
     mut setup: Setup,
     links: Vec<L>,
     disabled: &Disabled,
-    supervisor: OwnedFd,
+    supervisor: EngineChannel,
 ) -> io::Result<Vec<Worker<L>>> {
     let can = Can::probe(disabled);
     if let Some(mac) = setup.ledger.guest() {
@@ -46,7 +45,7 @@ pub(crate) fn build<L: Link>(
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
     let capture_control = Arc::new(CaptureControl::default());
     let mut raw_icmp = setup.raw_icmp;
-    let report_fd = supervisor.try_clone()?;
+    let reports = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
     let mut workers = Vec::new();
     for ((id, link), handle) in (0..count).map(WorkerId).zip(links).zip(handles) {
@@ -70,7 +69,7 @@ pub(crate) fn build<L: Link>(
             host,
             link,
             supervisor: supervisor.take(),
-            report_fd: report_fd.try_clone()?,
+            reports: reports.try_clone()?,
             handle,
             limits: Limits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),
@@ -82,7 +81,7 @@ pub(crate) fn build<L: Link>(
             capture_queue: None,
             gathered: OwnedParts::default(),
             set_log_level: setup.set_log_level,
-            refused: BTreeMap::new(),
+            port_errors: BTreeMap::new(),
             pending: Pending::default(),
         };
         worker.engine.set_owned_addresses(
@@ -194,7 +193,6 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
     } = worker;
     link.watch(host.epoll())?;
     if let Some(supervisor) = supervisor {
-        rustix::io::ioctl_fionbio(&*supervisor, true)?;
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
     }
     if let Some(handle) = handle {

@@ -173,7 +173,7 @@ impl Api {
             Report::Stats(stats) => self.stats_query.take(stats),
             Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
             Report::Captured(captured) => self.captures.hear(captured, &mut self.outbox),
-            Report::Ready => false,
+            Report::Ready | Report::Failed(_) => false,
         }
     }
 

@@ -90,7 +90,7 @@ impl Desk {
                 flows: 2,
                 pool_bytes: 65_536,
                 rules: vec![3, 4, 5],
-                refused: self.refused.clone(),
+                port_errors: self.refused.clone(),
                 histograms: Vec::new(),
                 counters: vec![("frames_up".to_owned(), 10)],
             };

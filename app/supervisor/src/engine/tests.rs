@@ -29,21 +29,20 @@ fn setup() -> Setup {
 
 /// A child, and what would be its end of the channel.
 #[expect(clippy::zombie_processes, reason = "what is returned waits")]
-fn process(script: &str) -> (Process, OwnedFd) {
-    let (socket, theirs) = seqpacket::pair().unwrap();
-    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+fn process(script: &str) -> (Process, EngineChannel) {
+    let (ours, theirs) = seqpacket::pair().unwrap();
     let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
     let child = Child::new(child.id().try_into().unwrap()).unwrap();
     let process = Process {
         child,
-        socket,
+        channel: SupervisorChannel::new(ours, MAX_QUEUED).unwrap(),
         stderr: StderrPipe::pair().unwrap().0,
-        exit_message: Vec::new(),
+        error: None,
     };
-    (process, theirs)
+    (process, EngineChannel::new(theirs, 0).unwrap())
 }
 
-fn engine(script: &str) -> (Engine, OwnedFd) {
+fn engine(script: &str) -> (Engine, EngineChannel) {
     let (process, theirs) = process(script);
     let attachment = Attachment::Tap {
         queues: Vec::new(),
@@ -52,7 +51,6 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
     };
     let engine = Engine {
         state: State::Running(process),
-        outbox: Outbox::default(),
         setup: setup(),
         ports: Vec::new(),
         indexes: PortIndexes::new(),
@@ -65,11 +63,11 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
 }
 
 #[test]
-fn failure_text_names_signal_status_or_exit_message() {
-    assert_eq!(failure_text(&[], 137), "the engine was killed by signal 9");
-    assert_eq!(failure_text(&[], 101), "the engine exited with status 101");
-    assert_eq!(failure_text(b"error: no memory", 1), "the engine: no memory");
-    assert_eq!(failure_text(b"error: a\n\x1b[2Jb", 1), "the engine: a  [2Jb");
+fn failure_text_names_signal_status_or_reported_error() {
+    assert_eq!(failure_text(None, 137), "the engine was killed by signal 9");
+    assert_eq!(failure_text(None, 101), "the engine exited with status 101");
+    assert_eq!(failure_text(Some("no memory"), 1), "the engine: no memory");
+    assert_eq!(failure_text(Some("a\n\x1b[2Jb"), 1), "the engine: a  [2Jb");
 }
 
 /// As this process has several threads, it can fork no engine.
@@ -124,14 +122,17 @@ fn an_engine_that_exits_with_status_0_is_not_restarted() {
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Final);
 }
 
+fn no_memory() -> Report {
+    Report::failed(&io::Error::other("no memory"))
+}
+
 #[test]
 fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
     for _ in 0..MAX_REPORTS + 1 {
-        seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+        theirs.try_send(&Report::Ready).unwrap();
     }
-    let exit_message = [EXIT_MESSAGE_PREFIX, b"no memory"].concat();
-    seqpacket::send(&theirs, &exit_message, &[]).unwrap();
+    theirs.try_send(&no_memory()).unwrap();
     assert_eq!(engine.receive().len(), MAX_REPORTS);
     assert_eq!(engine.receive().len(), 1);
     assert!(engine.receive().is_empty());
@@ -140,7 +141,7 @@ fn at_most_max_reports_are_received_in_one_call() {
 #[test]
 fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let (mut engine, theirs) = engine("exec sleep 60");
-    seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+    theirs.try_send(&Report::Ready).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
     assert_eq!(engine.receive().len(), 1);
     let patience = Timespec {
@@ -160,15 +161,13 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
 }
 
 #[test]
-fn the_exit_message_is_found_behind_unread_reports_and_after_a_connection_reset() {
+fn reported_error_is_found_behind_unread_reports_and_after_a_connection_reset() {
     let (mut process, theirs) = process("exit 1");
-    rustix::io::ioctl_fionbio(&theirs, true).unwrap();
-    let exit_message = [EXIT_MESSAGE_PREFIX, b"no memory"].concat();
-    seqpacket::send(&process.socket, &Update::Ask(1).encode(), &[]).unwrap();
+    process.channel.try_send(&Update::Ask(1)).unwrap();
     for _ in 0..2 * MAX_REPORTS {
-        seqpacket::send(&theirs, &Report::Ready.encode(), &[]).unwrap();
+        theirs.try_send(&Report::Ready).unwrap();
     }
-    seqpacket::send(&theirs, &exit_message, &[]).unwrap();
+    theirs.try_send(&no_memory()).unwrap();
     // It may not have closed its copy before.
     poll(&mut [PollFd::new(&process.child.fd(), PollFlags::IN)], None).unwrap();
     drop(theirs);
@@ -177,16 +176,16 @@ fn the_exit_message_is_found_behind_unread_reports_and_after_a_connection_reset(
 
 #[test]
 fn any_number_of_addresses_is_sent_to_the_engine() {
-    let (mut engine, theirs) = engine("exit 1");
+    let (mut engine, mut theirs) = engine("exit 1");
     let address = |n: u128| IpNet::from(IpAddr::from(Ipv6Addr::from_bits(u128::MAX - n)));
     let owned: Vec<_> = (0..10_000).map(address).collect();
     engine.send(Update::Owned(owned.clone()));
     assert!(engine.unsent().is_some(), "all of it has room");
-    let (mut gathered, mut buffer) = (OwnedParts::default(), vec![0; MAX_LEN]);
+    let mut gathered = OwnedParts::default();
     let arrived = loop {
-        let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
+        let update = theirs.receive().unwrap().unwrap();
         engine.flush();
-        match Update::decode(&buffer[..message.len], Vec::new()).unwrap() {
+        match update {
             Update::OwnedPart(some) => {
                 if let Some(list) = gathered.add(some) {
                     break list;
@@ -226,7 +225,11 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
             Arc::new(null()).into(),
         )]));
     }
-    engine.outbox.clear();
+    let State::Running(process) = &mut engine.state else {
+        panic!("{:?}", engine.state)
+    };
+    // Only the copies in `ports` are left, as after an exit.
+    process.channel = SupervisorChannel::new(seqpacket::pair().unwrap().0, MAX_QUEUED).unwrap();
     let limit = Some(PORTS as u64 + 50);
     let (current, maximum) = (limit, limit);
     rustix::process::setrlimit(
@@ -274,4 +277,37 @@ fn tens_of_thousands_of_published_ports_take_no_quadratic_time() {
     for (place, port) in published.iter().enumerate() {
         assert_eq!(indexes[&(port.protocol, port.host)], place);
     }
+}
+
+#[test]
+fn refused_reports_are_skipped() {
+    let (mut engine, theirs) = engine("exec sleep 60");
+    let descriptor = std::fs::File::open("/dev/null").unwrap();
+    seqpacket::send(&theirs, b"nonsense", &[]).unwrap();
+    seqpacket::send(&theirs, b"\"ready\"", &[descriptor.as_fd()]).unwrap();
+    theirs.try_send(&Report::Ready).unwrap();
+    assert_eq!(engine.receive(), [Report::Ready]);
+}
+
+#[test]
+fn an_engine_that_does_not_read_its_messages_is_killed() {
+    let (mut engine, _theirs) = engine("exec sleep 60");
+    let port = Published {
+        protocol: Protocol::Tcp,
+        host: ([127, 0, 0, 1], 80).into(),
+        guest_port: 80,
+    };
+    for _ in 0..2 * MAX_QUEUED {
+        engine.send(Update::Published(vec![PortUpdate::Redirect(port)]));
+    }
+    let patience = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    let fd = engine.fd().unwrap();
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
+        Ok(1),
+        "it still runs"
+    );
 }

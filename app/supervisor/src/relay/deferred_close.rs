@@ -2,20 +2,21 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The process that closes the last descriptor of a ring waits for the kernel, some 20 ms (`synchronize_net` in
 /// `packet_release`, Linux net/packet/af_packet.c). In a worker the other rings would overflow meanwhile, so the supervisor's
 /// descriptors stay open until the worker has closed its own.
 #[derive(Debug, Default)]
-pub(super) struct DeferredClose(VecDeque<(Instant, OwnedFd)>);
+pub(super) struct DeferredClose(VecDeque<(Instant, Arc<OwnedFd>)>);
 
 /// Time that a worker may take to close its descriptor. If it takes longer, it is not forwarding anyway.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 impl DeferredClose {
     /// Closes sockets later.
-    pub(super) fn extend(&mut self, sockets: impl IntoIterator<Item = OwnedFd>) {
+    pub(super) fn extend(&mut self, sockets: impl IntoIterator<Item = Arc<OwnedFd>>) {
         let due = Instant::now() + LONG_ENOUGH;
         self.0.extend(sockets.into_iter().map(|socket| (due, socket)));
     }

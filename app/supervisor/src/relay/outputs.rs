@@ -6,9 +6,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
+use pontoon_ipc::Descriptor;
 use pontoon_relay::rule::{Input, Output};
-use pontoon_relay_worker::messages::{self, Message};
+use pontoon_relay_worker::messages::{OutputConfig, RelayUpdate};
 use pontoon_sys::{Family, bind, filter, multicast, udp};
 use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
 
@@ -45,7 +47,7 @@ struct EgressState {
 /// One socket for each worker, and the properties of the interface when they were opened.
 #[derive(Debug)]
 struct Open {
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<Arc<OwnedFd>>,
     from: LinkConfig,
 }
 
@@ -101,7 +103,9 @@ impl Egress {
         if from.addresses.is_empty() {
             return Err(DownReason::NoAddress);
         }
-        let sockets = (0..count).map(|_| self.socket(link)).collect::<io::Result<_>>();
+        let sockets = (0..count)
+            .map(|_| self.socket(link).map(Arc::new))
+            .collect::<io::Result<_>>();
         let sockets = sockets.map_err(|error| DownReason::Kernel(reason(&error)))?;
         Ok(Open { sockets, from })
     }
@@ -173,7 +177,7 @@ impl Outputs {
         };
         entry.users -= 1;
         if entry.users == 0 {
-            workers.send_all(&Message::RemoveOutput(entry.id));
+            workers.send_all(&RelayUpdate::RemoveOutput(entry.id));
             self.free.push(entry.id);
             self.egresses.remove(egress);
         }
@@ -206,12 +210,11 @@ impl Outputs {
 
     /// Sends all outputs to a worker that has just been started.
     pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
-        use std::os::fd::AsFd;
         for (egress, entry) in &self.egresses {
             if let Ok(open) = &entry.state
                 && let Some(socket) = open.sockets.get(number)
             {
-                workers.send(number, &entry.message(egress), Some(socket.as_fd()));
+                workers.send(number, entry.update(egress, Arc::clone(socket).into()));
             }
         }
     }
@@ -231,18 +234,19 @@ impl EgressState {
         link.up && link.carrier && open.from == LinkConfig::of(link, egress.family())
     }
 
-    fn message(&self, egress: &Egress) -> Message {
-        Message::Output(messages::Output {
+    fn update(&self, egress: &Egress, socket: Descriptor) -> RelayUpdate {
+        let output = OutputConfig {
             id: self.id,
             v6: egress.v6,
             multicast: egress.is_multicast(),
-        })
+        };
+        RelayUpdate::Output(output, socket)
     }
 
     fn send(&self, egress: &Egress, workers: &mut WorkerPool) {
         match &self.state {
-            Ok(open) => workers.send_each(&self.message(egress), &open.sockets),
-            Err(_) => workers.send_all(&Message::RemoveOutput(self.id)),
+            Ok(open) => workers.send_each(|socket| self.update(egress, socket), &open.sockets),
+            Err(_) => workers.send_all(&RelayUpdate::RemoveOutput(self.id)),
         }
     }
 }

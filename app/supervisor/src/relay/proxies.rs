@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_relay::Rule;
 use pontoon_relay::counters::WorkerStats;
 use pontoon_relay::membership::{GROUP_MEMBERSHIP_INTERVAL, Memberships, STARTUP_RESPONSE_TIME};
 use pontoon_relay::proxy::{Member, Proxy};
-use pontoon_relay_worker::messages::{self, Message};
+use pontoon_relay_worker::messages::{self, QuerierConfig, RelayUpdate};
 use pontoon_sys::{Family, filter, packet};
 use rustix::event::PollFd;
 
@@ -60,7 +61,7 @@ struct Querier {
     address: IpAddr,
     has_address: bool,
     /// The worker has a duplicate. This one is for its successor.
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     memberships: Memberships,
     /// Set from the exit of a worker until a successor has run for long enough to expire the memberships that no host has
     /// confirmed.
@@ -299,7 +300,7 @@ impl ProxyState {
                 }
                 if let Some(querier) = self.queriers.remove(&key) {
                     removed = true;
-                    workers.send(WORKER, &Message::RemoveQuerier(querier.id), None);
+                    workers.send(WORKER, RelayUpdate::RemoveQuerier(querier.id));
                 }
                 let (Some(link), Some(address)) = (link, address) else {
                     self.failed.remove(&key);
@@ -347,7 +348,7 @@ impl Querier {
             interface,
             address,
             has_address: true,
-            socket,
+            socket: Arc::new(socket),
             memberships: Memberships::new(address.is_ipv6()),
             unconfirmed: None,
         })
@@ -376,7 +377,7 @@ impl Querier {
     /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's
     /// first step is a general query, so the hosts confirm them or they expire.
     fn start(&mut self, number: usize, workers: &mut WorkerPool, now: Instant) {
-        let querier = messages::Querier {
+        let querier = QuerierConfig {
             id: self.id,
             interface: self.interface,
             address: self.address,
@@ -389,11 +390,12 @@ impl Querier {
                 group,
                 filter: filter.clone(),
             };
-            workers.send(number, &Message::Member(member), None);
+            workers.send(number, RelayUpdate::Member(member));
         }
-        workers.send(number, &Message::Querier(querier), Some(self.socket.as_fd()));
+        let socket = Arc::clone(&self.socket).into();
+        workers.send(number, RelayUpdate::Querier(querier, socket));
         if !self.has_address {
-            workers.send(number, &Message::QuerierAddress(self.id, None), None);
+            workers.send(number, RelayUpdate::QuerierAddress(self.id, None));
         }
     }
 
@@ -416,7 +418,7 @@ impl Querier {
         }
         self.has_address = address.is_some();
         self.address = address.unwrap_or(self.address);
-        workers.send(WORKER, &Message::QuerierAddress(self.id, address), None);
+        workers.send(WORKER, RelayUpdate::QuerierAddress(self.id, address));
     }
 }
 

@@ -11,6 +11,7 @@
 //! has no cost for each packet.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_sys::packet;
@@ -37,7 +38,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl RingWatchdog {
     /// Waits for the first packet.
-    pub(super) fn new(sockets: &[OwnedFd], now: Instant) -> Self {
+    pub(super) fn new(sockets: &[Arc<OwnedFd>], now: Instant) -> Self {
         let mut watchdog = Self {
             due: None,
             rings: vec![RingCounts::default(); sockets.len()],
@@ -60,7 +61,7 @@ impl RingWatchdog {
     }
 
     /// Starts checks, as a packet may have arrived at one of these rings.
-    pub(super) fn wake(&mut self, sockets: &[OwnedFd], now: Instant) {
+    pub(super) fn wake(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
         if self.due.is_none() {
             self.due = Some(now + CHECK_INTERVAL);
             set_signals(sockets, false);
@@ -70,7 +71,7 @@ impl RingWatchdog {
     /// Returns true if a ring is stopped, after the kernel's counters were added. `positions` are those of the workers.
     pub(super) fn check(
         &mut self,
-        sockets: &[OwnedFd],
+        sockets: &[Arc<OwnedFd>],
         positions: impl IntoIterator<Item = u64>,
         now: Instant,
     ) -> bool {
@@ -91,7 +92,7 @@ impl RingWatchdog {
         stopped
     }
 
-    fn wait_for_signal(&mut self, sockets: &[OwnedFd], now: Instant) {
+    fn wait_for_signal(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
         // Without signals the checks go on.
         self.due = (!set_signals(sockets, true)).then_some(now + CHECK_INTERVAL);
     }
@@ -112,7 +113,7 @@ fn is_empty(socket: &OwnedFd) -> bool {
     ) == Ok(0)
 }
 
-fn set_signals(sockets: &[OwnedFd], on: bool) -> bool {
+fn set_signals(sockets: &[Arc<OwnedFd>], on: bool) -> bool {
     let result: std::io::Result<()> = sockets
         .iter()
         .try_for_each(|socket| packet::set_sigio(socket, on));
@@ -148,7 +149,7 @@ mod tests {
     fn checks_end_when_the_ring_is_idle() {
         // In place of a ring: a socket that is never readable and raises no signal in a test.
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let sockets = [OwnedFd::from(socket)];
+        let sockets = [Arc::new(OwnedFd::from(socket))];
         let now = Instant::now();
         let mut watchdog = RingWatchdog::new(&sockets, now);
         assert_eq!(watchdog.due(), None);

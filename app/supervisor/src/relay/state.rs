@@ -8,7 +8,7 @@ use pontoon_relay::counters::{DeviceStats, OutputStats, RuleStats, Stats};
 use pontoon_relay::proxy::Proxy;
 use pontoon_relay::rule::Input;
 use pontoon_relay::rules::{Change, ChangeError, Rules};
-use pontoon_relay_worker::messages::{MAX_LEN, Message, RuleEntry};
+use pontoon_relay_worker::messages::{RelayUpdate, RuleEntry};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::{self, Size};
 use rustc_hash::FxHashMap;
@@ -251,7 +251,7 @@ impl Relay {
 
         // New sockets are opened before old ones are closed, so sockets that both sets need stay open.
         for entry in &removed {
-            self.workers.send_all(&Message::RemoveRule(entry.row));
+            self.workers.send_all(&RelayUpdate::RemoveRule(entry.row));
             // They are reused last, as a worker may still count in them.
             let outputs = entry.outputs.iter().map(|(row, _)| *row);
             outputs
@@ -261,7 +261,7 @@ impl Relay {
         for rule in added {
             self.install(rule);
         }
-        self.workers.send_all(&Message::Commit);
+        self.workers.send_all(&RelayUpdate::Commit);
         for entry in removed {
             self.release(entry);
         }
@@ -347,9 +347,9 @@ impl Relay {
             self.outputs.restore_worker(number, &mut self.workers);
             for entry in self.installed.values() {
                 self.workers
-                    .send(number, &Message::Rule(Box::new(entry.clone())), None);
+                    .send(number, RelayUpdate::Rule(Box::new(entry.clone())));
             }
-            self.workers.send(number, &Message::Commit, None);
+            self.workers.send(number, RelayUpdate::Commit);
             self.inputs.restore_worker(number, &mut self.workers);
         }
     }
@@ -434,8 +434,16 @@ impl Relay {
         if rows + new > self.free_rows.available() + freed {
             return Err(Error::new("too many rules and outputs"));
         }
-        // Upper bound of the bytes of each output's two numbers in a message.
-        let long = |rule: &&Rule| rule.to_string().len() + 64 + 24 * rule.outputs.len() > MAX_LEN;
+        // Rows and outputs have numbers of at most so many digits.
+        let long = |rule: &&Rule| {
+            let entry = RuleEntry {
+                table: u32::MAX,
+                row: u32::MAX,
+                outputs: vec![(u32::MAX, u32::MAX); rule.outputs.len()],
+                rule: (*rule).clone(),
+            };
+            pontoon_ipc::encode(&RelayUpdate::Rule(Box::new(entry))).is_err()
+        };
         match added.iter().find(long) {
             Some(rule) => Err(Error::new(format!("'{}' has too many outputs", rule.input))),
             None => Ok(()),
@@ -468,7 +476,7 @@ impl Relay {
             outputs,
             rule,
         };
-        self.workers.send_all(&Message::Rule(Box::new(entry.clone())));
+        self.workers.send_all(&RelayUpdate::Rule(Box::new(entry.clone())));
         self.installed.insert(entry.rule.input.clone(), entry);
     }
 

@@ -1,25 +1,29 @@
 //! Worker processes of a relay: start, messages, reaping and restart.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pontoon_ipc::{Descriptor, OutboxOverflow};
 use pontoon_relay::counters::{Row, WORKER_ROW, WorkerStats};
 use pontoon_relay::membership::MAX_GROUPS;
 use pontoon_relay_worker::Counters;
-use pontoon_relay_worker::messages::{Member, Message, READY, Settings};
+use pontoon_relay_worker::messages::{
+    ControlChannel, Member, RelayReport, RelayUpdate, Settings, WorkerChannel,
+};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RETRY;
-use super::control_channel::{ControlChannel, QueueOverflow};
 use crate::error::{Context as _, Error, one_line};
 use crate::restart_policy::RestartPolicy;
 use crate::spawn::{self, Child};
 use crate::stderr_pipe::StderrPipe;
-use crate::{child_channel, environment, output, panics, signals, stdio};
+use crate::{environment, output, panics, signals, stdio};
 
 /// Sandboxed processes that read packets. One that exits is restarted.
 #[derive(Debug)]
@@ -55,7 +59,7 @@ pub(super) struct SpawnConfig {
 /// A worker and what outlives its process.
 #[derive(Debug)]
 struct Worker {
-    memory: OwnedFd,
+    memory: Arc<OwnedFd>,
     counters: Counters,
     state: State,
     restarts: u64,
@@ -74,7 +78,7 @@ enum State {
         /// Reading end of its standard error.
         stderr: StderrPipe,
         started: Instant,
-        /// Time by which the worker must report [`READY`]; `None` once it has. Messages to it are queued meanwhile.
+        /// Time by which the worker must report [`RelayReport::Ready`]; `None` once it has. Messages to it are queued meanwhile.
         ready_deadline: Option<Instant>,
     },
     /// Not running; the next start is due at this time.
@@ -96,11 +100,8 @@ const MIN_UPTIME: Duration = Duration::from_millis(50);
 /// ... so that one that always fails does not occupy a CPU.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Limit on the time from start to [`READY`], which is normally a few milliseconds.
+/// Limit on the time from start to [`RelayReport::Ready`], which is normally a few milliseconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Bytes of the longest report: one line of text, or a group with its sources.
-const MAX_REPORT: usize = 4096;
 
 /// Reports that are read from a worker in one turn of the loop, so that a worker that floods the supervisor does not keep it
 /// from its other work.
@@ -126,7 +127,7 @@ impl WorkerPool {
     /// Out of descriptors or memory; a worker failed to start, as its successors would.
     pub(super) fn new(task: Task, count: u8, spawn_config: SpawnConfig) -> Result<Self, Error> {
         let worker = |_| {
-            let memory = Counters::create().context("cannot make memory for counters")?;
+            let memory = Arc::new(Counters::create().context("cannot make memory for counters")?);
             let counters = Counters::map(&memory).context("cannot map memory for counters")?;
             Ok(Worker {
                 memory,
@@ -189,7 +190,8 @@ impl WorkerPool {
                     let expected = ready_deadline.is_some() || matches!(self.task, Task::Query { .. });
                     let report = expected.then(|| PollFd::new(channel, PollFlags::IN));
                     let stderr = stderr.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-                    [Some(exit), report, channel.poll_fd(), stderr]
+                    let room = channel.wants_room().then(|| PollFd::new(channel, PollFlags::OUT));
+                    [Some(exit), report, room, stderr]
                 }
                 State::Backoff(_) => [None, None, None, None],
             };
@@ -197,17 +199,14 @@ impl WorkerPool {
         })
     }
 
-    /// Returns the time of the next start, retry of a message, or end of a wait for [`READY`].
+    /// Returns the time of the next start, retry of a message, or end of a wait for [`RelayReport::Ready`].
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadline = |worker: &Worker| match &worker.state {
             State::Running {
                 ready_deadline,
                 channel,
                 ..
-            } => [*ready_deadline, channel.next_deadline()]
-                .into_iter()
-                .flatten()
-                .min(),
+            } => [*ready_deadline, channel.retry_at()].into_iter().flatten().min(),
             State::Backoff(until) => Some(*until),
         };
         self.workers.iter().filter_map(deadline).min()
@@ -276,26 +275,30 @@ impl WorkerPool {
     }
 
     /// Sends a message to a worker, or queues it. A worker that has not read for so long that the queue is full is killed.
-    pub(super) fn send(&mut self, number: usize, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
+    pub(super) fn send(&mut self, number: usize, update: RelayUpdate) {
         let state = self.workers.get_mut(number).map(|worker| &mut worker.state);
         if let Some(State::Running { channel, .. }) = state
-            && channel.send(message, descriptor) == Err(QueueOverflow)
+            && channel.send(update) == Err(OutboxOverflow)
         {
             self.kill(number, "does not read its messages");
         }
     }
 
     /// Sends a message to all workers.
-    pub(super) fn send_all(&mut self, message: &Message) {
+    pub(super) fn send_all(&mut self, update: &RelayUpdate) {
         for number in 0..self.workers.len() {
-            self.send(number, message, None);
+            self.send(number, update.clone());
         }
     }
 
     /// Sends a message to all workers, to each with its own descriptor.
-    pub(super) fn send_each(&mut self, message: &Message, descriptors: &[OwnedFd]) {
+    pub(super) fn send_each(
+        &mut self,
+        update: impl Fn(Descriptor) -> RelayUpdate,
+        descriptors: &[Arc<OwnedFd>],
+    ) {
         for (number, descriptor) in descriptors.iter().enumerate() {
-            self.send(number, message, Some(descriptor.as_fd()));
+            self.send(number, update(Arc::clone(descriptor).into()));
         }
     }
 
@@ -333,7 +336,7 @@ impl Drop for WorkerPool {
     fn drop(&mut self) {
         for worker in &self.workers {
             if let State::Running { child, channel, .. } = &worker.state {
-                let _ = rustix::net::shutdown(channel, rustix::net::Shutdown::Both);
+                channel.shutdown();
                 let fd = child.fd();
                 if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&STOP_TIMEOUT)) != Ok(1) {
                     child.kill();
@@ -363,14 +366,15 @@ impl Task {
 }
 
 impl Worker {
-    /// Forks a process, which reports [`READY`] when it has entered the sandbox.
+    /// Forks a process, which reports [`RelayReport::Ready`] when it has entered the sandbox.
     fn start(&mut self, task: Task, spawn_config: &SpawnConfig) -> Result<(), Error> {
         let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
         let mut channel =
             ControlChannel::new(ours, task.max_queued()).context("cannot set up the channel to a worker")?;
         let (stderr, error) = StderrPipe::pair().context("cannot make a pipe")?;
         // The socket buffer has room for the first message.
-        let _ = channel.send(&Message::Start(spawn_config.settings), Some(self.memory.as_fd()));
+        let start = RelayUpdate::Start(spawn_config.settings, Arc::clone(&self.memory).into());
+        let _ = channel.send(start);
         let child = spawn::sandboxed(&spawn_config.disabled, &mut self.namespaces, |namespaces| {
             let sandbox = Sandbox {
                 role: Role::Relay,
@@ -414,23 +418,30 @@ impl Worker {
         let now = Instant::now();
         let mut error = None;
         if exited || ready_deadline.is_some() || matches!(task, Task::Query { .. }) {
-            for report in std::iter::from_fn(|| receive_report(channel)).take(MAX_REPORTS) {
-                let Some(report) = report else {
-                    // A process that exits closes its files a moment before its exit can be polled. One that lives on without
-                    // its channel is of no use, and would keep the supervisor awake.
-                    exited = exited || has_exited(&CLOSED_CHANNEL_GRACE);
-                    if !exited {
-                        error = Some("closed its channel".to_owned());
+            for _ in 0..MAX_REPORTS {
+                match (channel.receive(), task) {
+                    (Ok(Some(RelayReport::Ready)), _) => *ready_deadline = None,
+                    (Ok(Some(RelayReport::Member(member))), Task::Query { .. }) => self.members.push(member),
+                    (Ok(Some(RelayReport::Member(_))), Task::Forward) => {
+                        error = Some("reported a membership".to_owned());
                     }
-                    break;
-                };
-                match (Member::decode(&report), task) {
-                    _ if report == READY.as_bytes() => *ready_deadline = None,
-                    (Some(member), Task::Query { .. }) => self.members.push(member),
-                    _ => {
-                        error = Some(String::from_utf8_lossy(&report).into_owned());
+                    (Ok(Some(RelayReport::Failed(text))), _) => error = Some(text),
+                    // A process that exits closes its files a moment before its exit can be polled. One that does not exit
+                    // without its channel is of no use, and would keep the supervisor awake.
+                    (Ok(None), _) => {
+                        exited = exited || has_exited(&CLOSED_CHANNEL_GRACE);
+                        if !exited {
+                            error = Some("closed its channel".to_owned());
+                        }
                         break;
                     }
+                    (Err(refused), _) if refused.kind() == io::ErrorKind::InvalidData => {
+                        error = Some(refused.to_string());
+                    }
+                    (Err(_), _) => break,
+                }
+                if error.is_some() {
+                    break;
                 }
             }
         }
@@ -472,14 +483,6 @@ const CLOSED_CHANNEL_GRACE: Timespec = Timespec {
     tv_nsec: 20_000_000,
 };
 
-/// Receives one report, which a process that has exited may have sent before; an inner `None` if the process has closed its
-/// end.
-fn receive_report(channel: &ControlChannel) -> Option<Option<Vec<u8>>> {
-    let mut buffer = [0; MAX_REPORT];
-    let message = child_channel::receive(channel, &mut buffer).ok()?;
-    Some(message.map(|message| buffer[..message.len].to_vec()))
-}
-
 /// Runs a worker in the forked process and returns its exit status. In a pid namespace of its own the process has id 1, so
 /// no signal ends it but SIGKILL and those of its own faults.
 fn run_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
@@ -489,14 +492,17 @@ fn run_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
     let prepared = spawn::close_all_but(&[control.as_fd()])
         .and_then(|()| stdio::leave_to_the_command())
         .and_then(|()| signals::unblock_all());
+    let channel = || WorkerChannel::new(control.try_clone()?, 0);
+    let Ok(reports) = channel() else {
+        return 1;
+    };
     let result = prepared
-        .and_then(|()| control.try_clone())
+        .and_then(|()| channel())
         .and_then(|own| pontoon_relay_worker::run(own, sandbox, disabled));
     match result {
         Ok(()) => 0,
         Err(error) => {
-            let text = error.to_string();
-            let _ = seqpacket::send(control, &text.as_bytes()[..text.len().min(MAX_REPORT)], &[]);
+            let _ = reports.try_send(&RelayReport::failed(&error));
             1
         }
     }
@@ -511,7 +517,7 @@ mod tests {
     use super::*;
 
     fn worker() -> Worker {
-        let memory = Counters::create().unwrap();
+        let memory = Arc::new(Counters::create().unwrap());
         Worker {
             counters: Counters::map(&memory).unwrap(),
             memory,
@@ -560,7 +566,7 @@ mod tests {
     }
 
     /// A worker whose process is running, and the other end of its channel.
-    fn running() -> (Worker, OwnedFd) {
+    fn running() -> (Worker, WorkerChannel) {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let mut sleep = std::process::Command::new("sleep");
         #[expect(clippy::zombie_processes, reason = "the worker waits for it")]
@@ -573,7 +579,7 @@ mod tests {
             started: Instant::now(),
             ready_deadline: None,
         };
-        (worker, theirs)
+        (worker, WorkerChannel::new(theirs, 0).unwrap())
     }
 
     const QUERY: Task = Task::Query { queriers: 1 };
@@ -587,32 +593,41 @@ mod tests {
         for querier in 0..64 {
             let groups = (0..MAX_GROUPS).map(|number| u32::try_from(0xef01_0000 + number).unwrap());
             for group in groups {
-                let member = Message::Member(Member {
+                let member = RelayUpdate::Member(Member {
                     querier,
                     group: Ipv4Addr::from(group).into(),
                     filter: SourceFilter::Any,
                 });
-                assert_eq!(channel.send(&member, None), Ok(()));
+                assert_eq!(channel.send(member), Ok(()));
             }
-            let address = Message::QuerierAddress(querier, None);
-            assert_eq!(channel.send(&address, None), Ok(()));
+            let address = RelayUpdate::QuerierAddress(querier, None);
+            assert_eq!(channel.send(address), Ok(()));
         }
-        assert!(channel.poll_fd().is_some(), "the messages are queued");
+        assert!(channel.wants_room(), "the messages are queued");
     }
 
-    const MEMBER: &str = "member 1 239.1.1.1 any";
+    fn member() -> RelayReport {
+        RelayReport::Member(Member {
+            querier: 1,
+            group: [239, 1, 1, 1].into(),
+            filter: SourceFilter::Any,
+        })
+    }
+
+    fn no_memory() -> RelayReport {
+        RelayReport::Failed("no memory".to_owned())
+    }
 
     #[test]
     fn querier_reports_memberships_a_bounded_number_at_a_time() {
         let (mut worker, theirs) = running();
-        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
         let mut sent = 0;
-        while seqpacket::send(&theirs, MEMBER.as_bytes(), &[]).is_ok() {
+        while theirs.try_send(&member()).is_ok() {
             sent += 1;
         }
         assert_eq!(worker.poll_exit(QUERY), None);
         assert_eq!(worker.members.len(), sent.min(MAX_REPORTS));
-        seqpacket::send(&theirs, b"no memory", &[]).unwrap();
+        theirs.try_send(&no_memory()).unwrap();
         let reason = (0..=sent).find_map(|_| worker.poll_exit(QUERY));
         assert_eq!(reason, Some(ExitReason::Reported("no memory".to_owned())));
         assert_eq!(worker.members.len(), sent);
@@ -624,8 +639,8 @@ mod tests {
         if let State::Running { ready_deadline, .. } = &mut worker.state {
             *ready_deadline = Some(Instant::now() + READY_TIMEOUT);
         }
-        seqpacket::send(&theirs, MEMBER.as_bytes(), &[]).unwrap();
-        let reason = ExitReason::Reported(MEMBER.to_owned());
+        theirs.try_send(&member()).unwrap();
+        let reason = ExitReason::Reported("reported a membership".to_owned());
         assert_eq!(worker.poll_exit(Task::Forward), Some(reason));
         assert!(worker.members.is_empty());
     }

@@ -1,12 +1,20 @@
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use pontoon_sys::seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::messages::MAX_LEN;
+use crate::messages::SupervisorChannel;
+
+/// Limit on the time until a report.
+const TIMEOUT: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
 
 /// Kind and body of each block, whose lengths must agree.
 pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
@@ -25,18 +33,18 @@ pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
 /// A capture_control, and the supervisor's end of its channel.
 struct Scene {
     capture_control: CaptureControl,
-    report_fd: OwnedFd,
-    supervisor: OwnedFd,
+    reports: EngineChannel,
+    supervisor: SupervisorChannel,
     file: File,
 }
 
 impl Scene {
     fn new() -> Self {
-        let (supervisor, report_fd) = seqpacket::pair().unwrap();
+        let (supervisor, reports) = seqpacket::pair().unwrap();
         Self {
             capture_control: CaptureControl::default(),
-            report_fd,
-            supervisor,
+            reports: EngineChannel::new(reports, 0).unwrap(),
+            supervisor: SupervisorChannel::new(supervisor, 0).unwrap(),
             file: tempfile::tempfile().unwrap(),
         }
     }
@@ -55,7 +63,7 @@ impl Scene {
             time,
         };
         self.capture_control
-            .apply(CaptureCommand::Start(start), &self.report_fd)
+            .apply(CaptureCommand::Start(start), &self.reports)
     }
 
     /// A capture that runs, and whose writer is in a write until the sender is dropped.
@@ -72,14 +80,22 @@ impl Scene {
         sender
     }
 
+    /// Waits for the report of a capture.
+    fn captured(&mut self) -> CaptureResult {
+        poll(
+            &mut [PollFd::new(&self.supervisor, PollFlags::IN)],
+            Some(&TIMEOUT),
+        )
+        .unwrap();
+        match self.supervisor.receive().unwrap() {
+            Some(Report::Captured(captured)) => captured,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Waits for the capture's report. Returns it and the number of blocks in the file: statistics, frames.
     fn end(&mut self) -> (CaptureResult, usize, usize) {
-        let mut buffer = vec![0; MAX_LEN];
-        let message = seqpacket::receive(&self.supervisor, &mut buffer).unwrap();
-        let message = &buffer[..message.unwrap().len];
-        let Report::Captured(captured) = Report::decode(message).unwrap() else {
-            panic!("another report than expected");
-        };
+        let captured = self.captured();
         let mut bytes = Vec::new();
         self.file.rewind().unwrap();
         self.file.read_to_end(&mut bytes).unwrap();
@@ -108,7 +124,7 @@ fn everything_is_in_the_file_that_is_stopped() {
     assert!(
         scene
             .capture_control
-            .apply(CaptureCommand::Stop(1), &scene.report_fd)
+            .apply(CaptureCommand::Stop(1), &scene.reports)
             .is_none()
     );
     let (captured, statistics, frames) = scene.end();
@@ -135,7 +151,7 @@ fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
     assert!(
         scene
             .capture_control
-            .apply(CaptureCommand::Stop(7), &scene.report_fd)
+            .apply(CaptureCommand::Stop(7), &scene.reports)
             .is_none()
     );
     assert!(!capture_queue.is_closed());
@@ -175,11 +191,7 @@ fn a_file_that_cannot_be_written_ends_it() {
     let mut scene = Scene::new();
     scene.file = File::options().write(true).open("/dev/full").unwrap();
     let _tape = scene.start(None, None);
-    let mut buffer = vec![0; MAX_LEN];
-    let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
-    let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
-        panic!("another report than expected");
-    };
+    let captured = scene.captured();
     assert_eq!((captured.frames, captured.bytes, captured.failed), (0, 0, true));
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
 }
@@ -195,7 +207,7 @@ fn a_writer_that_hangs_delays_no_other_capture() {
     put(&capture_queue, 10, 60);
     scene
         .capture_control
-        .apply(CaptureCommand::Stop(2), &scene.report_fd);
+        .apply(CaptureCommand::Stop(2), &scene.reports);
     let (captured, ..) = scene.end();
     assert_eq!((captured.number, captured.frames), (2, 10));
 
@@ -205,11 +217,7 @@ fn a_writer_that_hangs_delays_no_other_capture() {
         hanging.push(scene.hang(number));
     }
     assert!(scene.begin(5, None, None).is_none());
-    let mut buffer = vec![0; MAX_LEN];
-    let message = seqpacket::receive(&scene.supervisor, &mut buffer).unwrap();
-    let Report::Captured(captured) = Report::decode(&buffer[..message.unwrap().len]).unwrap() else {
-        panic!("another report than expected");
-    };
+    let captured = scene.captured();
     assert_eq!(captured.number, 5);
     assert_eq!(
         captured.why,

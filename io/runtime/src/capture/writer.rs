@@ -5,19 +5,17 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use pontoon_sys::seqpacket;
 use tracing::debug;
 
 use super::CaptureQueue;
 use super::pcapng::{self, Statistics};
-use crate::messages::{CaptureResult, CaptureStart, Report};
+use crate::messages::{CaptureResult, CaptureStart, EngineChannel, Report};
 
 /// The interval of looking for frames, and so the longest delay of the file.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -36,7 +34,7 @@ pub(super) struct Writer {
     ends: Option<Instant>,
     file: File,
     capture_queue: Arc<CaptureQueue>,
-    report_fd: OwnedFd,
+    reports: EngineChannel,
     /// Not yet written.
     buffer: Vec<u8>,
     /// Frames among that.
@@ -63,7 +61,7 @@ impl Writer {
         start: CaptureStart,
         file: File,
         capture_queue: Arc<CaptureQueue>,
-        report_fd: OwnedFd,
+        reports: EngineChannel,
     ) -> Self {
         Self {
             number: start.number,
@@ -73,7 +71,7 @@ impl Writer {
             ends: start.time.and_then(|time| Instant::now().checked_add(time)),
             file,
             capture_queue,
-            report_fd,
+            reports,
             buffer: Vec::new(),
             buffered: 0,
             bytes: 0,
@@ -98,7 +96,7 @@ impl Writer {
             failed: matches!(end, End::Failed(_)),
             why: end.to_string(),
         };
-        send_report(&self.report_fd, &Report::Captured(captured));
+        send_report(&self.reports, &Report::Captured(captured));
     }
 
     fn follow(&mut self) -> End {
@@ -179,9 +177,9 @@ impl Writer {
 }
 
 /// Sends a report to the supervisor. If its socket has no room, this is tried again for a while.
-pub(super) fn send_report(report_fd: &OwnedFd, report: &Report) {
+pub(super) fn send_report(reports: &EngineChannel, report: &Report) {
     for _ in 0..ATTEMPTS {
-        match seqpacket::send(report_fd, &report.encode(), &[]) {
+        match reports.try_send(report) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(PERIOD),
             Err(error) => return debug!("cannot report the end of a capture to the supervisor: {error}"),
             Ok(()) => return,

@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use pontoon_engine::Frame;
 use pontoon_engine::siblings::Handed;
+use pontoon_ipc::ChannelMessage as _;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
 use rustix::event::{EventfdFlags, eventfd};

@@ -1,119 +1,166 @@
 //! A worker's flows, page by page.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use pontoon_engine::Token;
 use pontoon_engine::egress::Protocol;
-use pontoon_engine::flow_dump::{Flow, Page, Traffic};
+use pontoon_engine::flow_dump::{Flow, MAX_PAGE, Page, Phase, Traffic};
+use pontoon_ipc::text;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Which page of whose flows is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A request for a page of a worker's flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FlowPageRequest {
-    /// The number of the question.
+    /// The number of the request.
     pub number: u64,
-    /// The worker that is asked.
+    /// The worker.
     pub worker: u8,
     /// The position at which the page begins: 0, or the end of the page before.
     pub from: u64,
 }
 
 /// A page of flows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FlowPage {
-    /// The number of the question.
+    /// The number of the request.
     pub number: u64,
     /// The flows.
+    #[serde(with = "self")]
     pub page: Page,
 }
 
-impl FlowPageRequest {
-    pub(super) fn encode(self) -> [u64; 3] {
-        [self.number, self.worker.into(), self.from]
-    }
-
-    pub(super) fn decode(values: &[u64]) -> Option<Self> {
-        let [number, worker, from] = *values else {
-            return None;
-        };
-        Some(Self {
-            number,
-            worker: worker.try_into().ok()?,
-            from,
-        })
-    }
-}
-
 impl FlowPage {
-    pub(super) fn encode(&self) -> Vec<String> {
-        let next = self
-            .page
-            .next
-            .map_or_else(|| NONE.to_owned(), |next| next.to_string());
-        let head = [self.number.to_string(), next];
-        head.into_iter().chain(self.page.flows.iter().map(line)).collect()
-    }
-
-    pub(super) fn decode(mut lines: std::str::Lines<'_>) -> Option<Self> {
-        Some(Self {
-            number: lines.next()?.parse().ok()?,
-            page: Page {
-                next: match lines.next()? {
-                    NONE => None,
-                    next => Some(next.parse().ok()?),
-                },
-                flows: lines.map(parse).collect::<Option<_>>()?,
-            },
-        })
+    pub(super) fn is_valid(&self) -> bool {
+        self.page.flows.len() <= MAX_PAGE
     }
 }
 
-fn line(flow: &Flow) -> String {
-    let remote = flow
-        .remote
-        .map_or_else(|| NONE.to_owned(), |remote| remote.to_string());
-    format!(
-        "{} {} {} {remote} {} {} {} {} {}",
-        Token::from(flow.id).0,
-        flow.protocol,
-        flow.guest,
-        if flow.came_in { IN } else { OUT },
-        flow.phase,
-        flow.age.as_millis(),
-        flow.traffic.up,
-        flow.traffic.down,
-    )
+/// A page as it is serialized.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    next: Option<u64>,
+    flows: Vec<FlowRecord>,
 }
 
-fn parse(line: &str) -> Option<Flow> {
-    let mut words = line.split(' ');
-    let flow = Flow {
-        id: Token(words.next()?.parse().ok()?).flow()?,
-        protocol: match words.next()? {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            "icmp" => Protocol::Icmp,
-            _ => return None,
-        },
-        guest: words.next()?.parse().ok()?,
-        remote: match words.next()? {
-            NONE => None,
-            remote => Some(remote.parse().ok()?),
-        },
-        came_in: match words.next()? {
-            IN => true,
-            OUT => false,
-            _ => return None,
-        },
-        phase: words.next()?.parse().ok()?,
-        age: Duration::from_millis(words.next()?.parse().ok()?),
-        traffic: Traffic {
-            up: words.next()?.parse().ok()?,
-            down: words.next()?.parse().ok()?,
-        },
+/// A flow as it is serialized: without names of fields, so that the longest page fits into a message. The fields are id,
+/// protocol, both addresses, direction, phase, age in milliseconds, and bytes in both directions.
+#[derive(Serialize, Deserialize)]
+struct FlowRecord(
+    u64,
+    ProtocolField,
+    SocketAddr,
+    Option<SocketAddr>,
+    bool,
+    #[serde(with = "text")] Phase,
+    u64,
+    u64,
+    u64,
+);
+
+#[derive(Serialize, Deserialize)]
+struct ProtocolField(#[serde(with = "ProtocolName")] Protocol);
+
+/// The variants of [`Protocol`], for serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Protocol", rename_all = "snake_case")]
+enum ProtocolName {
+    Tcp,
+    Udp,
+    Icmp,
+}
+
+fn serialize<S: Serializer>(page: &Page, serializer: S) -> Result<S::Ok, S::Error> {
+    let flow = |flow: &Flow| {
+        FlowRecord(
+            Token::from(flow.id).0,
+            ProtocolField(flow.protocol),
+            flow.guest,
+            flow.remote,
+            flow.came_in,
+            flow.phase,
+            u64::try_from(flow.age.as_millis()).unwrap_or(u64::MAX),
+            flow.traffic.up,
+            flow.traffic.down,
+        )
     };
-    words.next().is_none().then_some(flow)
+    let record = Record {
+        next: page.next,
+        flows: page.flows.iter().map(flow).collect(),
+    };
+    record.serialize(serializer)
 }
 
-const NONE: &str = "-";
-const IN: &str = "in";
-const OUT: &str = "out";
+fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Page, D::Error> {
+    let flow = |record| {
+        let FlowRecord(id, ProtocolField(protocol), guest, remote, came_in, phase, age, up, down) = record;
+        Some(Flow {
+            id: Token(id).flow()?,
+            protocol,
+            guest,
+            remote,
+            came_in,
+            phase,
+            age: Duration::from_millis(age),
+            traffic: Traffic { up, down },
+        })
+    };
+    let Record { next, flows } = Record::deserialize(deserializer)?;
+    let flows = flows.into_iter().map(flow).collect::<Option<_>>();
+    let flows = flows.ok_or_else(|| D::Error::custom("invalid id of a flow"))?;
+    Ok(Page { flows, next })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use pontoon_engine::{FlowId, Kind, WorkerId};
+
+    use super::*;
+    use crate::messages::Report;
+
+    #[test]
+    fn longest_page_fits_into_a_message() {
+        let mapped = |last: u8| Ipv6Addr::from([0xff; 16]).to_bits() - u128::from(last);
+        let address = |last| (Ipv6Addr::from_bits(mapped(last)), u16::MAX).into();
+        let flow = Flow {
+            id: FlowId {
+                kind: Kind::Icmp,
+                worker: WorkerId(u8::MAX),
+                index: (1 << 20) - 1,
+                generation: u16::MAX,
+            },
+            protocol: Protocol::Icmp,
+            guest: address(0),
+            remote: Some(address(1)),
+            came_in: false,
+            phase: Phase::Connecting,
+            age: Duration::from_millis(u64::MAX),
+            traffic: Traffic {
+                up: u64::MAX,
+                down: u64::MAX,
+            },
+        };
+        let page = |len| {
+            let page = Page {
+                flows: vec![flow; len],
+                next: Some(u64::MAX),
+            };
+            Report::Flows(FlowPage {
+                number: u64::MAX,
+                page,
+            })
+        };
+        let bytes = pontoon_ipc::encode(&page(MAX_PAGE)).unwrap();
+        assert!(pontoon_ipc::decode::<Report>(&bytes, Vec::new()).is_ok());
+        assert!(!FlowPage::is_valid(match &page(MAX_PAGE + 1) {
+            Report::Flows(page) => page,
+            other => panic!("{other:?}"),
+        }));
+    }
+}

@@ -2,17 +2,21 @@
 //! has is reachable in between.
 
 use ipnet::IpNet;
+use pontoon_ipc::text;
+use serde::{Deserialize, Serialize};
 
-use super::{MAX_LEN, values};
+use super::MAX_LEN;
 
 /// Some of the host's addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OwnedPart {
     /// The number of addresses in the messages before.
     pub from: usize,
     /// The number of addresses in all.
     pub of: usize,
-    /// These.
+    /// The addresses of this message.
+    #[serde(with = "text::list")]
     pub list: Vec<IpNet>,
 }
 
@@ -20,8 +24,8 @@ pub struct OwnedPart {
 #[derive(Debug, Default)]
 pub struct OwnedParts(Vec<IpNet>);
 
-/// Bytes of the longest address, on a line of its own.
-const LONGEST: usize = "\nffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len();
+/// Bytes of the longest address, with quotes and comma.
+const LONGEST: usize = "__,ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128".len();
 
 /// Bytes for what comes before the addresses.
 const HEAD: usize = 128;
@@ -36,21 +40,6 @@ impl OwnedPart {
             from: number * Self::MOST,
             of: list.len(),
             list: some.to_vec(),
-        })
-    }
-
-    pub(super) fn encode(&self) -> Vec<String> {
-        let head = [self.from.to_string(), self.of.to_string()];
-        head.into_iter()
-            .chain(self.list.iter().map(IpNet::to_string))
-            .collect()
-    }
-
-    pub(super) fn decode(mut lines: std::str::Lines<'_>) -> Option<Self> {
-        Some(Self {
-            from: lines.next()?.parse().ok()?,
-            of: lines.next()?.parse().ok()?,
-            list: values(lines)?,
         })
     }
 }
@@ -68,12 +57,14 @@ impl OwnedParts {
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv6Addr};
-    use std::thread;
+    use std::time::Instant;
 
+    use pontoon_ipc::ChannelMessage as _;
     use pontoon_sys::seqpacket;
 
     use super::*;
     use crate::Update;
+    use crate::messages::{EngineChannel, SupervisorChannel};
 
     fn addresses(count: u128, last: u128) -> Vec<IpNet> {
         let address = |n| IpAddr::from(Ipv6Addr::from_bits(u128::MAX - (n << 16) - last)).into();
@@ -93,22 +84,19 @@ mod tests {
     fn ten_thousand_addresses_arrive() {
         for count in [0, 1, OwnedPart::MOST as u128, OwnedPart::MOST as u128 + 1, 10_000] {
             let (ours, theirs) = seqpacket::pair().unwrap();
+            let mut ours = SupervisorChannel::new(ours, 1000).unwrap();
+            let mut theirs = EngineChannel::new(theirs, 0).unwrap();
             let list = addresses(count, 0);
             let updates = Update::owned(list.clone());
             let messages = updates.len();
-            let sender = thread::spawn(move || {
-                for update in updates {
-                    seqpacket::send(&ours, &update.encode(), &update.descriptors()).unwrap();
-                }
-            });
-            let (mut gathered, mut arrived) = (OwnedParts::default(), Vec::new());
-            let mut buffer = vec![0; MAX_LEN];
-            for _ in 0..messages {
-                let message = seqpacket::receive(&theirs, &mut buffer).unwrap().unwrap();
-                let update = Update::decode(&buffer[..message.len], Vec::new()).unwrap();
-                arrived.extend(gather(&mut gathered, update));
+            for update in updates {
+                ours.send(update).unwrap();
             }
-            sender.join().unwrap();
+            let (mut gathered, mut arrived) = (OwnedParts::default(), Vec::new());
+            for _ in 0..messages {
+                ours.flush(Instant::now());
+                arrived.extend(gather(&mut gathered, theirs.receive().unwrap().unwrap()));
+            }
             assert_eq!(arrived, [list]);
         }
     }

@@ -1,158 +1,93 @@
-//! Published ports that come and go while the engine runs.
+//! Changes of published ports while the engine runs.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
+use pontoon_ipc::Descriptor;
+use serde::{Deserialize, Serialize};
 
 /// A change of a published port, which is identified by protocol and host address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PortUpdate {
-    /// A new port, with its socket: listening (TCP) or bound (UDP), non-blocking.
-    Open(Published, Descriptor),
-    /// A new port, for whose socket this process had no descriptor left. It is not sent: [`PortUpdate::Open`] is decoded as this.
-    Lost(Published),
+    /// A new port, with its socket: listening (TCP) or bound (UDP), non-blocking. The descriptor is empty if the engine
+    /// process had no free number for it.
+    Open(#[serde(with = "PublishedFields")] Published, Descriptor),
     /// The port leads to another port of the guest from now on.
-    Redirect(Published),
+    Redirect(#[serde(with = "PublishedFields")] Published),
     /// The port is closed.
-    Close(Published),
+    Close(#[serde(with = "PublishedFields")] Published),
 }
 
 /// A published port that a worker could not open or redirect. It is part of the worker's
 /// reports until the port changes again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PortError {
     /// The port.
+    #[serde(with = "PublishedFields")]
     pub port: Published,
-    /// Why; one line.
+    /// The reason, in one line.
     pub why: String,
 }
 
-/// A descriptor that the supervisor has opened, and may share with the workers. It is equal to itself alone.
-#[derive(Clone, Debug)]
-pub struct Descriptor(Arc<OwnedFd>);
-
 impl PortUpdate {
-    /// A line of text. The socket goes along.
-    pub(super) fn encode(&self) -> String {
-        let (word, published) = match self {
-            Self::Open(published, _) | Self::Lost(published) => (OPEN, published),
-            Self::Redirect(published) => (LEAD, published),
-            Self::Close(published) => (CLOSE, published),
-        };
-        let Published {
-            protocol,
-            host,
-            guest_port,
-        } = published;
-        format!("{word} {protocol} {host} {guest_port}")
-    }
-
-    /// The socket that goes along with it.
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Open(_, socket) => Some(socket.as_fd()),
-            Self::Lost(_) | Self::Redirect(_) | Self::Close(_) => None,
-        }
-    }
-
-    /// The port that it is about.
+    /// Returns the port that changes.
     #[must_use]
     pub fn published(&self) -> Published {
-        let (Self::Open(published, _)
-        | Self::Lost(published)
-        | Self::Redirect(published)
-        | Self::Close(published)) = self;
+        let (Self::Open(published, _) | Self::Redirect(published) | Self::Close(published)) = self;
         *published
     }
 
-    /// Reads a line; the next one of `descriptors` is that of a new port.
-    pub(super) fn decode(line: &str, descriptors: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
-        let mut words = line.split(' ');
-        let word = words.next()?;
-        let published = decode_port(&mut words)?;
-        let port_update = match word {
-            OPEN => match descriptors.next() {
-                Some(socket) => Self::Open(published, Arc::new(socket).into()),
-                None => Self::Lost(published),
-            },
-            LEAD => Self::Redirect(published),
-            CLOSE => Self::Close(published),
-            _ => return None,
-        };
-        words.next().is_none().then_some(port_update)
+    pub(super) fn descriptor(&self) -> Option<&Descriptor> {
+        match self {
+            Self::Open(_, socket) => Some(socket),
+            Self::Redirect(_) | Self::Close(_) => None,
+        }
+    }
+
+    pub(super) fn descriptor_mut(&mut self) -> Option<&mut Descriptor> {
+        match self {
+            Self::Open(_, socket) => Some(socket),
+            Self::Redirect(_) | Self::Close(_) => None,
+        }
     }
 }
 
 impl PortError {
-    /// The most of them in one message. Where there are as many, there may be more.
-    pub const MOST: usize = 256;
+    /// The greatest number in one message. If a message has as many, there may be more.
+    pub const MOST: usize = 128;
 
-    /// Bytes of a reason.
-    const LONGEST: usize = 100;
+    /// Characters of a reason.
+    const MAX_WHY: usize = 100;
 
-    pub(super) fn encode(&self) -> String {
-        let Published {
-            protocol,
-            host,
-            guest_port,
-        } = self.port;
-        let why: String = self.why.chars().take(Self::LONGEST).collect();
-        format!("{protocol} {host} {guest_port} {why}")
+    /// An error with a reason that is cut to [`Self::MAX_WHY`].
+    pub(crate) fn new(port: Published, why: &str) -> Self {
+        Self {
+            port,
+            why: why.chars().take(Self::MAX_WHY).collect(),
+        }
     }
 
-    pub(super) fn decode(line: &str) -> Option<Self> {
-        let mut words = line.splitn(4, ' ');
-        Some(Self {
-            port: decode_port(&mut words)?,
-            why: words.next()?.to_owned(),
-        })
+    pub(super) fn is_valid(&self) -> bool {
+        self.why.chars().nth(Self::MAX_WHY).is_none()
     }
 }
 
-fn decode_port<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Published> {
-    let protocol = match words.next()? {
-        "tcp" => Protocol::Tcp,
-        "udp" => Protocol::Udp,
-        _ => return None,
-    };
-    let host: SocketAddr = words.next()?.parse().ok()?;
-    Some(Published {
-        protocol,
-        host,
-        guest_port: words.next()?.parse().ok()?,
-    })
+/// The fields of [`Published`], for serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Published", deny_unknown_fields)]
+struct PublishedFields {
+    #[serde(with = "ProtocolName")]
+    protocol: Protocol,
+    host: SocketAddr,
+    guest_port: u16,
 }
 
-impl Descriptor {
-    /// Returns the shared descriptor.
-    #[must_use]
-    pub fn into_inner(self) -> Arc<OwnedFd> {
-        self.0
-    }
+/// The variants of [`Protocol`], for serde.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Protocol", rename_all = "snake_case")]
+enum ProtocolName {
+    Tcp,
+    Udp,
 }
-
-impl From<Arc<OwnedFd>> for Descriptor {
-    fn from(socket: Arc<OwnedFd>) -> Self {
-        Self(socket)
-    }
-}
-
-impl AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl PartialEq for Descriptor {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.as_raw_fd() == other.0.as_raw_fd()
-    }
-}
-
-impl Eq for Descriptor {}
-
-const OPEN: &str = "open";
-const LEAD: &str = "lead";
-const CLOSE: &str = "close";

@@ -10,7 +10,7 @@ impl Stats {
         self.flows = self.flows.saturating_add(other.flows);
         self.pool_bytes = self.pool_bytes.saturating_add(other.pool_bytes);
         add_each(&mut self.rules, &other.rules);
-        self.refused.extend(other.refused);
+        self.port_errors.extend(other.port_errors);
         for Distribution { name, sum, counts } in other.histograms {
             match self.histograms.iter_mut().find(|known| known.name == name) {
                 Some(known) => {
@@ -69,7 +69,7 @@ mod tests {
             rules: vec![1, 2],
             histograms: vec![times(5, &[1, 0])],
             counters: counters(&[("first", 3), ("both", 4)]),
-            refused: Vec::new(),
+            port_errors: Vec::new(),
         };
         let second = Stats {
             worker: 1,
@@ -86,7 +86,7 @@ mod tests {
             rules: vec![2, 4],
             histograms: vec![times(11, &[2, 1])],
             counters: counters(&[("first", 3), ("both", u64::MAX), ("second", 1)]),
-            refused: Vec::new(),
+            port_errors: Vec::new(),
         };
         assert_eq!(total, sum);
     }

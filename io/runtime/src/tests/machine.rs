@@ -28,7 +28,7 @@ fn streams_go_through_a_machines_memory() {
 }
 
 fn transfer(features: u64) {
-    let (mut setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
+    let (mut setup, ours, mut supervisor) = setup(Pacing::Hybrid, 1);
     setup.config.host_loopback = vec![GATEWAY.into()];
     let (socket, theirs) = UnixStream::pair().unwrap();
     let attachment = Attachment::VhostUser {
@@ -36,7 +36,7 @@ fn transfer(features: u64) {
         workers: 1,
     };
     let engine = spawn(setup, attachment, ours);
-    until_ready(&supervisor);
+    until_ready(&mut supervisor);
 
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = server.local_addr().unwrap().port();

@@ -3,20 +3,21 @@
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pontoon_engine::Config;
 use pontoon_engine::config::{Addresses, UdpFilter, V4};
 use pontoon_runtime::ledger::Shared;
-use pontoon_runtime::messages::Report;
+use pontoon_runtime::messages::{EngineChannel, Report, SupervisorChannel};
 use pontoon_runtime::{Attachment, Pacing, Setup, TapOffload};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
 use pontoon_wire::Mac;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::counting;
@@ -78,8 +79,10 @@ fn guest() -> (File, Tap) {
 }
 
 /// A worker on the tap, ready, and its supervisor's end.
-fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
+fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
+    let ours = EngineChannel::new(ours, 0).unwrap();
+    let mut supervisor = SupervisorChannel::new(supervisor, 0).unwrap();
     let setup = Setup {
         config: config(),
         owned: Vec::new(),
@@ -104,9 +107,12 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         };
         pontoon_runtime::run(setup, attachment, sandbox, &Disabled::from_env()?, ours)
     });
-    let mut buffer = [0; 64];
-    let message = seqpacket::receive(&supervisor, &mut buffer).unwrap().unwrap();
-    assert_eq!(Report::decode(&buffer[..message.len]).unwrap(), Report::Ready);
+    let timeout = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(&supervisor, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert_eq!(supervisor.receive().unwrap(), Some(Report::Ready));
     (supervisor, worker)
 }
 

@@ -1,11 +1,11 @@
 //! Captures of the link.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pontoon_ipc::Descriptor;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{CaptureCommand, CaptureResult, CaptureStart};
 use serde::Deserialize;
@@ -168,10 +168,11 @@ impl Captures {
 }
 
 /// Takes what is behind a file's offset off it.
-fn cut_off(file: impl AsFd) -> io::Result<()> {
-    let whole = rustix::fs::tell(&file)?;
-    let len = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or_default();
-    Ok(rustix::fs::ftruncate(&file, whole.min(len))?)
+fn cut_off(file: &Descriptor) -> io::Result<()> {
+    let file = file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
+    let whole = rustix::fs::tell(file)?;
+    let len = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default();
+    Ok(rustix::fs::ftruncate(file, whole.min(len))?)
 }
 
 fn told(capture: &reply::Capture) -> String {

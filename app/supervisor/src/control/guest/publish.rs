@@ -67,12 +67,12 @@ fn tell(api: &mut Api, port_updates: &[PortUpdate]) {
 
 /// Why the engine does without a port that it was told of.
 fn refusal(said: &[Stats], undo: &Undo) -> Option<String> {
-    let whole = |refused: &[PortError]| refused.len() < PortError::MOST;
+    let whole = |errors: &[PortError]| errors.len() < PortError::MOST;
     said.iter().find_map(|stats| {
         let ours = |refused: &&PortError| undo.has_added(&refused.port);
-        let found = stats.refused.iter().find(ours);
+        let found = stats.port_errors.iter().find(ours);
         // Where there is no room for all, ours may be among those that are left out.
-        let refused = found.or(stats.refused.first().filter(|_| !whole(&stats.refused)))?;
+        let refused = found.or(stats.port_errors.first().filter(|_| !whole(&stats.port_errors)))?;
         let Published { protocol, host, .. } = refused.port;
         Some(format!(
             "the engine cannot take over {host}/{protocol}: {}",

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use pontoon_relay::filter::{self as program, DROP_ALL, Instruction};
@@ -18,7 +19,7 @@ use crate::relay::ring_watchdog::RingWatchdog;
 pub(super) struct PacketRing {
     pub(super) id: u32,
     pub(super) size: Size,
-    pub(super) sockets: Vec<OwnedFd>,
+    pub(super) sockets: Vec<Arc<OwnedFd>>,
     filter: RingFilter,
     watchdog: RingWatchdog,
 }
@@ -63,11 +64,12 @@ impl PacketRing {
         let fanout = if workers == 1 { Fanout::One } else { Fanout::Flows };
         packet::group(&sockets, fanout, params.defragment)?;
         *next_id += 1;
+        let sockets = sockets.into_iter().map(Arc::new).collect();
         Ok(Self::of(*next_id, size, sockets))
     }
 
     /// Makes a value of rings whose filters drop every packet.
-    pub(super) fn of(id: u32, size: Size, sockets: Vec<OwnedFd>) -> Self {
+    pub(super) fn of(id: u32, size: Size, sockets: Vec<Arc<OwnedFd>>) -> Self {
         Self {
             id,
             size,

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use pontoon_relay::counters::InterfaceCounter::Position;
 use pontoon_relay::counters::InterfaceStats;
 use pontoon_relay::rule::Input;
-use pontoon_relay_worker::messages::{self, Kind, Message};
+use pontoon_relay_worker::messages::{InputConfig, InputKind, RelayUpdate};
 use pontoon_sys::filter;
 
 use super::packet_ring::PacketRing;
@@ -194,12 +195,12 @@ impl Receiver {
             }
             Source::Sockets(sockets) => {
                 sockets.close_unwanted(rules.clone(), &mut self.kernel_dropped, |id| {
-                    workers.send(0, &Message::RemoveInput(id), None);
+                    workers.send(0, RelayUpdate::RemoveInput(id));
                 });
-                let send = |id, at: SocketAddr, socket: &OwnedFd| {
-                    let kind = Kind::Socket(at.port());
-                    let message = Message::Input(messages::Input { id, table, row, kind });
-                    workers.send(0, &message, Some(socket.as_fd()));
+                let send = |id, at: SocketAddr, socket: &Arc<OwnedFd>| {
+                    let kind = InputKind::Socket(at.port());
+                    let input = InputConfig { id, table, row, kind };
+                    workers.send(0, RelayUpdate::Input(input, Arc::clone(socket).into()));
                 };
                 sockets.open_wanted(ingress, link, rules, max_sockets, next_id, send)
             }
@@ -226,14 +227,14 @@ impl Receiver {
         let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
         match open.map(|open| open.source) {
             Ok(Source::Ring(ring)) => {
-                ring.sockets.iter().for_each(receive_no_more);
-                workers.send_all(&Message::RemoveInput(ring.id));
+                ring.sockets.iter().for_each(|socket| receive_no_more(socket));
+                workers.send_all(&RelayUpdate::RemoveInput(ring.id));
                 deferred.extend(ring.sockets);
             }
             Ok(Source::Sockets(sockets)) => {
                 for (id, _, socket) in sockets.iter() {
                     receive_no_more(socket);
-                    workers.send(0, &Message::RemoveInput(id), None);
+                    workers.send(0, RelayUpdate::RemoveInput(id));
                 }
             }
             Err(_) => {}
@@ -325,20 +326,23 @@ impl Receiver {
     /// Sends the rings or sockets to a worker.
     pub(super) fn send(&self, number: usize, ring_state: RingState, workers: &mut WorkerPool) {
         let (table, row) = (self.table, self.row);
-        let input = |id, kind| Message::Input(messages::Input { id, table, row, kind });
+        let input = |id, kind, socket: &Arc<OwnedFd>| {
+            let input = InputConfig { id, table, row, kind };
+            RelayUpdate::Input(input, Arc::clone(socket).into())
+        };
         match self.state.as_ref().map(|open| &open.source) {
             Ok(Source::Ring(ring)) => {
                 if let Some(socket) = ring.sockets.get(number) {
-                    let kind = Kind::Ring {
+                    let kind = InputKind::Ring {
                         size: ring.size,
                         used: ring_state == RingState::Used,
                     };
-                    workers.send(number, &input(ring.id, kind), Some(socket.as_fd()));
+                    workers.send(number, input(ring.id, kind, socket));
                 }
             }
             Ok(Source::Sockets(sockets)) if number == 0 => {
                 for (id, at, socket) in sockets.iter() {
-                    workers.send(0, &input(id, Kind::Socket(at.port())), Some(socket.as_fd()));
+                    workers.send(0, input(id, InputKind::Socket(at.port()), socket));
                 }
             }
             Ok(Source::Sockets(_)) | Err(_) => {}

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use pontoon_relay::rule::Input;
 use pontoon_sys::{Family, bind, udp};
@@ -18,7 +19,7 @@ use crate::relay::links::Link;
 /// socket bound to any address would receive datagrams for other programs.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
-    open: BTreeMap<SocketAddr, (u32, OwnedFd)>,
+    open: BTreeMap<SocketAddr, (u32, Arc<OwnedFd>)>,
     /// Destinations without a socket, as the limit on open sockets is reached.
     refused: BTreeSet<SocketAddr>,
 }
@@ -28,7 +29,7 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 
 impl Sockets {
     /// Returns number, address and socket of each.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &OwnedFd)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SocketAddr, &Arc<OwnedFd>)> {
         self.open.iter().map(|(at, (id, socket))| (*id, *at, socket))
     }
 
@@ -72,7 +73,7 @@ impl Sockets {
         rules: impl Iterator<Item = &'a Input>,
         max_open: usize,
         next_id: &mut u32,
-        mut send: impl FnMut(u32, SocketAddr, &OwnedFd),
+        mut send: impl FnMut(u32, SocketAddr, &Arc<OwnedFd>),
     ) -> Failures {
         let mut failures = Failures::new();
         self.refused.clear();
@@ -86,6 +87,7 @@ impl Sockets {
             }
             match open(ingress.family(), link, at) {
                 Ok(socket) => {
+                    let socket = Arc::new(socket);
                     *next_id += 1;
                     send(*next_id, at, &socket);
                     self.open.insert(at, (*next_id, socket));

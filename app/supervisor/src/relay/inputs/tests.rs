@@ -1,5 +1,6 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use pontoon_relay::Rule;
 use pontoon_relay_worker::messages::Settings;
@@ -139,7 +140,7 @@ fn socket_receives_only_the_address_of_its_rule() {
 fn ring(links: &Links, socket: OwnedFd) -> Open {
     Open {
         params: links.get("lo").map(params).unwrap(),
-        source: Source::Ring(PacketRing::of(1, Size::new(1, 1500), vec![socket])),
+        source: Source::Ring(PacketRing::of(1, Size::new(1, 1500), vec![Arc::new(socket)])),
     }
 }
 

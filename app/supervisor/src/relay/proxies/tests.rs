@@ -41,7 +41,7 @@ fn proxies(text: &str) -> Proxies {
             interface: 1,
             address,
             has_address: true,
-            socket: UnixStream::pair().unwrap().0.into(),
+            socket: Arc::new(UnixStream::pair().unwrap().0.into()),
             memberships: Memberships::new(false),
             unconfirmed: None,
         };

@@ -11,7 +11,7 @@ use pontoon_engine::Transmit;
 use super::*;
 use crate::TapOffload;
 use crate::link::tap::Tap;
-use crate::link::{BURST, Link, Receive, Until};
+use crate::link::{BURST, Link, Receive, StopAt};
 use crate::namespace::{self, ip, sysctl};
 
 const META: DatagramMeta = DatagramMeta {
@@ -187,7 +187,7 @@ fn routers_complaints_come_back() {
 
             // The request, as it left.
             let mut request = Vec::new();
-            receiver.receive(BURST, Until::Empty, |frames| {
+            receiver.receive(BURST, StopAt::Empty, |frames| {
                 for frame in frames {
                     if let Ok(Body::Ip(ip, _)) = parse(frame.head, frame.len).map(|frame| frame.body)
                         && ip.protocol == protocol::ICMP

@@ -1,0 +1,241 @@
+//! Messages, and their encoding.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Descriptor;
+
+/// A message of one kind of worker or to it.
+pub trait ChannelMessage: Serialize + DeserializeOwned {
+    /// Limit on the bytes of a message.
+    const MAX_LEN: usize;
+
+    /// True if some messages replace older ones that have not been sent. Otherwise [`Self::replaces`] is not called, which
+    /// takes time in proportion to the messages that wait.
+    const REPLACES: bool = false;
+
+    /// Returns the descriptors of the message, in the order in which they are sent.
+    fn descriptors(&self) -> Vec<&Descriptor> {
+        Vec::new()
+    }
+
+    /// As [`Self::descriptors`], to be set when the message is received.
+    fn descriptors_mut(&mut self) -> Vec<&mut Descriptor> {
+        Vec::new()
+    }
+
+    /// Returns true if the message can be received although the receiving process has no free number for its last
+    /// descriptors.
+    fn may_lack_descriptors(&self) -> bool {
+        false
+    }
+
+    /// Returns true unless a value is outside its limits. Called for received messages.
+    fn is_valid(&self) -> bool {
+        true
+    }
+
+    /// Returns true if this message makes `older` obsolete, which has not been sent yet.
+    fn replaces(&self, _older: &Self) -> bool {
+        false
+    }
+
+    /// Returns true if this message may be sent before older ones that wait for a descriptor.
+    fn may_overtake(&self) -> bool {
+        false
+    }
+}
+
+/// Encodes a message, without its descriptors.
+///
+/// # Errors
+/// `InvalidInput`: it is longer than its limit.
+pub fn encode<M: ChannelMessage>(message: &M) -> io::Result<Vec<u8>> {
+    let bytes = serde_json::to_vec(message).map_err(|error| invalid_input(&error.to_string()))?;
+    match bytes.len() {
+        len if len > M::MAX_LEN => Err(invalid_input(&format!(
+            "{len} bytes exceed the limit of {}",
+            M::MAX_LEN
+        ))),
+        _ => Ok(bytes),
+    }
+}
+
+/// Decodes a message and gives it the descriptors that were received with it.
+///
+/// # Errors
+/// `InvalidData`: the bytes are not a message, a value is outside its limits, or the number of descriptors is not the
+/// message's. All descriptors are closed then.
+pub fn decode<M: ChannelMessage>(bytes: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<M> {
+    if bytes.len() > M::MAX_LEN {
+        return Err(invalid_data(bytes, "too long"));
+    }
+    let mut message: M =
+        serde_json::from_slice(bytes).map_err(|error| invalid_data(bytes, &error.to_string()))?;
+    let may_lack = message.may_lack_descriptors();
+    let places = message.descriptors_mut();
+    let (received, expected) = (descriptors.len(), places.len());
+    if received > expected || (received < expected && !may_lack) {
+        let what = format!("{received} descriptors instead of {expected}");
+        return Err(invalid_data(bytes, &what));
+    }
+    for (place, descriptor) in places.into_iter().zip(descriptors) {
+        place.set(descriptor);
+    }
+    match message.is_valid() {
+        true => Ok(message),
+        false => Err(invalid_data(bytes, "a value is outside its limits")),
+    }
+}
+
+fn invalid_input(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+fn invalid_data(bytes: &[u8], why: &str) -> io::Error {
+    let begin = String::from_utf8_lossy(bytes.get(..64).unwrap_or(bytes)).into_owned();
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("invalid message {begin:?}: {why}"),
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum TestMessage {
+        State(u32),
+        Event(u32),
+        File(u32, Descriptor),
+        Files(Vec<Descriptor>),
+        Text(String),
+    }
+
+    impl ChannelMessage for TestMessage {
+        const MAX_LEN: usize = 256;
+        const REPLACES: bool = true;
+
+        fn descriptors(&self) -> Vec<&Descriptor> {
+            match self {
+                Self::File(_, file) => vec![file],
+                Self::Files(files) => files.iter().collect(),
+                Self::State(_) | Self::Event(_) | Self::Text(_) => Vec::new(),
+            }
+        }
+
+        fn descriptors_mut(&mut self) -> Vec<&mut Descriptor> {
+            match self {
+                Self::File(_, file) => vec![file],
+                Self::Files(files) => files.iter_mut().collect(),
+                Self::State(_) | Self::Event(_) | Self::Text(_) => Vec::new(),
+            }
+        }
+
+        fn may_lack_descriptors(&self) -> bool {
+            matches!(self, Self::Files(_))
+        }
+
+        fn is_valid(&self) -> bool {
+            !matches!(self, Self::Text(text) if text.len() > 64)
+        }
+
+        fn replaces(&self, older: &Self) -> bool {
+            matches!((self, older), (Self::State(_), Self::State(_)))
+        }
+
+        fn may_overtake(&self) -> bool {
+            matches!(self, Self::State(_))
+        }
+    }
+
+    pub(crate) fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    pub(crate) fn file(number: u32) -> TestMessage {
+        TestMessage::File(number, Arc::new(null()).into())
+    }
+
+    #[test]
+    fn decoded_message_equals_the_encoded_one() {
+        for message in [
+            TestMessage::State(7),
+            TestMessage::Event(u32::MAX),
+            TestMessage::Text("line\n\u{1b}[2J\"".to_owned()),
+            TestMessage::Files(Vec::new()),
+        ] {
+            let bytes = encode(&message).unwrap();
+            assert_eq!(decode::<TestMessage>(&bytes, Vec::new()).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn number_of_descriptors_is_checked_for_each_variant() {
+        let accepted = |message: &TestMessage, count: usize| {
+            let descriptors = (0..count).map(|_| null()).collect();
+            decode::<TestMessage>(&encode(message).unwrap(), descriptors).is_ok()
+        };
+        let file = file(1);
+        assert_eq!(
+            [0, 1, 2].map(|count| accepted(&file, count)),
+            [false, true, false]
+        );
+        let event = TestMessage::Event(1);
+        assert_eq!([0, 1].map(|count| accepted(&event, count)), [true, false]);
+        let files = TestMessage::Files(vec![Descriptor::default(); 2]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|count| accepted(&files, count)),
+            [true, true, true, false]
+        );
+    }
+
+    #[test]
+    fn missing_descriptors_are_the_last_ones() {
+        let files = encode(&TestMessage::Files(vec![Descriptor::default(); 2])).unwrap();
+        let TestMessage::Files(files) = decode(&files, vec![null()]).unwrap() else {
+            panic!("another message");
+        };
+        assert!(files[0].borrow().is_some() && files[1].borrow().is_none());
+    }
+
+    #[test]
+    fn descriptors_of_refused_messages_are_closed() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        assert!(decode::<TestMessage>(b"{\"event\":1}", vec![write]).is_err());
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn invalid_and_long_messages_are_refused() {
+        for bytes in [
+            &b""[..],
+            b"null",
+            b"{\"event\":-1}",
+            b"{\"event\":1}x",
+            b"{\"other\":1}",
+            b"{\"text\":\"\xff\"}",
+            b"[[[[[[[[[[[[[[[[",
+        ] {
+            assert!(decode::<TestMessage>(bytes, Vec::new()).is_err(), "{bytes:?}");
+        }
+        let text = |len| TestMessage::Text("a".repeat(len));
+        assert!(decode::<TestMessage>(&encode(&text(64)).unwrap(), Vec::new()).is_ok());
+        assert!(decode::<TestMessage>(&encode(&text(65)).unwrap(), Vec::new()).is_err());
+        assert_eq!(
+            encode(&text(256)).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        let long = serde_json::to_vec(&TestMessage::Files(vec![Descriptor::default(); 60])).unwrap();
+        assert!(decode::<TestMessage>(&long, Vec::new()).is_err());
+    }
+}
