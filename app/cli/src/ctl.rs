@@ -8,9 +8,9 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{self, Path};
 
 use anyhow::{Context as _, Result, anyhow};
+use pontoon_control::reply;
 use pontoon_engine::egress::{Action, Rule};
 use pontoon_supervisor::capture::Capture;
-use pontoon_supervisor::control::reply;
 use pontoon_supervisor::policy::{self, Lists};
 use pontoon_supervisor::publish::Publish;
 use serde::Serialize;

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use pontoon_supervisor::options::Metrics;
-use pontoon_supervisor::relay::Options;
+use pontoon_control::Metrics;
+use pontoon_relay_supervisor::Options;
 
 use crate::args::Relay;
 use crate::log;
@@ -29,5 +29,5 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         ready_fd: arguments.report.ready_fd,
         pid_file: arguments.report.pid_file,
     };
-    log::end(pontoon_supervisor::relay::run(&options))
+    log::end(pontoon_relay_supervisor::run(&options))
 }

@@ -5,12 +5,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use pontoon_control::Metrics;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::{Action, Match, Rule, Target};
+use pontoon_process::Error;
 use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
-use pontoon_supervisor::options::{Guest, Ipv6, Metrics, Options, Resolvers, VhostNet};
-use pontoon_supervisor::{Error, policy};
+use pontoon_supervisor::options::{Guest, Ipv6, Options, Resolvers, VhostNet};
+use pontoon_supervisor::policy;
 
 use crate::args::{self, Network, Resolver, Run};
 use crate::{log, usage};

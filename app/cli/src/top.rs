@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use pontoon_supervisor::control::reply;
-use pontoon_supervisor::termination::TerminationSignals;
+use pontoon_control::reply;
+use pontoon_process::termination::TerminationSignals;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use pontoon_engine::config::{Addresses, Published};
-pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 use pontoon_engine::{Bandwidth, Config, Egress};
 use rustix::process::Rlimit;
 
+use crate::host::resolv::{Resolv, render};
 use crate::host::{self, MOST_FLOWS};
 use crate::options::{Guest, Loopback, Options, Resolvers};
-use crate::resolv::{Resolv, render};
+pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 
 /// New flows a second for each worker, where the user says nothing: above what any opens that has a use for them (12,900
 /// connections a second, 8 clients, 2 cores, 2026-11-21), and few enough that a guest that scans or floods does not fill the
@@ -107,8 +107,9 @@ fn flow_rate(wish: Option<u32>, workers: u8) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::network::HostNetwork;
+    use crate::host::subnets::choose;
     use crate::options::Ipv6;
-    use crate::subnets::{HostNetwork, choose};
 
     #[test]
     fn the_gateway_stands_for_the_loopback_in_both_families() {

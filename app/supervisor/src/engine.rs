@@ -11,6 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
+use pontoon_process::child::restart_policy::{RestartPolicy, StartAttempts};
+use pontoon_process::child::spawn::{self, Child};
+use pontoon_process::child::stderr_pipe::StderrPipe;
+use pontoon_process::child::{channel as child_channel, environment, stdio};
+use pontoon_process::error::{Context as _, Error, one_line};
+use pontoon_process::log::{output, panics};
 use pontoon_runtime::messages::{Door, MAX_LEN, Order, Report};
 use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
@@ -19,12 +25,7 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
-use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
-use crate::restart_policy::{RestartPolicy, StartAttempts};
-use crate::spawn::{self, Child};
-use crate::stderr_pipe::StderrPipe;
-use crate::{child_channel, environment, output, panics, stdio};
 
 mod outbox;
 

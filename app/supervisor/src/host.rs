@@ -3,13 +3,18 @@
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 
+use pontoon_process::error::{Context as _, Error};
 use pontoon_runtime::Outbound;
 use rustix::net::{
     AddressFamily, Protocol, SocketFlags, SocketType, ipproto, netdevice, socket, socket_with,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Rlimit;
 
-use crate::error::{Context as _, Error};
+pub(crate) mod address_watch;
+pub(crate) mod file_watch;
+pub(crate) mod network;
+pub(crate) mod resolv;
+pub(crate) mod subnets;
 
 /// Maximum number of concurrent flows.
 pub(crate) const MOST_FLOWS: u64 = 131_072;
@@ -19,19 +24,6 @@ const RESERVED: u64 = 54;
 
 /// Descriptors of a worker besides its flows and listeners: its queue, epoll, inbox, sockets opened ahead, and a reserve.
 const OF_WORKER: u64 = 10;
-
-/// Raises the soft descriptor limit to the hard one, and returns the previous limits.
-pub(crate) fn raise_descriptor_limit() -> Rlimit {
-    let was = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: was.maximum,
-        maximum: was.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "descriptor limit not raised");
-    }
-    was
-}
 
 /// Flows that the descriptor limit leaves room for beside the workers' own and `sockets` published ones, of which each
 /// worker may have a copy.

@@ -1,16 +1,16 @@
 //! Every reader of what comes from outside this process, for the fuzzer and for what it has gathered. Nothing of it is
 //! carried out.
 
-use pontoon_relay_worker::messages::Message;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use pontoon_sys::udp::Ancillary;
 
 use crate::capture::Capture;
-use crate::handshake::{self, FromGuest};
+use crate::guest::handshake::{self, FromGuest};
+use crate::guest::userns;
+use crate::host::resolv::{self, Resolv};
 use crate::publish::Publish;
-use crate::resolv::{self, Resolv};
-use crate::{control, policy, userns};
+use crate::{control, policy};
 
 /// Reads the bytes as each kind of message and text. What is understood is the same once it has been written and read
 /// again.
@@ -21,9 +21,6 @@ pub fn play(bytes: &[u8]) {
     if let Ok(report) = Report::decode(bytes) {
         assert_eq!(Report::decode(&report.encode()).ok().as_ref(), Some(&report));
         control::hostile::engine(&report);
-    }
-    if let Ok(message) = Message::decode(bytes) {
-        assert_eq!(Message::decode(&message.encode()).ok(), Some(message));
     }
     let _ = Ancillary::decode(bytes);
     first_process(bytes);

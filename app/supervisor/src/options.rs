@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_control::Metrics;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::{Outbound, Pacing};
@@ -77,15 +78,6 @@ pub struct Options {
     pub metrics: Option<Metrics>,
     /// File for the process id, written when the network is ready.
     pub pid_file: Option<PathBuf>,
-}
-
-/// Metrics over TCP.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    /// Address to listen on.
-    pub at: SocketAddr,
-    /// Host names that requests may use, besides addresses and `localhost`.
-    pub hosts: Vec<String>,
 }
 
 /// Use of vhost-net.

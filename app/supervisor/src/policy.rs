@@ -8,11 +8,10 @@
 use std::path::Path;
 
 use pontoon_engine::egress::{Action, Match, Rule};
+use pontoon_process::error::{Context as _, Error};
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::MAX_LEN;
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Context as _, Error};
 
 /// Rules as written in a policy file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

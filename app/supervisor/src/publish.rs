@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 
 use pontoon_engine::config::Protocol;
+use pontoon_process::error::{Error, reason};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect_unspec, listen, socket_with, sockopt,
 };
-
-use crate::error::{Error, reason};
 
 mod ports;
 

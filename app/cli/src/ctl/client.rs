@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use httparse::{EMPTY_HEADER, Status};
-use pontoon_supervisor::control::reply::Problem;
+use pontoon_control::reply::Problem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use ipnet::IpNet;
+use pontoon_control::reply::{self, Flow};
 use pontoon_engine::egress::{Match, Protocol, Target};
-use pontoon_supervisor::control::reply::{self, Flow};
 
 use super::client::Client;
 use crate::args::{FlowOrder, FlowWish};

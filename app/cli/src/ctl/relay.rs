@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::Result;
+use pontoon_control::reply;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{InterfaceStats, OutputStats, RuleStats, Stats, WorkerStats};
 use pontoon_relay::rates::Rate;
-use pontoon_supervisor::control::reply;
 use serde_json::{Value, json};
 
 use super::client::Client;

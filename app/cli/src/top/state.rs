@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pontoon_supervisor::control::reply::{Flow, Worker};
+use pontoon_control::reply::{Flow, Worker};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Flows and statistics at one time.

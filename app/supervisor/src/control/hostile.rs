@@ -5,6 +5,9 @@ use std::fmt::Debug;
 use std::time::Instant;
 
 use httparse::Status;
+use pontoon_control::http::{self, Parsed, Request, Response};
+use pontoon_control::reply::{self, Problem};
+use pontoon_control::server::{self, Answer};
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
 use pontoon_runtime::Update;
@@ -13,12 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Served;
-use super::guest::{self, Api, capture, policy, publish};
-use super::http::{self, Parsed, Request, Response};
-use super::reply::{self, Problem};
-use super::server::{self, Answer};
+use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
-use crate::relay::control as relay;
 
 /// Plays bytes as what a client sends, and as what each kind of request carries.
 pub(crate) fn client(bytes: &[u8]) {
@@ -70,12 +69,11 @@ pub(crate) fn engine(report: &Report) {
 }
 
 /// Requests that carry something.
-const WITH_BODIES: [(&str, &str); 5] = [
+const WITH_BODIES: [(&str, &str); 4] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
     ("POST", "/v1/publish"),
     ("POST", "/v1/capture"),
-    ("POST", "/v1/relay/rules"),
 ];
 
 fn request(method: &str, path: &str, body: &[u8]) -> Request {
@@ -127,7 +125,7 @@ impl Heard {
     }
 }
 
-/// Returns the response of a guest's network or a relay. Requests that would change the host are parsed only.
+/// Returns the response of a guest's network. Requests that would change the host are parsed only.
 fn answer(api: &mut Api, request: &Request) -> Response {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
@@ -157,11 +155,6 @@ fn answer(api: &mut Api, request: &Request) -> Response {
             let time = capture.time.map(|time| u64::try_from(time.as_millis()).ok());
             json!({"file": capture.file, "snap": capture.snap, "size": capture.size, "time_ms": time})
         }),
-        ("POST", "/v1/relay/rules") => understand(
-            request,
-            relay::parse,
-            |change| json!({"add": texts(&change.add), "remove": texts(&change.remove)}),
-        ),
         _ => ask(api, request, &Report::Ready),
     }
 }
@@ -190,7 +183,7 @@ fn understand<T: Debug + PartialEq>(
 /// Dispatches a request; the engine replies to its queries with `report`, or with empty reports.
 fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
     let now = Instant::now();
-    let mut look = match server::dispatch(guest::ROUTES, api, request, now) {
+    let mut look = match server::dispatch(api::ROUTES, api, request, now) {
         Answer::Now(response) => return response,
         Answer::Later(look) => look,
     };

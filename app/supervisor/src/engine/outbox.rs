@@ -3,9 +3,8 @@
 use std::io;
 use std::time::Instant;
 
+use pontoon_process::child::send_error::{PAUSE, SendError};
 use pontoon_runtime::Update;
-
-use crate::refused::{PAUSE, Refused};
 
 /// Unsent updates in order, and the time of the next attempt if a send failed for another reason than a full socket buffer.
 #[derive(Debug, Default)]
@@ -50,9 +49,9 @@ impl Outbox {
                 continue;
             }
             if let Err(error) = send(update) {
-                match Refused::why(&error) {
-                    Refused::Full => return,
-                    Refused::ForNow => {
+                match SendError::of(&error) {
+                    SendError::WouldBlock => return,
+                    SendError::Temporary => {
                         tracing::debug!(%error, "the update of the engine is delayed");
                         self.again = Some(now + PAUSE);
                         if update.descriptors().is_empty() {
@@ -62,10 +61,10 @@ impl Outbox {
                         continue;
                     }
                     // The next engine is started with the update applied.
-                    Refused::Gone => {
+                    SendError::Closed => {
                         tracing::debug!(%error, "the update was not sent, as the engine has exited")
                     }
-                    Refused::Never => tracing::error!(%error, "cannot send an update to the engine"),
+                    SendError::Invalid => tracing::error!(%error, "cannot send an update to the engine"),
                 }
             }
             self.unsent.remove(at);

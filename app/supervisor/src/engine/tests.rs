@@ -7,6 +7,7 @@ use pontoon_runtime::messages::Gathered;
 use pontoon_runtime::{ledger, pacing};
 use pontoon_simnet::settings;
 use pontoon_sys::tun::TapOffload;
+use pontoon_test_support::process::alone;
 
 use super::*;
 
@@ -204,7 +205,7 @@ fn any_number_of_addresses_is_sent_to_the_engine() {
 fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
     const PORTS: usize = 100;
-    if let Some(output) = spawn::alone(NAME) {
+    if let Some(output) = alone(NAME) {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("prepared"), "{said}");
         return;

@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
+use pontoon_process::error::Error;
 use pontoon_runtime::messages::Door;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, open_socket, refused};
-use crate::error::Error;
 
 /// Published ports, each with its host socket: listening (TCP) or bound (UDP), non-blocking.
 #[derive(Debug)]

@@ -122,7 +122,7 @@ fn a_port_that_is_taken_is_refused_and_changes_nothing() {
 #[test]
 fn some_descriptors_are_no_ports() {
     const NAME: &str = "publish::tests::some_descriptors_are_no_ports";
-    if let Some(output) = crate::spawn::alone(NAME) {
+    if let Some(output) = pontoon_test_support::process::alone(NAME) {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains("1 passed"), "{said}");
         return;

@@ -1,4 +1,4 @@
-use pontoon_supervisor::control::reply::{Flow, Worker};
+use pontoon_control::reply::{Flow, Worker};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -1,26 +1,13 @@
 //! The OpenAPI document and what is served say the same.
 
-use std::collections::BTreeSet;
-
+use pontoon_test_support::openapi::{conform, described, resolve};
 use serde_json::Value;
 
 use super::*;
-use crate::control::guest::{DOCUMENT, ROUTES};
+use crate::control::api::{DOCUMENT, ROUTES};
 
 fn document() -> Value {
     serde_json::from_str(DOCUMENT).unwrap()
-}
-
-/// Methods and paths that a document describes.
-pub(crate) fn described(document: &Value) -> BTreeSet<(String, String)> {
-    let paths = document["paths"].as_object().unwrap();
-    paths
-        .iter()
-        .flat_map(|(path, methods)| {
-            let methods = methods.as_object().unwrap().keys();
-            methods.map(|method| (method.to_uppercase(), path.clone()))
-        })
-        .collect()
 }
 
 #[test]
@@ -119,61 +106,4 @@ fn another_form_is_noticed() {
     let nullable = serde_json::json!({"type": ["string", "null"]});
     conform(&document, &nullable, &Value::Null).unwrap();
     conform(&document, &nullable, &serde_json::json!(7)).unwrap_err();
-}
-
-fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
-    match at["$ref"].as_str() {
-        Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
-        None => at,
-    }
-}
-
-/// As much of JSON Schema as the document uses.
-pub(crate) fn conform(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
-    let schema = resolve(document, schema);
-    let wrong = || Err(format!("{value} is not {schema}"));
-    if let Some(choices) = schema["enum"].as_array() {
-        return if choices.contains(value) { Ok(()) } else { wrong() };
-    }
-    if let Some(types) = schema["type"].as_array() {
-        let mut one = schema.clone();
-        let fits = types.iter().any(|kind| {
-            one["type"] = kind.clone();
-            conform(document, &one, value).is_ok()
-        });
-        return if fits { Ok(()) } else { wrong() };
-    }
-    match schema["type"].as_str() {
-        Some("string") if value.is_string() => Ok(()),
-        Some("null") if value.is_null() => Ok(()),
-        Some("boolean") if value.is_boolean() => Ok(()),
-        Some("integer") if value.is_u64() => Ok(()),
-        Some("array") => match value.as_array() {
-            Some(items) => items
-                .iter()
-                .try_for_each(|item| conform(document, &schema["items"], item)),
-            None => wrong(),
-        },
-        Some("object") => {
-            let Some(members) = value.as_object() else {
-                return wrong();
-            };
-            let required = schema["required"].as_array().into_iter().flatten();
-            if !required
-                .flat_map(Value::as_str)
-                .all(|name| members.contains_key(name))
-            {
-                return wrong();
-            }
-            members.iter().try_for_each(|(name, member)| {
-                match (&schema["properties"][name], &schema["additionalProperties"]) {
-                    (Value::Null, Value::Bool(false)) => wrong(),
-                    (Value::Null, Value::Null) => Ok(()),
-                    (Value::Null, other) => conform(document, other, member),
-                    (property, _) => conform(document, property, member),
-                }
-            })
-        }
-        _ => wrong(),
-    }
 }

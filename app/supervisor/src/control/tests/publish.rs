@@ -1,9 +1,9 @@
 //! Published ports, together or not at all.
 
+use pontoon_control::http::BODY;
 use pontoon_runtime::messages::Door;
 
 use super::*;
-use crate::control::http::BODY;
 
 #[test]
 fn ports_are_published_together_or_not_at_all() {

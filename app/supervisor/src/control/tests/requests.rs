@@ -1,8 +1,9 @@
 //! Valid and invalid requests.
 
+use pontoon_control::http::{BODY, CONTINUE};
+
 use super::*;
-use crate::control::guest::DOCUMENT;
-use crate::control::http::{BODY, CONTINUE};
+use crate::control::api::DOCUMENT;
 
 #[test]
 fn requests_in_pieces_and_in_a_row() {

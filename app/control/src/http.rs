@@ -1,0 +1,237 @@
+//! As much of HTTP/1.1 (RFC 9112) as a control socket needs: requests and answers that say their length.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+
+use httparse::Status;
+use pontoon_process::error::one_line;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::reply::Problem;
+
+/// A whole request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request {
+    pub method: String,
+    /// Without what is behind a question mark.
+    pub path: String,
+    /// The host that it is for, with its port, where it names one.
+    pub host: Option<String>,
+    pub body: Vec<u8>,
+    /// The client wants no other answer on this connection.
+    pub close: bool,
+}
+
+/// Result of parsing the bytes of a client.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// The beginning of a request.
+    Partial {
+        /// The client waits to hear that its body is wanted.
+        expects_continue: bool,
+    },
+    /// A request, and its length.
+    Whole(Request, usize),
+    /// Nothing that could be answered otherwise. Where the next request begins is not known.
+    Wrong(Response),
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    pub status: u16,
+    pub content_type: &'static str,
+    /// Methods that there are instead.
+    pub allow: Option<String>,
+    pub body: Vec<u8>,
+}
+
+/// Bytes of a request's head, and header fields in it.
+const HEAD: usize = 8 << 10;
+const FIELDS: usize = 64;
+
+/// Bytes of a body: the longest policy in JSON fits.
+pub const BODY: usize = 256 << 10;
+
+/// Bytes of the longest request.
+pub(crate) const LONGEST: usize = HEAD + BODY;
+
+/// The response to `Expect: 100-continue` (RFC 9110 section 10.1.1).
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Reads what is at the front of `bytes`.
+pub fn parse(bytes: &[u8]) -> Parsed {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut head = httparse::Request::new(&mut fields);
+    let head_len = match head.parse(bytes) {
+        Ok(Status::Complete(len)) if len <= HEAD => len,
+        Ok(Status::Partial) if bytes.len() <= HEAD => {
+            return Parsed::Partial {
+                expects_continue: false,
+            };
+        }
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return wrong(431, "the request's head is too long"),
+        Err(error) => return wrong(400, error),
+    };
+    let values = |name: &'static str| {
+        let named = move |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
+        head.headers.iter().filter(named).map(|field| field.value)
+    };
+    if values("transfer-encoding").next().is_some() {
+        return wrong(501, "a request body needs a Content-Length");
+    }
+    let mut lengths = values("content-length").map(length);
+    let body_len = match (lengths.next(), lengths.next()) {
+        (None, _) => 0,
+        (Some(Some(len)), None) if len <= BODY => len,
+        (Some(Some(_)), None) => {
+            return wrong(413, format_args!("the body exceeds the limit of {BODY} bytes"));
+        }
+        (Some(_), _) => return wrong(400, "invalid Content-Length"),
+    };
+    let Some(body) = bytes.get(head_len..head_len + body_len) else {
+        return Parsed::Partial {
+            expects_continue: values("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue")),
+        };
+    };
+    let (Some(method), Some(path)) = (head.method, head.path) else {
+        return wrong(400, "missing request line");
+    };
+    let mut hosts = values("host").map(|host| String::from_utf8_lossy(host).into_owned());
+    let (host, None) = (hosts.next(), hosts.next()) else {
+        return wrong(400, "several hosts");
+    };
+    let (authority, path) = split_target(path);
+    let wants_end = |value: &[u8]| {
+        value
+            .split(|byte| *byte == b',')
+            .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    };
+    let request = Request {
+        method: method.to_owned(),
+        path: path.split('?').next().unwrap_or_default().to_owned(),
+        host: authority.map(str::to_owned).or(host),
+        body: body.to_vec(),
+        close: head.version == Some(0) || values("connection").any(wants_end),
+    };
+    Parsed::Whole(request, head_len + body_len)
+}
+
+/// The authority of a target, which a client may send along and which takes the place of the field's (RFC 9112 section
+/// 3.2.2), and what is behind it.
+fn split_target(target: &str) -> (Option<&str>, &str) {
+    const SCHEME: &str = "http://";
+    match target.split_at_checked(SCHEME.len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            (Some(authority), if path.is_empty() { "/" } else { path })
+        }
+        _ => (None, target),
+    }
+}
+
+fn length(value: &[u8]) -> Option<usize> {
+    let text = str::from_utf8(value).ok()?;
+    // `parse` alone would take a sign.
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+fn wrong(status: u16, why: impl Display) -> Parsed {
+    Parsed::Wrong(Response::problem(status, why))
+}
+
+impl Request {
+    /// Parses the body, a JSON object.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
+        // serde would take an array for the values of the fields, and an empty one for none of them.
+        if !self.body.trim_ascii_start().starts_with(b"{") {
+            return Err("the body is not a JSON object".to_owned());
+        }
+        serde_json::from_slice(&self.body).map_err(|error| error.to_string())
+    }
+}
+
+impl Response {
+    /// JSON that is there already.
+    pub fn document(json: &str) -> Self {
+        Self::ok(JSON, json.to_owned())
+    }
+
+    /// Returns a response with metrics in Prometheus' text format.
+    pub fn metrics(text: String) -> Self {
+        Self::ok(METRICS, text)
+    }
+
+    fn ok(content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            status: 200,
+            content_type,
+            allow: None,
+            body: body.into(),
+        }
+    }
+
+    /// A value.
+    pub fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self::ok(JSON, body),
+            Err(error) => Self::problem(500, error),
+        }
+    }
+
+    /// Returns an error response.
+    pub fn problem(status: u16, why: impl Display) -> Self {
+        // What somebody wrote may be in it.
+        let problem = Problem {
+            error: one_line(&why.to_string()),
+        };
+        Self {
+            status,
+            ..Self::json(&problem)
+        }
+    }
+
+    /// Appends the answer's bytes to `to`. An answer to HEAD has no body.
+    pub fn write(&self, to: &mut VecDeque<u8>, close: bool, head_only: bool) {
+        let allow = self
+            .allow
+            .as_ref()
+            .map_or_else(String::new, |allow| format!("Allow: {allow}\r\n"));
+        let close = if close { "Connection: close\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}{close}\r\n",
+            self.status,
+            phrase(self.status),
+            self.content_type,
+            self.body.len(),
+        );
+        to.extend(head.into_bytes());
+        if !head_only {
+            to.extend(&self.body);
+        }
+    }
+}
+
+/// RFC 9110 section 15.
+fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        421 => "Misdirected Request",
+        431 => "Request Header Fields Too Large",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    }
+}
+
+const JSON: &str = "application/json";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";

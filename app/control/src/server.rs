@@ -1,0 +1,131 @@
+//! A listening socket, its clients, and what they may ask of a service. It knows nothing of what is served.
+
+use std::io;
+use std::time::Instant;
+
+use rustix::event::PollFd;
+
+use crate::connection::Connection;
+use crate::hosts::Hosts;
+use crate::http::{Request, Response};
+use crate::listener::Listener;
+use crate::{ACCEPT_RETRY, CLIENTS};
+
+/// Serves `S`, which is handed in at each call.
+pub struct Server<S: 'static> {
+    listener: Listener,
+    routes: &'static [Route<S>],
+    hosts: Hosts,
+    /// After a failure, no client is accepted until then.
+    rests_until: Option<Instant>,
+    connections: Vec<Connection<S>>,
+}
+
+/// One thing that can be asked.
+pub struct Route<S> {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub act: fn(&mut S, &Request, Instant) -> Answer<S>,
+}
+
+/// The response to a request, now or later.
+pub enum Answer<S> {
+    Now(Response),
+    Later(Look<S>),
+}
+
+/// Looks whether what an answer needs is there by now.
+pub type Look<S> = Box<dyn FnMut(&mut S) -> Option<Response>>;
+
+impl<S> Server<S> {
+    pub fn new(listener: Listener, routes: &'static [Route<S>], hosts: Hosts) -> Self {
+        Self {
+            listener,
+            routes,
+            hosts,
+            rests_until: None,
+            connections: Vec::new(),
+        }
+    }
+
+    /// Returns the listener.
+    pub fn listener(&mut self) -> &mut Listener {
+        &mut self.listener
+    }
+
+    /// Returns the descriptors to poll.
+    pub fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let listener = self.rests_until.is_none().then(|| self.listener.poll_fd());
+        listener
+            .into_iter()
+            .chain(self.connections.iter().filter_map(Connection::poll_fd))
+    }
+
+    /// When to call [`Self::serve`] though nothing is ready.
+    pub fn deadline(&self) -> Option<Instant> {
+        let clients = self.connections.iter().map(Connection::deadline);
+        clients.chain(self.rests_until).min()
+    }
+
+    /// Does what can be done now.
+    pub fn serve(&mut self, service: &mut S, now: Instant) {
+        self.rests_until = self.rests_until.filter(|until| now < *until);
+        if self.rests_until.is_none()
+            && let Err(error) = self.accept(now)
+        {
+            tracing::warn!("cannot accept a client of {}: {error}", self.listener);
+            self.rests_until = Some(now + ACCEPT_RETRY);
+        }
+        for connection in &mut self.connections {
+            connection.deliver(service, now);
+        }
+        for connection in &mut self.connections {
+            connection.serve(self.routes, &self.hosts, service, now);
+        }
+        self.connections.retain(|connection| connection.is_open(now));
+    }
+
+    /// Returns the number of connected clients.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn accept(&mut self, now: Instant) -> io::Result<()> {
+        // As many as there can be: who connects without end delays nobody else.
+        for _ in 0..CLIENTS {
+            let Some(stream) = self.listener.accept()? else {
+                break;
+            };
+            if !self.listener.admits(&stream) {
+                continue;
+            }
+            if self.connections.len() >= CLIENTS {
+                let least = (0..CLIENTS).min_by_key(|place| self.connections[*place].rank());
+                if let Some(place) = least {
+                    self.connections.swap_remove(place);
+                }
+            }
+            self.connections.push(Connection::new(stream, now));
+        }
+        Ok(())
+    }
+}
+
+/// Has the route for `request` act.
+pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &Request, now: Instant) -> Answer<S> {
+    let here = || routes.iter().filter(|route| route.path == request.path);
+    if let Some(route) = here().find(|route| route.method == request.method) {
+        return (route.act)(service, request, now);
+    }
+    let methods: Vec<_> = here().map(|route| route.method).collect();
+    Answer::Now(if methods.is_empty() {
+        Response::problem(404, format_args!("no such resource: {}", request.path))
+    } else {
+        let allow = methods.join(", ");
+        Response {
+            allow: Some(allow.clone()),
+            ..Response::problem(405, format_args!("{} takes {allow}", request.path))
+        }
+    })
+}

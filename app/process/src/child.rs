@@ -1,0 +1,9 @@
+//! Child processes: the engine and the relay's workers, in their sandbox.
+
+pub mod channel;
+pub mod environment;
+pub mod restart_policy;
+pub mod send_error;
+pub mod spawn;
+pub mod stderr_pipe;
+pub mod stdio;

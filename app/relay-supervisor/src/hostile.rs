@@ -1,0 +1,43 @@
+//! Arbitrary input for the parsers of a relay's supervisor. No input has an effect on the host.
+
+use pontoon_control::http::Request;
+use pontoon_relay_worker::messages::Message;
+use serde_json::json;
+
+use crate::control;
+
+/// Decodes the bytes as a message between supervisor and worker and as the body of a request. A decoded value is the same after
+/// it has been encoded and decoded again.
+pub fn play(bytes: &[u8]) {
+    if let Ok(message) = Message::decode(bytes) {
+        assert_eq!(Message::decode(&message.encode()).ok(), Some(message));
+    }
+    if let Ok(change) = control::parse(&request(bytes)) {
+        let written = json!({"add": texts(&change.add), "remove": texts(&change.remove)});
+        let again = control::parse(&request(written.to_string().as_bytes()));
+        assert_eq!(again, Ok(change));
+    }
+}
+
+/// Returns a request to change rules.
+fn request(body: &[u8]) -> Request {
+    Request {
+        method: "POST".to_owned(),
+        path: "/v1/relay/rules".to_owned(),
+        host: None,
+        body: body.to_vec(),
+        close: false,
+    }
+}
+
+fn texts(list: &[impl ToString]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn corpus_of_text_does_not_panic() {
+        pontoon_test_support::corpus::replay("text", 20, super::play);
+    }
+}

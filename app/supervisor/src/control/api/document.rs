@@ -1,0 +1,14 @@
+//! The description of all this, for programs.
+
+use std::time::Instant;
+
+use pontoon_control::http::{Request, Response};
+use pontoon_control::server::Answer;
+
+use super::Api;
+
+pub(in crate::control) const DOCUMENT: &str = include_str!("../openapi.json");
+
+pub(super) fn get(_: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
+    Answer::Now(Response::document(DOCUMENT))
+}

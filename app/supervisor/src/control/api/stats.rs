@@ -1,0 +1,24 @@
+//! Counters and gauges of the workers.
+
+use std::time::Instant;
+
+use pontoon_control::http::{Request, Response};
+use pontoon_control::reply;
+use pontoon_control::server::Answer;
+use pontoon_runtime::messages::Stats;
+
+use super::Api;
+
+pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+    api.report(now, |_, said| {
+        let worker = |stats: &Stats| reply::Worker {
+            flows: stats.flows,
+            pool_bytes: stats.pool_bytes,
+            counters: stats.counters.iter().cloned().collect(),
+        };
+        Response::json(&reply::Stats {
+            workers: said.iter().map(worker).collect(),
+            total: worker(&said.into_iter().sum()),
+        })
+    })
+}
