@@ -1,4 +1,4 @@
-//! One client.
+//! One client of a server.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,19 +20,20 @@ pub(crate) struct Connection<S> {
     more: bool,
     unsent: VecDeque<u8>,
     waiting: Option<Waiting<S>>,
-    /// When the client last got on: connected, began a request, took some of an answer.
+    /// The time of the client's last progress: it connected, began a request, or received a part of a response.
     since: Instant,
-    /// It has been told that its body is wanted.
+    /// `100 Continue` was sent for the request that is being received.
     continued: bool,
-    /// It will say no more.
+    /// The client has shut down its sending side.
     ended: bool,
-    /// It gets no other answer.
+    /// No further request is read.
     closing: bool,
-    /// Bytes to read and forget before it is closed: closed with more to read, it would lose what it has not read itself.
-    forget: usize,
+    /// Bytes to read and discard before the connection is closed: a close with unread data resets it, and the client would lose
+    /// the response.
+    discard: usize,
 }
 
-/// A request whose answer is not there yet.
+/// A request whose response is not ready yet.
 struct Waiting<S> {
     look: Look<S>,
     manner: Manner,
@@ -66,7 +67,7 @@ impl<S> Connection<S> {
             continued: false,
             ended: false,
             closing: false,
-            forget: 0,
+            discard: 0,
         }
     }
 
@@ -92,18 +93,19 @@ impl<S> Connection<S> {
         self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT }
     }
 
-    /// The least of all goes first where there are too many: who has nothing to say, then who takes longest.
+    /// Returns the rank by which clients are kept if there are too many: the lowest is disconnected first, which is the client that
+    /// has been idle for longest or, if none is idle, the one that has made no progress for longest.
     pub(crate) fn rank(&self) -> (bool, Instant) {
         let idle = self.received.is_empty() && self.unsent.is_empty() && self.waiting.is_none();
         (!idle, self.since)
     }
 
     pub(crate) fn is_open(&self, now: Instant) -> bool {
-        let over = self.closing && self.forget == 0 || self.ended && self.waiting.is_none() && !self.more;
+        let over = self.closing && self.discard == 0 || self.ended && self.waiting.is_none() && !self.more;
         now < self.deadline() && !(over && self.unsent.is_empty())
     }
 
-    /// Answers what has waited, if that can be done now.
+    /// Responds to the pending request, if the response is ready.
     pub(crate) fn deliver(&mut self, service: &mut S, now: Instant) {
         if let Some(mut waiting) = self.waiting.take() {
             match (waiting.look)(service) {
@@ -113,22 +115,22 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Receives from the client and answers one request, so that a client with many requests delays no other.
+    /// Receives from the client and responds to one request, so that a client with many requests delays no other.
     pub(crate) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         if self.closing {
-            self.forget();
+            self.receive_and_discard();
         } else if !self.ended && !self.more {
             self.receive(now);
         }
         self.send(now);
-        // A client that does not take its answers gets no others.
+        // A client that does not read its responses gets no others.
         if self.unsent.is_empty() && !self.closing && self.waiting.is_none() {
             self.look(routes, hosts, service, now);
             self.send(now);
         }
     }
 
-    /// Answers the request at the front of what was received.
+    /// Responds to the request at the front of the receive buffer.
     fn look(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
         self.more = false;
         match http::parse(&self.received) {
@@ -156,7 +158,7 @@ impl<S> Connection<S> {
                 };
                 self.received.clear();
                 self.answer(&response, manner, now);
-                self.forget = if self.ended { 0 } else { FORGOTTEN };
+                self.discard = if self.ended { 0 } else { DISCARDED };
             }
         }
     }
@@ -195,15 +197,15 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Takes what the client says yet, and does nothing with it.
-    fn forget(&mut self) {
+    /// Receives and discards data.
+    fn receive_and_discard(&mut self) {
         let mut buffer = [0; 16 << 10];
-        while self.forget > 0 {
+        while self.discard > 0 {
             match rustix::io::read(&self.stream, &mut buffer) {
-                Ok(len @ 1..) => self.forget = self.forget.saturating_sub(len),
+                Ok(len @ 1..) => self.discard = self.discard.saturating_sub(len),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
-                Ok(_) | Err(_) => self.forget = 0,
+                Ok(_) | Err(_) => self.discard = 0,
             }
         }
     }
@@ -220,15 +222,15 @@ impl<S> Connection<S> {
                 Err(_) => self.give_up(),
             }
         }
-        if self.forget > 0 {
-            // It need not wait for the end.
+        if self.discard > 0 {
+            // The client reads the end of the stream after the response.
             let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
         }
     }
 
-    /// The client is gone.
+    /// Drops all state of a client whose connection failed.
     fn give_up(&mut self) {
-        self.forget = 0;
+        self.discard = 0;
         self.more = false;
         self.unsent.clear();
         self.waiting = None;
@@ -236,8 +238,8 @@ impl<S> Connection<S> {
     }
 }
 
-/// Bytes that are read and forgotten of who gets no other answer: more than a body has that is too long by mistake.
-const FORGOTTEN: usize = 16 << 20;
+/// Bytes that are read and discarded of a client that gets no other response: more than a body that is too long by mistake.
+const DISCARDED: usize = 16 << 20;
 
-/// The answer to a request for a host that is not served.
+/// The error message for a request for a host that is not served.
 const OTHER_HOST: &str = "invalid Host field (try: an address, or --metrics-host)";

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 (RFC 9112) as a control socket needs: requests and answers that say their length.
+//! The part of HTTP/1.1 (RFC 9112) that a control socket uses: requests and responses with `Content-Length`.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -10,16 +10,18 @@ use serde::de::DeserializeOwned;
 
 use crate::reply::Problem;
 
-/// A whole request.
+/// A complete request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
+    /// `GET`, `PUT`, ...
     pub method: String,
-    /// Without what is behind a question mark.
+    /// The path without the query.
     pub path: String,
-    /// The host that it is for, with its port, where it names one.
+    /// The `Host` field or the authority of the target, with the port if it has one.
     pub host: Option<String>,
+    /// The body; empty without `Content-Length`.
     pub body: Vec<u8>,
-    /// The client wants no other answer on this connection.
+    /// The connection is to be closed after the response.
     pub close: bool,
 }
 
@@ -28,30 +30,35 @@ pub struct Request {
 pub enum Parsed {
     /// The beginning of a request.
     Partial {
-        /// The client waits to hear that its body is wanted.
+        /// The client waits for `100 Continue` before it sends the body.
         expects_continue: bool,
     },
-    /// A request, and its length.
+    /// A request, and its length in bytes.
     Whole(Request, usize),
-    /// Nothing that could be answered otherwise. Where the next request begins is not known.
+    /// An invalid request and its error response. The beginning of the next request is unknown.
     Wrong(Response),
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
+    /// Status code (RFC 9110 section 15).
     pub status: u16,
+    /// Value of the field `Content-Type`.
     pub content_type: &'static str,
-    /// Methods that there are instead.
+    /// Value of the field `Allow`: the methods of the resource, for status 405.
     pub allow: Option<String>,
+    /// The body.
     pub body: Vec<u8>,
 }
 
-/// Bytes of a request's head, and header fields in it.
+/// Limit on the bytes of a request's head.
 const HEAD: usize = 8 << 10;
+
+/// Limit on the number of header fields.
 const FIELDS: usize = 64;
 
-/// Bytes of a body: the longest policy in JSON fits.
+/// Limit on the bytes of a body: the longest policy in JSON fits.
 pub const BODY: usize = 256 << 10;
 
 /// Bytes of the longest request.
@@ -60,7 +67,7 @@ pub(crate) const LONGEST: usize = HEAD + BODY;
 /// The response to `Expect: 100-continue` (RFC 9110 section 10.1.1).
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Reads what is at the front of `bytes`.
+/// Parses the request at the front of `bytes`.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut head = httparse::Request::new(&mut fields);
@@ -118,8 +125,8 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     Parsed::Whole(request, head_len + body_len)
 }
 
-/// The authority of a target, which a client may send along and which takes the place of the field's (RFC 9112 section
-/// 3.2.2), and what is behind it.
+/// Splits a request target in absolute form into authority and path. The authority replaces the `Host` field (RFC 9112
+/// section 3.2.2).
 fn split_target(target: &str) -> (Option<&str>, &str) {
     const SCHEME: &str = "http://";
     match target.split_at_checked(SCHEME.len()) {
@@ -134,7 +141,7 @@ fn split_target(target: &str) -> (Option<&str>, &str) {
 
 fn length(value: &[u8]) -> Option<usize> {
     let text = str::from_utf8(value).ok()?;
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| text.parse().ok())?
@@ -146,8 +153,11 @@ fn wrong(status: u16, why: impl Display) -> Parsed {
 
 impl Request {
     /// Parses the body, a JSON object.
+    ///
+    /// # Errors
+    /// A description of the invalid body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
-        // serde would take an array for the values of the fields, and an empty one for none of them.
+        // serde would accept an array as the values of the fields.
         if !self.body.trim_ascii_start().starts_with(b"{") {
             return Err("the body is not a JSON object".to_owned());
         }
@@ -156,7 +166,7 @@ impl Request {
 }
 
 impl Response {
-    /// JSON that is there already.
+    /// Returns a response with JSON text.
     pub fn document(json: &str) -> Self {
         Self::ok(JSON, json.to_owned())
     }
@@ -175,7 +185,7 @@ impl Response {
         }
     }
 
-    /// A value.
+    /// Returns a response with a value as JSON.
     pub fn json(value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::ok(JSON, body),
@@ -185,7 +195,7 @@ impl Response {
 
     /// Returns an error response.
     pub fn problem(status: u16, why: impl Display) -> Self {
-        // What somebody wrote may be in it.
+        // It may contain text of the client.
         let problem = Problem {
             error: one_line(&why.to_string()),
         };
@@ -195,7 +205,7 @@ impl Response {
         }
     }
 
-    /// Appends the answer's bytes to `to`. An answer to HEAD has no body.
+    /// Appends the response in HTTP/1.1 to `to`. A response to HEAD has no body.
     pub fn write(&self, to: &mut VecDeque<u8>, close: bool, head_only: bool) {
         let allow = self
             .allow
@@ -216,7 +226,7 @@ impl Response {
     }
 }
 
-/// RFC 9110 section 15.
+/// Returns the reason phrase of a status code (RFC 9110 section 15).
 fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -24,7 +24,7 @@ pub struct Listener {
     place: Place,
     /// PID namespace whose processes are refused.
     refused: Option<PidNamespace>,
-    /// Somebody has been.
+    /// A refused client was logged.
     warned: bool,
 }
 
@@ -38,7 +38,7 @@ impl Listener {
     /// Listens at `path`, where only this user may connect.
     ///
     /// # Errors
-    /// Somebody else listens there, or the path cannot be had.
+    /// Another process listens there, or the path cannot be used.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let cannot = |error: &io::Error| {
             let plain = Error::new(format!(
@@ -70,7 +70,7 @@ impl Listener {
     /// Listens for TCP at `address`.
     ///
     /// # Errors
-    /// It is taken, or not ours to take.
+    /// The address is in use, or is not an address of this host.
     pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
         let socket = bind_tcp(address).map_err(|error| {
             let plain = Error::new(format!("cannot listen on {address}: {}", reason(&error.into())));
@@ -93,7 +93,7 @@ impl Listener {
         matches!(self.place, Place::File(_))
     }
 
-    /// Turns away who is in `guest`, from now on.
+    /// Refuses clients in the PID namespace `guest` from now on.
     pub fn refuse(&mut self, guest: Option<PidNamespace>) {
         self.refused = guest;
     }
@@ -103,14 +103,14 @@ impl Listener {
         let Some(guest) = &self.refused else {
             return true;
         };
-        let who = match guest.holds_peer(client) {
+        let reason = match guest.holds_peer(client) {
             Ok(false) => return true,
             Ok(true) => "it is a process of the guest".to_owned(),
             Err(error) => format!("cannot inspect the peer: {error}"),
         };
-        // The guest has no say in how much is logged.
+        // Logged once, so that the guest cannot fill the log.
         if !std::mem::replace(&mut self.warned, true) {
-            tracing::warn!("refused a client of {self}: {who}");
+            tracing::warn!("refused a client of {self}: {reason}");
         }
         false
     }
@@ -119,13 +119,13 @@ impl Listener {
         PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)
     }
 
-    /// The next client, if there is one.
+    /// Accepts the next client, if there is one.
     pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
         loop {
             match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok(stream) => return Ok(Some(stream)),
                 Err(Errno::AGAIN) => return Ok(None),
-                // A client that is gone already.
+                // The client has disconnected.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -6,8 +6,11 @@ use std::fmt::{Display, Write};
 /// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricType {
+    /// A value that only increases.
     Counter,
+    /// A value that increases and decreases.
     Gauge,
+    /// Counts of values by bucket.
     Histogram,
 }
 

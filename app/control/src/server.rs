@@ -1,4 +1,4 @@
-//! A listening socket, its clients, and what they may ask of a service. It knows nothing of what is served.
+//! A listening socket, its clients, and the routes of their requests.
 
 use std::io;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::http::{Request, Response};
 use crate::listener::Listener;
 use crate::{ACCEPT_RETRY, CLIENTS};
 
-/// Serves `S`, which is handed in at each call.
+/// A server of a service `S`, which is passed to each call.
 pub struct Server<S: 'static> {
     listener: Listener,
     routes: &'static [Route<S>],
@@ -21,23 +21,30 @@ pub struct Server<S: 'static> {
     connections: Vec<Connection<S>>,
 }
 
-/// One thing that can be asked.
+/// A method of a resource.
 pub struct Route<S> {
+    /// `GET`, `PUT`, ...
     pub method: &'static str,
+    /// The path of the resource.
     pub path: &'static str,
+    /// Handles a request.
     pub act: fn(&mut S, &Request, Instant) -> Answer<S>,
 }
 
 /// The response to a request, now or later.
 pub enum Answer<S> {
+    /// The response.
     Now(Response),
+    /// The response depends on other events; it is polled at each [`Server::serve`].
     Later(Look<S>),
 }
 
-/// Looks whether what an answer needs is there by now.
+/// Returns the response once it is ready.
 pub type Look<S> = Box<dyn FnMut(&mut S) -> Option<Response>>;
 
 impl<S> Server<S> {
+    /// Returns a server of `routes` to clients of `listener`, for requests to `hosts`.
+    #[must_use]
     pub fn new(listener: Listener, routes: &'static [Route<S>], hosts: Hosts) -> Self {
         Self {
             listener,
@@ -61,13 +68,13 @@ impl<S> Server<S> {
             .chain(self.connections.iter().filter_map(Connection::poll_fd))
     }
 
-    /// When to call [`Self::serve`] though nothing is ready.
+    /// Returns the time to call [`Self::serve`] if no descriptor is ready before.
     pub fn deadline(&self) -> Option<Instant> {
         let clients = self.connections.iter().map(Connection::deadline);
         clients.chain(self.rests_until).min()
     }
 
-    /// Does what can be done now.
+    /// Accepts clients, reads requests and writes responses, without blocking.
     pub fn serve(&mut self, service: &mut S, now: Instant) {
         self.rests_until = self.rests_until.filter(|until| now < *until);
         if self.rests_until.is_none()
@@ -92,7 +99,7 @@ impl<S> Server<S> {
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
-        // As many as there can be: who connects without end delays nobody else.
+        // Bounded, so that endless connections do not delay the connected clients.
         for _ in 0..CLIENTS {
             let Some(stream) = self.listener.accept()? else {
                 break;
@@ -112,7 +119,7 @@ impl<S> Server<S> {
     }
 }
 
-/// Has the route for `request` act.
+/// Passes a request to its route. The response to an unknown path is 404, to another method 405.
 pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &Request, now: Instant) -> Answer<S> {
     let here = || routes.iter().filter(|route| route.path == request.path);
     if let Some(route) = here().find(|route| route.method == request.method) {

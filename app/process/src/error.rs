@@ -73,7 +73,7 @@ pub fn one_line(text: &str) -> String {
 
 /// Names the operation that a system call was made for.
 pub trait Context<T> {
-    /// Turns the system's error into ours.
+    /// Converts the system's error into an [`Error`] that begins with `what`.
     fn context(self, what: impl fmt::Display) -> Result<T, Error>;
 }
 

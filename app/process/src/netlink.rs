@@ -61,14 +61,14 @@ impl Netlink {
 
     /// Wraps a socket that was opened before; its requests apply to the namespace in which it was opened.
     pub fn of(socket: OwnedFd) -> Self {
-        // SAFETY: the descriptor is open, and nobody else's once it is taken out of its owner.
+        // SAFETY: the descriptor is open, and has no other owner once it is taken out of its owner.
         let socket = unsafe { Socket::from_raw_fd(socket.into_raw_fd()) };
         Self { socket, sequence: 0 }
     }
 
-    /// The socket, to be handed to another process.
+    /// Returns the socket, to be passed to another process.
     pub fn into_socket(self) -> OwnedFd {
-        // SAFETY: the descriptor is open, and nobody else's once it is taken out of its owner.
+        // SAFETY: the descriptor is open, and has no other owner once it is taken out of its owner.
         unsafe { OwnedFd::from_raw_fd(self.socket.into_raw_fd()) }
     }
 
@@ -76,22 +76,22 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn bring_up(&mut self, index: u32, wish: &Interface) -> io::Result<()> {
+    pub fn bring_up(&mut self, index: u32, settings: &Interface) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         link.header.flags = LinkFlags::Up;
         link.header.change_mask = LinkFlags::Up;
-        let mac = wish.mac.map(|mac| LinkAttribute::Address(mac.to_vec()));
-        let mtu = wish.mtu.map(|mtu| LinkAttribute::Mtu(mtu.into()));
-        let queue = wish.queue.map(LinkAttribute::TxQueueLen);
+        let mac = settings.mac.map(|mac| LinkAttribute::Address(mac.to_vec()));
+        let mtu = settings.mtu.map(|mtu| LinkAttribute::Mtu(mtu.into()));
+        let queue = settings.queue.map(LinkAttribute::TxQueueLen);
         link.attributes.extend([mac, mtu, queue].into_iter().flatten());
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Adds an address, ready at once: no duplicate address detection.
+    /// Adds an address without duplicate address detection.
     ///
     /// # Errors
-    /// The kernel's; EEXIST where the address is there.
+    /// The kernel's; EEXIST if the address exists.
     pub fn add_address(&mut self, index: u32, address: IpNet) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address.addr());
@@ -115,21 +115,21 @@ impl Netlink {
     /// Adds a default route.
     ///
     /// # Errors
-    /// The kernel's; EEXIST where there is one.
+    /// The kernel's; EEXIST if one exists.
     pub fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
         let message = RouteNetlinkMessage::NewRoute(default_route(index, gateway));
         self.change(message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Removes such a default route.
+    /// Removes a default route that [`Self::add_default_route`] added.
     ///
     /// # Errors
-    /// The kernel's; ESRCH where there is none.
+    /// The kernel's; ESRCH if there is none.
     pub fn remove_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelRoute(default_route(index, gateway)), 0)
     }
 
-    /// The addresses of the socket's namespace.
+    /// Reads the addresses of the socket's namespace.
     ///
     /// # Errors
     /// The kernel's.
@@ -138,23 +138,23 @@ impl Netlink {
         Ok(replies.iter().filter_map(address).collect())
     }
 
-    /// A request that is answered by success or an error.
+    /// Sends a request to which the reply is success or an error.
     fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Every object of a kind.
+    /// Reads all objects of a kind.
     ///
     /// # Errors
     /// The kernel's.
     pub fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
-        // A change during the dump is told by NLM_F_DUMP_INTR; the watch then asks again anyway.
+        // A change during the dump sets NLM_F_DUMP_INTR, and causes an event, after which a watch reads again.
         self.request(message, NLM_F_DUMP)
     }
 
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence += 1;
-        let asked = asked(&message);
+        let subject = subject(&message);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
@@ -164,20 +164,20 @@ impl Netlink {
         message.serialize(&mut bytes);
         self.socket.send_to(&bytes, &SocketAddr::new(KERNEL, 0), 0)?;
 
-        self.answer(asked)
+        self.receive_reply(subject)
     }
 
-    /// Waits for all of the answer to the last request.
-    fn answer(&mut self, asked: &str) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// Waits for the whole reply to the last request.
+    fn receive_reply(&mut self, subject: &str) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut replies = Vec::new();
         loop {
             let (bytes, sender) = match self.socket.recv_from_full() {
                 Ok(received) => received,
-                // A socket with a time limit is not read on after a stop.
+                // A signal that stops the process interrupts a read with a timeout (signal(7)).
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(late(error, asked)),
+                Err(error) => return Err(late(error, subject)),
             };
-            // Somebody else may have written before the socket was connected.
+            // Another process may have written before the socket was connected.
             if sender.port_number() == KERNEL && take(&bytes, self.sequence, &mut replies)? {
                 return Ok(replies);
             }
@@ -186,7 +186,7 @@ impl Netlink {
 }
 
 /// Returns the subject of a request, for error messages.
-fn asked(message: &RouteNetlinkMessage) -> &'static str {
+fn subject(message: &RouteNetlinkMessage) -> &'static str {
     match message {
         RouteNetlinkMessage::SetLink(_) => "setting up an interface",
         RouteNetlinkMessage::NewAddress(_) => "adding an address",
@@ -200,22 +200,22 @@ fn asked(message: &RouteNetlinkMessage) -> &'static str {
 }
 
 /// Names the subject of a reply that timed out.
-fn late(error: io::Error, asked: &str) -> io::Error {
+fn late(error: io::Error, subject: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
-            let text = format!("no reply from the kernel about {asked} in {TIMEOUT:?}");
+            let text = format!("no reply from the kernel about {subject} in {TIMEOUT:?}");
             io::Error::new(io::ErrorKind::TimedOut, text)
         }
         _ => error,
     }
 }
 
-/// Takes what one datagram answers to the request of that number. Whether that was all.
+/// Adds the replies of one datagram to the request of that number; returns true if the reply is complete.
 ///
 /// # Errors
-/// The kernel's: of the request, or of a list that it could not finish.
+/// The kernel's: of the request, or of a dump that it could not complete.
 fn take(bytes: &[u8], sequence: u32, replies: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
-    // Others answer an earlier request, which was given up.
+    // Others are replies to an earlier request, which timed out.
     for reply in messages(bytes).filter(|reply| reply.header.sequence_number == sequence) {
         match reply.payload {
             NetlinkPayload::Done(done) if done.code == 0 => return Ok(true),
@@ -231,7 +231,7 @@ fn take(bytes: &[u8], sequence: u32, replies: &mut Vec<RouteNetlinkMessage>) -> 
     Ok(false)
 }
 
-/// The messages of one datagram. One that cannot be read (a newer kernel's) is passed over.
+/// Returns the messages of one datagram. One that cannot be parsed (of a newer kernel) is skipped.
 pub fn messages(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -263,8 +263,8 @@ fn family(address: IpAddr) -> AddressFamily {
     }
 }
 
-/// The address of the interface itself: `IFA_LOCAL` where there is one, as `IFA_ADDRESS` is the far end of a
-/// point-to-point link.
+/// Returns the address of the interface itself: `IFA_LOCAL` if present, as `IFA_ADDRESS` is the far end of a point-to-point
+/// link.
 pub fn address(message: &RouteNetlinkMessage) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else {
         return None;
@@ -308,14 +308,14 @@ mod tests {
     use crate::retry::Retry;
 
     #[test]
-    fn reports_what_the_kernel_refuses() {
+    fn error_of_the_kernel_is_returned() {
         let missing = Netlink::open()
             .unwrap()
             .add_default_route(0x7fff_fff0, "192.0.2.1".parse().unwrap());
         assert!(missing.is_err());
     }
 
-    /// A datagram of the kernel's to the request of that number.
+    /// Returns a datagram of the kernel that replies to the request of that number.
     fn datagram(sequence: u32, payload: NetlinkPayload<RouteNetlinkMessage>) -> Vec<u8> {
         let mut header = NetlinkHeader::default();
         header.sequence_number = sequence;
@@ -333,36 +333,36 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_kernel_is_heard() {
+    fn messages_of_other_senders_are_not_received() {
         let netlink = Netlink::open().unwrap();
         let mut own = SocketAddr::new(0, 0);
         netlink.socket.get_address(&mut own).unwrap();
         let stranger = Socket::new(NETLINK_ROUTE).unwrap();
-        // Without CAP_NET_ADMIN it is refused already by whom it is.
+        // Without CAP_NET_ADMIN the kernel refuses a send to another process.
         assert!(stranger.send_to(&[0; 1000], &own, 0).is_err());
         let flags = libc::MSG_DONTWAIT;
-        let heard = netlink.socket.recv_from(&mut Vec::with_capacity(1000), flags);
-        assert_eq!(heard.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let received = netlink.socket.recv_from(&mut Vec::with_capacity(1000), flags);
+        assert_eq!(received.unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(!Netlink::of(netlink.into_socket()).addresses().unwrap().is_empty());
     }
 
     #[test]
-    fn an_answer_that_is_lost_is_not_waited_for() {
+    fn reply_that_is_dropped_times_out_and_is_retried() {
         let mut netlink = Netlink::open().unwrap();
         let limit = rustix::net::sockopt::socket_timeout(&netlink.socket, Timeout::Recv).unwrap();
         assert_eq!(limit, Some(TIMEOUT));
         set_socket_timeout(&netlink.socket, Timeout::Recv, Some(Duration::from_millis(1))).unwrap();
-        let error = netlink.answer("adding a route").unwrap_err();
+        let error = netlink.receive_reply("adding a route").unwrap_err();
         assert_eq!(
             error.to_string(),
             "no reply from the kernel about adding a route in 3s"
         );
-        let said = Retry::default().unless_short::<()>("the test", Err(error));
-        assert!(said.unwrap().is_none(), "another try helps");
+        let result = Retry::default().unless_short::<()>("the test", Err(error));
+        assert!(result.unwrap().is_none(), "it is to be retried");
     }
 
     #[test]
-    fn a_list_that_the_kernel_could_not_finish_is_an_error() {
+    fn incomplete_dump_is_an_error() {
         let address = RouteNetlinkMessage::NewAddress(AddressMessage::default());
         let mut bytes = datagram(7, NetlinkPayload::InnerMessage(address));
         bytes.extend(datagram(7, done(-libc::ENOBUFS)));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_another_request_are_passed_over() {
+    fn replies_to_another_request_are_skipped() {
         let address = || RouteNetlinkMessage::NewAddress(AddressMessage::default());
         let mut replies = Vec::new();
         let mut stale = datagram(6, NetlinkPayload::InnerMessage(address()));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_over_cut_messages() {
+    fn truncated_messages_are_skipped() {
         assert_eq!(messages(&[]).count(), 0);
         assert_eq!(messages(&[0; 16]).count(), 0);
         assert_eq!(messages(&[64, 0, 0, 0, 1, 1]).count(), 0);

@@ -1,4 +1,5 @@
-//! The network namespace of a guest, by which a socket that was made in it is distinguished from the host's (network_namespaces(7)).
+//! The network namespace of a guest, which distinguishes a socket that was created in it from the host's
+//! (network_namespaces(7)).
 
 use std::fs::File;
 use std::io;
@@ -12,7 +13,7 @@ use crate::pid_namespace::{Id, id};
 #[derive(Debug)]
 pub struct NetworkNamespace {
     file: File,
-    /// None where it is our own one, which owns the host's network namespace, too.
+    /// `None` if it is this process's own, which owns the host's network namespace, too.
     owner: Option<Id>,
 }
 
@@ -24,7 +25,7 @@ const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 impl NetworkNamespace {
-    /// That of a process; `None` where it is our own one.
+    /// Opens the namespace of a process; `None` if it is this process's own.
     ///
     /// # Errors
     /// The process has exited, or may not be inspected.
@@ -50,7 +51,7 @@ impl NetworkNamespace {
     /// # Errors
     /// The kernel's.
     pub fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
-        // EPERM: the user namespace that owns it is not below ours, as a guest's is.
+        // EPERM: the user namespace that owns it is not a descendant of this process's, as a guest's is.
         let Some(network) = related(socket, SIOCGSKNS)? else {
             return Ok(false);
         };
@@ -71,9 +72,9 @@ impl NetworkNamespace {
     }
 }
 
-/// The namespace that an ioctl opens; `None` where it is not ours to look at.
+/// Returns the namespace that an ioctl opens; `None` without permission to open it.
 fn related(of: impl AsFd, request: libc::Ioctl) -> io::Result<Option<File>> {
-    // SAFETY: these requests take no argument; what they return is a new descriptor of ours alone.
+    // SAFETY: these requests take no argument; what they return is a new descriptor, which has no other owner.
     unsafe {
         match libc::ioctl(of.as_fd().as_raw_fd(), request) {
             -1 => match io::Error::last_os_error() {
@@ -97,14 +98,15 @@ mod tests {
     use crate::child::spawn::{self, Child};
     use crate::pid_namespace::PidNamespace;
 
-    const NAME: &str = "network_namespace::tests::a_socket_of_the_guest_is_known_whichever_process_has_it";
+    const NAME: &str =
+        "network_namespace::tests::socket_connected_in_the_guest_is_recognized_whatever_process_holds_it";
     const SKIPPED: u8 = 77;
 
-    /// A process in user and network namespaces `deep` levels below ours that connects to `path`.
+    /// A process in user and network namespaces `deep` levels below this process's that connects to `path`.
     fn connected(path: &Path, deep: u8) -> io::Result<Child> {
         spawn::fork(|| {
             for _ in 0..deep {
-                // SAFETY: it takes no descriptors from anybody.
+                // SAFETY: these flags do not unshare the descriptor table.
                 if unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }.is_err() {
                     return SKIPPED;
                 }
@@ -119,10 +121,10 @@ mod tests {
         })
     }
 
-    /// The processes are in our own PID namespace: that is what a process of the host is that has got the id of the guest's.
+    /// The processes are in this PID namespace, as a process of the host would be that has reused the id of one of the guest's.
     #[test]
-    fn a_socket_of_the_guest_is_known_whichever_process_has_it() {
-        let status = in_child(NAME, || match told_apart() {
+    fn socket_connected_in_the_guest_is_recognized_whatever_process_holds_it() {
+        let status = in_child(NAME, || match distinguishes_guests() {
             Ok(true) => 0,
             Ok(false) => 1,
             Err(error) if error.kind() == io::ErrorKind::TimedOut => SKIPPED,
@@ -135,14 +137,14 @@ mod tests {
         assert_eq!(status, 0);
     }
 
-    fn told_apart() -> io::Result<bool> {
+    fn distinguishes_guests() -> io::Result<bool> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("socket");
         let listener = UnixListener::bind(&path)?;
         let guest = connected(&path, 1)?;
         let one = accept(&listener)?;
         let namespaces = PidNamespace::for_test(NetworkNamespace::of(guest.pid())?)?;
-        // Another guest is none of ours, neither is who is beside it.
+        // Neither another guest nor a process outside any guest is in the namespace.
         let others = [1, 0].map(|deep| io::Result::Ok((connected(&path, deep)?, accept(&listener)?)));
         let mut right = namespaces.holds_peer(&one)?;
         for other in others {

@@ -11,15 +11,15 @@ use rustix::process::{Pid, geteuid};
 
 use crate::network_namespace::NetworkNamespace;
 
-/// A PID namespace below our own. It is kept open, so that no other one gets its number.
+/// A PID namespace below this process's own. It is kept open, so that its inode number is not reused.
 #[derive(Debug)]
 pub struct PidNamespace {
     namespace: File,
-    /// That of the same process, where it is not our own one.
+    /// The network namespace of the same process, if it is not this process's own.
     network: Option<NetworkNamespace>,
 }
 
-/// Device and inode, which no two namespaces share.
+/// Device and inode, which identify a namespace.
 pub(crate) type Id = (u64, u64);
 
 // ioctl_ns(2): _IO(0xb7, 2).
@@ -65,8 +65,8 @@ impl PidNamespace {
         let is_below_us = depth(&pid.to_string())? > depth("self")?;
         let holds = is_below_us && self.is_above(open(pid)?)?;
         // The id was not reused if the process still runs.
-        let mut dead = [PollFd::new(&pidfd, PollFlags::IN)];
-        match poll(&mut dead, Some(&Timespec::default()))? {
+        let mut exited = [PollFd::new(&pidfd, PollFlags::IN)];
+        match poll(&mut exited, Some(&Timespec::default()))? {
             0 => Ok(holds),
             _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
@@ -115,7 +115,7 @@ pub(crate) fn id(namespace: &File) -> io::Result<Id> {
 }
 
 fn parent(namespace: &File) -> io::Result<File> {
-    // SAFETY: NS_GET_PARENT takes no argument; what it returns is a new descriptor of ours alone.
+    // SAFETY: NS_GET_PARENT takes no argument; what it returns is a new descriptor, which has no other owner.
     unsafe {
         match libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) {
             -1 => Err(io::Error::last_os_error()),
@@ -140,22 +140,22 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_our_own_is_in_none_below() {
+    fn process_of_the_own_namespace_is_in_no_descendant() {
         assert!(PidNamespace::of(getpid()).unwrap().is_none());
         let (socket, _other) = UnixStream::pair().unwrap();
         assert!(!namespace("pid").holds_peer(&socket).unwrap());
         let own = || File::open("/proc/self/ns/pid").unwrap();
         assert!(namespace("pid").is_above(own()).unwrap());
-        // Any other one.
+        // A namespace that is not an ancestor.
         assert!(!namespace("uts").is_above(own()).unwrap());
     }
 
     #[test]
-    fn who_cannot_be_looked_at_is_said_to_be() {
+    fn process_that_cannot_be_inspected_is_an_error() {
         let null = File::open("/dev/null").unwrap();
         namespace("pid").holds_peer(null).unwrap_err();
         PidNamespace::of(Pid::from_raw(0x3fff_ffff).unwrap()).unwrap_err();
-        // No namespace has one of another kind above it.
+        // A UTS namespace has no parent.
         namespace("pid")
             .is_above(File::open("/proc/self/ns/uts").unwrap())
             .unwrap_err();

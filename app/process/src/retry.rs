@@ -1,4 +1,4 @@
-//! Retries of kernel queries that failed for want of memory or descriptors. The earlier result stays valid meanwhile.
+//! Retries of kernel queries that failed for lack of memory or descriptors. The earlier result stays valid meanwhile.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ impl Retry {
     ///
     /// # Errors
     /// A failure that is not temporary.
-    pub fn unless_short<T>(&mut self, what: &str, said: io::Result<T>) -> io::Result<Option<T>> {
-        match said {
-            Ok(said) => {
+    pub fn unless_short<T>(&mut self, what: &str, result: io::Result<T>) -> io::Result<Option<T>> {
+        match result {
+            Ok(reply) => {
                 self.0 = None;
-                Ok(Some(said))
+                Ok(Some(reply))
             }
             Err(error) if passes(&error) => {
                 if self.0.is_none() {
@@ -50,7 +50,7 @@ impl Retry {
 }
 
 /// Returns true if the error is a temporary shortage. rtnetlink returns `EBUSY` while an earlier dump runs. A timeout means
-/// that the reply was dropped for want of socket buffer.
+/// that the reply was dropped for lack of socket buffer.
 fn passes(error: &io::Error) -> bool {
     const SHORT: [i32; 6] = [
         libc::ENOBUFS,
@@ -71,15 +71,15 @@ mod tests {
     #[test]
     fn only_temporary_errors_are_retried() {
         let mut again = Retry::default();
-        let mut says = |errno: Option<i32>| {
-            let said = errno.map_or(Ok(7), |errno| Err(io::Error::from_raw_os_error(errno)));
-            let heard = again.unless_short("the test", said);
-            (heard.map_err(|error| error.raw_os_error()), again.is_pending())
+        let mut query = |errno: Option<i32>| {
+            let result = errno.map_or(Ok(7), |errno| Err(io::Error::from_raw_os_error(errno)));
+            let result = again.unless_short("the test", result);
+            (result.map_err(|error| error.raw_os_error()), again.is_pending())
         };
-        assert_eq!(says(None), (Ok(Some(7)), false));
-        assert_eq!(says(Some(libc::ENOBUFS)), (Ok(None), true));
-        assert_eq!(says(Some(libc::ENOMEM)), (Ok(None), true));
-        assert_eq!(says(None), (Ok(Some(7)), false));
-        assert_eq!(says(Some(libc::EPERM)), (Err(Some(libc::EPERM)), false));
+        assert_eq!(query(None), (Ok(Some(7)), false));
+        assert_eq!(query(Some(libc::ENOBUFS)), (Ok(None), true));
+        assert_eq!(query(Some(libc::ENOMEM)), (Ok(None), true));
+        assert_eq!(query(None), (Ok(Some(7)), false));
+        assert_eq!(query(Some(libc::EPERM)), (Err(Some(libc::EPERM)), false));
     }
 }

@@ -107,7 +107,7 @@ impl Signals {
         let ignored = numbers.iter().copied().filter(|number| is_ignored(*number));
         let ignored = ignored.collect();
         // SAFETY: `sigset_t` is plain C data; `sigemptyset` initialises it before it is read, and the calls keep no
-        // pointer to it. The descriptor is new and ours alone.
+        // pointer to it. The descriptor is new and has no other owner.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -155,7 +155,7 @@ impl Signals {
         }))
     }
 
-    /// Takes all that came so far, and says with what status it would have ended a command that does nothing about it.
+    /// Reads all pending signals; returns the exit status of a command that the first of them would have terminated.
     ///
     /// # Errors
     /// The kernel's.
@@ -168,7 +168,7 @@ impl Signals {
         Ok(None)
     }
 
-    /// Sleeps until there is one.
+    /// Waits for a signal.
     ///
     /// # Errors
     /// The kernel's.
@@ -198,11 +198,11 @@ fn is_ignored(number: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// `si_code` of what the kernel sends by itself (siginfo.h).
+    /// `si_code` of signals that the kernel generates (siginfo.h).
     const SI_KERNEL: i32 = 0x80;
 
     #[test]
-    fn terminals_send_some_signals_only() {
+    fn kernel_sends_signals_of_terminals_only() {
         for number in FORWARDED {
             let by = match number {
                 libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => Sender::Terminal,
@@ -214,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ignored_comes_and_says_so() {
-        // SAFETY: both are valid dispositions, and no other test here is sent this signal.
+    fn signal_ignored_by_the_parent_is_received_and_marked() {
+        // SAFETY: both are valid dispositions, and no other test receives this signal.
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
         let signals = Signals::block(&[]).unwrap();
         // SAFETY: as above. Both signals are blocked in this thread, which `raise` sends them to.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_too_early_for_a_command() {
+    fn pending_fatal_signal_gives_its_exit_status() {
         // SAFETY: a valid disposition. A shell has it ignored by what it starts in the background, as this may be.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
         let signals = Signals::block(&[]).unwrap();

@@ -84,7 +84,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// # Errors
 /// The first failure that prevents start or operation, in one line.
 pub fn run(options: &Options) -> Result<u8, Error> {
-    panics::log_them();
+    panics::set_hook();
     output::prepare();
     let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;

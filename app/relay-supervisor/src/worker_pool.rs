@@ -486,8 +486,8 @@ fn receive_report(channel: &ControlChannel) -> Option<Option<Vec<u8>>> {
 /// no signal ends it but SIGKILL and those of its own faults.
 fn run_worker(control: &OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> u8 {
     // SAFETY: a child of one thread has one, and what the supervisor has read of its environment it has copied.
-    unsafe { environment::forget() };
-    panics::log_them();
+    unsafe { environment::erase() };
+    panics::set_hook();
     let prepared = spawn::close_all_but(&[control.as_fd()])
         .and_then(|()| stdio::leave_to_the_command())
         .and_then(|()| signals::unblock_all());

@@ -532,12 +532,12 @@ fn become_engine(
 ) -> u8 {
     // SAFETY: the child of a single-threaded process has one thread, and the supervisor keeps no reference into its
     // environment.
-    unsafe { environment::forget() };
+    unsafe { environment::erase() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
     // A capture that meets its limit ends with an error instead.
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    panics::log_them();
+    panics::set_hook();
     match prepare(setup, ports, attachment, socket) {
         Ok(EngineResources {
             setup,

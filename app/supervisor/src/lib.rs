@@ -61,7 +61,7 @@ use watch::{GuestKind, Watch};
 /// # Errors
 /// Any failure of Pontoon, in one line; everything that was created is removed.
 pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
-    panics::log_them();
+    panics::set_hook();
     output::prepare();
     one_use_each(options)?;
     let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;

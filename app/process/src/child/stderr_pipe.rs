@@ -56,23 +56,23 @@ impl StderrPipe {
     /// Forwards at most [`CHUNK`] bytes or a little more, so that a process that writes without end does not keep the supervisor
     /// busy.
     pub fn forward(&mut self) {
-        self.read_lines(CHUNK, say);
+        self.read_lines(CHUNK, write_line);
     }
 
     /// Forwards the whole content. For a process that has exited, or that the supervisor has waited for.
     pub fn forward_all(&mut self) {
-        self.read_lines(ALL, say);
+        self.read_lines(ALL, write_line);
     }
 
-    fn read_lines(&mut self, most: usize, mut say: impl FnMut(&str)) {
+    fn read_lines(&mut self, most: usize, mut write: impl FnMut(&str)) {
         let mut buffer = [0; CHUNK];
-        let mut heard = 0;
-        while let Some(pipe) = self.pipe.as_ref().filter(|_| heard < most) {
+        let mut received = 0;
+        while let Some(pipe) = self.pipe.as_ref().filter(|_| received < most) {
             match rustix::io::read(pipe, &mut buffer).map_err(io::Error::from) {
                 Ok(0) => self.pipe = None,
                 Ok(len) => {
-                    heard += len;
-                    self.take(&buffer[..len], &mut say);
+                    received += len;
+                    self.take(&buffer[..len], &mut write);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -80,35 +80,35 @@ impl StderrPipe {
             }
         }
         if self.pipe.is_none() && !self.begun.is_empty() {
-            self.line(&mut say);
+            self.line(&mut write);
         }
     }
 
-    fn take(&mut self, bytes: &[u8], say: &mut impl FnMut(&str)) {
+    fn take(&mut self, bytes: &[u8], write: &mut impl FnMut(&str)) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = part
                 .strip_suffix(b"\n")
                 .map_or((part, false), |text| (text, true));
             self.begun.extend_from_slice(text);
             if ends || self.begun.len() >= LONGEST {
-                self.line(say);
+                self.line(write);
             }
         }
     }
 
     /// Forwards the incomplete line. At log level debug or above there is no limit.
-    fn line(&mut self, say: &mut impl FnMut(&str)) {
+    fn line(&mut self, write: &mut impl FnMut(&str)) {
         let line = one_line(&String::from_utf8_lossy(&self.begun));
         self.begun.clear();
         if LevelFilter::current() >= LevelFilter::DEBUG {
-            return say(&line);
+            return write(&line);
         }
-        let (said, left_out) = self.limit.count(Instant::now());
+        let (permitted, left_out) = self.limit.count(Instant::now());
         if left_out > 0 {
             tracing::warn!("{left_out} log lines of an engine or relay worker were dropped");
         }
-        if said {
-            say(&line);
+        if permitted {
+            write(&line);
         }
     }
 }
@@ -120,7 +120,7 @@ impl Drop for StderrPipe {
 }
 
 /// Writes a line as it is: the process has formatted it as a log line.
-fn say(line: &str) {
+fn write_line(line: &str) {
     output::report_dropped();
     let _ = output::Lines.write_all(format!("{line}\n").as_bytes());
 }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(read_all(&mut pipe, ALL), ["begun"]);
         drop(write);
         assert_eq!(read_all(&mut pipe, ALL), ["no newline"]);
-        assert!(pipe.fd().is_none(), "its end would be readable for good");
+        assert!(pipe.fd().is_none(), "a closed pipe stays readable");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! Standard input and output are the command's: a pipe ends when the command lets go of it, not when we do.
+//! Standard input and output belong to the command: the peer of a pipe sees its end when the command closes it, not when this
+//! process exits.
 
 use std::fs::File;
 use std::io;
 
-/// Puts `/dev/null` in the place of standard input and output.
+/// Replaces standard input and output by `/dev/null`.
 ///
 /// # Errors
 /// There is no `/dev/null`.
@@ -14,7 +15,7 @@ pub fn leave_to_the_command() -> io::Result<()> {
     Ok(())
 }
 
-/// The same, and standard error, for a process that has nothing more to say.
+/// Replaces standard error, too, for a process that writes nothing more.
 ///
 /// # Errors
 /// As [`leave_to_the_command`].

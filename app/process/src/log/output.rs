@@ -1,6 +1,6 @@
-//! Standard output and standard error without waiting: what a descriptor has no room for is queued up to a bound, and dropped
-//! and counted beyond it. The open file descriptions are shared with the command and with the shell, so `O_NONBLOCK` is not
-//! for this process to set; a thread that writes would forbid to fork engines.
+//! Standard output and standard error without waiting: lines that a descriptor has no room for are queued up to a bound, and
+//! dropped and counted beyond it. The open file descriptions are shared with the command and with the shell, so this process
+//! must not set `O_NONBLOCK`; with a thread that writes, it could not fork engines.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -41,19 +41,20 @@ pub const DROPPED: &str = "pontoon::dropped";
 const PIPE_BUF: usize = 4096;
 
 impl Output {
-    /// An empty queue for `bound` bytes.
+    /// Returns an empty queue for `bound` bytes.
     pub fn new(bound: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
             bound,
             dropped: 0,
             again: None,
-            // Where the user may have no timer, poll(2) alone says whether a write waits.
+            // Without a timer, only poll(2) reports if a write would block.
             writer: TimedWrite::new().ok(),
         }
     }
 
-    /// Writes a line, or queues what there is no room for. Drops and counts a line that is too much: false.
+    /// Writes a line, or queues the part that there is no room for. Returns false if the line exceeds the bound, and drops and
+    /// counts it.
     pub fn put(&mut self, fd: BorrowedFd<'_>, line: &[u8]) -> bool {
         self.flush(fd, Instant::now());
         if !self.waiting.is_empty() && self.waiting.len() + line.len() > self.bound {
@@ -65,7 +66,7 @@ impl Output {
         true
     }
 
-    /// Writes what there is room for.
+    /// Writes as much as there is room for.
     pub fn flush(&mut self, fd: BorrowedFd<'_>, now: Instant) {
         if self.again.is_some_and(|again| now < again) {
             return;
@@ -88,7 +89,7 @@ impl Output {
                     return;
                 }
                 Err(Errno::INTR) => {}
-                // There is no reader, and there will be none.
+                // The reader has closed the pipe.
                 Err(_) => return self.waiting.clear(),
             }
         }
@@ -134,7 +135,7 @@ static STDERR: Mutex<Log> = Mutex::new(Log::Direct);
 
 #[derive(Debug)]
 enum Log {
-    /// Nothing is known of the descriptor yet: the first line makes a queue.
+    /// No line has been written yet: the first one creates a queue.
     Direct,
     /// A descriptor that other processes share.
     Shared(Output),
@@ -196,7 +197,7 @@ impl Log {
         }
     }
 
-    /// The number of lines that were dropped, where there is room to say so.
+    /// Returns the counter of dropped lines, if there is room for a line that reports it.
     fn dropped(&mut self) -> Option<&mut u64> {
         match self {
             Self::Shared(output) if output.waiting.is_empty() => Some(&mut output.dropped),
@@ -206,7 +207,7 @@ impl Log {
     }
 }
 
-/// Makes the queue and its timer, before there is a command that could take the user's last timer.
+/// Creates the queue and its timer, before a command exists that could use the user's last timer.
 pub fn prepare() {
     let mut log = log();
     if matches!(*log, Log::Direct) {
@@ -214,29 +215,29 @@ pub fn prepare() {
     }
 }
 
-/// Forgets what waits, which is the parent's to write. For a child, before anything else.
+/// Drops queued lines, which the parent writes. To be called in a child, before anything else.
 pub fn forget() {
     *log() = Log::Direct;
 }
 
-/// From here on, standard error is a pipe of this process's own, with `O_NONBLOCK`.
+/// Declares that standard error is a pipe of this process's own, with `O_NONBLOCK`.
 pub fn is_own_pipe() {
     *log() = Log::Pipe { dropped: 0 };
 }
 
-/// Logs how many lines were dropped, once there is room for that line.
+/// Logs the number of dropped lines, if there is room for that line.
 pub fn report_dropped() {
     let count = log().dropped().map(std::mem::take);
     if let Some(count @ 1..) = count {
         tracing::warn!(target: DROPPED, "{count} log lines were dropped, as standard error was not read");
-        // Where that line was dropped, too, it has counted itself.
+        // If that line was dropped, too, it has been counted.
         if let Some(dropped @ 1..) = log().dropped() {
             *dropped += count - 1;
         }
     }
 }
 
-/// Writes what waits, as far as there is room.
+/// Writes queued lines, as far as there is room.
 pub fn flush() {
     if let Log::Shared(output) = &mut *log() {
         output.flush(io::stderr().as_fd(), Instant::now());
@@ -254,7 +255,7 @@ pub fn next_turn() -> Option<Instant> {
     log().output().and_then(Output::next_turn)
 }
 
-/// Writes what waits, and gives the reader a second for it. For the end of the program.
+/// Writes queued lines, and waits up to a second for room. For the end of the program.
 pub fn finish() {
     if let Log::Shared(output) = &mut *log() {
         output.finish(io::stderr().as_fd(), AT_THE_END);
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stalls_costs_lines_and_no_time() {
+    fn lines_over_the_bound_are_dropped_and_no_write_blocks() {
         let (reader, writer) = pipe().unwrap();
         let mut output = Output::new(10_000);
         let start = Instant::now();
@@ -310,13 +311,14 @@ mod tests {
             output.flush(writer.as_fd(), Instant::now());
         }
         drop(reader);
-        output.put(writer.as_fd(), b"nobody reads");
+        output.put(writer.as_fd(), b"no reader");
         assert!(!output.wants_room());
     }
 
     #[test]
-    fn a_user_without_timers_takes_none_from_a_log_that_is_prepared() {
-        const NAME: &str = "log::output::tests::a_user_without_timers_takes_none_from_a_log_that_is_prepared";
+    fn prepared_log_keeps_its_timer_when_the_limit_on_timers_is_zero() {
+        const NAME: &str =
+            "log::output::tests::prepared_log_keeps_its_timer_when_the_limit_on_timers_is_zero";
         let (_reader, writer) = pipe().unwrap();
         let status = in_child(NAME, || {
             rustix::stdio::dup2_stderr(&writer).unwrap();
@@ -334,8 +336,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_of_its_own_drops_whole_lines_and_counts_them() {
-        const NAME: &str = "log::output::tests::a_full_pipe_of_its_own_drops_whole_lines_and_counts_them";
+    fn full_own_pipe_drops_whole_lines_and_counts_them() {
+        const NAME: &str = "log::output::tests::full_own_pipe_drops_whole_lines_and_counts_them";
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         let status = in_child(NAME, || {
             rustix::stdio::dup2_stderr(&writer).unwrap();

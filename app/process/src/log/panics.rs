@@ -11,10 +11,10 @@ use crate::log::output;
 const MOST: u32 = 20;
 
 /// Sets a panic hook that logs each panic of any thread as one line.
-pub fn log_them() {
-    static SAID: AtomicU32 = AtomicU32::new(0);
+pub fn set_hook() {
+    static LOGGED: AtomicU32 = AtomicU32::new(0);
     std::panic::set_hook(Box::new(|panic| {
-        if SAID.fetch_add(1, Ordering::Relaxed) < MOST {
+        if LOGGED.fetch_add(1, Ordering::Relaxed) < MOST {
             error!("{}", line(panic));
             // The process may end without a further chance.
             output::finish();
