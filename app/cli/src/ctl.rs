@@ -16,11 +16,11 @@ use pontoon_supervisor::publish::Publish;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Capturing, Ctl, Order, Publishing};
+use crate::args::{CaptureCommand, CtlArgs, CtlCommand, PublishCommand};
 use client::{Client, ConnectError};
 
-pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
-    let mut output = Output {
+pub(crate) fn ctl(arguments: &CtlArgs) -> Result<()> {
+    let mut output = StdoutWriter {
         to: io::stdout().lock(),
         is_closed: false,
     };
@@ -34,18 +34,18 @@ pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
 }
 
 /// The output of responses. A reader that closes it early, such as head(1), is not an error.
-struct Output<W> {
+struct StdoutWriter<W> {
     to: W,
     is_closed: bool,
 }
 
-impl<W: Write> Output<W> {
+impl<W: Write> StdoutWriter<W> {
     fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| self.is_closed |= error.kind() == ErrorKind::BrokenPipe)
     }
 }
 
-impl<W: Write> Write for Output<W> {
+impl<W: Write> Write for StdoutWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let result = self.to.write(bytes);
         self.note(result)
@@ -57,45 +57,45 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn answer(arguments: &Ctl, mut output: &mut impl Write) -> Result<()> {
+fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
     let client = Client::new(&arguments.control);
-    match &arguments.order {
-        Order::Stats => {
-            let stats: reply::Stats = client.get("/v1/stats")?;
+    match &arguments.command {
+        CtlCommand::Stats => {
+            let stats: reply::EngineStats = client.get("/v1/stats")?;
             say(&mut output, arguments.json, &stats, write_stats)?;
         }
-        Order::Policy { load } => {
+        CtlCommand::Policy { load } => {
             let policy: reply::Policy = match load {
                 Some(file) => client.put("/v1/policy", &lists(file)?)?,
                 None => client.get("/v1/policy")?,
             };
             say(&mut output, arguments.json, &policy, write_policy)?;
         }
-        Order::Flows(wish) => flows::show(&client, wish, arguments.json, &mut output)?,
-        Order::Publish(Publishing::List) => {
+        CtlCommand::Flows(wish) => flows::show(&client, wish, arguments.json, &mut output)?,
+        CtlCommand::Publish(PublishCommand::List) => {
             let published: reply::Published = client.get("/v1/publish")?;
             say(&mut output, arguments.json, &published, write_published)?;
         }
-        Order::Publish(Publishing::Add { specs }) => {
+        CtlCommand::Publish(PublishCommand::Add { specs }) => {
             let changed: reply::PublishChange =
                 client.post("/v1/publish", &json!({ "add": texts(specs) }))?;
             say(&mut output, arguments.json, &changed, write_change)?;
         }
-        Order::Publish(Publishing::Remove { specs }) => {
+        CtlCommand::Publish(PublishCommand::Remove { specs }) => {
             let changed: reply::PublishChange =
                 client.post("/v1/publish", &json!({ "remove": texts(specs) }))?;
             say(&mut output, arguments.json, &changed, write_change)?;
         }
-        Order::Relay(order) => relay::relay(&client, order, arguments.json, &mut output)?,
-        Order::Capture(Capturing::Start { capture }) => {
+        CtlCommand::Relay(order) => relay::relay(&client, order, arguments.json, &mut output)?,
+        CtlCommand::Capture(CaptureCommand::Start { capture }) => {
             let began: reply::Capture = client.post("/v1/capture", &wish(capture)?)?;
             say(&mut output, arguments.json, &began, write_capture)?;
         }
-        Order::Capture(Capturing::Stop) => {
+        CtlCommand::Capture(CaptureCommand::Stop) => {
             let ended: reply::Capture = client.delete("/v1/capture")?;
             say(&mut output, arguments.json, &ended, write_capture)?;
         }
-        Order::LogLevel { level } => {
+        CtlCommand::LogLevel { level } => {
             let level: reply::LogLevel = match *level {
                 Some(level) => client.put("/v1/log-level", &reply::LogLevel { level })?,
                 None => client.get("/v1/log-level")?,
@@ -123,7 +123,7 @@ fn say<T: Serialize>(
     Ok(write(value, to)?)
 }
 
-fn write_stats(stats: &reply::Stats, to: &mut dyn Write) -> io::Result<()> {
+fn write_stats(stats: &reply::EngineStats, to: &mut dyn Write) -> io::Result<()> {
     let total = &stats.total;
     writeln!(to, "{:24} {}", "workers", stats.workers.len())?;
     writeln!(to, "{:24} {}", "flows", total.flows)?;

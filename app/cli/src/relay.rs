@@ -3,17 +3,17 @@
 use std::process::ExitCode;
 
 use pontoon_control::Metrics;
-use pontoon_relay_supervisor::Options;
+use pontoon_relay_supervisor::RelayOptions;
 
-use crate::args::Relay;
+use crate::args::RelayArgs;
 use crate::log;
 
-pub(crate) fn run(arguments: Relay) -> ExitCode {
+pub(crate) fn run(arguments: RelayArgs) -> ExitCode {
     log::start(
         arguments.report.log_format,
         log::level(arguments.report.quiet, arguments.report.verbose),
     );
-    let options = Options {
+    let options = RelayOptions {
         rules: arguments.rules,
         config: arguments.config,
         workers: arguments.workers,

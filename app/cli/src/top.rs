@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Interval between redraws without a key or a change of the terminal's size.
 const FRAME: Duration = Duration::from_millis(250);
 
-pub(crate) fn top(arguments: &args::Top) -> Result<()> {
+pub(crate) fn top(arguments: &args::TopArgs) -> Result<()> {
     let path = arguments.control.clone();
     // An instance that does not run at the start is an error, as with other verbs.
     let first = look(&path)?;
@@ -83,7 +83,7 @@ fn follow(path: &Path, to: &Sender<Result<Look>>) {
 
 fn look(path: &Path) -> Result<Look> {
     let client = Client::new(path);
-    let stats: reply::Stats = client.get("/v1/stats")?;
+    let stats: reply::EngineStats = client.get("/v1/stats")?;
     let flows: reply::Flows = client.get("/v1/flows")?;
     Ok(Look {
         total: stats.total,

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::hosts::Hosts;
-use crate::http::{self, Parsed, Request, Response};
+use crate::http::{self, HttpRequest, HttpResponse, Parsed};
 use crate::server::{self, Answer, Look, Route};
 use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
@@ -47,7 +47,7 @@ struct Manner {
 }
 
 impl Manner {
-    fn of(request: &Request) -> Self {
+    fn of(request: &HttpRequest) -> Self {
         Self {
             close: request.close,
             head_only: request.method == "HEAD",
@@ -148,7 +148,7 @@ impl<S> Connection<S> {
                     self.take(&request, routes, service, now);
                 } else {
                     let manner = Manner::of(&request);
-                    self.answer(&Response::problem(421, OTHER_HOST), manner, now);
+                    self.answer(&HttpResponse::problem(421, OTHER_HOST), manner, now);
                 }
             }
             Parsed::Wrong(response) => {
@@ -163,7 +163,7 @@ impl<S> Connection<S> {
         }
     }
 
-    fn take(&mut self, request: &Request, routes: &[Route<S>], service: &mut S, now: Instant) {
+    fn take(&mut self, request: &HttpRequest, routes: &[Route<S>], service: &mut S, now: Instant) {
         let manner = Manner::of(request);
         match server::dispatch(routes, service, request, now) {
             Answer::Now(response) => self.answer(&response, manner, now),
@@ -171,7 +171,7 @@ impl<S> Connection<S> {
         }
     }
 
-    fn answer(&mut self, response: &Response, manner: Manner, now: Instant) {
+    fn answer(&mut self, response: &HttpResponse, manner: Manner, now: Instant) {
         response.write(&mut self.unsent, manner.close, manner.head_only);
         self.closing |= manner.close;
         self.since = now;

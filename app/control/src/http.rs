@@ -12,7 +12,7 @@ use crate::reply::Problem;
 
 /// A complete request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// `GET`, `PUT`, ...
     pub method: String,
     /// The path without the query.
@@ -34,14 +34,14 @@ pub enum Parsed {
         expects_continue: bool,
     },
     /// A request, and its length in bytes.
-    Whole(Request, usize),
+    Whole(HttpRequest, usize),
     /// An invalid request and its error response. The beginning of the next request is unknown.
-    Wrong(Response),
+    Wrong(HttpResponse),
 }
 
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct HttpResponse {
     /// Status code (RFC 9110 section 15).
     pub status: u16,
     /// Value of the field `Content-Type`.
@@ -115,7 +115,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
             .split(|byte| *byte == b',')
             .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
     };
-    let request = Request {
+    let request = HttpRequest {
         method: method.to_owned(),
         path: path.split('?').next().unwrap_or_default().to_owned(),
         host: authority.map(str::to_owned).or(host),
@@ -148,10 +148,10 @@ fn length(value: &[u8]) -> Option<usize> {
 }
 
 fn wrong(status: u16, why: impl Display) -> Parsed {
-    Parsed::Wrong(Response::problem(status, why))
+    Parsed::Wrong(HttpResponse::problem(status, why))
 }
 
-impl Request {
+impl HttpRequest {
     /// Parses the body, a JSON object.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl Request {
     }
 }
 
-impl Response {
+impl HttpResponse {
     /// Returns a response with JSON text.
     pub fn document(json: &str) -> Self {
         Self::ok(JSON, json.to_owned())
@@ -230,13 +230,13 @@ impl Response {
 fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
-        400 => "Bad Request",
+        400 => "Bad HttpRequest",
         404 => "Not Found",
         405 => "Method Not Allowed",
         409 => "Conflict",
         413 => "Content Too Large",
-        421 => "Misdirected Request",
-        431 => "Request Header Fields Too Large",
+        421 => "Misdirected HttpRequest",
+        431 => "HttpRequest Header Fields Too Large",
         501 => "Not Implemented",
         503 => "Service Unavailable",
         _ => "Internal Server Error",

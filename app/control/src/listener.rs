@@ -21,7 +21,7 @@ use rustix::net::{
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    place: Place,
+    place: ListenAddress,
     /// PID namespace whose processes are refused.
     refused: Option<PidNamespace>,
     /// A refused client was logged.
@@ -29,7 +29,7 @@ pub struct Listener {
 }
 
 #[derive(Debug)]
-enum Place {
+enum ListenAddress {
     File(SocketFile),
     Address(SocketAddr),
 }
@@ -61,7 +61,7 @@ impl Listener {
         let file = SocketFile::at(path).map_err(|error| cannot(&error))?;
         Ok(Self {
             socket,
-            place: Place::File(file),
+            place: ListenAddress::File(file),
             refused: None,
             warned: false,
         })
@@ -82,7 +82,7 @@ impl Listener {
         })?;
         Ok(Self {
             socket,
-            place: Place::Address(address),
+            place: ListenAddress::Address(address),
             refused: None,
             warned: false,
         })
@@ -90,7 +90,7 @@ impl Listener {
 
     /// Returns true if it is a Unix socket in the file system.
     pub fn is_file(&self) -> bool {
-        matches!(self.place, Place::File(_))
+        matches!(self.place, ListenAddress::File(_))
     }
 
     /// Refuses clients in the PID namespace `guest` from now on.
@@ -136,8 +136,8 @@ impl Listener {
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::File(file) => write!(f, "{}", file.path().display()),
-            Place::Address(address) => write!(f, "{address}"),
+            ListenAddress::File(file) => write!(f, "{}", file.path().display()),
+            ListenAddress::Address(address) => write!(f, "{address}"),
         }
     }
 }

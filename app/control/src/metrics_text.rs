@@ -31,7 +31,7 @@ impl MetricsText {
     }
 
     /// Starts a family. A counter's name gets the suffix `_total`.
-    pub fn family(&mut self, kind: MetricType, name: &str, help: &str) -> Family<'_> {
+    pub fn family(&mut self, kind: MetricType, name: &str, help: &str) -> MetricFamily<'_> {
         let (kind, suffix) = match kind {
             MetricType::Counter => ("counter", "_total"),
             MetricType::Gauge => ("gauge", ""),
@@ -41,7 +41,7 @@ impl MetricsText {
         let help = help.replace('\\', r"\\").replace('\n', r"\n");
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {kind}"));
-        Family { name, metrics: self }
+        MetricFamily { name, metrics: self }
     }
 
     /// Returns the text.
@@ -56,12 +56,12 @@ impl MetricsText {
 
 /// A metric family, to which samples are added.
 #[derive(Debug)]
-pub struct Family<'a> {
+pub struct MetricFamily<'a> {
     name: String,
     metrics: &'a mut MetricsText,
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     /// Adds a sample of a counter or a gauge.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: u64) -> &mut Self {
         self.line("", labels, value);

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 /// `GET /v1/stats`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
+pub struct EngineStats {
     /// Each worker's.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerStats>,
     /// The sum over all workers.
-    pub total: Worker,
+    pub total: WorkerStats,
 }
 
 /// Statistics of a worker since the start of its engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
+pub struct WorkerStats {
     /// Current flows.
     pub flows: u64,
     /// Buffered bytes in blocks of 64 KiB: data that remote hosts have not accepted yet, and data received out of order.

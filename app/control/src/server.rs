@@ -7,7 +7,7 @@ use rustix::event::PollFd;
 
 use crate::connection::Connection;
 use crate::hosts::Hosts;
-use crate::http::{Request, Response};
+use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
 use crate::{ACCEPT_RETRY, CLIENTS};
 
@@ -28,19 +28,19 @@ pub struct Route<S> {
     /// The path of the resource.
     pub path: &'static str,
     /// Handles a request.
-    pub act: fn(&mut S, &Request, Instant) -> Answer<S>,
+    pub act: fn(&mut S, &HttpRequest, Instant) -> Answer<S>,
 }
 
 /// The response to a request, now or later.
 pub enum Answer<S> {
     /// The response.
-    Now(Response),
+    Now(HttpResponse),
     /// The response depends on other events; it is polled at each [`Server::serve`].
     Later(Look<S>),
 }
 
 /// Returns the response once it is ready.
-pub type Look<S> = Box<dyn FnMut(&mut S) -> Option<Response>>;
+pub type Look<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
 
 impl<S> Server<S> {
     /// Returns a server of `routes` to clients of `listener`, for requests to `hosts`.
@@ -120,19 +120,19 @@ impl<S> Server<S> {
 }
 
 /// Passes a request to its route. The response to an unknown path is 404, to another method 405.
-pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &Request, now: Instant) -> Answer<S> {
+pub fn dispatch<S>(routes: &[Route<S>], service: &mut S, request: &HttpRequest, now: Instant) -> Answer<S> {
     let here = || routes.iter().filter(|route| route.path == request.path);
     if let Some(route) = here().find(|route| route.method == request.method) {
         return (route.act)(service, request, now);
     }
     let methods: Vec<_> = here().map(|route| route.method).collect();
     Answer::Now(if methods.is_empty() {
-        Response::problem(404, format_args!("no such resource: {}", request.path))
+        HttpResponse::problem(404, format_args!("no such resource: {}", request.path))
     } else {
         let allow = methods.join(", ");
-        Response {
+        HttpResponse {
             allow: Some(allow.clone()),
-            ..Response::problem(405, format_args!("{} takes {allow}", request.path))
+            ..HttpResponse::problem(405, format_args!("{} takes {allow}", request.path))
         }
     })
 }

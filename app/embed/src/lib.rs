@@ -1,6 +1,6 @@
 //! Pontoon inside a VMM: user-mode networking as a library.
 //!
-//! [`Network::start`] runs the engine in a thread of its own, and gives the VMM a virtio-net [`Device`]. What the VMM keeps
+//! [`Network::start`] runs the engine in a thread of its own, and gives the VMM a virtio-net [`NetDevice`]. What the VMM keeps
 //! is the device's registers, be it behind MMIO or PCI: once the guest's driver has said where its queues are, the VMM hands
 //! them over, with the guest's memory and two eventfds for each. A *kick* is the driver's doorbell, to be an ioeventfd; a
 //! *call* interrupts the guest, to be an irqfd. From then on no frame passes through the VMM.
@@ -21,7 +21,7 @@
 //! off. What is not about such a file goes to the handler that there was before. A VMM that installs its own afterwards has
 //! to pass on to this one, which stays installed when the network has stopped.
 //!
-//! The host's own addresses are refused to the guest as far as they are known: tell them by [`Options::owned`], and, as they
+//! The host's own addresses are refused to the guest as far as they are known: tell them by [`NetworkOptions::owned`], and, as they
 //! change, by [`Network::set_owned`].
 //!
 //! # Example
@@ -31,14 +31,14 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use pontoon_embed::{Network, Options, Queue};
+//! use pontoon_embed::{Network, NetworkOptions, Queue};
 //! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
 //! use pontoon_ring::memory::VmMemory;
 //! use pontoon_ring::{Features, Layout};
 //! use rustix::event::{EventfdFlags, eventfd};
 //! use vm_memory::{GuestAddress, GuestMemoryMmap};
 //!
-//! let (network, mut device) = Network::start(Options::default())?;
+//! let (network, mut device) = Network::start(NetworkOptions::default())?;
 //!
 //! // The guest's memory, and in it the queues that its driver made. In a VMM all of this is the guest's to do, but for
 //! // the eventfds, which the VMM registers with KVM.
@@ -94,8 +94,8 @@
 mod network;
 mod options;
 
-pub use network::{Device, Network};
-pub use options::Options;
+pub use network::{NetDevice, Network};
+pub use options::NetworkOptions;
 pub use pontoon_engine as engine;
 pub use pontoon_runtime::messages::Stats;
 pub use pontoon_runtime::{Attachment, Outbound, Pacing, Source};

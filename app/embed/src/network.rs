@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryMmap;
 
-use crate::Options;
+use crate::NetworkOptions;
 
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
@@ -37,7 +37,7 @@ pub struct Network {
 
 /// A guest's network device, as far as it is not the VMM's. It may outlive its network, and then does nothing.
 #[derive(Debug)]
-pub struct Device {
+pub struct NetDevice {
     control: vhost_user::Control,
     mac: Mac,
     mtu: u16,
@@ -48,21 +48,21 @@ impl Network {
     ///
     /// # Errors
     /// Out of descriptors, memory or threads; or a socket that was handed over is none of those that it has to be.
-    pub fn start(options: Options) -> io::Result<(Self, Device)> {
+    pub fn start(options: NetworkOptions) -> io::Result<(Self, NetDevice)> {
         let mtu = options.config.mtu;
         let mac = options.config.guest_mac;
         let (control, link) = vhost_user::in_process(mtu)?;
         let network = Self::new(options, 1, |setup, supervisor| {
             pontoon_runtime::carry_in_process(setup, link, supervisor)
         })?;
-        Ok((network, Device { control, mac, mtu }))
+        Ok((network, NetDevice { control, mac, mtu }))
     }
 
     /// Starts an engine, for the guest behind `attachment`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn attach(options: Options, attachment: Attachment) -> io::Result<Self> {
+    pub fn attach(options: NetworkOptions, attachment: Attachment) -> io::Result<Self> {
         let workers = attachment.workers();
         Self::new(options, workers, |setup, supervisor| {
             pontoon_runtime::carry(setup, attachment, supervisor)
@@ -70,7 +70,7 @@ impl Network {
     }
 
     fn new(
-        options: Options,
+        options: NetworkOptions,
         workers: u8,
         carry: impl FnOnce(Setup, OwnedFd) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
@@ -228,7 +228,7 @@ impl Drop for Network {
     }
 }
 
-impl Device {
+impl NetDevice {
     /// Features to offer to the driver (virtio 1.2, sections 5.1.3 and 6).
     #[must_use]
     pub fn features(&self) -> u64 {

@@ -9,7 +9,7 @@ use pontoon_runtime::{Outbound, Pacing};
 
 /// The options of a network.
 #[derive(Debug)]
-pub struct Options {
+pub struct NetworkOptions {
     /// The engine's configuration: addresses, resolvers, destinations that the guest may reach, limits.
     pub config: Config,
     /// Addresses that the host owns.
@@ -25,7 +25,7 @@ pub struct Options {
     pub outbound: Option<Outbound>,
 }
 
-impl Default for Options {
+impl Default for NetworkOptions {
     /// 10.0.2.0/24 and fd70:6f6e:746f::/64, an MTU of 1,500, no resolvers, nothing published, 1,000 flows, hybrid pacing.
     fn default() -> Self {
         let config = Config {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pontoon_embed::engine::config::{self, Published};
 use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
-use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
+use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
 
 /// An ARP request (RFC 826) for the gateway, behind its length.
 fn question() -> Vec<u8> {
@@ -29,9 +29,9 @@ fn question() -> Vec<u8> {
 fn a_guest_behind_a_socket_is_answered() {
     for pacing in [Pacing::Event, Pacing::Hybrid, Pacing::Poll] {
         let (mut guest, ours) = UnixStream::pair().unwrap();
-        let options = Options {
+        let options = NetworkOptions {
             pacing,
-            ..Options::default()
+            ..NetworkOptions::default()
         };
         let link = Attachment::Stream(Source::Connected(OwnedFd::from(ours)));
         let mut network = Network::attach(options, link).unwrap();
@@ -55,7 +55,7 @@ fn a_guest_behind_a_socket_is_answered() {
 #[test]
 fn many_live_in_one_process_and_end_alone() {
     let networks: Vec<_> = (0..8)
-        .map(|_| Network::start(Options::default()).unwrap())
+        .map(|_| Network::start(NetworkOptions::default()).unwrap())
         .collect();
     for (mut network, mut device) in networks {
         assert_eq!(network.stats().unwrap().round, 1);
@@ -68,7 +68,7 @@ fn many_live_in_one_process_and_end_alone() {
 /// A set of rules that the engine cannot parse is refused; the previous rules are not kept silently.
 #[test]
 fn what_cannot_be_told_is_refused() {
-    let (mut network, _device) = Network::start(Options::default()).unwrap();
+    let (mut network, _device) = Network::start(NetworkOptions::default()).unwrap();
     let rule = |text: &str| -> Rule { text.parse().unwrap() };
     let with = |change: fn(&mut Match)| {
         let mut rule = rule("deny 192.0.2.0/24:80");
@@ -101,7 +101,7 @@ fn what_cannot_be_told_is_refused() {
 /// A listener as the standard library makes one: a worker that waited for its next client would do nothing else.
 #[test]
 fn a_published_listener_may_have_blocked() {
-    let mut options = Options::default();
+    let mut options = NetworkOptions::default();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let host = listener.local_addr().unwrap();
     options.config.published.push(Published {
@@ -131,7 +131,7 @@ fn each_worker_answers_each_question() {
         source: Source::Connected(OwnedFd::from(ours)),
         workers: 3,
     };
-    let mut network = Network::attach(Options::default(), attachment).unwrap();
+    let mut network = Network::attach(NetworkOptions::default(), attachment).unwrap();
     for round in 1..=20 {
         let stats = network.stats().unwrap();
         assert_eq!((stats.round, stats.worker), (round, 0));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pontoon_control::Metrics;
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::{Answer, Route, Server};
 use pontoon_process::error::Error;
@@ -27,7 +27,7 @@ const ROUTES: &[Route<Relay>] = &[
     Route {
         method: "GET",
         path: "/v1/relay/stats",
-        act: |relay, _, _| Answer::Now(Response::json(&relay.stats())),
+        act: |relay, _, _| Answer::Now(HttpResponse::json(&relay.stats())),
     },
     Route {
         method: "GET",
@@ -47,7 +47,7 @@ const ROUTES: &[Route<Relay>] = &[
     Route {
         method: "GET",
         path: "/v1/openapi.json",
-        act: |_, _, _| Answer::Now(Response::document(DOCUMENT)),
+        act: |_, _, _| Answer::Now(HttpResponse::document(DOCUMENT)),
     },
 ];
 
@@ -64,38 +64,38 @@ const DOCUMENT: &str = include_str!("openapi.json");
 /// Body of a request to change rules.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Batch {
+struct RuleRequest {
     #[serde(default)]
     add: Vec<String>,
     #[serde(default)]
     remove: Vec<String>,
 }
 
-fn list(relay: &Relay) -> Response {
+fn list(relay: &Relay) -> HttpResponse {
     let rules = relay.rules().iter().map(|rule| show(relay, rule)).collect();
-    Response::json(&reply::RelayRules { rules })
+    HttpResponse::json(&reply::RelayRules { rules })
 }
 
-fn change(relay: &mut Relay, request: &Request) -> Response {
+fn change(relay: &mut Relay, request: &HttpRequest) -> HttpResponse {
     let change = match parse(request) {
         Ok(change) => change,
-        Err(why) => return Response::problem(400, why),
+        Err(why) => return HttpResponse::problem(400, why),
     };
     match relay.change(&change) {
         Ok(before) => {
             let (added, removed) = (relay.rules().without(&before), before.without(relay.rules()));
-            Response::json(&reply::RelayChange {
+            HttpResponse::json(&reply::RelayChange {
                 added: added.map(|rule| show(relay, rule)).collect(),
                 removed: removed.map(ToString::to_string).collect(),
             })
         }
-        Err(why) => Response::problem(409, why),
+        Err(why) => HttpResponse::problem(409, why),
     }
 }
 
 /// Parses a request to change rules.
-pub(super) fn parse(request: &Request) -> Result<Change, String> {
-    let batch: Batch = request.json()?;
+pub(super) fn parse(request: &HttpRequest) -> Result<Change, String> {
+    let batch: RuleRequest = request.json()?;
     Change::parse(&batch.remove, &batch.add)
 }
 

@@ -1,6 +1,6 @@
 //! Arbitrary input for the parsers of a relay's supervisor. No input has an effect on the host.
 
-use pontoon_control::http::Request;
+use pontoon_control::http::HttpRequest;
 use pontoon_relay_worker::messages::Message;
 use serde_json::json;
 
@@ -20,8 +20,8 @@ pub fn play(bytes: &[u8]) {
 }
 
 /// Returns a request to change rules.
-fn request(body: &[u8]) -> Request {
-    Request {
+fn request(body: &[u8]) -> HttpRequest {
+    HttpRequest {
         method: "POST".to_owned(),
         path: "/v1/relay/rules".to_owned(),
         host: None,

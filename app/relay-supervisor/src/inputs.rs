@@ -11,7 +11,7 @@ use pontoon_sys::Family;
 use crate::links::Links;
 use crate::worker_pool::WorkerPool;
 use deferred_close::DeferredClose;
-use receiver::{Receiver, RingParams, RingState};
+use receiver::{IngressState, RingParams, RingState};
 
 mod deferred_close;
 mod packet_ring;
@@ -41,7 +41,7 @@ pub(super) struct Inputs {
     mode: ReceiveMode,
     /// Limit on open UDP sockets, which leaves descriptors for everything else.
     max_sockets: usize,
-    ingresses: BTreeMap<Ingress, Receiver>,
+    ingresses: BTreeMap<Ingress, IngressState>,
     deferred: DeferredClose,
     next_table: u32,
     next_id: u32,
@@ -94,7 +94,7 @@ impl Inputs {
     pub(super) fn add(&mut self, ingress: Ingress, row: u32) {
         self.next_table += 1;
         self.ingresses
-            .insert(ingress, Receiver::new(self.next_table, row));
+            .insert(ingress, IngressState::new(self.next_table, row));
     }
 
     /// Returns the number of the table of rules for an ingress.
@@ -122,29 +122,29 @@ impl Inputs {
     /// Returns true if an ingress is not open, or not for all of its rules, and another attempt may succeed: without room
     /// within the limit on sockets, none does.
     pub(super) fn incomplete(&self) -> bool {
-        self.ingresses.values().any(Receiver::is_incomplete)
+        self.ingresses.values().any(IngressState::is_incomplete)
             || (self.refused() > 0 && self.open_sockets() < self.max_sockets)
     }
 
     /// Returns the number of destinations without a socket, as the limit on open sockets is reached.
     pub(super) fn refused(&self) -> usize {
-        self.ingresses.values().map(Receiver::refused).sum()
+        self.ingresses.values().map(IngressState::refused).sum()
     }
 
     fn open_sockets(&self) -> usize {
-        self.ingresses.values().map(Receiver::open_sockets).sum()
+        self.ingresses.values().map(IngressState::open_sockets).sum()
     }
 
     /// Returns the time of the next check of a ring or delayed close.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let checks = self.ingresses.values().filter_map(Receiver::next_check);
+        let checks = self.ingresses.values().filter_map(IngressState::next_check);
         checks.chain(self.deferred.next_deadline()).min()
     }
 
     /// Starts checks of rings, as SIGIO has reported a packet at one of them.
     pub(super) fn on_packet_signal(&mut self) {
         let now = Instant::now();
-        for ring in self.ingresses.values_mut().filter_map(Receiver::ring_mut) {
+        for ring in self.ingresses.values_mut().filter_map(IngressState::ring_mut) {
             ring.wake(now);
         }
     }
@@ -170,7 +170,7 @@ impl Inputs {
 
     /// Returns the ingresses whose rings depend on properties that have changed.
     pub(super) fn outdated(&self, links: &Links) -> Vec<Ingress> {
-        let outdated = |(ingress, receiver): &(&Ingress, &Receiver)| {
+        let outdated = |(ingress, receiver): &(&Ingress, &IngressState)| {
             receiver.state.is_ok() && receiver.params() != self.params(ingress, links)
         };
         let ingresses = self.ingresses.iter().filter(outdated);

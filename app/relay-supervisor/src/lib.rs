@@ -36,7 +36,7 @@ use pontoon_control::Metrics;
 use pontoon_control::server::Server;
 use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error};
-use pontoon_process::log::output::{self, Output};
+use pontoon_process::log::output::{self, LineQueue};
 use pontoon_process::log::panics;
 use pontoon_process::ready_notify::ReadyNotifier;
 use pontoon_process::signals::Signals;
@@ -48,7 +48,7 @@ use worker_pool::SpawnConfig;
 
 /// Options of `pontoon relay`.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RelayOptions {
     /// Rules of the command line.
     pub rules: Vec<Rule>,
     /// Configuration file with more rules.
@@ -83,7 +83,7 @@ const RETRY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The first failure that prevents start or operation, in one line.
-pub fn run(options: &Options) -> Result<u8, Error> {
+pub fn run(options: &RelayOptions) -> Result<u8, Error> {
     panics::set_hook();
     output::prepare();
     let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
@@ -121,7 +121,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         watch,
         kernel,
         relay,
-        stdout: Output::new(PRINTED),
+        stdout: LineQueue::new(PRINTED),
     };
     events.read_kernel_routes()?;
     events.relay.update_derived_rules(Instant::now());
@@ -130,7 +130,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
 }
 
 /// Returns the rules of the command line and of the file.
-fn rules(options: &Options) -> Result<Rules, Error> {
+fn rules(options: &RelayOptions) -> Result<Rules, Error> {
     let mut rules = match &options.config {
         None => Rules::default(),
         Some(path) => {
@@ -159,13 +159,13 @@ fn max_sockets(limit: Rlimit) -> usize {
 const USAGE: u8 = 2;
 
 struct Loop<'a> {
-    options: &'a Options,
+    options: &'a RelayOptions,
     signals: Signals,
     servers: Vec<Server<Relay>>,
     watch: LinkWatch,
     kernel: Option<KernelRoutes>,
     relay: Relay,
-    stdout: Output,
+    stdout: LineQueue,
 }
 
 impl Loop<'_> {

@@ -31,7 +31,7 @@ pub(super) struct Membership {
 /// Memberships, each with a socket of its own: closing it leaves the group, and limits per socket do not apply.
 #[derive(Debug)]
 pub(super) struct Memberships {
-    entries: BTreeMap<Membership, Entry>,
+    entries: BTreeMap<Membership, MembershipEntry>,
     /// Limit on open sockets, which leaves descriptors for everything else.
     max_open: usize,
     /// The number of open sockets.
@@ -41,14 +41,14 @@ pub(super) struct Memberships {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MembershipEntry {
     /// The number of rules that need it.
     users: usize,
-    state: State,
+    state: MembershipState,
 }
 
 #[derive(Debug)]
-enum State {
+enum MembershipState {
     Waiting,
     /// Open on the interface of this index and MTU.
     Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
@@ -111,9 +111,9 @@ impl Memberships {
 
     /// Adds a rule that needs the membership.
     pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
-        let entry = self.entries.entry(membership.clone()).or_insert(Entry {
+        let entry = self.entries.entry(membership.clone()).or_insert(MembershipEntry {
             users: 0,
-            state: State::Waiting,
+            state: MembershipState::Waiting,
         });
         entry.users += 1;
         entry.update(&membership, links, &mut self.open, self.max_open);
@@ -134,10 +134,10 @@ impl Memberships {
     /// within the limit, none does.
     pub(super) fn incomplete(&self) -> bool {
         let has_room = self.open < self.max_open;
-        let may_succeed = |(membership, entry): (&Membership, &Entry)| match entry.state {
-            State::Failed(_) => membership.to.is_multicast(),
-            State::Refused => has_room,
-            State::Waiting | State::Held(..) => false,
+        let may_succeed = |(membership, entry): (&Membership, &MembershipEntry)| match entry.state {
+            MembershipState::Failed(_) => membership.to.is_multicast(),
+            MembershipState::Refused => has_room,
+            MembershipState::Waiting | MembershipState::Held(..) => false,
         };
         self.entries.iter().any(may_succeed)
     }
@@ -146,23 +146,26 @@ impl Memberships {
     pub(super) fn refused(&self) -> usize {
         let entries = self.entries.values();
         entries
-            .filter(|entry| matches!(entry.state, State::Refused))
+            .filter(|entry| matches!(entry.state, MembershipState::Refused))
             .count()
     }
 
     /// Returns the reason why a group is not joined. A port that is in use is not retried.
     pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
         match self.entries.get(membership)?.state {
-            State::Failed(error) if membership.to.is_multicast() => Some(format!(
+            MembershipState::Failed(error) if membership.to.is_multicast() => Some(format!(
                 "cannot join {}: {}",
                 membership.to,
                 reason(&error.into())
             )),
-            State::Refused if membership.to.is_multicast() => Some(format!(
+            MembershipState::Refused if membership.to.is_multicast() => Some(format!(
                 "cannot join {}: the limit on sockets is reached",
                 membership.to
             )),
-            State::Failed(_) | State::Refused | State::Held(..) | State::Waiting => None,
+            MembershipState::Failed(_)
+            | MembershipState::Refused
+            | MembershipState::Held(..)
+            | MembershipState::Waiting => None,
         }
     }
 
@@ -176,7 +179,9 @@ impl Memberships {
 
     /// Opens sockets that the limit has refused, as far as there is room now.
     pub(super) fn open_refused(&mut self, links: &Links) {
-        let refused = |(_, entry): &(&Membership, &mut Entry)| matches!(entry.state, State::Refused);
+        let refused = |(_, entry): &(&Membership, &mut MembershipEntry)| {
+            matches!(entry.state, MembershipState::Refused)
+        };
         if self.open < self.max_open {
             for (membership, entry) in self.entries.iter_mut().filter(refused) {
                 entry.update(membership, links, &mut self.open, self.max_open);
@@ -199,9 +204,9 @@ impl Memberships {
     }
 }
 
-impl Entry {
+impl MembershipEntry {
     fn is_open(&self) -> bool {
-        matches!(self.state, State::Held(..))
+        matches!(self.state, MembershipState::Held(..))
     }
 
     /// Opens or closes the socket according to the state of the interface. `open` is the number of open sockets.
@@ -213,23 +218,23 @@ impl Entry {
 
     fn adapt(&mut self, membership: &Membership, links: &Links, has_room: bool) {
         let Some(link) = links.get(&membership.interface) else {
-            self.state = State::Waiting;
+            self.state = MembershipState::Waiting;
             return;
         };
-        if matches!(self.state, State::Held(index, mtu, _) if index == link.index && membership.survives_mtu_change(mtu, link.mtu))
+        if matches!(self.state, MembershipState::Held(index, mtu, _) if index == link.index && membership.survives_mtu_change(mtu, link.mtu))
         {
             return;
         }
         if !has_room {
-            self.state = State::Refused;
+            self.state = MembershipState::Refused;
             return;
         }
         self.state = match (open(membership, link.index), &self.state) {
-            (Ok(socket), _) => State::Held(link.index, link.mtu, socket),
-            (Err(error), State::Failed(before)) if *before == error => return,
+            (Ok(socket), _) => MembershipState::Held(link.index, link.mtu, socket),
+            (Err(error), MembershipState::Failed(before)) if *before == error => return,
             (Err(error), _) => {
                 membership.log_failure(error);
-                State::Failed(error)
+                MembershipState::Failed(error)
             }
         };
     }

@@ -1,12 +1,12 @@
 //! Counters of a relay for Prometheus.
 
-use pontoon_control::http::Response;
+use pontoon_control::http::HttpResponse;
 use pontoon_control::metrics_text::{MetricType, MetricsText};
 use pontoon_relay::counters::{DeviceStats, InterfaceStats, OutputStats, RuleStats, Stats, WorkerStats};
 
 /// Returns the response to a request for metrics.
-pub(super) fn response(stats: &Stats) -> Response {
-    Response::metrics(render(stats))
+pub(super) fn response(stats: &Stats) -> HttpResponse {
+    HttpResponse::metrics(render(stats))
 }
 
 fn render(stats: &Stats) -> String {
@@ -43,14 +43,14 @@ fn render(stats: &Stats) -> String {
 }
 
 /// Name, help text and label names of a metric, and label values and count of each row.
-type Family<const N: usize> = (
+type MetricFamily<const N: usize> = (
     &'static str,
     &'static str,
     [&'static str; N],
     Vec<([String; N], u64)>,
 );
 
-fn of_rules(rules: &[RuleStats]) -> [Family<1>; 2] {
+fn of_rules(rules: &[RuleStats]) -> [MetricFamily<1>; 2] {
     let rows = |of: fn(&RuleStats) -> u64| rules.iter().map(|rule| ([rule.rule.clone()], of(rule))).collect();
     let family = |name, help, of| (name, help, ["rule"], rows(of));
     [
@@ -74,7 +74,7 @@ fn outputs(rules: &[RuleStats]) -> impl Iterator<Item = (&RuleStats, &OutputStat
         .flat_map(|rule| rule.outputs.iter().map(move |output| (rule, output)))
 }
 
-fn of_outputs(rules: &[RuleStats]) -> [Family<2>; 3] {
+fn of_outputs(rules: &[RuleStats]) -> [MetricFamily<2>; 3] {
     let rows = |of: fn(&OutputStats) -> u64| {
         let row = |(rule, output): (&RuleStats, &OutputStats)| {
             ([rule.rule.clone(), output.output.clone()], of(output))
@@ -97,7 +97,7 @@ fn of_outputs(rules: &[RuleStats]) -> [Family<2>; 3] {
     ]
 }
 
-fn lost(rules: &[RuleStats]) -> Family<3> {
+fn lost(rules: &[RuleStats]) -> MetricFamily<3> {
     let rows = outputs(rules).flat_map(|(rule, output)| {
         let reasons = [
             ("expired", output.expired),
@@ -123,7 +123,7 @@ fn of_interface(interface: &InterfaceStats) -> [String; 2] {
     [interface.interface.clone(), interface.family.clone()]
 }
 
-fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 4] {
+fn of_interfaces(interfaces: &[InterfaceStats]) -> [MetricFamily<2>; 4] {
     let rows = |of: fn(&InterfaceStats) -> u64| {
         let row = |interface| (of_interface(interface), of(interface));
         interfaces.iter().map(row).collect()
@@ -153,7 +153,7 @@ fn of_interfaces(interfaces: &[InterfaceStats]) -> [Family<2>; 4] {
     ]
 }
 
-fn outcomes(interfaces: &[InterfaceStats]) -> Family<3> {
+fn outcomes(interfaces: &[InterfaceStats]) -> MetricFamily<3> {
     let rows = interfaces.iter().flat_map(|interface| {
         let outcomes = [
             ("matched", interface.matched),
@@ -177,7 +177,7 @@ fn outcomes(interfaces: &[InterfaceStats]) -> Family<3> {
 }
 
 /// Returns metrics of each worker, labelled by its number, and of the querier process, labelled `querier`.
-fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Family<1>; 9] {
+fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [MetricFamily<1>; 9] {
     let numbered = workers.iter().enumerate();
     let labelled: Vec<(String, &WorkerStats)> = numbered
         .map(|(number, worker)| (number.to_string(), worker))
@@ -229,7 +229,7 @@ fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Family
     ]
 }
 
-fn of_devices(devices: &[DeviceStats]) -> [Family<1>; 5] {
+fn of_devices(devices: &[DeviceStats]) -> [MetricFamily<1>; 5] {
     let rows = |of: fn(&DeviceStats) -> u64| {
         let row = |device: &DeviceStats| ([device.interface.clone()], of(device));
         devices.iter().map(row).collect()
@@ -260,7 +260,7 @@ fn of_devices(devices: &[DeviceStats]) -> [Family<1>; 5] {
     ]
 }
 
-fn counter<const N: usize>(text: &mut MetricsText, (name, help, labels, rows): Family<N>) {
+fn counter<const N: usize>(text: &mut MetricsText, (name, help, labels, rows): MetricFamily<N>) {
     let mut family = text.family(MetricType::Counter, name, help);
     for (values, count) in rows {
         let labels: Vec<(&str, &str)> = labels

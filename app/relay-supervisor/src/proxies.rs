@@ -43,7 +43,7 @@ pub(super) struct Proxies {
 struct ProxyState {
     proxy: Proxy,
     /// By downstream interface and whether the family is IPv6.
-    queriers: BTreeMap<(String, bool), Querier>,
+    queriers: BTreeMap<(String, bool), ProxyQuerier>,
     /// Interfaces that do not exist, for which a warning has been logged.
     missing: BTreeSet<String>,
     /// Keys of queriers that could not be opened, for which a warning has been logged.
@@ -52,7 +52,7 @@ struct ProxyState {
 
 /// A querier that the worker runs.
 #[derive(Debug)]
-struct Querier {
+struct ProxyQuerier {
     id: u32,
     /// Index of the interface.
     interface: u32,
@@ -268,7 +268,7 @@ impl Proxies {
         (rules, left_out)
     }
 
-    fn queriers_mut(&mut self) -> impl Iterator<Item = &mut Querier> {
+    fn queriers_mut(&mut self) -> impl Iterator<Item = &mut ProxyQuerier> {
         self.proxies
             .iter_mut()
             .flat_map(|state| state.queriers.values_mut())
@@ -306,7 +306,7 @@ impl ProxyState {
                     continue;
                 };
                 *next_id += 1;
-                match Querier::open(*next_id, link.index, address) {
+                match ProxyQuerier::open(*next_id, link.index, address) {
                     Ok(mut querier) => {
                         querier.start(WORKER, workers, now);
                         self.failed.remove(&key);
@@ -333,7 +333,7 @@ fn query_address(link: &Link, family: Family) -> Option<IpAddr> {
     })
 }
 
-impl Querier {
+impl ProxyQuerier {
     /// Opens a packet socket that receives the IGMP or MLD messages of an interface.
     fn open(id: u32, interface: u32, address: IpAddr) -> io::Result<Self> {
         let family = Family::of(address);

@@ -59,7 +59,7 @@ pub(super) struct SpawnConfig {
 struct Worker {
     memory: OwnedFd,
     counters: Counters,
-    state: State,
+    state: ProcessState,
     restarts: u64,
     restart_policy: RestartPolicy,
     /// Memberships that the worker has reported and [`WorkerPool::members`] has not returned yet.
@@ -69,7 +69,7 @@ struct Worker {
 }
 
 #[derive(Debug)]
-enum State {
+enum ProcessState {
     Running {
         child: Child,
         channel: ControlChannel,
@@ -133,7 +133,7 @@ impl WorkerPool {
             Ok(Worker {
                 memory,
                 counters,
-                state: State::Backoff(Instant::now()),
+                state: ProcessState::Backoff(Instant::now()),
                 restarts: 0,
                 restart_policy: RestartPolicy::default(),
                 members: Vec::new(),
@@ -180,7 +180,7 @@ impl WorkerPool {
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.workers.iter().flat_map(move |worker| {
             let fds = match &worker.state {
-                State::Running {
+                ProcessState::Running {
                     child,
                     channel,
                     stderr,
@@ -193,7 +193,7 @@ impl WorkerPool {
                     let stderr = stderr.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
                     [Some(exit), report, channel.poll_fd(), stderr]
                 }
-                State::Backoff(_) => [None, None, None, None],
+                ProcessState::Backoff(_) => [None, None, None, None],
             };
             fds.into_iter().flatten()
         })
@@ -202,7 +202,7 @@ impl WorkerPool {
     /// Returns the time of the next start, retry of a message, or end of a wait for [`READY`].
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadline = |worker: &Worker| match &worker.state {
-            State::Running {
+            ProcessState::Running {
                 ready_deadline,
                 channel,
                 ..
@@ -210,7 +210,7 @@ impl WorkerPool {
                 .into_iter()
                 .flatten()
                 .min(),
-            State::Backoff(until) => Some(*until),
+            ProcessState::Backoff(until) => Some(*until),
         };
         self.workers.iter().filter_map(deadline).min()
     }
@@ -218,7 +218,7 @@ impl WorkerPool {
     /// Sends queued messages as far as there is room, and logs what the workers have written to standard error.
     pub(super) fn flush(&mut self) {
         for worker in &mut self.workers {
-            if let State::Running { channel, stderr, .. } = &mut worker.state {
+            if let ProcessState::Running { channel, stderr, .. } = &mut worker.state {
                 channel.flush(Instant::now());
                 stderr.forward();
             }
@@ -244,14 +244,14 @@ impl WorkerPool {
         let now = Instant::now();
         let mut started = Vec::new();
         for (number, worker) in self.workers.iter_mut().enumerate() {
-            if !matches!(worker.state, State::Backoff(due) if due <= now) {
+            if !matches!(worker.state, ProcessState::Backoff(due) if due <= now) {
                 continue;
             }
             match worker.start(self.task, &self.spawn_config) {
                 Ok(()) => started.push(number),
                 Err(error) => {
                     tracing::error!("{error}");
-                    worker.state = State::Backoff(now + RETRY);
+                    worker.state = ProcessState::Backoff(now + RETRY);
                 }
             }
         }
@@ -268,7 +268,7 @@ impl WorkerPool {
     pub(super) fn kill(&mut self, number: usize, why: &str) {
         let worker = self.workers.get_mut(number);
         if let Some(Worker {
-            state: State::Running { child, .. },
+            state: ProcessState::Running { child, .. },
             ..
         }) = worker
         {
@@ -280,7 +280,7 @@ impl WorkerPool {
     /// Sends a message to a worker, or queues it. A worker that has not read for so long that the queue is full is killed.
     pub(super) fn send(&mut self, number: usize, message: &Message, descriptor: Option<BorrowedFd<'_>>) {
         let state = self.workers.get_mut(number).map(|worker| &mut worker.state);
-        if let Some(State::Running { channel, .. }) = state
+        if let Some(ProcessState::Running { channel, .. }) = state
             && channel.send(message, descriptor) == Err(QueueOverflow)
         {
             self.kill(number, "does not read its messages");
@@ -318,8 +318,8 @@ impl WorkerPool {
         let stats = |worker: &Worker| {
             let mut stats = WorkerStats {
                 pid: match &worker.state {
-                    State::Running { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
-                    State::Backoff(_) => 0,
+                    ProcessState::Running { child, .. } => child.pid().as_raw_nonzero().get().unsigned_abs(),
+                    ProcessState::Backoff(_) => 0,
                 },
                 restarts: worker.restarts,
                 ..WorkerStats::default()
@@ -334,7 +334,7 @@ impl WorkerPool {
 impl Drop for WorkerPool {
     fn drop(&mut self) {
         for worker in &self.workers {
-            if let State::Running { child, channel, .. } = &worker.state {
+            if let ProcessState::Running { child, channel, .. } = &worker.state {
                 let _ = rustix::net::shutdown(channel, rustix::net::Shutdown::Both);
                 let fd = child.fd();
                 if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&STOP_TIMEOUT)) != Ok(1) {
@@ -386,7 +386,7 @@ impl Worker {
             })
         });
         let started = Instant::now();
-        self.state = State::Running {
+        self.state = ProcessState::Running {
             child: child.context("cannot fork a worker")?,
             channel,
             stderr,
@@ -399,7 +399,7 @@ impl Worker {
     /// Receives reports. If the process has exited, has reported an error, or has not become ready in time, kills and reaps
     /// it, schedules its restart and returns the reason.
     fn poll_exit(&mut self, task: Task) -> Option<ExitReason> {
-        let State::Running {
+        let ProcessState::Running {
             child,
             channel,
             stderr,
@@ -452,7 +452,7 @@ impl Worker {
         } else {
             Duration::ZERO
         };
-        self.state = State::Backoff(now + backoff.max(self.restart_policy.backoff(now)));
+        self.state = ProcessState::Backoff(now + backoff.max(self.restart_policy.backoff(now)));
         Some(reason)
     }
 }
@@ -517,7 +517,7 @@ mod tests {
         Worker {
             counters: Counters::map(&memory).unwrap(),
             memory,
-            state: State::Backoff(Instant::now()),
+            state: ProcessState::Backoff(Instant::now()),
             restarts: 0,
             restart_policy: RestartPolicy::default(),
             members: Vec::new(),
@@ -532,7 +532,7 @@ mod tests {
         let child = std::process::Command::new("false").spawn().unwrap();
         let child = Child::new(child.id().try_into().unwrap()).unwrap();
         poll(&mut [PollFd::new(&child.fd(), PollFlags::IN)], None).unwrap();
-        worker.state = State::Running {
+        worker.state = ProcessState::Running {
             child,
             channel: ControlChannel::new(ours, MAX_QUEUED).unwrap(),
             stderr: StderrPipe::pair().unwrap().0,
@@ -542,8 +542,8 @@ mod tests {
         let begin = Instant::now();
         assert_eq!(worker.poll_exit(Task::Forward), Some(ExitReason::Exited(1)));
         match worker.state {
-            State::Backoff(due) => due - begin,
-            State::Running { .. } => panic!("it is running"),
+            ProcessState::Backoff(due) => due - begin,
+            ProcessState::Running { .. } => panic!("it is running"),
         }
     }
 
@@ -568,7 +568,7 @@ mod tests {
         #[expect(clippy::zombie_processes, reason = "the worker waits for it")]
         let child = sleep.arg("60").spawn().unwrap();
         let mut worker = worker();
-        worker.state = State::Running {
+        worker.state = ProcessState::Running {
             child: Child::new(child.id().try_into().unwrap()).unwrap(),
             channel: ControlChannel::new(ours, MAX_QUEUED).unwrap(),
             stderr: StderrPipe::pair().unwrap().0,
@@ -623,7 +623,7 @@ mod tests {
     #[test]
     fn forwarding_worker_that_reports_memberships_is_killed() {
         let (mut worker, theirs) = running();
-        if let State::Running { ready_deadline, .. } = &mut worker.state {
+        if let ProcessState::Running { ready_deadline, .. } = &mut worker.state {
             *ready_deadline = Some(Instant::now() + READY_TIMEOUT);
         }
         seqpacket::send(&theirs, MEMBER.as_bytes(), &[]).unwrap();

@@ -8,7 +8,7 @@ use rustix::process::Rlimit;
 
 use crate::host::resolv::{Resolv, render};
 use crate::host::{self, MOST_FLOWS};
-use crate::options::{Guest, Loopback, Options, Resolvers};
+use crate::options::{Guest, GuestOptions, Loopback, Resolvers};
 pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 
 /// New flows a second for each worker, where the user says nothing: above what any opens that has a use for them (12,900
@@ -19,7 +19,7 @@ pub const FLOW_RATE: u32 = 20_000;
 /// The engine's configuration.
 #[must_use]
 pub(crate) fn config(
-    options: &Options,
+    options: &GuestOptions,
     addresses: Addresses,
     resolv: Resolv,
     published: Vec<Published>,

@@ -34,7 +34,7 @@ use outbox::Outbox;
 /// The engine and the state from which it is restarted. Dropping this ends the engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    state: State,
+    state: ProcessState,
     outbox: Outbox,
     /// Configuration of the next engine, with all updates applied.
     setup: Setup,
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
 type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
 
 #[derive(Debug)]
-enum State {
+enum ProcessState {
     /// It runs, or has exited and has not been reaped.
     Running(Process),
     /// Not running, because the last start failed; the next attempt is scheduled.
@@ -122,7 +122,7 @@ impl Engine {
         let published = setup.config.published.iter().enumerate();
         let indexes = published.map(|(place, port)| ((port.protocol, port.host), place));
         Ok(Self {
-            state: State::Running(process),
+            state: ProcessState::Running(process),
             indexes: indexes.collect(),
             outbox: Outbox::default(),
             setup,
@@ -142,8 +142,8 @@ impl Engine {
     /// [`RestartPolicy::WITHIN`].
     pub(crate) fn replace(&mut self, now: Instant) -> Result<Restart, Error> {
         let mut attempts = match &mut self.state {
-            State::Backoff(attempts) => *attempts,
-            State::Running(process) => match process.reap() {
+            ProcessState::Backoff(attempts) => *attempts,
+            ProcessState::Running(process) => match process.reap() {
                 ExitReason::Clean => return Ok(Restart::Final),
                 ExitReason::Failed(why) => {
                     self.record_crash(&why, now)?;
@@ -152,7 +152,7 @@ impl Engine {
             },
         };
         // The old process is dropped first: its memory and descriptors may be those that the new one needs.
-        self.state = State::Backoff(attempts);
+        self.state = ProcessState::Backoff(attempts);
         self.outbox.clear();
         let begin = Instant::now();
         let Err(error) = self.restart() else {
@@ -169,7 +169,7 @@ impl Engine {
         if first {
             tracing::warn!("{error}; retrying for {:?}", RestartPolicy::WITHIN);
         }
-        self.state = State::Backoff(attempts);
+        self.state = ProcessState::Backoff(attempts);
         Ok(Restart::Scheduled)
     }
 
@@ -204,14 +204,14 @@ impl Engine {
             &mut self.namespaces,
         )?;
         process.ready()?;
-        self.state = State::Running(process);
+        self.state = ProcessState::Running(process);
         Ok(())
     }
 
     fn process(&self) -> Option<&Process> {
         match &self.state {
-            State::Running(process) => Some(process),
-            State::Backoff(_) => None,
+            ProcessState::Running(process) => Some(process),
+            ProcessState::Backoff(_) => None,
         }
     }
 
@@ -225,8 +225,8 @@ impl Engine {
     #[must_use]
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         match &self.state {
-            State::Running(_) => None,
-            State::Backoff(attempts) => Some(attempts.next()),
+            ProcessState::Running(_) => None,
+            ProcessState::Backoff(attempts) => Some(attempts.next()),
         }
     }
 
@@ -244,7 +244,7 @@ impl Engine {
 
     /// Forwards lines from the engine's standard error to the log.
     pub(crate) fn forward_stderr(&mut self) {
-        if let State::Running(process) = &mut self.state {
+        if let ProcessState::Running(process) = &mut self.state {
             process.stderr.forward();
         }
     }
@@ -252,8 +252,8 @@ impl Engine {
     /// Receives up to [`MAX_REPORTS`] reports of the engine's workers.
     pub(crate) fn receive(&mut self) -> Vec<Report> {
         match &mut self.state {
-            State::Running(process) => process.receive(MAX_REPORTS),
-            State::Backoff(_) => Vec::new(),
+            ProcessState::Running(process) => process.receive(MAX_REPORTS),
+            ProcessState::Backoff(_) => Vec::new(),
         }
     }
 
@@ -276,13 +276,13 @@ impl Engine {
             // The next engine inherits the level, as it is forked from this process.
             Update::LogLevel(_) => {}
             Update::Capture(Order::Start(start)) => {
-                if let State::Running(process) = &self.state {
+                if let ProcessState::Running(process) = &self.state {
                     process.limit_files(start.size);
                 }
             }
             Update::SomeOwned(_) | Update::Ask(_) | Update::Flows(_) | Update::Capture(Order::Stop(_)) => {}
         }
-        if matches!(self.state, State::Running(_)) {
+        if matches!(self.state, ProcessState::Running(_)) {
             match update {
                 Update::Owned(list) => Update::owned(list)
                     .into_iter()
@@ -307,7 +307,7 @@ impl Engine {
 
     /// Sends queued updates.
     pub(crate) fn flush(&mut self) {
-        if let State::Running(process) = &self.state {
+        if let ProcessState::Running(process) = &self.state {
             self.outbox.flush(Instant::now(), |update| {
                 seqpacket::send(&process.socket, &update.encode(), &update.descriptors())
             });

@@ -40,7 +40,7 @@ pub mod policy;
 pub mod publish;
 mod watch;
 
-pub use options::Options;
+pub use options::GuestOptions;
 
 use control::{Control, Served};
 use engine::Engine;
@@ -60,7 +60,7 @@ use watch::{GuestKind, Watch};
 ///
 /// # Errors
 /// Any failure of Pontoon, in one line; everything that was created is removed.
-pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
+pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::set_hook();
     output::prepare();
     one_use_each(options)?;
@@ -154,7 +154,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
 }
 
 /// Opens the host sockets of the published ports.
-fn publish_ports(options: &Options, addresses: Addresses) -> Result<Ports, Error> {
+fn publish_ports(options: &GuestOptions, addresses: Addresses) -> Result<Ports, Error> {
     let families = addresses.v6.map_or(Families::V4, |_| Families::Both);
     let mut ports = Ports::new(families);
     publish::check(&options.publish)?;
@@ -165,7 +165,7 @@ fn publish_ports(options: &Options, addresses: Addresses) -> Result<Ports, Error
 /// Opens the control socket and the address of the metrics, and begins the capture, as far as the options ask for them. A
 /// capture needs the control API even without a socket.
 fn open_control(
-    options: &Options,
+    options: &GuestOptions,
     ports: Ports,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
@@ -202,7 +202,7 @@ fn attach_tap(
 }
 
 /// Checks that no descriptor is named by two options.
-fn one_use_each(options: &Options) -> Result<(), Error> {
+fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     match (&options.guest, options.ready_fd) {
         (
             Guest::Machine(Machine {
@@ -231,7 +231,7 @@ enum GuestPlan<'a> {
 
 /// Settings of the guest's link.
 struct LinkPlan<'a> {
-    options: &'a Options,
+    options: &'a GuestOptions,
     config: &'a Config,
     disabled: &'a Disabled,
     /// The descriptor limits that the command gets.
@@ -251,7 +251,7 @@ struct Started {
 
 impl<'a> GuestPlan<'a> {
     /// Opens the namespace or socket that the options name.
-    fn open(options: &'a Options, files: &mut FileWatch) -> Result<Self, Error> {
+    fn open(options: &'a GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         Ok(match &options.guest {
             Guest::Command {
                 argv,
@@ -288,7 +288,7 @@ impl<'a> GuestPlan<'a> {
                 ifname,
                 keep_capabilities,
             } => {
-                let plan = init::Plan {
+                let plan = init::InitConfig {
                     tap: link.tap(ifname),
                     resolv_conf: config::resolv_conf(&link.options.resolvers, link.config),
                     hostname: hostname.clone(),
@@ -322,8 +322,8 @@ impl<'a> GuestPlan<'a> {
 
 impl LinkPlan<'_> {
     /// Returns the settings of a tap.
-    fn tap(&self, ifname: &str) -> tap::Plan {
-        tap::Plan {
+    fn tap(&self, ifname: &str) -> tap::TapConfig {
+        tap::TapConfig {
             ifname: ifname.to_owned(),
             mac: self.options.mac,
             mtu: self.options.mtu,
@@ -344,7 +344,7 @@ struct HostState {
 
 impl HostState {
     /// Reads addresses and resolvers of the host, and watches for changes.
-    fn read(options: &Options, files: &mut FileWatch) -> Result<Self, Error> {
+    fn read(options: &GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         if let Some(outbound) = &options.outbound {
             host::check_outbound(outbound)?;
         }

@@ -19,7 +19,7 @@ use crate::publish::Publish;
 
 /// All options of `pontoon run` and `pontoon vm`.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GuestOptions {
     /// The guest.
     pub guest: Guest,
     /// Published ports.
@@ -122,7 +122,7 @@ pub struct Machine {
     /// The socket.
     pub seat: Seat,
     /// The protocol on the socket.
-    pub protocol: Protocol,
+    pub protocol: MachineProtocol,
     /// Serve only one guest, instead of one after another.
     pub one_off: bool,
 }
@@ -138,8 +138,8 @@ pub enum Seat {
 
 /// Protocol of a machine's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// Virtqueues in shared memory (QEMU, "Vhost-user Protocol").
+pub enum MachineProtocol {
+    /// Virtqueues in shared memory (QEMU, "Vhost-user MachineProtocol").
     VhostUser,
     /// SOCK_STREAM; each frame is preceded by its length, 32 bits in network byte order.
     Stream,

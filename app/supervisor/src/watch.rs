@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::control::Control;
 use crate::engine::{Engine, Restart};
 use crate::guest::attach::Attached;
-use crate::guest::command::Guest;
+use crate::guest::command::InitProcess;
 use crate::guest::route::GuestRoute;
 use crate::host::address_watch::AddressWatch;
 use crate::host::file_watch::FileWatch;
@@ -24,7 +24,7 @@ use crate::host::resolv::ResolvWatch;
 #[derive(Debug)]
 pub(crate) enum GuestKind {
     /// A command that the supervisor has started.
-    Command(Guest),
+    Command(InitProcess),
     /// An existing network namespace.
     Attached(Attached),
     /// A virtual machine, whose socket only the engine has.

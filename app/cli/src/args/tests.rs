@@ -1,6 +1,6 @@
 use super::*;
 
-fn parse(words: &[&str]) -> Run {
+fn parse(words: &[&str]) -> RunArgs {
     let words = ["pontoon", "run"].iter().chain(words);
     match Cli::try_parse_from(words).unwrap().verb {
         Verb::Run(run) => *run,
@@ -8,7 +8,7 @@ fn parse(words: &[&str]) -> Run {
     }
 }
 
-fn parse_vm(words: &[&str]) -> Result<Vm, String> {
+fn parse_vm(words: &[&str]) -> Result<VmArgs, String> {
     let words = ["pontoon", "vm"].iter().chain(words);
     match Cli::try_parse_from(words).map(|cli| cli.verb) {
         Ok(Verb::Vm(vm)) => Ok(*vm),
@@ -101,9 +101,9 @@ fn usage_errors_are_one_line() {
 fn a_machine_is_at_a_path_or_at_a_descriptor() {
     let vm = parse_vm(&["--socket", "/tmp/net", "--protocol", "stream", "--one-off"]).unwrap();
     assert_eq!((vm.socket, vm.fd), (Some("/tmp/net".into()), None));
-    assert_eq!((vm.protocol, vm.one_off), (Protocol::Stream, true));
+    assert_eq!((vm.protocol, vm.one_off), (MachineProtocol::Stream, true));
     let vm = parse_vm(&["--fd", "3", "--protocol", "vhost-user", "-p", "80:80"]).unwrap();
-    assert_eq!((vm.fd, vm.protocol), (Some(3), Protocol::VhostUser));
+    assert_eq!((vm.fd, vm.protocol), (Some(3), MachineProtocol::VhostUser));
     assert_eq!((vm.one_off, vm.network.publish.len()), (false, 1));
     for words in [
         &["--protocol", "stream"][..],

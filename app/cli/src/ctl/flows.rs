@@ -11,12 +11,12 @@ use pontoon_control::reply::{self, Flow};
 use pontoon_engine::egress::{Match, Protocol, Target};
 
 use super::client::Client;
-use crate::args::{FlowOrder, FlowWish};
+use crate::args::{FlowArgs, FlowOrder};
 
 /// Interval between requests with `--follow`.
 const PERIOD: Duration = Duration::from_secs(1);
 
-pub(super) fn show(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write) -> Result<()> {
+pub(super) fn show(client: &Client<'_>, wish: &FlowArgs, json: bool, to: &mut impl Write) -> Result<()> {
     if wish.follow {
         return follow(client, wish, json, to);
     }
@@ -34,7 +34,7 @@ pub(super) fn show(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut im
 }
 
 /// Says which flows begin and end, until we are ended. What is shorter than the time between two looks may be missed.
-fn follow(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write) -> Result<()> {
+fn follow(client: &Client<'_>, wish: &FlowArgs, json: bool, to: &mut impl Write) -> Result<()> {
     let mut known: HashMap<String, Flow> = HashMap::new();
     loop {
         let now: HashMap<String, Flow> = ask(client, wish)?
@@ -64,7 +64,7 @@ fn follow(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write)
     }
 }
 
-fn ask(client: &Client<'_>, wish: &FlowWish) -> Result<Vec<Flow>> {
+fn ask(client: &Client<'_>, wish: &FlowArgs) -> Result<Vec<Flow>> {
     let mut flows = client.get::<reply::Flows>("/v1/flows")?.flows;
     if let Some(to) = &wish.to {
         let filter = Filter::new(to)?;

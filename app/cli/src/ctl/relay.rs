@@ -12,29 +12,34 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 use super::say;
-use crate::args::RelayOrder;
+use crate::args::RelayCommand;
 
 /// Time between two looks, whose difference is the rate.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-pub(super) fn relay(client: &Client<'_>, order: &RelayOrder, json: bool, to: &mut impl Write) -> Result<()> {
+pub(super) fn relay(
+    client: &Client<'_>,
+    order: &RelayCommand,
+    json: bool,
+    to: &mut impl Write,
+) -> Result<()> {
     let mut change = |batch: &Value| {
         let changed: reply::RelayChange = client.post("/v1/relay/rules", batch)?;
         say(to, json, &changed, write_change)
     };
     match order {
-        RelayOrder::Add { rules } => {
+        RelayCommand::Add { rules } => {
             let rules: Vec<String> = rules.iter().map(Rule::to_string).collect();
             change(&json!({ "add": rules }))
         }
-        RelayOrder::Remove { rules } => change(&json!({ "remove": rules })),
-        RelayOrder::List => {
+        RelayCommand::Remove { rules } => change(&json!({ "remove": rules })),
+        RelayCommand::List => {
             let rules: reply::RelayRules = client.get("/v1/relay/rules")?;
             say(to, json, &rules, |rules, to| {
                 rules.rules.iter().try_for_each(|rule| write_rule(rule, to))
             })
         }
-        RelayOrder::Stats => {
+        RelayCommand::Stats => {
             let before: Stats = client.get("/v1/relay/stats")?;
             std::thread::sleep(BETWEEN);
             let mut stats: Stats = client.get("/v1/relay/stats")?;
@@ -84,6 +89,8 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
     }
     let every = [("softnet_dropped", stats.softnet_dropped)];
     line(to, "every device", "", &every, None)?;
+    let sockets = [("refused_sockets", stats.refused_sockets)];
+    line(to, "sockets", "", &sockets, None)?;
     for (number, worker) in stats.workers.iter().enumerate() {
         let state = format!("process {}", worker.pid);
         line(
@@ -213,12 +220,13 @@ mod tests {
                 rate,
                 ..WorkerStats::default()
             }],
+            refused_sockets: 3,
             ..Stats::default()
         };
         assert_eq!(
             said(&stats, write_stats),
             "a 239.1.1.1:* -> b *:*\n  in: received 502 bytes 50200\n  b *:*: up, sent 500 bytes 50000 busy 2 \
-             (500/s, 0.4 Mbit/s)\nevery device: softnet_dropped 0\nworker 0: process 7, datagrams 0 (500/s, 0.4 Mbit/s)\n"
+             (500/s, 0.4 Mbit/s)\nevery device: softnet_dropped 0\nsockets: refused_sockets 3\nworker 0: process 7, datagrams 0 (500/s, 0.4 Mbit/s)\n"
         );
     }
 

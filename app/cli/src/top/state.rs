@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pontoon_control::reply::{Flow, Worker};
+use pontoon_control::reply::{Flow, WorkerStats};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Flows and statistics at one time.
 #[derive(Debug)]
 pub(super) struct Look {
-    pub(super) total: Worker,
+    pub(super) total: WorkerStats,
     pub(super) flows: Vec<Flow>,
     pub(super) at: Instant,
 }
@@ -21,7 +21,7 @@ pub(super) struct Look {
 pub(super) struct Top {
     /// Path of the control socket.
     pub(super) path: String,
-    pub(super) total: Worker,
+    pub(super) total: WorkerStats,
     /// In order.
     pub(super) rows: Vec<Row>,
     pub(super) sort: Sort,
@@ -72,7 +72,7 @@ impl Top {
     pub(super) fn new(path: String) -> Self {
         Self {
             path,
-            total: Worker::default(),
+            total: WorkerStats::default(),
             rows: Vec::new(),
             sort: Sort::Rate,
             above: 0,

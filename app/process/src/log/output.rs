@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 /// Lines that a descriptor had no room for.
 #[derive(Debug)]
-pub struct Output {
+pub struct LineQueue {
     waiting: VecDeque<u8>,
     /// The most bytes that wait, but for one line that is longer.
     bound: usize,
@@ -40,7 +40,7 @@ pub const DROPPED: &str = "pontoon::dropped";
 /// Atomic in a pipe (pipe(7)).
 const PIPE_BUF: usize = 4096;
 
-impl Output {
+impl LineQueue {
     /// Returns an empty queue for `bound` bytes.
     pub fn new(bound: usize) -> Self {
         Self {
@@ -138,7 +138,7 @@ enum Log {
     /// No line has been written yet: the first one creates a queue.
     Direct,
     /// A descriptor that other processes share.
-    Shared(Output),
+    Shared(LineQueue),
     /// A pipe of this process's own, with `O_NONBLOCK`: what it has no room for is dropped.
     Pipe { dropped: u64 },
 }
@@ -168,7 +168,7 @@ impl Log {
         let fd = fd.as_fd();
         match self {
             Self::Direct => {
-                let mut output = Output::new(LOG);
+                let mut output = LineQueue::new(LOG);
                 output.put(fd, line);
                 *self = Self::Shared(output);
             }
@@ -190,7 +190,7 @@ impl Log {
         }
     }
 
-    fn output(&self) -> Option<&Output> {
+    fn output(&self) -> Option<&LineQueue> {
         match self {
             Self::Shared(output) => Some(output),
             Self::Direct | Self::Pipe { .. } => None,
@@ -211,7 +211,7 @@ impl Log {
 pub fn prepare() {
     let mut log = log();
     if matches!(*log, Log::Direct) {
-        *log = Log::Shared(Output::new(LOG));
+        *log = Log::Shared(LineQueue::new(LOG));
     }
 }
 
@@ -247,12 +247,12 @@ pub fn flush() {
 
 /// Returns true if standard error is to be polled for writing.
 pub fn wants_room() -> bool {
-    log().output().is_some_and(Output::wants_room)
+    log().output().is_some_and(LineQueue::wants_room)
 }
 
 /// Returns the time to call [`flush`], if standard error is not to be polled.
 pub fn next_turn() -> Option<Instant> {
-    log().output().and_then(Output::next_turn)
+    log().output().and_then(LineQueue::next_turn)
 }
 
 /// Writes queued lines, and waits up to a second for room. For the end of the program.
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn lines_over_the_bound_are_dropped_and_no_write_blocks() {
         let (reader, writer) = pipe().unwrap();
-        let mut output = Output::new(10_000);
+        let mut output = LineQueue::new(10_000);
         let start = Instant::now();
         let kept = (0..1000)
             .filter(|_| output.put(writer.as_fd(), &[b'x'; 100]))
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_long_line_is_written_in_parts() {
         let (reader, writer) = pipe().unwrap();
-        let mut output = Output::new(1000);
+        let mut output = LineQueue::new(1000);
         assert!(output.put(writer.as_fd(), &[b'x'; 100_000]));
         let mut got = 0;
         while got < 100_000 {
@@ -329,7 +329,7 @@ mod tests {
             };
             rustix::process::setrlimit(rustix::process::Resource::Sigpending, none).unwrap();
             Lines.write_all(b"a line\n").unwrap();
-            let without = Output::new(LOG).writer.is_none();
+            let without = LineQueue::new(LOG).writer.is_none();
             u8::from(!without || log().output().is_none_or(|output| output.writer.is_none()))
         });
         assert_eq!(status, 0);

@@ -20,7 +20,7 @@ use crate::links::Link;
 use crate::worker_pool::WorkerPool;
 
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct IngressState {
     pub(super) table: u32,
     pub(super) row: u32,
     pub(super) state: Result<Open, String>,
@@ -39,7 +39,7 @@ pub(super) type Failures = BTreeMap<Option<SocketAddr>, String>;
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) params: RingParams,
-    pub(super) source: Source,
+    pub(super) source: PacketSource,
 }
 
 /// Properties that a ring depends on.
@@ -53,7 +53,7 @@ pub(super) struct RingParams {
 }
 
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum PacketSource {
     Ring(PacketRing),
     Sockets(Sockets),
 }
@@ -65,7 +65,7 @@ pub(super) enum RingState {
     Used,
 }
 
-impl Receiver {
+impl IngressState {
     /// Creates an ingress that is not open.
     pub(super) fn new(table: u32, row: u32) -> Self {
         Self {
@@ -157,8 +157,10 @@ impl Receiver {
         workers: &mut WorkerPool,
     ) {
         let source = match mode {
-            ReceiveMode::Ring => PacketRing::open(ingress, params, next_id, workers.len()).map(Source::Ring),
-            ReceiveMode::Socket => Ok(Source::Sockets(Sockets::default())),
+            ReceiveMode::Ring => {
+                PacketRing::open(ingress, params, next_id, workers.len()).map(PacketSource::Ring)
+            }
+            ReceiveMode::Socket => Ok(PacketSource::Sockets(Sockets::default())),
         };
         let state = source.map(|source| Open { params, source });
         self.set_state(ingress, state.map_err(|error| reason(&error)));
@@ -183,7 +185,7 @@ impl Receiver {
             return;
         };
         let failures = match &mut open.source {
-            Source::Ring(ring) => {
+            PacketSource::Ring(ring) => {
                 let why = |error| format!("cannot adapt to the rules: {}", reason(&error));
                 let adapted = ring.adapt(ingress, link, rules);
                 adapted
@@ -192,7 +194,7 @@ impl Receiver {
                     .into_iter()
                     .collect()
             }
-            Source::Sockets(sockets) => {
+            PacketSource::Sockets(sockets) => {
                 sockets.close_unwanted(rules.clone(), &mut self.kernel_dropped, |id| {
                     workers.send(0, &Message::RemoveInput(id), None);
                 });
@@ -225,12 +227,12 @@ impl Receiver {
         self.kernel_dropped += self.socket_drops();
         let open = std::mem::replace(&mut self.state, Err("closed".to_owned()));
         match open.map(|open| open.source) {
-            Ok(Source::Ring(ring)) => {
+            Ok(PacketSource::Ring(ring)) => {
                 ring.sockets.iter().for_each(receive_no_more);
                 workers.send_all(&Message::RemoveInput(ring.id));
                 deferred.extend(ring.sockets);
             }
-            Ok(Source::Sockets(sockets)) => {
+            Ok(PacketSource::Sockets(sockets)) => {
                 for (id, _, socket) in sockets.iter() {
                     receive_no_more(socket);
                     workers.send(0, &Message::RemoveInput(id), None);
@@ -261,7 +263,7 @@ impl Receiver {
     fn ring(&self) -> Option<&PacketRing> {
         match &self.state {
             Ok(Open {
-                source: Source::Ring(ring),
+                source: PacketSource::Ring(ring),
                 ..
             }) => Some(ring),
             Ok(_) | Err(_) => None,
@@ -271,7 +273,7 @@ impl Receiver {
     pub(super) fn ring_mut(&mut self) -> Option<&mut PacketRing> {
         match &mut self.state {
             Ok(Open {
-                source: Source::Ring(ring),
+                source: PacketSource::Ring(ring),
                 ..
             }) => Some(ring),
             Ok(_) | Err(_) => None,
@@ -281,7 +283,7 @@ impl Receiver {
     fn sockets(&self) -> Option<&Sockets> {
         match &self.state {
             Ok(Open {
-                source: Source::Sockets(sockets),
+                source: PacketSource::Sockets(sockets),
                 ..
             }) => Some(sockets),
             Ok(_) | Err(_) => None,
@@ -327,7 +329,7 @@ impl Receiver {
         let (table, row) = (self.table, self.row);
         let input = |id, kind| Message::Input(messages::Input { id, table, row, kind });
         match self.state.as_ref().map(|open| &open.source) {
-            Ok(Source::Ring(ring)) => {
+            Ok(PacketSource::Ring(ring)) => {
                 if let Some(socket) = ring.sockets.get(number) {
                     let kind = Kind::Ring {
                         size: ring.size,
@@ -336,12 +338,12 @@ impl Receiver {
                     workers.send(number, &input(ring.id, kind), Some(socket.as_fd()));
                 }
             }
-            Ok(Source::Sockets(sockets)) if number == 0 => {
+            Ok(PacketSource::Sockets(sockets)) if number == 0 => {
                 for (id, at, socket) in sockets.iter() {
                     workers.send(0, &input(id, Kind::Socket(at.port())), Some(socket.as_fd()));
                 }
             }
-            Ok(Source::Sockets(_)) | Err(_) => {}
+            Ok(PacketSource::Sockets(_)) | Err(_) => {}
         }
     }
 
@@ -365,8 +367,8 @@ impl Receiver {
 impl Open {
     fn describe(&self) -> String {
         match &self.source {
-            Source::Ring(ring) => ring.describe(),
-            Source::Sockets(_) => "UDP sockets".to_owned(),
+            PacketSource::Ring(ring) => ring.describe(),
+            PacketSource::Sockets(_) => "UDP sockets".to_owned(),
         }
     }
 }

@@ -8,7 +8,7 @@ use pontoon_sys::packet::Size;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::packet_ring::PacketRing;
-use super::receiver::{Open, Source};
+use super::receiver::{Open, PacketSource};
 use super::*;
 use crate::links::{Link, LinkWatch};
 use crate::worker_pool::{SpawnConfig, Task};
@@ -139,7 +139,7 @@ fn socket_receives_only_the_address_of_its_rule() {
 fn ring(links: &Links, socket: OwnedFd) -> Open {
     Open {
         params: links.get("lo").map(params).unwrap(),
-        source: Source::Ring(PacketRing::of(1, Size::new(1, 1500), vec![socket])),
+        source: PacketSource::Ring(PacketRing::of(1, Size::new(1, 1500), vec![socket])),
     }
 }
 

@@ -36,7 +36,7 @@ fn proxies(text: &str) -> Proxies {
     };
     for (id, name) in (1..).zip(proxy.downstream) {
         let address = IpAddr::from([10, 0, 0, 1]);
-        let querier = Querier {
+        let querier = ProxyQuerier {
             id,
             interface: 1,
             address,

@@ -13,7 +13,7 @@ mod stats_query;
 
 use std::time::Instant;
 
-use pontoon_control::http::Response;
+use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
 use pontoon_engine::egress::Rule;
@@ -200,7 +200,7 @@ impl Api {
     fn report(
         &mut self,
         now: Instant,
-        render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
         self.report_or(now, silent, render)
     }
@@ -209,7 +209,7 @@ impl Api {
     fn confirm(
         &mut self,
         now: Instant,
-        render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
         self.report_or(now, unconfirmed, render)
     }
@@ -217,8 +217,8 @@ impl Api {
     fn report_or(
         &mut self,
         now: Instant,
-        silent: fn() -> Response,
-        render: impl FnOnce(&mut Self, Vec<Stats>) -> Response + 'static,
+        silent: fn() -> HttpResponse,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
         let round = self.stats_query.ask(&mut self.outbox, now);
         let mut render = Some(render);
@@ -234,11 +234,11 @@ impl Api {
 }
 
 /// Returns the response to a change that was sent and not confirmed in time.
-fn unconfirmed() -> Response {
+fn unconfirmed() -> HttpResponse {
     let what = "the engine has not confirmed the change yet; it takes effect when it does";
-    Response::problem(503, what)
+    HttpResponse::problem(503, what)
 }
 
-fn silent() -> Response {
-    Response::problem(503, "the engine does not respond")
+fn silent() -> HttpResponse {
+    HttpResponse::problem(503, "the engine does not respond")
 }

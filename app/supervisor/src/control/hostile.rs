@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Instant;
 
 use httparse::Status;
-use pontoon_control::http::{self, Parsed, Request, Response};
+use pontoon_control::http::{self, HttpRequest, HttpResponse, Parsed};
 use pontoon_control::reply::{self, Problem};
 use pontoon_control::server::{self, Answer};
 use pontoon_engine::egress::Action;
@@ -51,7 +51,7 @@ pub(crate) fn engine(report: &Report) {
         assert_eq!(response.status, 200, "{response:?}");
         check(&response, false, false);
         match path {
-            "/v1/stats" => drop(read::<reply::Stats>(&response)),
+            "/v1/stats" => drop(read::<reply::EngineStats>(&response)),
             "/v1/policy" => drop(read::<reply::Policy>(&response)),
             _ => drop(read::<reply::Flows>(&response)),
         }
@@ -76,8 +76,8 @@ const WITH_BODIES: [(&str, &str); 4] = [
     ("POST", "/v1/capture"),
 ];
 
-fn request(method: &str, path: &str, body: &[u8]) -> Request {
-    Request {
+fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
+    HttpRequest {
         host: None,
         method: method.to_owned(),
         path: path.to_owned(),
@@ -99,9 +99,9 @@ fn api() -> Api {
 /// The parsed input of a client.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Heard {
-    requests: Vec<Request>,
+    requests: Vec<HttpRequest>,
     /// The error response after which nothing more is read.
-    refused: Option<Response>,
+    refused: Option<HttpResponse>,
 }
 
 impl Heard {
@@ -126,7 +126,7 @@ impl Heard {
 }
 
 /// Returns the response of a guest's network. Requests that would change the host are parsed only.
-fn answer(api: &mut Api, request: &Request) -> Response {
+fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
             understand(
@@ -165,23 +165,23 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
 
 /// Checks that a parsed body is the same after it has been serialized and parsed again.
 fn understand<T: Debug + PartialEq>(
-    request: &Request,
-    read: impl Fn(&Request) -> Result<T, String>,
+    request: &HttpRequest,
+    read: impl Fn(&HttpRequest) -> Result<T, String>,
     write: impl Fn(&T) -> Value,
-) -> Response {
+) -> HttpResponse {
     match read(request) {
         Ok(meant) => {
             let written = write(&meant);
             let again = self::request(&request.method, &request.path, written.to_string().as_bytes());
             assert_eq!(read(&again), Ok(meant));
-            Response::json(&written)
+            HttpResponse::json(&written)
         }
-        Err(why) => Response::problem(400, why),
+        Err(why) => HttpResponse::problem(400, why),
     }
 }
 
 /// Dispatches a request; the engine replies to its queries with `report`, or with empty reports.
-fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
+fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     let now = Instant::now();
     let mut look = match server::dispatch(api::ROUTES, api, request, now) {
         Answer::Now(response) => return response,
@@ -233,7 +233,7 @@ fn reports(update: &Update, report: &Report) -> Vec<Report> {
 }
 
 /// Checks that a response is valid HTTP, and that an error is one line.
-fn check(response: &Response, close: bool, head_only: bool) {
+fn check(response: &HttpResponse, close: bool, head_only: bool) {
     let mut bytes = VecDeque::new();
     response.write(&mut bytes, close, head_only);
     let bytes = Vec::from(bytes);
@@ -253,6 +253,6 @@ fn check(response: &Response, close: bool, head_only: bool) {
     }
 }
 
-fn read<T: DeserializeOwned>(response: &Response) -> T {
+fn read<T: DeserializeOwned>(response: &HttpResponse) -> T {
     serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{error}: {response:?}"))
 }

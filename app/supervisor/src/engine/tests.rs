@@ -52,7 +52,7 @@ fn engine(script: &str) -> (Engine, OwnedFd) {
         vhost: None,
     };
     let engine = Engine {
-        state: State::Running(process),
+        state: ProcessState::Running(process),
         outbox: Outbox::default(),
         setup: setup(),
         ports: Vec::new(),
@@ -154,7 +154,7 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
         Ok(1),
         "it still runs"
     );
-    let State::Running(process) = &mut engine.state else {
+    let ProcessState::Running(process) = &mut engine.state else {
         panic!("{:?}", engine.state)
     };
     assert!(matches!(process.reap(), ExitReason::Failed(why) if why == "the engine was killed by signal 9"));

@@ -104,7 +104,7 @@ impl Attached {
     ///
     /// # Errors
     /// The namespace is not ours to change, or the tap cannot be made.
-    pub(crate) fn make_tap(&self, plan: &tap::Plan) -> Result<tap::Made, Error> {
+    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::Made, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let alone = self

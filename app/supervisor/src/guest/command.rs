@@ -14,7 +14,7 @@ use crate::guest::userns::UserNamespace;
 
 /// The guest's first process, waiting for the network.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct InitProcess {
     init: Child,
     socket: OwnedFd,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Guest {
 ///
 /// # Errors
 /// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
-pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, tap::Made), Error> {
+pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let user_namespace = UserNamespace::choose(plan.keep_capabilities);
     let mut namespaces =
@@ -37,7 +37,7 @@ pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, tap::Made), Error> {
             None => Error::io("cannot make namespaces", &error),
         })?;
     drop(theirs);
-    let guest = Guest { init, socket: ours };
+    let guest = InitProcess { init, socket: ours };
     if let Some(user_namespace) = user_namespace {
         user_namespace.map(guest.init.pid())?;
     }
@@ -50,7 +50,7 @@ pub(crate) fn start(plan: &init::Plan) -> Result<(Guest, tap::Made), Error> {
     }
 }
 
-impl Guest {
+impl InitProcess {
     /// Waits until everything but the command stands.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Guest {
 }
 
 /// Whatever ends the supervisor's part ends the guest: the kernel kills all that lives in its pid namespace.
-impl Drop for Guest {
+impl Drop for InitProcess {
     fn drop(&mut self) {
         self.init.kill();
         let _ = self.init.wait();

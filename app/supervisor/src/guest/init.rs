@@ -24,9 +24,9 @@ use crate::guest::{mounts, tap};
 
 /// Parameters of the guest's first process.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct InitConfig {
     /// The guest's interface.
-    pub(crate) tap: tap::Plan,
+    pub(crate) tap: tap::TapConfig,
     /// The guest's resolv.conf; `None` leaves the host's.
     pub(crate) resolv_conf: Option<String>,
     /// The guest's host name; `None` leaves the host's.
@@ -52,7 +52,7 @@ const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
 /// Runs to the command's end and returns its status.
-pub(crate) fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
+pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
     let started = spawn::close_all_but(&[supervisor.as_fd()])
         .context("cannot close descriptors")
         .and_then(|()| start(plan, supervisor.as_fd()));
@@ -75,13 +75,13 @@ pub(crate) fn run(plan: &Plan, supervisor: &OwnedFd) -> u8 {
 }
 
 /// The command, and what to look after while it runs.
-struct Started {
+struct RunningCommand {
     command: Pid,
     signals: Signals,
     resolv_conf: Option<ResolvConf>,
 }
 
-fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
+fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand, Error> {
     let _ = rustix::thread::set_name(c"pontoon-init");
     ToGuest::Mapped
         .expect(supervisor)
@@ -108,7 +108,7 @@ fn start(plan: &Plan, supervisor: BorrowedFd<'_>) -> Result<Started, Error> {
     if plan.filter {
         filter(plan.require_filter)?;
     }
-    Ok(Started {
+    Ok(RunningCommand {
         command: start_command(plan)?,
         signals,
         resolv_conf,
@@ -156,7 +156,7 @@ fn last_mapped(map: &str) -> u32 {
 }
 
 /// Starts the command with the caller's descriptor limit, default signals, and no descriptor but 0, 1, 2.
-fn start_command(plan: &Plan) -> Result<Pid, Error> {
+fn start_command(plan: &InitConfig) -> Result<Pid, Error> {
     setrlimit(Resource::Nofile, plan.descriptors).context("cannot restore the descriptor limit")?;
     spawn::close_all_on_exec().context("cannot close descriptors")?;
     let (program, arguments) = plan.argv.split_first().ok_or_else(|| Error::new("no command"))?;
@@ -203,7 +203,7 @@ fn in_search_path(program: &OsStr) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-fn serve(started: &Started) -> u8 {
+fn serve(started: &RunningCommand) -> u8 {
     let command = started.command;
     loop {
         let signal = match started.signals.wait() {

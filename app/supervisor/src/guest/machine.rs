@@ -15,7 +15,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername, listen, socket_with, sockopt,
 };
 
-use crate::options::{Machine, Protocol, Seat};
+use crate::options::{Machine, MachineProtocol, Seat};
 
 /// Opens the link, and says where the guest is awaited.
 ///
@@ -23,10 +23,10 @@ use crate::options::{Machine, Protocol, Seat};
 /// The file is not ours to make or another's, the descriptor is no such socket, the protocol has one queue.
 pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
     let kinds: &[SocketType] = match machine.protocol {
-        Protocol::VhostUser | Protocol::Stream => &[SocketType::STREAM],
-        Protocol::Packet => &[SocketType::SEQPACKET, SocketType::DGRAM],
+        MachineProtocol::VhostUser | MachineProtocol::Stream => &[SocketType::STREAM],
+        MachineProtocol::Packet => &[SocketType::SEQPACKET, SocketType::DGRAM],
     };
-    if workers > 1 && machine.protocol != Protocol::VhostUser {
+    if workers > 1 && machine.protocol != MachineProtocol::VhostUser {
         let wrong = format!("--workers {workers}: a socket of this protocol has one queue");
         return Err(Error::new(wrong).advise("--workers 1").with_status(2));
     }
@@ -40,9 +40,9 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         Seat::Descriptor(number) => (handed_over(*number, kinds, one_off)?, None),
     };
     let attachment = match machine.protocol {
-        Protocol::VhostUser => Attachment::VhostUser { source, workers },
-        Protocol::Stream => Attachment::Stream(source),
-        Protocol::Packet => Attachment::Packet(source),
+        MachineProtocol::VhostUser => Attachment::VhostUser { source, workers },
+        MachineProtocol::Stream => Attachment::Stream(source),
+        MachineProtocol::Packet => Attachment::Packet(source),
     };
     Ok((attachment, file))
 }

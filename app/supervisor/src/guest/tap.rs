@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 /// Settings of the interface.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct TapConfig {
     /// Its name.
     pub(crate) ifname: String,
     /// Its Ethernet address.
@@ -55,7 +55,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refused a step.
-pub(crate) fn create(plan: &Plan) -> Result<Made, Error> {
+pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
     let tap =
         tun::open(&plan.ifname, plan.offload, plan.queues).map_err(|error| refused(&error, plan.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;

@@ -92,14 +92,14 @@ pub(crate) struct ResolvWatch {
     path: PathBuf,
     last: Vec<SocketAddr>,
     /// The file that the path led to, and its state.
-    seen: Option<State>,
+    seen: Option<FileStat>,
     /// The time to look without an event: inotify does not report that the target of a dangling link was created.
     due: Option<Instant>,
 }
 
 /// Attributes that change when a file is written or replaced (stat(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
+struct FileStat {
     file: (u64, u64),
     size: u64,
     modified: (i64, i64),
@@ -169,9 +169,9 @@ impl ResolvWatch {
     }
 }
 
-fn state(path: &Path) -> Option<State> {
+fn state(path: &Path) -> Option<FileStat> {
     let metadata = std::fs::metadata(path).ok()?;
-    Some(State {
+    Some(FileStat {
         file: (metadata.dev(), metadata.ino()),
         size: metadata.size(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),

@@ -1,4 +1,4 @@
-use pontoon_control::reply::{Flow, Worker};
+use pontoon_control::reply::{Flow, WorkerStats};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -22,9 +22,9 @@ fn flow(id: &str, protocol: &str, remote: Option<&str>, state: &str, carried: (u
 }
 
 fn look(at: Instant, more: u64) -> Look {
-    let mut total = Worker {
+    let mut total = WorkerStats {
         flows: 5,
-        ..Worker::default()
+        ..WorkerStats::default()
     };
     total.counters.insert("tcp_retransmits".to_owned(), 1_234);
     let flows = vec![

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_process::error::{Error, one_line};
@@ -191,30 +191,30 @@ fn told(capture: &reply::Capture) -> String {
     )
 }
 
-pub(super) fn get(api: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
-    Answer::Now(Response::json(&api.captures.shown))
+pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
+    Answer::Now(HttpResponse::json(&api.captures.shown))
 }
 
 /// Begins a capture.
-pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     let capture = match parse(request) {
         Ok(capture) => capture,
-        Err(why) => return Answer::Now(Response::problem(400, why)),
+        Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
     };
     if api.captures.runs() {
-        return Answer::Now(Response::problem(409, "a capture is already running"));
+        return Answer::Now(HttpResponse::problem(409, "a capture is already running"));
     }
     if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
-        return Answer::Now(Response::problem(409, error));
+        return Answer::Now(HttpResponse::problem(409, error));
     }
     // Who hears the answer finds every worker at it.
-    api.confirm(now, |api, _| Response::json(&api.captures.shown))
+    api.confirm(now, |api, _| HttpResponse::json(&api.captures.shown))
 }
 
 /// Ends it, and answers when the file is whole.
-pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     if !api.captures.runs() {
-        return Answer::Now(Response::problem(409, "no capture is running"));
+        return Answer::Now(HttpResponse::problem(409, "no capture is running"));
     }
     let number = api.captures.number;
     api.captures.stopping.get_or_insert(now);
@@ -223,13 +223,13 @@ pub(super) fn delete(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
         let captures = &api.captures;
         (!captures.runs()).then(|| match captures.late {
             true => silent(),
-            false => Response::json(&captures.shown),
+            false => HttpResponse::json(&captures.shown),
         })
     }))
 }
 
 /// Parses the body of a request.
-pub(in crate::control) fn parse(request: &Request) -> Result<Capture, String> {
+pub(in crate::control) fn parse(request: &HttpRequest) -> Result<Capture, String> {
     let wish: Wish = request.json()?;
     if !wish.file.is_absolute() {
         return Err(format!("'{}' is not an absolute path", wish.file.display()));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::Token;
@@ -11,11 +11,11 @@ use pontoon_engine::flow_dump::Flow;
 use super::Api;
 use super::flow_dump::Outcome;
 
-pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     let number = api.flow_dump.ask(&mut api.outbox, now);
     Answer::Later(Box::new(move |api| {
         Some(match api.flow_dump.result(number)? {
-            Outcome::Found(flows) => Response::json(&reply::Flows {
+            Outcome::Found(flows) => HttpResponse::json(&reply::Flows {
                 flows: flows.iter().map(shown).collect(),
             }),
             Outcome::Silent => super::silent(),

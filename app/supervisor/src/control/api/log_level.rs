@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply::{Level, LogLevel};
 use pontoon_control::server::Answer;
 use pontoon_runtime::Update;
@@ -10,15 +10,15 @@ use tracing::level_filters::LevelFilter;
 
 use super::Api;
 
-pub(super) fn get(api: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
+pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(show(api))
 }
 
 /// Another level, which every process goes by once there is an answer.
-pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     let wish: LogLevel = match request.json() {
         Ok(wish) => wish,
-        Err(why) => return Answer::Now(Response::problem(400, why)),
+        Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
     };
     api.level = wish.level;
     let level = filter(wish.level);
@@ -34,8 +34,8 @@ pub(super) fn now() -> Level {
     said.unwrap_or(Level::Error)
 }
 
-fn show(api: &Api) -> Response {
-    Response::json(&LogLevel { level: api.level })
+fn show(api: &Api) -> HttpResponse {
+    HttpResponse::json(&LogLevel { level: api.level })
 }
 
 fn filter(level: Level) -> LevelFilter {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::metrics_text::{MetricType, MetricsText};
 use pontoon_control::server::Answer;
 use pontoon_engine::{Counters, histogram};
@@ -12,7 +12,7 @@ use pontoon_runtime::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
 
 use super::Api;
 
-pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     api.report(now, |api, said| {
         // What no rule names, and other resolvers, come after the rules.
         let texts = api.rules.iter().map(ToString::to_string);
@@ -24,7 +24,7 @@ pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
                 *sum = sum.saturating_add(*hits);
             }
         }
-        Response::metrics(render(&said, &rules))
+        HttpResponse::metrics(render(&said, &rules))
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::egress::{Rule, Target};
@@ -12,12 +12,12 @@ use pontoon_runtime::messages::Stats;
 use super::Api;
 use crate::policy::{self, Lists};
 
-pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     api.report(now, |api, said| show(&api.rules, said))
 }
 
 /// Other rules in the place of those that there are.
-pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     match parse(request, api.forwarder) {
         Ok(rules) => {
             api.outbox.push(Update::Rules(rules.clone()));
@@ -25,12 +25,12 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
             api.stats_query.restart(&mut api.outbox);
             api.confirm(now, |api, said| show(&api.rules, said))
         }
-        Err(why) => Answer::Now(Response::problem(400, why)),
+        Err(why) => Answer::Now(HttpResponse::problem(400, why)),
     }
 }
 
 /// Parses the body of a request.
-pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Vec<Rule>, String> {
+pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Result<Vec<Rule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;
     policy::check(&rules)?;
@@ -43,7 +43,7 @@ pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Ve
     }
 }
 
-fn show(rules: &[Rule], said: Vec<Stats>) -> Response {
+fn show(rules: &[Rule], said: Vec<Stats>) -> HttpResponse {
     // Each worker counts for each rule, then for what no rule names.
     let counted = said.into_iter().sum::<Stats>().rules;
     let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
@@ -52,7 +52,7 @@ fn show(rules: &[Rule], said: Vec<Stats>) -> Response {
         to: rule.to.to_string(),
         hits: hits(place),
     };
-    Response::json(&reply::Policy {
+    HttpResponse::json(&reply::Policy {
         rules: rules.iter().enumerate().map(rule).collect(),
         unlisted: hits(rules.len()),
         resolvers: hits(rules.len() + 1),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::config::Published;
@@ -16,27 +16,27 @@ use crate::publish::{Publish, Refusal, Undo};
 /// A batch: all of it, or nothing.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Batch {
+struct PublishRequest {
     #[serde(default)]
     add: Vec<String>,
     #[serde(default)]
     remove: Vec<String>,
 }
 
-pub(super) fn get(api: &mut Api, _: &Request, _: Instant) -> Answer<Api> {
+pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     let published = api.ports.iter().map(|port| port.to_string()).collect();
-    Answer::Now(Response::json(&reply::Published { published }))
+    Answer::Now(HttpResponse::json(&reply::Published { published }))
 }
 
-pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     let (add, remove) = match parse(request) {
         Ok(batch) => batch,
-        Err(why) => return Answer::Now(Response::problem(400, why)),
+        Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
     };
     let changed = match api.ports.change(&remove, &add) {
         Ok(changed) => changed,
-        Err(Refusal::Wrong(why)) => return Answer::Now(Response::problem(400, why)),
-        Err(Refusal::Conflict(why)) => return Answer::Now(Response::problem(409, why)),
+        Err(Refusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),
+        Err(Refusal::Conflict(why)) => return Answer::Now(HttpResponse::problem(409, why)),
     };
     let texts = |ports: &[Publish]| ports.iter().map(ToString::to_string).collect();
     let reply = reply::PublishChange {
@@ -44,17 +44,17 @@ pub(super) fn post(api: &mut Api, request: &Request, now: Instant) -> Answer<Api
         removed: texts(&changed.removed),
     };
     if changed.doors.is_empty() {
-        return Answer::Now(Response::json(&reply));
+        return Answer::Now(HttpResponse::json(&reply));
     }
     tell(api, &changed.doors);
     let undo = changed.undo;
     // Who hears the answer finds every worker at its new doors: they are asked after they were told.
     api.confirm(now, move |api, said| match refusal(&said, &undo) {
-        None => Response::json(&reply),
+        None => HttpResponse::json(&reply),
         Some(why) => {
             let doors = api.ports.take_back(undo);
             tell(api, &doors);
-            Response::problem(409, why)
+            HttpResponse::problem(409, why)
         }
     })
 }
@@ -82,8 +82,8 @@ fn refusal(said: &[Stats], undo: &Undo) -> Option<String> {
 }
 
 /// Parses the body of a request: ports to add, and ports to remove.
-pub(in crate::control) fn parse(request: &Request) -> Result<(Vec<Publish>, Vec<Publish>), String> {
-    let batch: Batch = request.json()?;
+pub(in crate::control) fn parse(request: &HttpRequest) -> Result<(Vec<Publish>, Vec<Publish>), String> {
+    let batch: PublishRequest = request.json()?;
     Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))
 }
 

@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-use pontoon_control::http::{Request, Response};
+use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_runtime::messages::Stats;
 
 use super::Api;
 
-pub(super) fn get(api: &mut Api, _: &Request, now: Instant) -> Answer<Api> {
+pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     api.report(now, |_, said| {
-        let worker = |stats: &Stats| reply::Worker {
+        let worker = |stats: &Stats| reply::WorkerStats {
             flows: stats.flows,
             pool_bytes: stats.pool_bytes,
             counters: stats.counters.iter().cloned().collect(),
         };
-        Response::json(&reply::Stats {
+        HttpResponse::json(&reply::EngineStats {
             workers: said.iter().map(worker).collect(),
             total: worker(&said.into_iter().sum()),
         })
