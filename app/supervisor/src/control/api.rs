@@ -172,7 +172,7 @@ impl Api {
         match report {
             Report::Stats(stats) => self.stats_query.take(stats),
             Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
-            Report::Captured(captured) => self.captures.hear(captured, &mut self.outbox),
+            Report::Captured(captured) => self.captures.take_report(captured, &mut self.outbox),
             Report::Ready => false,
         }
     }
@@ -223,10 +223,10 @@ impl Api {
         let round = self.stats_query.ask(&mut self.outbox, now);
         let mut render = Some(render);
         Answer::Later(Box::new(move |api| {
-            let said = api.stats_query.result(round)?;
+            let reports = api.stats_query.result(round)?;
             let render = render.take()?;
-            Some(match said {
-                Ok(said) => render(api, said),
+            Some(match reports {
+                Ok(reports) => render(api, reports),
                 Err(Silent) => silent(),
             })
         }))

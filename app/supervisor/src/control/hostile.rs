@@ -19,19 +19,19 @@ use super::Served;
 use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
 
-/// Plays bytes as what a client sends, and as what each kind of request carries.
+/// Parses bytes as the input of a client, and as the body of each kind of request.
 pub(crate) fn client(bytes: &[u8]) {
-    let heard = Heard::of([bytes]);
-    // Each byte for itself, unless they are many.
+    let parse = ParsedInput::of([bytes]);
+    // Single bytes, unless there are many.
     let piece = 1.max(bytes.len() / 256);
-    assert_eq!(Heard::of(bytes.chunks(piece)), heard);
+    assert_eq!(ParsedInput::of(bytes.chunks(piece)), parse);
     let mut api = api();
-    for request in &heard.requests {
+    for request in &parse.requests {
         let response = answer(&mut api, request);
         assert!(matches!(response.status, 200..=299 | 400..=499), "{response:?}");
         check(&response, request.close, request.method == "HEAD");
     }
-    if let Some(response) = &heard.refused {
+    if let Some(response) = &parse.refused {
         // RFC 9112 section 6.1 asks for 501.
         assert!(matches!(response.status, 400..=499 | 501), "{response:?}");
         check(response, true, false);
@@ -43,7 +43,7 @@ pub(crate) fn client(bytes: &[u8]) {
     }
 }
 
-/// Has an engine with two workers answer all questions by this report. Who asked hears something sensible.
+/// Lets an engine with two workers respond to all queries by this report. The responses are valid.
 pub(crate) fn engine(report: &Report) {
     let mut api = api();
     for path in ["/v1/stats", "/v1/policy", "/v1/flows"] {
@@ -68,7 +68,7 @@ pub(crate) fn engine(report: &Report) {
     }
 }
 
-/// Requests that carry something.
+/// Requests with bodies.
 const WITH_BODIES: [(&str, &str); 4] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
@@ -98,30 +98,30 @@ fn api() -> Api {
 
 /// The parsed input of a client.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct ParsedInput {
     requests: Vec<HttpRequest>,
     /// The error response after which nothing more is read.
     refused: Option<HttpResponse>,
 }
 
-impl Heard {
+impl ParsedInput {
     fn of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut heard = Self::default();
+        let mut parse = Self::default();
         let mut received = Vec::new();
         for piece in pieces {
             received.extend(piece);
-            while heard.refused.is_none() {
+            while parse.refused.is_none() {
                 match http::parse(&received) {
                     Parsed::Partial { .. } => break,
                     Parsed::Whole(request, len) => {
                         received.drain(..len);
-                        heard.requests.push(request);
+                        parse.requests.push(request);
                     }
-                    Parsed::Wrong(response) => heard.refused = Some(response),
+                    Parsed::Wrong(response) => parse.refused = Some(response),
                 }
             }
         }
-        heard
+        parse
     }
 }
 
@@ -129,7 +129,7 @@ impl Heard {
 fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
-            understand(
+            parse_twice(
                 request,
                 |request| policy::parse(request, true),
                 |rules| {
@@ -142,12 +142,12 @@ fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
             );
             ask(api, request, &Report::Ready)
         }
-        ("POST", "/v1/publish") => understand(
+        ("POST", "/v1/publish") => parse_twice(
             request,
             publish::parse,
             |(add, remove)| json!({"add": texts(add), "remove": texts(remove)}),
         ),
-        ("POST", "/v1/capture") => understand(request, capture::parse, |capture| {
+        ("POST", "/v1/capture") => parse_twice(request, capture::parse, |capture| {
             assert!(
                 capture.file.is_absolute() && capture.check().is_ok(),
                 "{capture:?}"
@@ -164,7 +164,7 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
 }
 
 /// Checks that a parsed body is the same after it has been serialized and parsed again.
-fn understand<T: Debug + PartialEq>(
+fn parse_twice<T: Debug + PartialEq>(
     request: &HttpRequest,
     read: impl Fn(&HttpRequest) -> Result<T, String>,
     write: impl Fn(&T) -> Value,

@@ -21,13 +21,13 @@ use crate::control::REPORT_TIMEOUT;
 /// The capture that runs, or ran last.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
-    /// Of the last one.
+    /// Number of the last capture.
     number: u64,
-    /// The start order of the capture whose end the engine has yet to report, and its time.
+    /// The start message of the capture whose end the engine has not reported, and its time.
     began: Option<(Start, Instant)>,
-    /// The time of the stop order, if one was sent.
+    /// The time of the stop message, if one was sent.
     stopping: Option<Instant>,
-    /// A stop order was sent, and the engine did not confirm it in time.
+    /// A stop message was sent, and the engine did not confirm it in time.
     late: bool,
     shown: reply::Capture,
 }
@@ -35,7 +35,7 @@ pub(super) struct Captures {
 /// The body of a request: the fields of [`Capture`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct CaptureRequest {
     file: PathBuf,
     #[serde(default = "all")]
     snap: u32,
@@ -88,8 +88,8 @@ impl Captures {
         Ok(())
     }
 
-    /// Notes that it has ended; true if that is news.
-    pub(super) fn hear(&mut self, captured: Captured, outbox: &mut Vec<Update>) -> bool {
+    /// Processes a report that a capture has ended; returns true if it is the running one.
+    pub(super) fn take_report(&mut self, captured: Captured, outbox: &mut Vec<Update>) -> bool {
         let Some((start, _)) = self.began.take_if(|(start, _)| start.number == captured.number) else {
             return false;
         };
@@ -107,18 +107,18 @@ impl Captures {
             ended: Some(one_line(&captured.why)),
         };
         match captured.failed {
-            true => tracing::warn!("{}", told(&self.shown)),
-            false => tracing::info!("{}", told(&self.shown)),
+            true => tracing::warn!("{}", summary(&self.shown)),
+            false => tracing::info!("{}", summary(&self.shown)),
         }
         if let Err(error) = cut {
             tracing::warn!("cannot truncate the capture file; its last packet is incomplete: {error}");
         }
-        // It may have ended by itself; now the workers forget it, too.
+        // It may have ended by itself; then the other workers still capture.
         outbox.push(Update::Capture(Order::Stop(self.number)));
         true
     }
 
-    /// Another engine is to go on with it, behind what the one before it has left whole.
+    /// Continues the capture in a restarted engine, behind the last complete packet.
     pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
         let Some((start, since)) = &self.began else {
             return;
@@ -133,7 +133,7 @@ impl Captures {
         }
         let left = start.time.map(|time| time.saturating_sub(now - *since));
         if left == Some(Duration::ZERO) {
-            return self.give_up("it was to take no longer");
+            return self.give_up("the time limit was reached");
         }
         outbox.push(Update::Capture(Order::Start(Start {
             time: left,
@@ -141,7 +141,7 @@ impl Captures {
         })));
     }
 
-    /// Until when the engine has time to end it.
+    /// Returns the time by which the engine must confirm the end.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.stopping
             .filter(|_| self.runs())
@@ -164,18 +164,18 @@ impl Captures {
     fn end(&mut self, why: &str) {
         self.shown.running = false;
         self.shown.ended = Some(why.to_owned());
-        tracing::warn!("{}", told(&self.shown));
+        tracing::warn!("{}", summary(&self.shown));
     }
 }
 
-/// Takes what is behind a file's offset off it.
+/// Truncates a file to its offset.
 fn cut_off(file: impl AsFd) -> io::Result<()> {
     let whole = rustix::fs::tell(&file)?;
     let len = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or_default();
     Ok(rustix::fs::ftruncate(&file, whole.min(len))?)
 }
 
-fn told(capture: &reply::Capture) -> String {
+fn summary(capture: &reply::Capture) -> String {
     let reply::Capture {
         file,
         frames,
@@ -207,11 +207,11 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
         return Answer::Now(HttpResponse::problem(409, error));
     }
-    // Who hears the answer finds every worker at it.
+    // A client that has received the response can rely on every worker capturing.
     api.confirm(now, |api, _| HttpResponse::json(&api.captures.shown))
 }
 
-/// Ends it, and answers when the file is whole.
+/// Ends the capture; the response is ready when the file is complete.
 pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     if !api.captures.runs() {
         return Answer::Now(HttpResponse::problem(409, "no capture is running"));
@@ -230,15 +230,15 @@ pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api
 
 /// Parses the body of a request.
 pub(in crate::control) fn parse(request: &HttpRequest) -> Result<Capture, String> {
-    let wish: Wish = request.json()?;
-    if !wish.file.is_absolute() {
-        return Err(format!("'{}' is not an absolute path", wish.file.display()));
+    let parsed: CaptureRequest = request.json()?;
+    if !parsed.file.is_absolute() {
+        return Err(format!("'{}' is not an absolute path", parsed.file.display()));
     }
     let capture = Capture {
-        file: wish.file,
-        snap: wish.snap,
-        size: wish.size,
-        time: wish.time_ms.map(Duration::from_millis),
+        file: parsed.file,
+        snap: parsed.snap,
+        size: parsed.size,
+        time: parsed.time_ms.map(Duration::from_millis),
     };
     capture.check()?;
     Ok(capture)

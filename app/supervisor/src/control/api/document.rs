@@ -1,4 +1,4 @@
-//! The description of all this, for programs.
+//! The OpenAPI document.
 
 use std::time::Instant;
 

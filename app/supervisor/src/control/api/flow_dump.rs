@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_that_never_ends_is_not_heard_out() {
+    fn dump_without_end_is_ended_at_the_limit() {
         const OF_A_PAGE: usize = 1 << 16;
         let flow = Flow {
             id: FlowId {

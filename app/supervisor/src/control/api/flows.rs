@@ -1,4 +1,4 @@
-//! The flows that there are.
+//! Current flows.
 
 use std::time::Instant;
 

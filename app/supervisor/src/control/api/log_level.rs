@@ -14,24 +14,24 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
     Answer::Now(show(api))
 }
 
-/// Another level, which every process goes by once there is an answer.
+/// Sets the level. Every process uses it when the response is sent.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
-    let wish: LogLevel = match request.json() {
-        Ok(wish) => wish,
+    let requested: LogLevel = match request.json() {
+        Ok(requested) => requested,
         Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
     };
-    api.level = wish.level;
-    let level = filter(wish.level);
+    api.level = requested.level;
+    let level = filter(requested.level);
     (api.set_log_level)(level);
     api.outbox.push(Update::LogLevel(level));
     api.confirm(now, |api, _| show(api))
 }
 
-/// The level at the start.
+/// Returns the current level of this process.
 pub(super) fn now() -> Level {
     let now = LevelFilter::current();
-    let said = Level::ALL.into_iter().rfind(|level| filter(*level) <= now);
-    said.unwrap_or(Level::Error)
+    let level = Level::ALL.into_iter().rfind(|level| filter(*level) <= now);
+    level.unwrap_or(Level::Error)
 }
 
 fn show(api: &Api) -> HttpResponse {

@@ -13,18 +13,18 @@ use pontoon_runtime::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
 use super::Api;
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
-    api.report(now, |api, said| {
-        // What no rule names, and other resolvers, come after the rules.
+    api.report(now, |api, reports| {
+        // The counts of flows that match no allow rule, and of other resolvers, follow those of the rules.
         let texts = api.rules.iter().map(ToString::to_string);
         let texts: Vec<String> = texts.chain(["unlisted", "resolvers"].map(String::from)).collect();
         let mut rules = BTreeMap::new();
-        for stats in &said {
+        for stats in &reports {
             for (text, hits) in texts.iter().zip(&stats.rules) {
                 let sum: &mut u64 = rules.entry(text.clone()).or_default();
                 *sum = sum.saturating_add(*hits);
             }
         }
-        HttpResponse::metrics(render(&said, &rules))
+        HttpResponse::metrics(render(&reports, &rules))
     })
 }
 
@@ -49,8 +49,12 @@ fn render(workers: &[Stats], rules: &BTreeMap<String, u64>) -> String {
     for measured in &MEASURED {
         let mut family = text.family(MetricType::Histogram, measured.name, measured.help);
         for stats in workers {
-            if let Some(told) = stats.histograms.iter().find(|told| told.name == measured.told) {
-                let (sum, buckets) = measured.read(told);
+            if let Some(reported) = stats
+                .histograms
+                .iter()
+                .find(|reported| reported.name == measured.report_name)
+            {
+                let (sum, buckets) = measured.read(reported);
                 family.histogram(&[("worker", &stats.worker.to_string())], sum, &buckets);
             }
         }
@@ -82,11 +86,11 @@ const GAUGES: [Gauge; 2] = [
     ),
 ];
 
-/// A histogram of a worker: `told` is its name in the worker's report, and `one` is one of its unit in the report's.
+/// A histogram of a worker: `report_name` is its name in the worker's report, and `one` is the value of its unit in the report's unit.
 struct Measured {
     name: &'static str,
     help: &'static str,
-    told: &'static str,
+    report_name: &'static str,
     bounds: &'static [u64],
     one: f64,
 }
@@ -95,14 +99,14 @@ const MEASURED: [Measured; 2] = [
     Measured {
         name: "tcp_connect_seconds",
         help: "Time to establish the guest's TCP connections on the host's side.",
-        told: CONNECT_TIMES,
+        report_name: CONNECT_TIMES,
         bounds: &histogram::CONNECT_TIMES,
         one: 1e9,
     },
     Measured {
         name: "batch_frames",
         help: "Frames that were received from the guest in one batch.",
-        told: BATCHES,
+        report_name: BATCHES,
         bounds: &BURSTS,
         one: 1.0,
     },
@@ -139,18 +143,18 @@ impl Measured {
         clippy::cast_precision_loss,
         reason = "bounds are short numbers, and a sum may be rounded"
     )]
-    fn read(&self, told: &Distribution) -> (f64, Vec<(f64, u64)>) {
+    fn read(&self, reported: &Distribution) -> (f64, Vec<(f64, u64)>) {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.one);
         let bounds = bounds.chain([f64::INFINITY]);
         // The engine is not trusted: counts whose sum overflows are cut.
         let mut all = 0_u64;
-        let counts = told.counts.iter().map(|count| {
+        let counts = reported.counts.iter().map(|count| {
             let count = (*count).min(u64::MAX - all);
             all += count;
             count
         });
         let buckets = bounds.zip(counts).collect();
-        (told.sum as f64 / self.one, buckets)
+        (reported.sum as f64 / self.one, buckets)
     }
 }
 
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn each_workers_counts_and_rules() {
+    fn text_has_the_counters_of_each_worker_and_rule() {
         let text = rendered();
         for line in [
             "# HELP pontoon_frames_up_total Frames received from the guest.",
@@ -209,7 +213,7 @@ mod tests {
 
     /// The rules of `promtool check metrics` for names, help and order.
     #[test]
-    fn names_follow_the_conventions() {
+    fn names_and_help_follow_the_conventions() {
         let text = rendered();
         let mut seen = BTreeSet::new();
         for line in text.lines().filter(|line| line.starts_with("# HELP ")) {

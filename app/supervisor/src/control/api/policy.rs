@@ -13,17 +13,17 @@ use super::Api;
 use crate::policy::{self, Lists};
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
-    api.report(now, |api, said| show(&api.rules, said))
+    api.report(now, |api, reports| show(&api.rules, reports))
 }
 
-/// Other rules in the place of those that there are.
+/// Replaces the rules.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     match parse(request, api.forwarder) {
         Ok(rules) => {
             api.outbox.push(Update::Rules(rules.clone()));
             api.rules = rules;
             api.stats_query.restart(&mut api.outbox);
-            api.confirm(now, |api, said| show(&api.rules, said))
+            api.confirm(now, |api, reports| show(&api.rules, reports))
         }
         Err(why) => Answer::Now(HttpResponse::problem(400, why)),
     }
@@ -43,9 +43,9 @@ pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Resul
     }
 }
 
-fn show(rules: &[Rule], said: Vec<Stats>) -> HttpResponse {
-    // Each worker counts for each rule, then for what no rule names.
-    let counted = said.into_iter().sum::<Stats>().rules;
+fn show(rules: &[Rule], reports: Vec<Stats>) -> HttpResponse {
+    // The counts of each worker are those of the rules, then of flows that match no allow rule.
+    let counted = reports.into_iter().sum::<Stats>().rules;
     let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
     let rule = |(place, rule): (usize, &Rule)| reply::Rule {
         action: rule.action.to_string(),

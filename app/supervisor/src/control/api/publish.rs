@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::Api;
 use crate::publish::{Publish, Refusal, Undo};
 
-/// A batch: all of it, or nothing.
+/// The body of a request. Either all of it is applied, or nothing.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishRequest {
@@ -46,32 +46,32 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     if changed.doors.is_empty() {
         return Answer::Now(HttpResponse::json(&reply));
     }
-    tell(api, &changed.doors);
+    send(api, &changed.doors);
     let undo = changed.undo;
-    // Who hears the answer finds every worker at its new doors: they are asked after they were told.
-    api.confirm(now, move |api, said| match refusal(&said, &undo) {
+    // The workers are queried after the update, so that a client that has received the response can rely on every worker.
+    api.confirm(now, move |api, reports| match refusal(&reports, &undo) {
         None => HttpResponse::json(&reply),
         Some(why) => {
             let doors = api.ports.take_back(undo);
-            tell(api, &doors);
+            send(api, &doors);
             HttpResponse::problem(409, why)
         }
     })
 }
 
-fn tell(api: &mut Api, doors: &[Door]) {
+fn send(api: &mut Api, doors: &[Door]) {
     let messages = doors.chunks(Update::MOST_DOORS);
     api.outbox
         .extend(messages.map(|doors| Update::Published(doors.to_vec())));
 }
 
-/// Why the engine does without a port that it was told of.
-fn refusal(said: &[Stats], undo: &Undo) -> Option<String> {
+/// Returns the reason why a worker refused a port of the change.
+fn refusal(reports: &[Stats], undo: &Undo) -> Option<String> {
     let whole = |refused: &[Refused]| refused.len() < Refused::MOST;
-    said.iter().find_map(|stats| {
+    reports.iter().find_map(|stats| {
         let ours = |refused: &&Refused| undo.has_added(&refused.port);
         let found = stats.refused.iter().find(ours);
-        // Where there is no room for all, ours may be among those that are left out.
+        // A report that is full may lack a port of this change.
         let refused = found.or(stats.refused.first().filter(|_| !whole(&stats.refused)))?;
         let Published { protocol, host, .. } = refused.port;
         Some(format!(
@@ -97,6 +97,6 @@ fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
     Ok(ports)
 }
 
-/// Ports that a list may name: all that there are, of TCP and of UDP. Each is looked up on its own, and a body has room
-/// for thousands of ranges with all of them, which would keep everybody else waiting for minutes.
+/// Limit on the ports of a list: all ports of TCP and UDP. Each is looked up on its own, and a body has room
+/// for thousands of ranges with all of them, which would delay the other clients for minutes.
 const MOST_PORTS: usize = 2 * u16::MAX as usize;

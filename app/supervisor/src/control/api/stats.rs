@@ -10,15 +10,15 @@ use pontoon_runtime::messages::Stats;
 use super::Api;
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
-    api.report(now, |_, said| {
+    api.report(now, |_, reports| {
         let worker = |stats: &Stats| reply::WorkerStats {
             flows: stats.flows,
             pool_bytes: stats.pool_bytes,
             counters: stats.counters.iter().cloned().collect(),
         };
         HttpResponse::json(&reply::EngineStats {
-            workers: said.iter().map(worker).collect(),
-            total: worker(&said.into_iter().sum()),
+            workers: reports.iter().map(worker).collect(),
+            total: worker(&reports.into_iter().sum()),
         })
     })
 }

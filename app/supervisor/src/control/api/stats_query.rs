@@ -15,7 +15,7 @@ pub(super) struct StatsQuery {
     number: u64,
     /// The time when it began, if it runs.
     since: Option<Instant>,
-    said: Vec<Stats>,
+    reports: Vec<Stats>,
     /// A client waits for the next round.
     another: bool,
 }
@@ -30,7 +30,7 @@ impl StatsQuery {
             workers: workers.into(),
             number: 0,
             since: None,
-            said: Vec::new(),
+            reports: Vec::new(),
             another: false,
         }
     }
@@ -57,21 +57,21 @@ impl StatsQuery {
         if number > self.number || self.since.is_some() {
             return None;
         }
-        Some(match self.said.len() == self.workers {
-            true => Ok(self.said.clone()),
+        Some(match self.reports.len() == self.workers {
+            true => Ok(self.reports.clone()),
             false => Err(Silent),
         })
     }
 
     /// Adds a reply; returns true if it was the last of the round.
     pub(super) fn take(&mut self, stats: Stats) -> bool {
-        let known = self.said.iter().any(|other| other.worker == stats.worker);
+        let known = self.reports.iter().any(|other| other.worker == stats.worker);
         if self.since.is_none() || stats.round != self.number || known {
             return false;
         }
-        self.said.push(stats);
-        self.said.sort_by_key(|stats| stats.worker);
-        let ends = self.said.len() == self.workers;
+        self.reports.push(stats);
+        self.reports.sort_by_key(|stats| stats.worker);
+        let ends = self.reports.len() == self.workers;
         if ends {
             self.since = None;
         }
@@ -101,7 +101,7 @@ impl StatsQuery {
         self.number += 1;
         self.another = false;
         self.since = Some(now);
-        self.said.clear();
+        self.reports.clear();
         outbox.push(Update::Ask(self.number));
     }
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI document and what is served say the same.
+//! The OpenAPI document describes the routes and responses.
 
 use pontoon_test_support::openapi::{conform, described, resolve};
 use serde_json::Value;
@@ -11,7 +11,7 @@ fn document() -> Value {
 }
 
 #[test]
-fn it_names_every_route_and_no_other() {
+fn document_describes_every_route_and_no_other() {
     let served = ROUTES
         .iter()
         .map(|route| (route.method.to_owned(), route.path.to_owned()));
@@ -19,7 +19,7 @@ fn it_names_every_route_and_no_other() {
 }
 
 #[test]
-fn answers_have_the_form_that_it_says() {
+fn responses_match_their_schemas() {
     let document = document();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture");
@@ -49,16 +49,16 @@ fn answers_have_the_form_that_it_says() {
         (put_level("loud"), false),
         ("DELETE /v1/capture HTTP/1.1\r\n\r\n".to_owned(), false),
     ] {
-        let mut desk = Desk::new(2);
-        let client = desk.client();
-        say(&client, &request);
-        desk.serve();
+        let mut fixture = Fixture::new(2);
+        let client = fixture.client();
+        send(&client, &request);
+        fixture.serve();
         if silent {
-            desk.wait(REPORT_TIMEOUT);
-        } else if desk.control.is_asking() {
-            desk.answer(2);
+            fixture.wait(REPORT_TIMEOUT);
+        } else if fixture.control.is_asking() {
+            fixture.answer(2);
         }
-        let (answer, _) = heard(&client);
+        let (answer, _) = received(&client);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let mut words = request.split_whitespace();
         let (method, path) = (words.next().unwrap().to_lowercase(), words.next().unwrap());
@@ -82,7 +82,7 @@ fn put_level(level: &str) -> String {
 }
 
 #[test]
-fn another_form_is_noticed() {
+fn value_that_violates_its_schema_is_detected() {
     let document = document();
     let schema = &document["components"]["schemas"]["Rule"];
     let rule = serde_json::json!({"action": "allow", "to": "*", "hits": 3});
