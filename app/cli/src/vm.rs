@@ -2,18 +2,18 @@
 
 use std::process::ExitCode;
 
-use pontoon_supervisor::options::{Guest, Machine, Seat, VhostNet};
+use pontoon_supervisor::options::{Guest, Machine, MachineSocket, VhostNet};
 
 use crate::args::VmArgs;
 use crate::run;
 
 pub(crate) fn run(arguments: VmArgs) -> ExitCode {
-    let seat = match arguments.socket {
-        Some(path) => Seat::Path(path),
-        None => Seat::Descriptor(arguments.fd.expect("the parser asks for one of the two")),
+    let socket = match arguments.socket {
+        Some(path) => MachineSocket::Path(path),
+        None => MachineSocket::Descriptor(arguments.fd.expect("the parser asks for one of the two")),
     };
     let machine = Machine {
-        seat,
+        socket,
         protocol: arguments.protocol,
         one_off: arguments.one_off,
     };

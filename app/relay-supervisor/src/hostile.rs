@@ -37,7 +37,7 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn corpus_of_text_does_not_panic() {
+    fn corpus_does_not_panic() {
         pontoon_test_support::corpus::replay("text", 20, super::play);
     }
 }

@@ -51,7 +51,7 @@ use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
 use host::resolv::{Resolv, ResolvWatch};
 use host::subnets;
-use options::{Guest, Machine, Resolvers, Seat};
+use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
 use watch::{GuestKind, Watch};
 
@@ -206,7 +206,7 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     match (&options.guest, options.ready_fd) {
         (
             Guest::Machine(Machine {
-                seat: Seat::Descriptor(number),
+                socket: MachineSocket::Descriptor(number),
                 ..
             }),
             Some(ready),

@@ -120,7 +120,7 @@ pub enum Guest {
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The socket.
-    pub seat: Seat,
+    pub socket: MachineSocket,
     /// The protocol on the socket.
     pub protocol: MachineProtocol,
     /// Serve only one guest, instead of one after another.
@@ -129,7 +129,7 @@ pub struct Machine {
 
 /// A socket to which a guest is or will be connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seat {
+pub enum MachineSocket {
     /// Path of a Unix socket to listen on.
     Path(PathBuf),
     /// A descriptor inherited from the parent process: connected or listening.

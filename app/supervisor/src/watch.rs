@@ -170,7 +170,7 @@ impl Watch {
         if let GuestKind::Command(guest) = &self.guest
             && (events || found.touched)
         {
-            guest.resolve_anew();
+            guest.resolv_conf_changed();
         }
         if let Some(servers) = found.servers
             && self.asks_host

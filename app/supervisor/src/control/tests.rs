@@ -3,7 +3,7 @@
 mod asking;
 mod capture;
 mod clients;
-pub(crate) mod document;
+mod document;
 mod log_level;
 mod places;
 mod policy;
@@ -14,6 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use pontoon_control::{CLIENTS, IDLE_TIMEOUT, REQUEST_TIMEOUT, reply};
 use pontoon_engine::flow_dump::{Flow, Page};
 use pontoon_runtime::messages::{Flows, Refused, Stats, Turn};
 

@@ -1,4 +1,4 @@
-//! A guest of somebody else's: an existing network namespace gets a tap for as long as it is there.
+//! A guest that another program has started: an existing network namespace, which has a tap until it is removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +18,7 @@ use crate::guest::{tap, userns};
 use crate::host::file_watch::FileWatch;
 use crate::options::Target;
 
-/// An open network namespace, and how its end will show.
+/// An open network namespace, and the event that marks its end.
 #[derive(Debug)]
 pub(crate) struct Attached {
     namespace: File,
@@ -94,21 +94,21 @@ impl Attached {
         })
     }
 
-    /// The process whose namespace it is, where that is known.
+    /// Returns the process whose namespace it is, if it is known.
     #[must_use]
     pub(crate) fn pid(&self) -> Option<Pid> {
         self.pid
     }
 
-    /// Makes the tap in it, through a child that enters it.
+    /// Creates the tap in it, through a child that enters it.
     ///
     /// # Errors
-    /// The namespace is not ours to change, or the tap cannot be made.
+    /// No permission to change the namespace, or the tap cannot be created.
     pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::Made, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let alone = self
-                .keep_to_itself(theirs.as_fd())
+                .isolate(theirs.as_fd())
                 .context("cannot close descriptors of the host");
             let message = match alone.and_then(|()| self.enter()).and_then(|()| tap::create(plan)) {
                 Ok(tap) => FromGuest::Tap(tap),
@@ -130,15 +130,15 @@ impl Attached {
         }
     }
 
-    /// Has a child of ours hold nothing but the namespace and `socket`, and nobody trace or read it. It is about to enter a
-    /// user namespace whose root has every right over who is in it, and who may see it, while its root directory, its
-    /// memory and its descriptors are still of the host.
-    fn keep_to_itself(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// Closes all descriptors of this process, a child, except the namespace and `socket`, and forbids to trace it or to read its
+    /// memory. It is about to enter a user namespace whose root may trace its processes and see this one, while its root
+    /// directory, memory and descriptors are still the host's.
+    fn isolate(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         spawn::close_all_but(&[self.namespace.as_fd(), socket])
     }
 
-    /// Enters the namespace, through the user namespace that owns it where that takes privilege.
+    /// Enters the namespace, through the user namespace that owns it if that needs capabilities.
     fn enter(&self) -> Result<(), Error> {
         let cannot = |error: io::Error| {
             Error::io(format_args!("cannot enter {}", self.path.display()), &error)
@@ -146,7 +146,7 @@ impl Attached {
         };
         if userns::needed() {
             let owner = File::from(owner(self.namespace.as_fd()).map_err(cannot)?);
-            // Entering one's own again is an error.
+            // Entering the own user namespace again is an error.
             if !same_file(&owner, Path::new("/proc/self/ns/user")) {
                 setns(&owner, LinkNameSpaceType::User).map_err(cannot)?;
             }
@@ -175,7 +175,7 @@ fn setns(namespace: &File, kind: LinkNameSpaceType) -> io::Result<()> {
     Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
 }
 
-/// The process that a path in `/proc` is about.
+/// Returns the process of a path in `/proc`.
 fn process_of(path: &Path) -> Option<Pid> {
     let mut parts = path.strip_prefix("/proc").ok()?.iter();
     parts.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)
@@ -199,16 +199,16 @@ fn same_file(file: &File, path: &Path) -> bool {
 }
 
 fn ns_type(namespace: BorrowedFd<'_>) -> io::Result<libc::c_int> {
-    // SAFETY: NS_GET_NSTYPE takes no argument and touches no memory of ours.
+    // SAFETY: NS_GET_NSTYPE takes no argument and accesses no memory of this process.
     match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) } {
         -1 => Err(io::Error::last_os_error()),
         kind => Ok(kind),
     }
 }
 
-/// The user namespace that owns a namespace; EPERM where it is not ours or below ours.
+/// Returns the user namespace that owns a namespace; EPERM if it is neither this process's nor a descendant of it.
 fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: NS_GET_USERNS takes no argument; what it returns is a new descriptor of ours alone.
+    // SAFETY: NS_GET_USERNS takes no argument; what it returns is a new descriptor, which has no other owner.
     unsafe {
         match libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) {
             -1 => Err(io::Error::last_os_error()),
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_process_in_a_path() {
+    fn process_of_a_proc_path_is_found() {
         let pid = |path: &str| process_of(Path::new(path)).map(|pid| pid.as_raw_nonzero().get());
         assert_eq!(pid("/proc/17/ns/net"), Some(17));
         assert_eq!(pid("/proc/self/ns/net"), None);
@@ -233,8 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn who_enters_holds_nothing_and_nobody_may_trace_it() {
-        const NAME: &str = "guest::attach::tests::who_enters_holds_nothing_and_nobody_may_trace_it";
+    fn isolated_child_has_no_other_descriptors_and_is_not_dumpable() {
+        const NAME: &str =
+            "guest::attach::tests::isolated_child_has_no_other_descriptors_and_is_not_dumpable";
         let (_ours, theirs) = seqpacket::pair().unwrap();
         let attached = Attached {
             namespace: File::open("/proc/self/ns/net").unwrap(),
@@ -243,18 +244,18 @@ mod tests {
             end: End::File,
         };
         let status = in_child(NAME, || {
-            let alone = attached.keep_to_itself(theirs.as_fd()).is_ok();
+            let isolated = attached.isolate(theirs.as_fd()).is_ok();
             // Three of any process, its two, and the directory.
             let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
             let hidden = dumpable_behavior() == Ok(DumpableBehavior::NotDumpable);
             let sees = same_file(&attached.namespace, Path::new("/proc/self/ns/net"));
-            u8::from(!(alone && open == 6 && hidden && sees))
+            u8::from(!(isolated && open == 6 && hidden && sees))
         });
         assert_eq!(status, 0);
     }
 
     #[test]
-    fn says_what_cannot_be_joined() {
+    fn errors_of_targets_name_the_reason() {
         let line = |path: &str| {
             Attached::open(&Target::Path(path.into()), &mut FileWatch::default())
                 .unwrap_err()

@@ -1,4 +1,4 @@
-//! A guest of our own: a command in new namespaces.
+//! A guest that this program starts: a command in new namespaces.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -12,17 +12,17 @@ use crate::guest::init;
 use crate::guest::tap;
 use crate::guest::userns::UserNamespace;
 
-/// The guest's first process, waiting for the network.
+/// The guest's first process.
 #[derive(Debug)]
 pub(crate) struct InitProcess {
     init: Child,
     socket: OwnedFd,
 }
 
-/// Makes the namespaces and, in them, the tap.
+/// Creates the namespaces and, in them, the tap.
 ///
 /// # Errors
-/// User namespaces cannot be had; the tap cannot be made; and whatever else the guest's side reports.
+/// A namespace or the tap cannot be created, or another error that the guest's first process reports.
 pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let user_namespace = UserNamespace::choose(plan.keep_capabilities);
@@ -51,10 +51,10 @@ pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made),
 }
 
 impl InitProcess {
-    /// Waits until everything but the command stands.
+    /// Waits until the guest is set up, except for the command.
     ///
     /// # Errors
-    /// What the guest's side reports.
+    /// The error that the guest's first process reports.
     pub(crate) fn prepared(&self) -> Result<(), Error> {
         match self.next()? {
             FromGuest::Prepared => Ok(()),
@@ -84,36 +84,36 @@ impl InitProcess {
         }
     }
 
-    /// Readable when the guest is gone.
+    /// Returns the descriptor that is readable when the guest has ended.
     #[must_use]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.init.fd()
     }
 
-    /// Its first process.
+    /// Returns the id of the guest's first process.
     #[must_use]
     pub(crate) fn pid(&self) -> Pid {
         self.init.pid()
     }
 
-    /// Hands a signal on to the command.
+    /// Forwards a signal to the command.
     pub(crate) fn signal(&self, number: i32) {
         self.init.signal(number);
     }
 
-    /// Says that something has happened to the host's resolv.conf.
-    pub(crate) fn resolve_anew(&self) {
-        self.init.signal(init::HOST_RESOLVES_ANEW);
+    /// Notifies the guest that the host's resolv.conf has changed.
+    pub(crate) fn resolv_conf_changed(&self) {
+        self.init.signal(init::RESOLV_CONF_CHANGED);
     }
 
-    /// Waits for the guest's end, and returns the command's status.
+    /// Waits until the guest ends, and returns the command's status.
     #[must_use]
     pub(crate) fn wait(&self) -> u8 {
         self.init.wait()
     }
 }
 
-/// Whatever ends the supervisor's part ends the guest: the kernel kills all that lives in its pid namespace.
+/// Kills the guest: the kernel kills all processes in its PID namespace.
 impl Drop for InitProcess {
     fn drop(&mut self) {
         self.init.kill();

@@ -42,7 +42,7 @@ const GO: u8 = 6;
 pub(crate) const ROOM: usize = 8192;
 
 impl FromGuest {
-    /// Sends it.
+    /// Sends the message.
     ///
     /// # Errors
     /// The other end is closed.
@@ -66,10 +66,10 @@ impl FromGuest {
         }
     }
 
-    /// Waits for one; `None` when the other end is closed.
+    /// Waits for a message; `None` if the other end is closed.
     ///
     /// # Errors
-    /// The kernel's; `InvalidData` for what is none of these.
+    /// The kernel's; `InvalidData` for an unknown message.
     pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
         let mut buffer = [0; ROOM];
         let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
@@ -78,10 +78,10 @@ impl FromGuest {
         Self::decode(&buffer[..message.len], message.descriptors).map(Some)
     }
 
-    /// Reads one.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// `InvalidData`: it is none of these.
+    /// `InvalidData`: it is an unknown message.
     pub(crate) fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         Ok(match (message, descriptors) {
             ([TAP, vnet_hdr, tso, uso, a, b, c, d], mut queues) if queues.len() > 1 => {
@@ -107,7 +107,7 @@ impl FromGuest {
 }
 
 impl ToGuest {
-    /// Sends it.
+    /// Sends the message.
     ///
     /// # Errors
     /// The other end is closed.
@@ -119,7 +119,7 @@ impl ToGuest {
         seqpacket::send(socket, &[tag], &[])
     }
 
-    /// Waits for exactly this.
+    /// Waits for this message.
     ///
     /// # Errors
     /// `UnexpectedEof`: the supervisor has exited.
@@ -135,7 +135,7 @@ impl ToGuest {
     }
 }
 
-/// Status, text, NUL, advice. Text that does not fit is cut.
+/// Encodes status, text, NUL and advice. Text that does not fit is truncated.
 pub(crate) fn encode(error: &Error) -> Vec<u8> {
     let (what, advice, status) = error.parts();
     let mut bytes = vec![FAILED, status];
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_arrive_whole() {
+    fn errors_are_received_with_status_and_advice() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let plain = Error::new("cannot run x: not found").with_status(127);
         for error in [plain.clone(), plain.advise("y")] {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn taps_arrive_with_what_they_can() {
+    fn taps_are_received_with_queues_and_offloads() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         let (one, other) = rustix::pipe::pipe().unwrap();
         let offload = TapOffload {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_end_are_checked() {
+    fn unexpected_messages_and_end_of_stream_are_errors() {
         let (ours, theirs) = seqpacket::pair().unwrap();
         ToGuest::Mapped.send(&ours).unwrap();
         ToGuest::Mapped.expect(&theirs).unwrap();

@@ -1,5 +1,5 @@
-//! Process 1 of the guest's pid namespace: sets the namespaces up, starts the command, hands signals on, reaps, and
-//! exits with the command's status; the kernel then kills whatever is left inside.
+//! Process 1 of the guest's PID namespace: sets the namespaces up, starts the command, forwards signals, reaps, and exits with
+//! the command's status; the kernel then kills the processes that are left in the namespace.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -45,13 +45,15 @@ pub(crate) struct InitConfig {
 
 /// The signal that the supervisor sends after a change of the host's resolv.conf. If the guest sends it to its process 1,
 /// that only mounts the guest's resolv.conf again.
-pub(crate) const HOST_RESOLVES_ANEW: i32 = libc::SIGURG;
+pub(crate) const RESOLV_CONF_CHANGED: i32 = libc::SIGURG;
 
-/// Exit status where the command is not found, and where it cannot be run (POSIX sh).
+/// Exit status if the command is not found (POSIX sh).
 const NOT_FOUND: u8 = 127;
+
+/// Exit status if the command cannot be executed (POSIX sh).
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Runs to the command's end and returns its status.
+/// Runs until the command exits, and returns its status.
 pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
     let started = spawn::close_all_but(&[supervisor.as_fd()])
         .context("cannot close descriptors")
@@ -60,7 +62,7 @@ pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
         Ok(started) => started,
         Err(error) => {
             let status = error.status();
-            // Nobody there to hear it: nobody there to tell.
+            // It fails only if the supervisor has exited.
             let _ = FromGuest::Failed(error).send(supervisor);
             return status;
         }
@@ -74,7 +76,7 @@ pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
     serve(&started)
 }
 
-/// The command, and what to look after while it runs.
+/// The running command, and the resources of this process.
 struct RunningCommand {
     command: Pid,
     signals: Signals,
@@ -86,7 +88,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     ToGuest::Mapped
         .expect(supervisor)
         .context("no reply from the supervisor")?;
-    // The ids are final: from here on this dies with the supervisor. Had it died before, the next wait would tell.
+    // After the ids are mapped, as their change resets it. If the supervisor has exited before, the next receive fails.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
     mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
 
@@ -100,7 +102,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     open_ping_sockets();
     let covered = mounts::interfaces();
     let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref(), covered)?;
-    let signals = Signals::block(&[libc::SIGCHLD, HOST_RESOLVES_ANEW]).context("signalfd")?;
+    let signals = Signals::block(&[libc::SIGCHLD, RESOLV_CONF_CHANGED]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
         .expect(supervisor)
@@ -131,7 +133,7 @@ fn filter(required: bool) -> Result<(), Error> {
     }
 }
 
-/// Lets every group that is mapped open ping sockets.
+/// Permits ping sockets to every mapped group.
 fn open_ping_sockets() {
     let map = fs::read_to_string("/proc/self/gid_map").unwrap_or_default();
     let range = format!("0 {}", last_mapped(&map));
@@ -140,7 +142,8 @@ fn open_ping_sockets() {
     }
 }
 
-/// The last group of the run that begins with group 0, at most what the kernel takes (`ping_group_range` is signed).
+/// Returns the last group of the contiguous range that begins with group 0, at most the kernel's limit (`ping_group_range` is
+/// signed).
 fn last_mapped(map: &str) -> u32 {
     let mut next: u32 = 0;
     for line in map.lines() {
@@ -178,7 +181,7 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Error {
     let shown = program.display();
     let path = program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
-        // A directory of PATH that may not be searched says the same as a file that may not be run.
+        // The error is the same for a directory of PATH that may not be searched as for a file that may not be executed.
         io::ErrorKind::PermissionDenied if path || in_search_path(program) => {
             Error::io(format_args!("cannot run {shown}"), error)
                 .with_status(NOT_EXECUTABLE)
@@ -217,8 +220,8 @@ fn serve(started: &RunningCommand) -> u8 {
             if let Some(status) = reap(command) {
                 return status;
             }
-        } else if signal.number == HOST_RESOLVES_ANEW {
-            if let Some(Err(error)) = started.resolv_conf.as_ref().map(ResolvConf::put_back) {
+        } else if signal.number == RESOLV_CONF_CHANGED {
+            if let Some(Err(error)) = started.resolv_conf.as_ref().map(ResolvConf::mount_again) {
                 tracing::debug!(%error, "the guest sees the host's resolv.conf");
             }
         } else if signal.by == Sender::Process
@@ -229,7 +232,7 @@ fn serve(started: &RunningCommand) -> u8 {
     }
 }
 
-/// Reaps every dead child, adopted ones too; the command's status if it is one of them.
+/// Reaps all exited children, also adopted ones; returns the command's status if it is one of them.
 fn reap(command: Pid) -> Option<u8> {
     let mut ended = None;
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_that_may_ping() {
+    fn last_group_of_the_range_from_zero_is_found() {
         assert_eq!(last_mapped("         0       1000          1\n"), 0);
         assert_eq!(last_mapped("0 1000 1\n1 100000 65536\n"), 65_536);
         assert_eq!(last_mapped("0 1000 1\n5 100000 65536\n"), 0);
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_of_commands_that_cannot_be_run() {
+    fn exec_failures_have_status_126_or_127() {
         let cannot =
             |program: &str, number| cannot_run(program.as_ref(), &io::Error::from_raw_os_error(number));
         for number in [libc::ENOENT, libc::EACCES] {

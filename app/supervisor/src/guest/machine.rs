@@ -1,4 +1,4 @@
-//! A machine's link: a Unix socket, which a hypervisor or a unikernel's tender connects to, or one that was handed over.
+//! A machine's link: a Unix socket, to which a hypervisor or a unikernel's tender connects, or an inherited one.
 
 use std::fs;
 use std::io;
@@ -15,12 +15,12 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername, listen, socket_with, sockopt,
 };
 
-use crate::options::{Machine, MachineProtocol, Seat};
+use crate::options::{Machine, MachineProtocol, MachineSocket};
 
-/// Opens the link, and says where the guest is awaited.
+/// Opens the link, and logs the path where the guest is awaited.
 ///
 /// # Errors
-/// The file is not ours to make or another's, the descriptor is no such socket, the protocol has one queue.
+/// The file cannot be created or is in use, the descriptor is not such a socket, or the protocol has one queue only.
 pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
     let kinds: &[SocketType] = match machine.protocol {
         MachineProtocol::VhostUser | MachineProtocol::Stream => &[SocketType::STREAM],
@@ -31,13 +31,13 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         return Err(Error::new(wrong).advise("--workers 1").with_status(2));
     }
     let one_off = machine.one_off;
-    let (source, file) = match &machine.seat {
-        Seat::Path(path) => {
+    let (source, file) = match &machine.socket {
+        MachineSocket::Path(path) => {
             let (listener, file) = listen_at(path, kinds[0])?;
             tracing::info!("waiting for the guest at {}", path.display());
             (Source::Listening { listener, one_off }, Some(file))
         }
-        Seat::Descriptor(number) => (handed_over(*number, kinds, one_off)?, None),
+        MachineSocket::Descriptor(number) => (inherited(*number, kinds, one_off)?, None),
     };
     let attachment = match machine.protocol {
         MachineProtocol::VhostUser => Attachment::VhostUser { source, workers },
@@ -47,7 +47,7 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
     Ok((attachment, file))
 }
 
-/// Listens on a new socket file. One that nobody listens on any more is taken for an earlier run's, and replaced.
+/// Listens on a new socket file. A file without a listening process is of an earlier run, and is replaced.
 fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
     let cannot = |error: io::Error| refused(path, &error);
     let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
@@ -86,7 +86,7 @@ fn refused(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-fn handed_over(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Source, Error> {
+fn inherited(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Source, Error> {
     let socket = descriptor::take_over(
         number,
         "--fd",

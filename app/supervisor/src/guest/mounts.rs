@@ -17,10 +17,10 @@ use rustix::mount::{
 
 use crate::host::resolv;
 
-/// Keeps the mounts that follow inside this mount namespace. The first act of privilege in a user namespace.
+/// Keeps later mounts inside this mount namespace. It is the first system call that needs a capability in a user namespace.
 ///
 /// # Errors
-/// EPERM or EACCES: there is no privilege in this user namespace.
+/// EPERM or EACCES: this process has no capabilities in its user namespace.
 pub(crate) fn keep_private() -> io::Result<()> {
     Ok(mount_change(
         "/",
@@ -37,7 +37,7 @@ const INTERFACES: [&str; 2] = ["class/net", "devices/virtual/net"];
 /// A sysfs shows the interfaces of the network namespace in which it was mounted. It is mounted over `/proc`, which exists
 /// everywhere, and stays there, covered by the mount of `/proc` that follows: its directories are bound from there.
 ///
-/// Returns true if `/proc` is covered now. A kernel refuses the mount where parts of the host's `/sys` are covered (in a
+/// Returns true if `/proc` is covered now. The kernel refuses the mount if parts of the host's `/sys` are covered (in a
 /// container): the guest then sees the host's interfaces there, and can do nothing with them.
 pub(crate) fn interfaces() -> bool {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
@@ -54,15 +54,15 @@ pub(crate) fn interfaces() -> bool {
     true
 }
 
-/// Puts `text` in the place of `/etc/resolv.conf`, or of the file that it links to, where there is one; and mounts the
-/// `/proc` of this pid namespace.
+/// Mounts a file with `text` over `/etc/resolv.conf`, or over the file that it links to, if it exists; and mounts the `/proc` of
+/// this PID namespace.
 ///
 /// `covered` states that `/proc` is covered already, by [`interfaces`].
 ///
-/// The text lives in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount
-/// keeps it alive, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
+/// The file is in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount keeps a
+/// reference to it, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
 ///
-/// Returns the file, where it may have to be put back.
+/// Returns the file, if it may have to be mounted again.
 ///
 /// # Errors
 /// A mount was refused.
@@ -81,11 +81,11 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>, covered: bool) -> Result<
             tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
         }
     }
-    // Refused where parts of the host's /proc are covered (in a container): the guest then sees that one.
+    // The kernel refuses it if parts of the host's /proc are covered (in a container); the guest then sees that one.
     if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
         let reason = reason(&error.into());
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
-        // A file that is mounted nowhere cannot be mounted elsewhere, so it is not kept.
+        // A file without a mount cannot be bind-mounted, so it is not kept.
         if kept.take().is_some() {
             unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
         }
@@ -118,13 +118,13 @@ impl ResolvConf {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn put_back(&self) -> io::Result<()> {
+    pub(crate) fn mount_again(&self) -> io::Result<()> {
         let there = match statx(CWD, resolv::PATH, AtFlags::empty(), StatxFlags::empty()) {
             Ok(there) => there,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        // A mount of the guest's own on the file or the directory is left alone.
+        // The guest's own mounts on the file or the directory are not changed.
         if there.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) || directory() != self.directory {
             return Ok(());
         }
@@ -133,20 +133,20 @@ impl ResolvConf {
         let tree = open_tree(&self.file, "", clone)?;
         let onto = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
         match move_mount(&tree, "", CWD, resolv::PATH, onto) {
-            // It has gone again meanwhile: what comes in its place is told of.
+            // It was removed meanwhile: the file that replaces it causes another event.
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Device and number of the directory that the resolv.conf is in.
+/// Returns device and inode of the directory of resolv.conf.
 fn directory() -> Option<(u64, u64)> {
     let directory = fs::metadata(Path::new(resolv::PATH).parent()?).ok()?;
     Some((directory.dev(), directory.ino()))
 }
 
-/// Writes a file that everybody may read, whatever the umask: the guest may have more users than one.
+/// Writes a file that all users may read, whatever the umask: the guest may have several users.
 fn write_for_all(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     fs::write(&path, text)?;
     fs::set_permissions(&path, Permissions::from_mode(0o644))
@@ -157,11 +157,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_may_read_the_resolv_conf() {
+    fn resolv_conf_is_readable_by_all_users() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("resolv.conf");
         fs::write(&path, "").unwrap();
-        // As the umask has it.
+        // With the umask applied.
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         write_for_all(&path, "nameserver 10.0.2.3\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"nameserver 10.0.2.3\n");

@@ -1,11 +1,11 @@
-//! The guest's IPv6 default route: there while the host has one, so that a guest is never sent where nothing goes.
+//! The guest's IPv6 default route, which exists while the host has one, so that the guest does not use IPv6 in vain.
 
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 
 use pontoon_process::netlink::Netlink;
 
-/// A way to change it from outside the guest's namespace.
+/// Access to the route from outside the guest's namespace.
 #[derive(Debug)]
 pub(crate) struct GuestRoute {
     netlink: Netlink,
@@ -14,7 +14,7 @@ pub(crate) struct GuestRoute {
 }
 
 impl GuestRoute {
-    /// By a netlink socket that was opened in the guest's namespace, for the interface with that index there.
+    /// Wraps a netlink socket that was opened in the guest's namespace, for the interface with that index in it.
     pub(crate) fn new(socket: OwnedFd, index: u32, gateway: Ipv6Addr) -> Self {
         Self {
             netlink: Netlink::of(socket),
@@ -23,7 +23,7 @@ impl GuestRoute {
         }
     }
 
-    /// The host has got, or lost, its IPv6 default route.
+    /// Adds the route if the host has one now, and removes it otherwise.
     pub(crate) fn follow(&mut self, exists: bool) {
         let gateway = self.gateway.into();
         let done = match exists {
@@ -32,7 +32,7 @@ impl GuestRoute {
         };
         match done {
             Ok(()) => tracing::debug!(exists, "the guest's IPv6 default route follows the host's"),
-            // Somebody inside was faster.
+            // The guest has added or removed it itself.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::ESRCH)) => {}
             Err(error) => tracing::warn!("the guest's IPv6 default route cannot follow the host's: {error}"),
         }

@@ -40,7 +40,7 @@ pub(crate) struct Made {
     pub(crate) offload: TapOffload,
     /// A netlink socket of the namespace.
     pub(crate) netlink: OwnedFd,
-    /// The tap's index there.
+    /// The tap's index in the namespace.
     pub(crate) index: u32,
 }
 
@@ -50,8 +50,8 @@ const QUEUE: u32 = 4000;
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Makes the tap, brings it and the loopback up, and sets addresses and routes. No address waits for duplicate
-/// detection, and the interface heeds no router advertisement.
+/// Creates the tap, brings it and the loopback up, and sets addresses and routes, without duplicate address detection. The
+/// interface ignores router advertisements.
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refused a step.
@@ -71,13 +71,13 @@ pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
     netlink
         .bring_up(LOOPBACK, &untouched)
         .context("cannot bring lo up")?;
-    let wish = Interface {
+    let interface = Interface {
         mac: Some(plan.mac.0),
         mtu: Some(plan.mtu),
         queue: Some(QUEUE),
     };
     netlink
-        .bring_up(index, &wish)
+        .bring_up(index, &interface)
         .context(format_args!("cannot bring {} up", tap.name))?;
 
     let v4 = plan.addresses.v4;
@@ -105,7 +105,7 @@ pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
 /// The kernel's.
 pub(crate) fn leave_to_namespace(tap: &Made) -> io::Result<()> {
     let queue = tap.queues.first().map_or(-1, AsRawFd::as_raw_fd);
-    // SAFETY: TUNSETPERSIST takes a number and touches no memory of ours.
+    // SAFETY: TUNSETPERSIST takes a number and accesses no memory of this process.
     match unsafe { libc::ioctl(queue, libc::TUNSETPERSIST, 1) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -138,7 +138,7 @@ fn refused(error: &io::Error, queues: u8) -> Error {
         let text = format!("cannot use {queues} workers: this kernel's tap has only one queue");
         return Error::new(text).advise("--workers 1");
     }
-    // Which step, and why.
+    // The text names the step and the reason.
     let text = error.to_string();
     let (step, why) = text.rsplit_once(": ").unwrap_or(("cannot create a tap", &text));
     let plain = Error::io(step, &io::Error::other(why));

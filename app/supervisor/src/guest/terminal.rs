@@ -1,5 +1,5 @@
-//! Gives the terminal back to our process group at the end: an interactive shell inside takes it, and cannot give it
-//! back, as our group has no number in its pid namespace. What a shell outside gave to another job stays with that one.
+//! Restores the terminal's foreground process group at exit: an interactive shell in the guest sets another one, and cannot
+//! restore this one, as it has no number in the guest's PID namespace. A group that a shell outside has set is kept.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-/// A terminal that was ours at the start.
+/// A terminal whose foreground group was this process's at the start.
 #[derive(Debug)]
 pub(crate) struct Foreground {
     terminal: File,
@@ -17,13 +17,13 @@ pub(crate) struct Foreground {
 }
 
 impl Foreground {
-    /// The terminal on standard input, if we are its foreground group.
+    /// Returns the terminal on standard input, if this process is in its foreground group.
     #[must_use]
     pub(crate) fn of_stdin() -> Option<Self> {
         let terminal = File::from(io::stdin().as_fd().try_clone_to_owned().ok()?);
         let group = tcgetpgrp(&terminal).ok()?;
-        // 0 where the group is of a pid namespace further out, as its leader is.
-        // SAFETY: it takes no argument and touches no memory.
+        // 0 if the group is of an outer PID namespace, as its leader is.
+        // SAFETY: the call takes no argument and accesses no memory.
         let ours = Pid::from_raw(unsafe { libc::getpgrp() })?;
         (group == ours).then_some(Self { terminal, group })
     }
@@ -35,7 +35,7 @@ impl Drop for Foreground {
             return;
         }
         // A background process that sets the foreground group is stopped by SIGTTOU unless it ignores it.
-        // SAFETY: SIG_IGN is a valid disposition, and no handler of ours is replaced.
+        // SAFETY: SIG_IGN is a valid disposition, and this program has no handler for it.
         unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
         let _ = tcsetpgrp(&self.terminal, self.group);
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_held_by_a_group_that_lives() {
+    fn terminal_is_held_by_a_group_with_a_running_process() {
         let mut job = Command::new("cat")
             .process_group(0)
             .stdin(Stdio::piped())

@@ -23,12 +23,13 @@ pub(crate) fn needed() -> bool {
 pub(crate) enum UserNamespace {
     /// The caller becomes root inside.
     Caller,
-    /// Every id is itself. For root: the command is root inside, with every capability, but none over the host's namespaces.
+    /// Every id is mapped to itself. For root: the command is root inside, with every capability, but none over the host's
+    /// namespaces.
     Same,
 }
 
 impl UserNamespace {
-    /// The one that a guest of the caller gets; `None` where it stays in the caller's, with the caller's capabilities.
+    /// Returns the one for a guest of the caller; `None` if the guest stays in the caller's, with the caller's capabilities.
     pub(crate) fn choose(keep_capabilities: bool) -> Option<Self> {
         match (needed(), keep_capabilities) {
             (true, _) => Some(Self::Caller),
@@ -48,7 +49,7 @@ impl UserNamespace {
         }
     }
 
-    /// The reason why it cannot be had.
+    /// Returns the error for a user namespace that cannot be created.
     pub(crate) fn explain(self, error: &io::Error) -> Error {
         match self {
             Self::Caller => Switches::read().explain(error),
@@ -57,10 +58,10 @@ impl UserNamespace {
     }
 }
 
-/// Root does without a user namespace by this.
+/// Advice for root to run without a user namespace.
 const KEEP: &str = "--keep-capabilities";
 
-/// Maps every id that the caller's own user namespace has to itself.
+/// Maps every id of the caller's own user namespace to itself.
 fn map_same(child: Pid) -> Result<(), Error> {
     let child = child.as_raw_nonzero();
     for file in ["uid_map", "gid_map"] {
@@ -72,7 +73,7 @@ fn map_same(child: Pid) -> Result<(), Error> {
     Ok(())
 }
 
-/// The map in which each id that a map has inside is itself.
+/// Returns the map in which each inner id of `map` is mapped to itself.
 fn same(map: &str) -> String {
     let mut text = String::new();
     for line in map.lines() {
@@ -96,7 +97,7 @@ fn map(child: Pid) -> Result<(), Error> {
     if whole {
         return Ok(());
     }
-    // What the helper has already written stays: a map is written once.
+    // A map can be written only once: if the helper has written one, it is kept.
     let child = child.as_raw_nonzero();
     let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
     let alone = |file: &str, id: u32| match write(file, &format!("0 {id} 1\n")) {
@@ -104,7 +105,7 @@ fn map(child: Pid) -> Result<(), Error> {
         _ => Ok(()),
     };
     alone("uid_map", uid).context("cannot map the user id")?;
-    // Without it the kernel refuses the group's map to the unprivileged.
+    // The kernel requires it of an unprivileged process that writes the group's map.
     if !mapped(child.get(), "gid_map") {
         write("setgroups", "deny\n").context("cannot give up setgroups")?;
     }
@@ -115,7 +116,7 @@ fn mapped(child: i32, file: &str) -> bool {
     fs::read(format!("/proc/{child}/{file}")).is_ok_and(|map| !map.is_empty())
 }
 
-/// Maps `id` to 0 and the subordinate ranges of `user` from 1 on; false where that is not granted.
+/// Maps `id` to 0 and the subordinate ranges of `user` from 1 on; returns false if they are not granted.
 fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool {
     let Ok(table) = fs::read_to_string(table) else {
         return false;
@@ -155,7 +156,7 @@ fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool
     }
 }
 
-/// The name of a user id in passwd(5).
+/// Returns the name of a user id in passwd(5).
 pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -164,7 +165,7 @@ pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
     })
 }
 
-/// The ranges that subuid(5) or subgid(5) grants to a user, by name or number.
+/// Returns the ranges that subuid(5) or subgid(5) grants to a user, by name or number.
 pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
     let range = |line: &str| {
         let mut fields = line.trim().split(':');
@@ -178,7 +179,7 @@ pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u3
     table.lines().filter_map(range).collect()
 }
 
-/// The switches that distributions put on user namespaces; `None` where a kernel lacks one.
+/// The sysctls by which distributions restrict user namespaces; `None` if the kernel lacks one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Switches {
     /// `user.max_user_namespaces`.
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_subordinate_ranges() {
+    fn subordinate_ranges_are_found_by_name_and_id() {
         let table = "alice:100000:65536\nbob:165536:65536\n1000:300000:10\nalice:bad:1\nalice:5:0\n";
         assert_eq!(
             subordinate(table, Some("alice"), 1000),
@@ -252,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn maps_each_id_to_itself() {
+    fn each_id_is_mapped_to_itself() {
         assert_eq!(same("         0          0 4294967295\n"), "0 0 4294967295\n");
         let nested = "         0       1000          1\n         1     100000      65536\n";
         assert_eq!(same(nested), "0 0 1\n1 1 65536\n");
     }
 
     #[test]
-    fn finds_names() {
+    fn user_names_are_found_by_id() {
         let passwd = "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n";
         assert_eq!(user_name(passwd, 1000), Some("alice"));
         assert_eq!(user_name(passwd, 0), Some("root"));
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_reasons_apart() {
+    fn each_switch_has_an_error_of_its_own() {
         let refused = io::Error::from_raw_os_error(libc::EPERM);
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
         let none = Switches::default();

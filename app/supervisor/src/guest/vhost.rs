@@ -15,11 +15,11 @@ use crate::options::VhostNet;
 /// # Errors
 /// It is required and not available.
 pub(crate) fn choose(
-    wish: VhostNet,
+    mode: VhostNet,
     offload: TapOffload,
     disabled: &Disabled,
 ) -> Result<Option<Vhost>, Error> {
-    let vhost = match wish {
+    let vhost = match mode {
         VhostNet::Off => return Ok(None),
         VhostNet::Auto => Vhost::Wanted,
         VhostNet::On => Vhost::Required,
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_does_without_and_on_does_not() {
+    fn missing_device_is_an_error_with_on_only() {
         assert!(matches!(choose(VhostNet::Auto, METADATA, &disabled()), Ok(None)));
         assert!(choose(VhostNet::On, METADATA, &disabled()).is_err());
         assert!(matches!(
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn off_is_off() {
+    fn off_does_not_use_the_device() {
         assert!(matches!(
             choose(VhostNet::Off, METADATA, &Disabled::default()),
             Ok(None)
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing_and_what_to_try() {
-        let said = |errno| unavailable(&io::Error::from_raw_os_error(errno)).to_string();
+    fn errors_of_the_device_have_advice() {
+        let text = |errno| unavailable(&io::Error::from_raw_os_error(errno)).to_string();
         assert_eq!(
-            said(libc::ENOENT),
+            text(libc::ENOENT),
             "cannot open /dev/vhost-net: no such file or directory (try: as root: modprobe vhost_net)"
         );
         assert_eq!(
-            said(libc::EACCES),
+            text(libc::EACCES),
             "cannot open /dev/vhost-net: permission denied (try: as a member of the device's group, or --vhost-net off)"
         );
     }

@@ -18,7 +18,7 @@ use super::network::{HostNetwork, is_local};
 #[derive(Debug)]
 pub(crate) struct AddressWatch {
     events: Socket,
-    query: Netlink,
+    netlink: Netlink,
     again: Retry,
     last: Vec<IpNet>,
     /// Prefixes that are local by a route.
@@ -48,11 +48,11 @@ impl AddressWatch {
             | libc::RTMGRP_IPV6_ROUTE;
         events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
         events.set_non_blocking(true)?;
-        let mut query = Netlink::open()?;
-        let host = HostNetwork::read(&mut query)?;
+        let mut netlink = Netlink::open()?;
+        let host = HostNetwork::read(&mut netlink)?;
         let watch = Self {
             events,
-            query,
+            netlink,
             again: Retry::default(),
             last: owned(&host.addresses, &host.local),
             local: host.local.clone(),
@@ -97,9 +97,9 @@ impl AddressWatch {
                 Err(error) => return Err(error),
             }
         }
-        let said = self.ask(look);
+        let reply = self.query(look);
         let mut changed = Changed::default();
-        let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", said)? else {
+        let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", reply)? else {
             return Ok(changed);
         };
         if owned != self.last {
@@ -112,14 +112,14 @@ impl AddressWatch {
     }
 
     /// Reads the host's own addresses and, if `routes` is set, the existence of an IPv6 default route.
-    fn ask(&mut self, routes: bool) -> io::Result<(Vec<IpNet>, Option<bool>)> {
+    fn query(&mut self, routes: bool) -> io::Result<(Vec<IpNet>, Option<bool>)> {
         if self.again.is_pending() {
-            self.query = Netlink::open()?;
+            self.netlink = Netlink::open()?;
         }
         if !routes {
-            return Ok((owned(&self.query.addresses()?, &self.local), None));
+            return Ok((owned(&self.netlink.addresses()?, &self.local), None));
         }
-        let host = HostNetwork::read(&mut self.query)?;
+        let host = HostNetwork::read(&mut self.netlink)?;
         self.local.clone_from(&host.local);
         Ok((owned(&host.addresses, &host.local), Some(host.ipv6_default)))
     }
@@ -155,11 +155,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_cannot_be_read_now_are_read_later() {
+    fn failed_read_of_addresses_is_retried() {
         let (mut watch, host) = AddressWatch::start().unwrap();
         let owned = owned(&host.addresses, &host.local);
         watch.last.clear();
-        watch.query = Netlink::of(overflow(Netlink::open().unwrap().into_socket()));
+        watch.netlink = Netlink::of(overflow(Netlink::open().unwrap().into_socket()));
         let changed = watch.changed().unwrap();
         assert!(changed.owned.is_none() && watch.deadline().is_some());
         assert_eq!(watch.changed().unwrap().owned, Some(owned));

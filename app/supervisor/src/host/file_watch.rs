@@ -1,5 +1,5 @@
-//! Changes of files, by one inotify(7) instance for all of them, as a user has 128 (`fs.inotify.max_user_instances`). Where
-//! there is none left, a look once a second takes its place.
+//! Changes of files, by one inotify(7) instance for all of them, as a user has 128 (`fs.inotify.max_user_instances`). Without
+//! one, the files are checked once a second.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,14 +12,14 @@ use pontoon_process::retry::Retry;
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// The interval of looks where no event announces a change.
+/// The interval of checks without inotify.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An inotify instance, which is made when the first file is watched.
+/// An inotify instance, which is created when the first file is watched.
 #[derive(Debug, Default)]
 pub(crate) struct FileWatch {
     inotify: Option<OwnedFd>,
-    /// The last look, where something is not watched for want of an instance or of a watch.
+    /// The time of the last check, if an instance or a watch is missing.
     looked: Option<Instant>,
     again: Retry,
 }
@@ -28,7 +28,7 @@ impl FileWatch {
     /// Watches a file or directory. Watching it once more changes nothing.
     ///
     /// # Errors
-    /// About the path. What the user has too many of is no error: it shows in [`Self::deadline`].
+    /// Errors of the path. Exceeding the user's limits is not an error: the files are then checked at [`Self::deadline`].
     pub(crate) fn add(&mut self, place: &Path, events: inotify::WatchFlags) -> Result<(), Errno> {
         match self.try_add(place, events) {
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC)) => {
@@ -71,13 +71,13 @@ impl FileWatch {
         inotify.map(AsFd::as_fd)
     }
 
-    /// Returns the time to look at the files if no event comes before.
+    /// Returns the time to check the files if no event comes before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let look = self.looked.map(|looked| looked + LOOK_AGAIN);
         look.into_iter().chain(self.again.deadline()).min()
     }
 
-    /// Reads all queued events; returns true if there was one. To be called before the files are looked at.
+    /// Reads all queued events; returns true if there was one. To be called before the files are read.
     ///
     /// # Errors
     /// inotify's, unless it is temporary.
@@ -104,7 +104,7 @@ fn drain(inotify: &OwnedFd) -> io::Result<bool> {
 
 #[cfg(test)]
 impl FileWatch {
-    /// One that the user has no inotify instance left for.
+    /// Returns one without inotify.
     pub(crate) fn without_inotify() -> Self {
         Self {
             looked: Some(Instant::now()),

@@ -15,9 +15,9 @@ pub(crate) struct HostNetwork {
     pub(crate) addresses: Vec<IpNet>,
     /// Destinations of its routes.
     pub(crate) routes: Vec<IpNet>,
-    /// Addresses, and ranges of addresses, that it takes for its own by a route.
+    /// Addresses and prefixes that are local by a route.
     pub(crate) local: Vec<IpNet>,
-    /// It has an IPv6 default route.
+    /// True if it has an IPv6 default route.
     pub(crate) ipv6_default: bool,
 }
 
@@ -58,7 +58,7 @@ impl HostNetwork {
     }
 }
 
-/// 0.0.0.0/0 and ::/0, and the two halves that VPNs install in their place.
+/// Returns true for 0.0.0.0/0 and ::/0, and for the two halves that VPNs install instead.
 fn is_default(route: &IpNet) -> bool {
     route.prefix_len() <= 1
 }
@@ -67,6 +67,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(&b.network()) || b.contains(&a.network())
 }
 
+/// Returns the destination of a route; `None` for other families.
 fn destination(route: &RouteMessage) -> Option<IpNet> {
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sees_the_loopback() {
+    fn addresses_contain_the_loopback() {
         let host = HostNetwork::read(&mut Netlink::open().unwrap()).unwrap();
         assert!(host.addresses.contains(&"127.0.0.1/8".parse().unwrap()));
     }

@@ -1,4 +1,4 @@
-//! resolv.conf(5): the host's, read and followed; the guest's, written.
+//! resolv.conf(5): reads and follows the host's, writes the guest's.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt as _;
@@ -23,7 +23,7 @@ pub(crate) struct Resolv {
 }
 
 impl Resolv {
-    /// Reads the host's. A missing file is treated as an empty one.
+    /// Reads the host's file. A missing file is treated as an empty one.
     #[must_use]
     pub(crate) fn host() -> Self {
         Self::read(Path::new(PATH))
@@ -73,7 +73,7 @@ fn interface_index(name: &str) -> Option<u32> {
     netdevice::name_to_index(&socket, name).ok()
 }
 
-/// The guest's file.
+/// Returns the content of the guest's file.
 #[must_use]
 pub(crate) fn render(servers: &[IpAddr], search: &[String]) -> String {
     let mut text: String = servers
@@ -157,15 +157,15 @@ impl ResolvWatch {
     /// (which may be a mount of a file elsewhere). Adding a watch again changes nothing.
     fn arm(&mut self, files: &mut FileWatch) {
         let target = std::fs::canonicalize(&self.path).ok();
-        // Where there is no link either, it is the directory that tells of a file.
+        // If there is no link either, the creation of the file is an event of the directory.
         let missing = target.is_none() && self.path.is_symlink();
         let parent = |path: &Path| path.parent().map(Path::to_path_buf);
         let places = [parent(&self.path), target.as_deref().and_then(parent), target];
-        let mut gone = false;
+        let mut is_absent = false;
         for place in places.into_iter().flatten() {
-            gone |= !watch(files, &place);
+            is_absent |= !watch(files, &place);
         }
-        self.due = (missing || gone).then(|| Instant::now() + LOOK_AGAIN);
+        self.due = (missing || is_absent).then(|| Instant::now() + LOOK_AGAIN);
     }
 }
 
@@ -297,8 +297,8 @@ mod tests {
                     .map(|fd| rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN))
                     .into_iter()
                     .collect();
-                let told = rustix::event::poll(&mut fds, Some(&left.try_into().unwrap())).unwrap() > 0;
-                if told || due.is_some_and(|due| due <= Instant::now()) {
+                let is_ready = rustix::event::poll(&mut fds, Some(&left.try_into().unwrap())).unwrap() > 0;
+                if is_ready || due.is_some_and(|due| due <= Instant::now()) {
                     self.files.drain().unwrap();
                     let found = self.watch.look(&mut self.files);
                     if found.servers.is_some() {

@@ -1,4 +1,4 @@
-//! Which subnets the guest gets: the defaults, or the next that the host does not use.
+//! The guest's subnets: the defaults, or the next that the host does not use.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_engine::config::{Addresses, V4, V6};

@@ -133,7 +133,7 @@ impl Captures {
         }
         let left = start.time.map(|time| time.saturating_sub(now - *since));
         if left == Some(Duration::ZERO) {
-            return self.give_up("the time limit was reached");
+            return self.give_up("it was to take no longer");
         }
         outbox.push(Update::Capture(Order::Start(Start {
             time: left,

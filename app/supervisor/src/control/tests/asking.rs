@@ -20,7 +20,7 @@ fn stats_are_those_of_each_worker_and_their_sum() {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert_eq!(status(head), "200");
     assert!(!ended, "the connection stays");
-    let stats: reply::Stats = serde_json::from_str(body).unwrap();
+    let stats: reply::EngineStats = serde_json::from_str(body).unwrap();
     assert_eq!(
         (
             stats.workers.len(),

@@ -5,9 +5,9 @@ use rustix::net::socketpair;
 
 use super::*;
 
-fn machine(seat: Seat, protocol: MachineProtocol) -> Machine {
+fn machine(socket: MachineSocket, protocol: MachineProtocol) -> Machine {
     Machine {
-        seat,
+        socket,
         protocol,
         one_off: false,
     }
@@ -15,8 +15,8 @@ fn machine(seat: Seat, protocol: MachineProtocol) -> Machine {
 
 /// Returns the error of opening a machine's socket.
 #[track_caller]
-fn line(seat: Seat, protocol: MachineProtocol) -> String {
-    open(&machine(seat, protocol), 1).unwrap_err().to_string()
+fn line(socket: MachineSocket, protocol: MachineProtocol) -> String {
+    open(&machine(socket, protocol), 1).unwrap_err().to_string()
 }
 
 /// Returns a path that does not exist, in a new directory.
@@ -28,13 +28,13 @@ fn path(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_socket_file_lives_as_long_as_its_owner() {
+fn socket_file_is_removed_with_its_owner() {
     let path = path("file");
     for (protocol, other) in [
         (MachineProtocol::Stream, SocketType::SEQPACKET),
         (MachineProtocol::Packet, SocketType::STREAM),
     ] {
-        let (attachment, file) = open(&machine(Seat::Path(path.clone()), protocol), 1).unwrap();
+        let (attachment, file) = open(&machine(MachineSocket::Path(path.clone()), protocol), 1).unwrap();
         assert!(path.exists());
         let address = SocketAddrUnix::new(&path).unwrap();
         assert_eq!(
@@ -50,39 +50,55 @@ fn a_socket_file_lives_as_long_as_its_owner() {
 }
 
 #[test]
-fn the_file_is_for_this_user_alone() {
+fn socket_file_has_mode_0600() {
     let path = path("mode");
-    let opened = open(&machine(Seat::Path(path.clone()), MachineProtocol::Stream), 1);
+    let opened = open(
+        &machine(MachineSocket::Path(path.clone()), MachineProtocol::Stream),
+        1,
+    );
     let _machine = opened.unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
-fn a_file_that_somebody_listens_on_stays_and_one_left_over_goes() {
+fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
     let path = path("taken");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let said = line(Seat::Path(path.clone()), MachineProtocol::Stream);
+    let text = line(MachineSocket::Path(path.clone()), MachineProtocol::Stream);
     assert!(
-        said.contains("address already in use (try: another path; 'ss -xlp src "),
-        "{said}"
+        text.contains("address already in use (try: another path; 'ss -xlp src "),
+        "{text}"
     );
-    assert!(listener.accept().is_err(), "who listens was not disturbed");
+    assert!(
+        listener.accept().is_err(),
+        "the listening process got no connection"
+    );
     drop(listener);
-    drop(open(&machine(Seat::Path(path.clone()), MachineProtocol::Stream), 1).unwrap());
+    drop(
+        open(
+            &machine(MachineSocket::Path(path.clone()), MachineProtocol::Stream),
+            1,
+        )
+        .unwrap(),
+    );
 
     fs::write(&path, "no socket").unwrap();
-    let said = line(Seat::Path(path.clone()), MachineProtocol::Stream);
-    assert!(said.contains("address already in use"), "{said}");
+    let text = line(MachineSocket::Path(path.clone()), MachineProtocol::Stream);
+    assert!(text.contains("address already in use"), "{text}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "no socket");
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
 #[test]
-fn another_ones_file_of_the_same_name_stays() {
+fn file_of_another_process_with_the_same_name_is_kept() {
     let path = path("replaced");
-    let (_attachment, file) = open(&machine(Seat::Path(path.clone()), MachineProtocol::Packet), 1).unwrap();
+    let (_attachment, file) = open(
+        &machine(MachineSocket::Path(path.clone()), MachineProtocol::Packet),
+        1,
+    )
+    .unwrap();
     fs::remove_file(&path).unwrap();
     let _other = UnixListener::bind(&path).unwrap();
     // The socket still holds the inode of the first file, so that the second has another number.
@@ -92,24 +108,24 @@ fn another_ones_file_of_the_same_name_stays() {
 }
 
 #[test]
-fn says_what_is_wrong_with_a_path() {
+fn errors_of_paths_have_advice() {
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
-    let said = line(Seat::Path(long), MachineProtocol::Stream);
+    let text = line(MachineSocket::Path(long), MachineProtocol::Stream);
     assert!(
-        said.ends_with("file name too long (try: a path of at most 107 bytes)"),
-        "{said}"
+        text.ends_with("file name too long (try: a path of at most 107 bytes)"),
+        "{text}"
     );
-    let said = line(
-        Seat::Path("/no-such-directory/net".into()),
+    let text = line(
+        MachineSocket::Path("/no-such-directory/net".into()),
         MachineProtocol::Stream,
     );
-    assert!(said.ends_with("(try: an existing directory)"), "{said}");
+    assert!(text.ends_with("(try: an existing directory)"), "{text}");
 }
 
 #[test]
-fn a_descriptor_is_what_the_protocol_needs() {
+fn descriptor_must_be_a_socket_of_the_protocol() {
     let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-    let handed = |socket: OwnedFd| Seat::Descriptor(socket.into_raw_fd());
+    let handed = |socket: OwnedFd| MachineSocket::Descriptor(socket.into_raw_fd());
 
     for (kind, protocol) in [
         (SocketType::STREAM, MachineProtocol::VhostUser),
@@ -135,35 +151,38 @@ fn a_descriptor_is_what_the_protocol_needs() {
     let (attachment, _) = open(&machine(handed(listening), MachineProtocol::Stream), 1).unwrap();
     assert!(matches!(attachment, Attachment::Stream(Source::Listening { .. })));
 
-    let said = line(handed(pair(SocketType::STREAM).0), MachineProtocol::Packet);
-    assert!(said.ends_with("(try: --protocol stream)"), "{said}");
-    let said = line(handed(pair(SocketType::DGRAM).0), MachineProtocol::Stream);
-    assert!(said.ends_with("(try: --protocol packet)"), "{said}");
-    let said = line(
+    let text = line(handed(pair(SocketType::STREAM).0), MachineProtocol::Packet);
+    assert!(text.ends_with("(try: --protocol stream)"), "{text}");
+    let text = line(handed(pair(SocketType::DGRAM).0), MachineProtocol::Stream);
+    assert!(text.ends_with("(try: --protocol packet)"), "{text}");
+    let text = line(
         handed(socket(SocketType::STREAM).unwrap()),
         MachineProtocol::Stream,
     );
-    assert!(said.ends_with("is neither listening nor connected"), "{said}");
+    assert!(text.ends_with("is neither listening nor connected"), "{text}");
     let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
     assert!(line(handed(file), MachineProtocol::Stream).ends_with("is not a socket"));
-    let said = line(Seat::Descriptor(0x3fff_ffff), MachineProtocol::Stream);
+    let text = line(MachineSocket::Descriptor(0x3fff_ffff), MachineProtocol::Stream);
     assert!(
-        said.ends_with("(try: a socket that the parent process leaves open as 1073741823)"),
-        "{said}"
+        text.ends_with("(try: a socket that the parent process leaves open as 1073741823)"),
+        "{text}"
     );
 }
 
 #[test]
-fn several_workers_need_several_queues() {
+fn several_workers_need_vhost_user() {
     for protocol in [MachineProtocol::Stream, MachineProtocol::Packet] {
-        let seat = Seat::Path("/tmp/x".into());
-        let refused = open(&machine(seat, protocol), 2).unwrap_err();
+        let socket = MachineSocket::Path("/tmp/x".into());
+        let refused = open(&machine(socket, protocol), 2).unwrap_err();
         assert_eq!(refused.status(), 2);
         assert!(refused.to_string().starts_with("--workers 2: "));
     }
     let path = path("queues");
-    let (attachment, _file) =
-        open(&machine(Seat::Path(path.clone()), MachineProtocol::VhostUser), 2).unwrap();
+    let (attachment, _file) = open(
+        &machine(MachineSocket::Path(path.clone()), MachineProtocol::VhostUser),
+        2,
+    )
+    .unwrap();
     assert!(matches!(attachment, Attachment::VhostUser { workers: 2, .. }));
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
