@@ -27,7 +27,7 @@ pub(crate) fn ctl(arguments: &CtlArgs) -> Result<()> {
     match answer(arguments, &mut output) {
         Err(_) if output.is_closed => Ok(()),
         result => result.map_err(|error| match error.downcast_ref::<ConnectError>() {
-            Some(refused) => anyhow!(refused.advice()),
+            Some(error) => anyhow!(error.advice()),
             None => error,
         }),
     }
@@ -62,45 +62,45 @@ fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
     match &arguments.command {
         CtlCommand::Stats => {
             let stats: reply::EngineStats = client.get("/v1/stats")?;
-            say(&mut output, arguments.json, &stats, write_stats)?;
+            print(&mut output, arguments.json, &stats, write_stats)?;
         }
         CtlCommand::Policy { load } => {
             let policy: reply::Policy = match load {
                 Some(file) => client.put("/v1/policy", &lists(file)?)?,
                 None => client.get("/v1/policy")?,
             };
-            say(&mut output, arguments.json, &policy, write_policy)?;
+            print(&mut output, arguments.json, &policy, write_policy)?;
         }
-        CtlCommand::Flows(wish) => flows::show(&client, wish, arguments.json, &mut output)?,
+        CtlCommand::Flows(filter) => flows::show(&client, filter, arguments.json, &mut output)?,
         CtlCommand::Publish(PublishCommand::List) => {
             let published: reply::Published = client.get("/v1/publish")?;
-            say(&mut output, arguments.json, &published, write_published)?;
+            print(&mut output, arguments.json, &published, write_published)?;
         }
         CtlCommand::Publish(PublishCommand::Add { specs }) => {
             let changed: reply::PublishChange =
                 client.post("/v1/publish", &json!({ "add": texts(specs) }))?;
-            say(&mut output, arguments.json, &changed, write_change)?;
+            print(&mut output, arguments.json, &changed, write_change)?;
         }
         CtlCommand::Publish(PublishCommand::Remove { specs }) => {
             let changed: reply::PublishChange =
                 client.post("/v1/publish", &json!({ "remove": texts(specs) }))?;
-            say(&mut output, arguments.json, &changed, write_change)?;
+            print(&mut output, arguments.json, &changed, write_change)?;
         }
-        CtlCommand::Relay(order) => relay::relay(&client, order, arguments.json, &mut output)?,
+        CtlCommand::Relay(command) => relay::relay(&client, command, arguments.json, &mut output)?,
         CtlCommand::Capture(CaptureCommand::Start { capture }) => {
-            let began: reply::Capture = client.post("/v1/capture", &wish(capture)?)?;
-            say(&mut output, arguments.json, &began, write_capture)?;
+            let began: reply::Capture = client.post("/v1/capture", &capture_request(capture)?)?;
+            print(&mut output, arguments.json, &began, write_capture)?;
         }
         CtlCommand::Capture(CaptureCommand::Stop) => {
             let ended: reply::Capture = client.delete("/v1/capture")?;
-            say(&mut output, arguments.json, &ended, write_capture)?;
+            print(&mut output, arguments.json, &ended, write_capture)?;
         }
         CtlCommand::LogLevel { level } => {
             let level: reply::LogLevel = match *level {
                 Some(level) => client.put("/v1/log-level", &reply::LogLevel { level })?,
                 None => client.get("/v1/log-level")?,
             };
-            say(&mut output, arguments.json, &level, |level, to| {
+            print(&mut output, arguments.json, &level, |level, to| {
                 writeln!(to, "{}", level.level)
             })?;
         }
@@ -108,8 +108,8 @@ fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Writes a value in JSON, or for people.
-fn say<T: Serialize>(
+/// Prints a value as JSON, or as text by `write`.
+fn print<T: Serialize>(
     to: &mut impl Write,
     json: bool,
     value: &T,
@@ -169,7 +169,7 @@ fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result
 }
 
 /// Returns the request body, with an absolute path, as the supervisor may have another working directory.
-fn wish(capture: &Capture) -> Result<serde_json::Value> {
+fn capture_request(capture: &Capture) -> Result<serde_json::Value> {
     let file = path::absolute(&capture.file)?;
     Ok(json!({
         "file": file.to_str().context("the file's name is not UTF-8")?,
@@ -191,7 +191,7 @@ fn write_capture(capture: &reply::Capture, to: &mut dyn Write) -> io::Result<()>
     }
 }
 
-/// The rules of a file, found good before anybody is asked.
+/// Returns the rules of a file, which are checked before the request is sent.
 fn lists(file: &Path) -> Result<Lists> {
     let rules = policy::read(file).map_err(|error| anyhow!("{error}"))?;
     let of = |action| {

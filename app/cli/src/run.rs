@@ -15,7 +15,7 @@ use pontoon_supervisor::policy;
 use crate::args::{NetworkArgs, Resolver, RunArgs};
 use crate::{log, usage};
 
-/// Least MTU of a link with IPv6 (RFC 8200 section 5).
+/// Minimum MTU of a link with IPv6 (RFC 8200 section 5).
 const LEAST_IPV6_MTU: u16 = 1280;
 
 pub(crate) fn run(arguments: RunArgs) -> ExitCode {
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: RunArgs) -> ExitCode {
     serve(arguments.network, guest, arguments.vhost_net)
 }
 
-/// Gives `guest` its network, and returns its status.
+/// Provides a network to `guest`, and returns its exit status.
 pub(crate) fn serve(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> ExitCode {
     log::start(
         arguments.report.log_format,
@@ -126,17 +126,17 @@ fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec
     Ok(rules)
 }
 
-/// Wrong usage, and what to try.
+/// Returns a usage error with advice.
 fn misused(what: String, advice: &str) -> Error {
     Error::new(what).advise(advice).with_status(usage::STATUS)
 }
 
-fn resolvers(wishes: &[Resolver]) -> Result<Resolvers, Error> {
-    match wishes {
+fn resolvers(options: &[Resolver]) -> Result<Resolvers, Error> {
+    match options {
         [] => Ok(Resolvers::Host),
         [Resolver::None] => Ok(Resolvers::None),
         several => {
-            let given = several.iter().map(|wish| match wish {
+            let given = several.iter().map(|option| match option {
                 Resolver::At(server) => Ok(*server),
                 Resolver::None => Err(misused(
                     "--dns none excludes other --dns options".to_owned(),

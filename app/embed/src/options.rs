@@ -14,10 +14,11 @@ pub struct NetworkOptions {
     pub config: Config,
     /// Addresses that the host owns.
     pub owned: Vec<IpAddr>,
-    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP). From the start on they
-    /// are non-blocking, also for other processes that share them.
+    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP). They are
+    /// set to non-blocking at the start, also for other processes that share them.
     pub published: Vec<OwnedFd>,
-    /// Raw ICMP and ICMPv6 sockets. Without them the guest pings as far as the host lets this process (`ping_group_range`).
+    /// Raw ICMP and ICMPv6 sockets. Without them, echo requests use ping sockets, if the host permits
+    /// them to this process (`ping_group_range`).
     pub raw_icmp: [Option<OwnedFd>; 2],
     /// The way in which the engine waits for events.
     pub pacing: Pacing,

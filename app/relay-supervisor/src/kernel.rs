@@ -85,7 +85,7 @@ impl KernelRoutes {
 
     /// Returns the descriptor to poll for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
+        // SAFETY: the socket is open as long as it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 

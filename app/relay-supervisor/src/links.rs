@@ -28,7 +28,7 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     /// The link-layer header is that of Ethernet.
     pub(super) ethernet: bool,
-    /// Index of the lower interface, whose frames it receives: that of a VLAN, say.
+    /// Index of the lower interface, whose frames it receives: for example that of a VLAN.
     lower: Option<u32>,
     addresses: Vec<LocalAddress>,
 }
@@ -145,7 +145,7 @@ impl LinkWatch {
 
     /// Returns the descriptor to poll for reading.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket is open as long as it is borrowed, which the result's lifetime says.
+        // SAFETY: the socket is open as long as it is borrowed, which the lifetime of the result ensures.
         unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
     }
 
@@ -255,7 +255,7 @@ fn link(message: &LinkMessage) -> Option<Link> {
     })
 }
 
-/// Returns the index of the lower interface. For other kinds (veth, say) the attribute names the peer, which may be in
+/// Returns the index of the lower interface. For other kinds (such as veth) the attribute names the peer, which may be in
 /// another namespace.
 fn lower(message: &LinkMessage) -> Option<u32> {
     let (mut below, mut on_top) = (None, false);

@@ -92,7 +92,7 @@ impl Membership {
         if to.is_multicast() {
             tracing::warn!(%error, "{interface}: cannot join {to}");
         } else {
-            // Another program has the port, say; then senders may receive ICMP port unreachable.
+            // For example, another program has the port; then senders may receive ICMP port unreachable.
             tracing::debug!(%error, "{interface}: no sink at {to}");
         }
     }

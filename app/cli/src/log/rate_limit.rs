@@ -21,13 +21,13 @@ impl<S: Subscriber> Layer<S> for RateLimit {
             return true;
         }
         let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (said, left_out) = limit.count(Instant::now());
+        let (permitted, left_out) = limit.count(Instant::now());
         // The warning below enters this function again.
         drop(limit);
         if left_out > 0 {
             let most = rate_limit::LogRateLimit::LINES;
             warn!("dropped {left_out} log lines: more than {most} in a minute");
         }
-        said
+        permitted
     }
 }

@@ -64,7 +64,7 @@ impl Sockets {
     }
 
     /// Opens sockets for destinations of the rules, up to `max_open`. `send` is called with number, address and socket of each.
-    /// Returns the destinations whose socket could not be opened, as another program has the port, say.
+    /// Returns the destinations whose socket could not be opened, for example because another program has the port.
     pub(super) fn open_wanted<'a>(
         &mut self,
         ingress: &Ingress,
