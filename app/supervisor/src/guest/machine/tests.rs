@@ -1,7 +1,9 @@
 use std::os::fd::IntoRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 
-use rustix::net::socketpair;
+use rustix::net::{connect, socketpair};
 
 use super::*;
 
