@@ -9,13 +9,14 @@ use std::time::Duration;
 use clap::builder::styling::Styles;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
 use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_control::reply::Level;
+use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
-use pontoon_runtime::Outbound;
+use pontoon_runtime::{Outbound, Pacing};
 use pontoon_supervisor::capture::Capture;
-use pontoon_supervisor::control::reply::Level;
-use pontoon_supervisor::options::{Loopback, Target};
+use pontoon_supervisor::options::{Loopback, MachineProtocol, Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
 
@@ -32,15 +33,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Run a command in its own network namespace, without privileges
-    Run(Box<Run>),
+    Run(Box<RunArgs>),
     /// Provide a network to a virtual machine or a unikernel
-    Vm(Box<Vm>),
+    Vm(Box<VmArgs>),
     /// Inspect and change a running instance
-    Ctl(Ctl),
+    Ctl(CtlArgs),
     /// Show the flows of a running instance and their rates
-    Top(Top),
+    Top(TopArgs),
     /// Relay multicast between interfaces
-    Relay(Box<Relay>),
+    Relay(Box<RelayArgs>),
     /// Compare network stacks on this machine (runs pontoon-bench)
     #[command(disable_help_flag = true)]
     Bench {
@@ -66,9 +67,9 @@ Exit status: the command's, or 128+n if signal n killed it; 126, 127: it cannot 
 
 #[derive(Args, Debug)]
 #[command(help_template = RUN_HELP, override_usage = "pontoon run [OPTIONS] [--] [CMD...]    (no CMD: your shell)")]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) network: Network,
+    pub(crate) network: NetworkArgs,
     /// Use an existing network namespace, until it is removed
     #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
     pub(crate) attach: Option<Target>,
@@ -86,7 +87,7 @@ pub(crate) struct Run {
         long,
         value_name = "WHEN",
         default_value = "off",
-        value_enum,
+        value_parser = values::one_of(values::VHOST_NETS),
         hide_possible_values = true
     )]
     pub(crate) vhost_net: VhostNet,
@@ -117,7 +118,7 @@ Exit status: 0 when the guest has gone and no other can come, or after a signal;
     group = ArgGroup::new("where").args(["socket", "fd"]).required(true),
     mut_arg("mtu", |mtu| mtu.default_value("1500"))
 )]
-pub(crate) struct Vm {
+pub(crate) struct VmArgs {
     /// Listen on a Unix socket here
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
@@ -125,18 +126,18 @@ pub(crate) struct Vm {
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) fd: Option<i32>,
     /// Protocol of the socket: vhost-user, stream or packet
-    #[arg(long, value_name = "PROTOCOL", value_enum, hide_possible_values = true)]
-    pub(crate) protocol: Protocol,
+    #[arg(long, value_name = "PROTOCOL", value_parser = values::one_of(values::PROTOCOLS), hide_possible_values = true)]
+    pub(crate) protocol: MachineProtocol,
     /// Exit after the first guest
     #[arg(long)]
     pub(crate) one_off: bool,
     #[command(flatten)]
-    pub(crate) network: Network,
+    pub(crate) network: NetworkArgs,
 }
 
 // What the guests of all verbs have in common. (A doc comment would become the help's first line.)
 #[derive(Args, Debug)]
-pub(crate) struct Network {
+pub(crate) struct NetworkArgs {
     /// Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
     #[arg(short, long, value_name = "SPEC")]
     pub(crate) publish: Vec<Publish>,
@@ -182,10 +183,10 @@ pub(crate) struct Network {
         long,
         value_name = "MODE",
         default_value = "hybrid",
-        value_enum,
+        value_parser = values::one_of(values::PACINGS),
         hide_possible_values = true
     )]
-    pub(crate) io: Io,
+    pub(crate) io: Pacing,
     /// Threads that move packets, each with a queue: 1 to 16
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
     pub(crate) workers: u8,
@@ -209,7 +210,7 @@ pub(crate) struct Network {
         long,
         value_name = "WHO",
         default_value = "address",
-        value_enum,
+        value_parser = values::one_of(values::UDP_FILTERS),
         hide_possible_values = true
     )]
     pub(crate) udp_filter: UdpFilter,
@@ -238,12 +239,12 @@ pub(crate) struct Network {
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
-    pub(crate) report: Report,
+    pub(crate) report: ReportArgs,
 }
 
 /// Readiness notification and logging, for all verbs that keep running.
 #[derive(Args, Debug)]
-pub(crate) struct Report {
+pub(crate) struct ReportArgs {
     /// Write a line to descriptor N when the network is ready
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) ready_fd: Option<i32>,
@@ -268,7 +269,7 @@ pub(crate) struct Report {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Ctl {
+pub(crate) struct CtlArgs {
     /// The socket that `pontoon run`, `vm` or `relay` listens on by --control
     #[arg(long, value_name = "PATH")]
     pub(crate) control: PathBuf,
@@ -276,18 +277,18 @@ pub(crate) struct Ctl {
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
-    pub(crate) order: Order,
+    pub(crate) command: CtlCommand,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Top {
+pub(crate) struct TopArgs {
     /// The socket that `pontoon run` or `vm` listens on by --control
     #[arg(long, value_name = "PATH")]
     pub(crate) control: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Order {
+pub(crate) enum CtlCommand {
     /// Show counters since the engine's start, and current flows and memory
     Stats,
     /// Show the egress rules and the number of matches of each
@@ -297,16 +298,16 @@ pub(crate) enum Order {
         load: Option<PathBuf>,
     },
     /// List flows: TCP connections, UDP endpoints, echo ids
-    Flows(FlowWish),
+    Flows(FlowArgs),
     /// Add, remove and list published ports
     #[command(subcommand)]
-    Publish(Publishing),
+    Publish(PublishCommand),
     /// Add, remove and list rules of `pontoon relay`, and show their counters
     #[command(subcommand)]
-    Relay(RelayOrder),
+    Relay(RelayCommand),
     /// Start or stop a capture of the guest's link
     #[command(subcommand)]
-    Capture(Capturing),
+    Capture(CaptureCommand),
     /// Show or set the log level
     LogLevel {
         /// error, warn, info, debug or trace
@@ -316,7 +317,7 @@ pub(crate) enum Order {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct FlowWish {
+pub(crate) struct FlowArgs {
     /// Only flows to this destination: CIDR[:PORTS][/tcp|/udp|/icmp]
     #[arg(long, value_name = "TO")]
     pub(crate) to: Option<Match>,
@@ -347,7 +348,7 @@ pub(crate) enum FlowOrder {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Publishing {
+pub(crate) enum PublishCommand {
     /// Publish ports, all or none; other ports are not changed
     Add {
         /// [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
@@ -365,7 +366,7 @@ pub(crate) enum Publishing {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum RelayOrder {
+pub(crate) enum RelayCommand {
     /// Add rules, all or none; existing rules are not changed
     Add {
         /// In the syntax of the option --rule
@@ -385,7 +386,7 @@ pub(crate) enum RelayOrder {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Capturing {
+pub(crate) enum CaptureCommand {
     /// Start writing frames to a pcapng file, for Wireshark and tcpdump
     Start {
         /// FILE[,snap=N][,size=N[k|M|G]][,time=N[ms|s|m]]: bytes kept of a frame; limits on file size and duration
@@ -427,7 +428,7 @@ counters as JSON.
         .required(true)
         .multiple(true)
 )]
-pub(crate) struct Relay {
+pub(crate) struct RelayArgs {
     /// A rule: INTERFACE GROUP:PORT [from SENDER] -> INTERFACE ADDRESS:PORT [ttl N | above N], ...
     #[arg(long = "rule", value_name = "RULE")]
     pub(crate) rules: Vec<Rule>,
@@ -459,7 +460,7 @@ pub(crate) struct Relay {
     #[arg(long)]
     pub(crate) require_sandbox: bool,
     #[command(flatten)]
-    pub(crate) report: Report,
+    pub(crate) report: ReportArgs,
 }
 
 /// A value of `--dns`.
@@ -467,34 +468,6 @@ pub(crate) struct Relay {
 pub(crate) enum Resolver {
     None,
     At(SocketAddr),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Protocol {
-    VhostUser,
-    Stream,
-    Packet,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Io {
-    Event,
-    Hybrid,
-    Poll,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum VhostNet {
-    Auto,
-    On,
-    Off,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum UdpFilter {
-    Endpoint,
-    Address,
-    AddressPort,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

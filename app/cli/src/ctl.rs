@@ -8,44 +8,44 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{self, Path};
 
 use anyhow::{Context as _, Result, anyhow};
+use pontoon_control::reply;
 use pontoon_engine::egress::{Action, Rule};
 use pontoon_supervisor::capture::Capture;
-use pontoon_supervisor::control::reply;
 use pontoon_supervisor::policy::{self, Lists};
 use pontoon_supervisor::publish::Publish;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::args::{Capturing, Ctl, Order, Publishing};
+use crate::args::{CaptureCommand, CtlArgs, CtlCommand, PublishCommand};
 use client::{Client, ConnectError};
 
-pub(crate) fn ctl(arguments: &Ctl) -> Result<()> {
-    let mut output = Output {
+pub(crate) fn ctl(arguments: &CtlArgs) -> Result<()> {
+    let mut output = StdoutWriter {
         to: io::stdout().lock(),
         is_closed: false,
     };
     match answer(arguments, &mut output) {
         Err(_) if output.is_closed => Ok(()),
         result => result.map_err(|error| match error.downcast_ref::<ConnectError>() {
-            Some(refused) => anyhow!(refused.advice()),
+            Some(error) => anyhow!(error.advice()),
             None => error,
         }),
     }
 }
 
 /// The output of responses. A reader that closes it early, such as head(1), is not an error.
-struct Output<W> {
+struct StdoutWriter<W> {
     to: W,
     is_closed: bool,
 }
 
-impl<W: Write> Output<W> {
+impl<W: Write> StdoutWriter<W> {
     fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| self.is_closed |= error.kind() == ErrorKind::BrokenPipe)
     }
 }
 
-impl<W: Write> Write for Output<W> {
+impl<W: Write> Write for StdoutWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let result = self.to.write(bytes);
         self.note(result)
@@ -57,50 +57,50 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-fn answer(arguments: &Ctl, mut output: &mut impl Write) -> Result<()> {
+fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
     let client = Client::new(&arguments.control);
-    match &arguments.order {
-        Order::Stats => {
-            let stats: reply::Stats = client.get("/v1/stats")?;
-            say(&mut output, arguments.json, &stats, write_stats)?;
+    match &arguments.command {
+        CtlCommand::Stats => {
+            let stats: reply::EngineStats = client.get("/v1/stats")?;
+            print(&mut output, arguments.json, &stats, write_stats)?;
         }
-        Order::Policy { load } => {
+        CtlCommand::Policy { load } => {
             let policy: reply::Policy = match load {
                 Some(file) => client.put("/v1/policy", &lists(file)?)?,
                 None => client.get("/v1/policy")?,
             };
-            say(&mut output, arguments.json, &policy, write_policy)?;
+            print(&mut output, arguments.json, &policy, write_policy)?;
         }
-        Order::Flows(wish) => flows::show(&client, wish, arguments.json, &mut output)?,
-        Order::Publish(Publishing::List) => {
+        CtlCommand::Flows(filter) => flows::show(&client, filter, arguments.json, &mut output)?,
+        CtlCommand::Publish(PublishCommand::List) => {
             let published: reply::Published = client.get("/v1/publish")?;
-            say(&mut output, arguments.json, &published, write_published)?;
+            print(&mut output, arguments.json, &published, write_published)?;
         }
-        Order::Publish(Publishing::Add { specs }) => {
+        CtlCommand::Publish(PublishCommand::Add { specs }) => {
             let changed: reply::PublishChange =
                 client.post("/v1/publish", &json!({ "add": texts(specs) }))?;
-            say(&mut output, arguments.json, &changed, write_change)?;
+            print(&mut output, arguments.json, &changed, write_change)?;
         }
-        Order::Publish(Publishing::Remove { specs }) => {
+        CtlCommand::Publish(PublishCommand::Remove { specs }) => {
             let changed: reply::PublishChange =
                 client.post("/v1/publish", &json!({ "remove": texts(specs) }))?;
-            say(&mut output, arguments.json, &changed, write_change)?;
+            print(&mut output, arguments.json, &changed, write_change)?;
         }
-        Order::Relay(order) => relay::relay(&client, order, arguments.json, &mut output)?,
-        Order::Capture(Capturing::Start { capture }) => {
-            let began: reply::Capture = client.post("/v1/capture", &wish(capture)?)?;
-            say(&mut output, arguments.json, &began, write_capture)?;
+        CtlCommand::Relay(command) => relay::relay(&client, command, arguments.json, &mut output)?,
+        CtlCommand::Capture(CaptureCommand::Start { capture }) => {
+            let began: reply::Capture = client.post("/v1/capture", &capture_request(capture)?)?;
+            print(&mut output, arguments.json, &began, write_capture)?;
         }
-        Order::Capture(Capturing::Stop) => {
+        CtlCommand::Capture(CaptureCommand::Stop) => {
             let ended: reply::Capture = client.delete("/v1/capture")?;
-            say(&mut output, arguments.json, &ended, write_capture)?;
+            print(&mut output, arguments.json, &ended, write_capture)?;
         }
-        Order::LogLevel { level } => {
+        CtlCommand::LogLevel { level } => {
             let level: reply::LogLevel = match *level {
                 Some(level) => client.put("/v1/log-level", &reply::LogLevel { level })?,
                 None => client.get("/v1/log-level")?,
             };
-            say(&mut output, arguments.json, &level, |level, to| {
+            print(&mut output, arguments.json, &level, |level, to| {
                 writeln!(to, "{}", level.level)
             })?;
         }
@@ -108,8 +108,8 @@ fn answer(arguments: &Ctl, mut output: &mut impl Write) -> Result<()> {
     Ok(output.flush()?)
 }
 
-/// Writes a value in JSON, or for people.
-fn say<T: Serialize>(
+/// Prints a value as JSON, or as text by `write`.
+fn print<T: Serialize>(
     to: &mut impl Write,
     json: bool,
     value: &T,
@@ -123,7 +123,7 @@ fn say<T: Serialize>(
     Ok(write(value, to)?)
 }
 
-fn write_stats(stats: &reply::Stats, to: &mut dyn Write) -> io::Result<()> {
+fn write_stats(stats: &reply::EngineStats, to: &mut dyn Write) -> io::Result<()> {
     let total = &stats.total;
     writeln!(to, "{:24} {}", "workers", stats.workers.len())?;
     writeln!(to, "{:24} {}", "flows", total.flows)?;
@@ -169,7 +169,7 @@ fn write_change(change: &reply::PublishChange, to: &mut dyn Write) -> io::Result
 }
 
 /// Returns the request body, with an absolute path, as the supervisor may have another working directory.
-fn wish(capture: &Capture) -> Result<serde_json::Value> {
+fn capture_request(capture: &Capture) -> Result<serde_json::Value> {
     let file = path::absolute(&capture.file)?;
     Ok(json!({
         "file": file.to_str().context("the file's name is not UTF-8")?,
@@ -191,7 +191,7 @@ fn write_capture(capture: &reply::Capture, to: &mut dyn Write) -> io::Result<()>
     }
 }
 
-/// The rules of a file, found good before anybody is asked.
+/// Returns the rules of a file, which are checked before the request is sent.
 fn lists(file: &Path) -> Result<Lists> {
     let rules = policy::read(file).map_err(|error| anyhow!("{error}"))?;
     let of = |action| {

@@ -4,7 +4,8 @@ use std::fmt;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use pontoon_supervisor::{Error, output};
+use pontoon_process::Error;
+use pontoon_process::log::output;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::LevelFilter;

@@ -1,4 +1,4 @@
-//! People: the command line.
+//! The command line of Pontoon.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A status, or an error in one line.
+/// Returns the exit status; prints an error in one line.
 fn end(result: anyhow::Result<u8>) -> ExitCode {
     match result {
         Ok(status) => status.into(),

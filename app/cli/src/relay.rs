@@ -2,18 +2,18 @@
 
 use std::process::ExitCode;
 
-use pontoon_supervisor::options::Metrics;
-use pontoon_supervisor::relay::Options;
+use pontoon_control::Metrics;
+use pontoon_relay_supervisor::RelayOptions;
 
-use crate::args::Relay;
+use crate::args::RelayArgs;
 use crate::log;
 
-pub(crate) fn run(arguments: Relay) -> ExitCode {
+pub(crate) fn run(arguments: RelayArgs) -> ExitCode {
     log::start(
         arguments.report.log_format,
         log::level(arguments.report.quiet, arguments.report.verbose),
     );
-    let options = Options {
+    let options = RelayOptions {
         rules: arguments.rules,
         config: arguments.config,
         workers: arguments.workers,
@@ -29,5 +29,5 @@ pub(crate) fn run(arguments: Relay) -> ExitCode {
         ready_fd: arguments.report.ready_fd,
         pid_file: arguments.report.pid_file,
     };
-    log::end(pontoon_supervisor::relay::run(&options))
+    log::end(pontoon_relay_supervisor::run(&options))
 }

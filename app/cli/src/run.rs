@@ -5,20 +5,20 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pontoon_engine::config::UdpFilter;
+use pontoon_control::Metrics;
 use pontoon_engine::egress::{Action, Match, Rule, Target};
-use pontoon_runtime::Pacing;
+use pontoon_process::Error;
 use pontoon_supervisor::config::GUEST_MAC;
-use pontoon_supervisor::options::{Guest, Ipv6, Metrics, Options, Resolvers, VhostNet};
-use pontoon_supervisor::{Error, policy};
+use pontoon_supervisor::options::{Guest, GuestOptions, Ipv6, Resolvers, VhostNet};
+use pontoon_supervisor::policy;
 
-use crate::args::{self, Network, Resolver, Run};
+use crate::args::{NetworkArgs, Resolver, RunArgs};
 use crate::{log, usage};
 
-/// Least MTU of a link with IPv6 (RFC 8200 section 5).
+/// Minimum MTU of a link with IPv6 (RFC 8200 section 5).
 const LEAST_IPV6_MTU: u16 = 1280;
 
-pub(crate) fn run(arguments: Run) -> ExitCode {
+pub(crate) fn run(arguments: RunArgs) -> ExitCode {
     let guest = match arguments.attach {
         Some(target) => Guest::Attach {
             target,
@@ -31,16 +31,11 @@ pub(crate) fn run(arguments: Run) -> ExitCode {
             keep_capabilities: arguments.keep_capabilities,
         },
     };
-    let vhost_net = match arguments.vhost_net {
-        args::VhostNet::Auto => VhostNet::Auto,
-        args::VhostNet::On => VhostNet::On,
-        args::VhostNet::Off => VhostNet::Off,
-    };
-    serve(arguments.network, guest, vhost_net)
+    serve(arguments.network, guest, arguments.vhost_net)
 }
 
-/// Gives `guest` its network, and returns its status.
-pub(crate) fn serve(arguments: Network, guest: Guest, vhost_net: VhostNet) -> ExitCode {
+/// Provides a network to `guest`, and returns its exit status.
+pub(crate) fn serve(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> ExitCode {
     log::start(
         arguments.report.log_format,
         log::level(arguments.report.quiet, arguments.report.verbose),
@@ -52,7 +47,7 @@ pub(crate) fn serve(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Ex
     log::end(pontoon_supervisor::run(&options, log::set))
 }
 
-fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Options, Error> {
+fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<GuestOptions, Error> {
     let ipv6 = match (arguments.no_ipv6, arguments.ipv6) {
         (true, _) => Ipv6::Off,
         (false, Some(subnet)) => Ipv6::Subnet(subnet),
@@ -72,7 +67,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         let wrong = format!("'{rule}' needs the DNS forwarder, which --dns none disables");
         return Err(misused(wrong, "addresses, or another --dns"));
     }
-    Ok(Options {
+    Ok(GuestOptions {
         guest,
         publish: arguments.publish,
         host_loopback: arguments.host_loopback,
@@ -84,11 +79,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         mtu: arguments.mtu,
         resolvers,
         search: arguments.search,
-        pacing: match arguments.io {
-            args::Io::Event => Pacing::Event,
-            args::Io::Hybrid => Pacing::Hybrid,
-            args::Io::Poll => Pacing::Poll,
-        },
+        pacing: arguments.io,
         workers: arguments.workers,
         no_offload: arguments.no_offload,
         require_sandbox: arguments.require_sandbox,
@@ -96,11 +87,7 @@ fn options(arguments: Network, guest: Guest, vhost_net: VhostNet) -> Result<Opti
         mac: arguments.mac.unwrap_or(GUEST_MAC),
         outbound: arguments.outbound,
         connect_timeout: arguments.connect_timeout,
-        udp_filter: match arguments.udp_filter {
-            args::UdpFilter::Endpoint => UdpFilter::Endpoint,
-            args::UdpFilter::Address => UdpFilter::Address,
-            args::UdpFilter::AddressPort => UdpFilter::AddressPort,
-        },
+        udp_filter: arguments.udp_filter,
         max_flows: arguments.max_flows,
         max_udp_ports: arguments.max_udp_ports,
         max_flow_rate: arguments.max_flow_rate,
@@ -139,17 +126,17 @@ fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec
     Ok(rules)
 }
 
-/// Wrong usage, and what to try.
+/// Returns a usage error with advice.
 fn misused(what: String, advice: &str) -> Error {
     Error::new(what).advise(advice).with_status(usage::STATUS)
 }
 
-fn resolvers(wishes: &[Resolver]) -> Result<Resolvers, Error> {
-    match wishes {
+fn resolvers(options: &[Resolver]) -> Result<Resolvers, Error> {
+    match options {
         [] => Ok(Resolvers::Host),
         [Resolver::None] => Ok(Resolvers::None),
         several => {
-            let given = several.iter().map(|wish| match wish {
+            let given = several.iter().map(|option| match option {
                 Resolver::At(server) => Ok(*server),
                 Resolver::None => Err(misused(
                     "--dns none excludes other --dns options".to_owned(),

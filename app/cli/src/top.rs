@@ -13,14 +13,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use pontoon_supervisor::control::reply;
-use pontoon_supervisor::termination::TerminationSignals;
+use pontoon_control::reply;
+use pontoon_process::termination::TerminationSignals;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 
 use crate::args;
 use crate::ctl::client::Client;
-use state::{Look, Top, Wish};
+use state::{KeyAction, Snapshot, Top};
 
 /// Interval between requests.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -28,10 +28,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Interval between redraws without a key or a change of the terminal's size.
 const FRAME: Duration = Duration::from_millis(250);
 
-pub(crate) fn top(arguments: &args::Top) -> Result<()> {
+pub(crate) fn top(arguments: &args::TopArgs) -> Result<()> {
     let path = arguments.control.clone();
     // An instance that does not run at the start is an error, as with other verbs.
-    let first = look(&path)?;
+    let first = snapshot(&path)?;
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
         "standard input and output must be a terminal (try: pontoon ctl flows --follow)"
@@ -40,10 +40,10 @@ pub(crate) fn top(arguments: &args::Top) -> Result<()> {
     top.take(Ok(first), Instant::now());
     // Before another thread is started, so that it inherits the blocked signals.
     let signals = TerminationSignals::collect().context("cannot collect signals")?;
-    let (to, looks) = mpsc::channel();
+    let (to, snapshots) = mpsc::channel();
     thread::spawn(move || follow(&path, &to));
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
-    let result = show(&mut terminal, &looks, &signals, top);
+    let result = show(&mut terminal, &snapshots, &signals, top);
     ratatui::restore();
     result
 }
@@ -51,19 +51,19 @@ pub(crate) fn top(arguments: &args::Top) -> Result<()> {
 /// Shows snapshots, until a key or a signal ends it.
 fn show(
     terminal: &mut DefaultTerminal,
-    looks: &Receiver<Result<Look>>,
+    snapshots: &Receiver<Result<Snapshot>>,
     signals: &TerminationSignals,
     mut top: Top,
 ) -> Result<()> {
     while !signals.is_pending()? {
         let now = Instant::now();
-        for look in looks.try_iter() {
-            top.take(look, now);
+        for snapshot in snapshots.try_iter() {
+            top.take(snapshot, now);
         }
         terminal.draw(|frame| view::draw(frame, &mut top, now))?;
         if event::poll(FRAME)?
             && let Event::Key(key) = event::read()?
-            && top.press(key) == Wish::Quit
+            && top.press(key) == KeyAction::Quit
         {
             break;
         }
@@ -72,20 +72,20 @@ fn show(
 }
 
 /// Sends snapshots, until the receiver is dropped.
-fn follow(path: &Path, to: &Sender<Result<Look>>) {
+fn follow(path: &Path, to: &Sender<Result<Snapshot>>) {
     loop {
         thread::sleep(PERIOD);
-        if to.send(look(path)).is_err() {
+        if to.send(snapshot(path)).is_err() {
             return;
         }
     }
 }
 
-fn look(path: &Path) -> Result<Look> {
+fn snapshot(path: &Path) -> Result<Snapshot> {
     let client = Client::new(path);
-    let stats: reply::Stats = client.get("/v1/stats")?;
+    let stats: reply::EngineStats = client.get("/v1/stats")?;
     let flows: reply::Flows = client.get("/v1/flows")?;
-    Ok(Look {
+    Ok(Snapshot {
         total: stats.total,
         flows: flows.flows,
         at: Instant::now(),

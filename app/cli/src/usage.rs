@@ -1,17 +1,17 @@
-//! Wrong usage, in one line.
+//! Usage errors in one line.
 
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Status of wrong usage.
+/// Exit status of usage errors.
 pub(crate) const STATUS: u8 = 2;
 
-/// Prints what clap has to say: help and version as they are, errors in one line.
+/// Prints clap's message: help and version unchanged, errors in one line.
 pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed pipe is no failure.
+            // A closed pipe is not an error.
             let _ = error.print();
             ExitCode::SUCCESS
         }

@@ -4,13 +4,55 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use pontoon_runtime::Outbound;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use pontoon_control::reply::Level;
+use pontoon_engine::config::UdpFilter;
+use pontoon_runtime::{Outbound, Pacing};
 use pontoon_supervisor::config::OUR_MAC;
-use pontoon_supervisor::control::reply::Level;
-use pontoon_supervisor::options::{Loopback, Target};
+use pontoon_supervisor::options::{Loopback, MachineProtocol, Target, VhostNet};
 use pontoon_wire::Mac;
 
 use crate::args::Resolver;
+
+/// Values of `--io`.
+pub(crate) const PACINGS: &[(&str, Pacing)] = &[
+    ("event", Pacing::Event),
+    ("hybrid", Pacing::Hybrid),
+    ("poll", Pacing::Poll),
+];
+
+/// Values of `--vhost-net`.
+pub(crate) const VHOST_NETS: &[(&str, VhostNet)] = &[
+    ("auto", VhostNet::Auto),
+    ("on", VhostNet::On),
+    ("off", VhostNet::Off),
+];
+
+/// Values of `--protocol`.
+pub(crate) const PROTOCOLS: &[(&str, MachineProtocol)] = &[
+    ("vhost-user", MachineProtocol::VhostUser),
+    ("stream", MachineProtocol::Stream),
+    ("packet", MachineProtocol::Packet),
+];
+
+/// Values of `--udp-filter`.
+pub(crate) const UDP_FILTERS: &[(&str, UdpFilter)] = &[
+    ("endpoint", UdpFilter::Endpoint),
+    ("address", UdpFilter::Address),
+    ("address-port", UdpFilter::AddressPort),
+];
+
+/// Returns a parser of the names in a table, which its errors list.
+pub(crate) fn one_of<T>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let names = PossibleValuesParser::new(table.iter().map(|(name, _)| *name));
+    names.try_map(move |given| {
+        let entry = table.iter().find(|(name, _)| *name == given);
+        entry.map(|(_, value)| *value).ok_or("not in the table")
+    })
+}
 
 pub(crate) fn loopback(text: &str) -> Result<Loopback, String> {
     if text == "gateway" {

@@ -1,4 +1,4 @@
-//! `pontoon ctl` and `pontoon top` as programs, which look at an instance that has little to say.
+//! `pontoon ctl` and `pontoon top` as programs, against an instance without flows.
 
 #![expect(
     clippy::unwrap_used,
@@ -64,7 +64,7 @@ fn pontoon(verb: &str) -> Command {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn reader_that_closes_early_is_not_an_error() {
     let instance = Instance::new();
     for words in [&["stats"][..], &["--json", "stats"], &["flows"]] {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -75,10 +75,14 @@ fn a_reader_that_has_seen_enough_is_no_error() {
             .stdout(writer)
             .output()
             .unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((told.as_str(), output.status.code()), ("", Some(0)), "{words:?}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(
+            (printed.as_str(), output.status.code()),
+            ("", Some(0)),
+            "{words:?}"
+        );
     }
-    // Of the instance it is one.
+    // A connection that the instance closes early is an error.
     let output = pontoon("ctl")
         .args(["--control", "/none", "stats"])
         .output()
@@ -87,14 +91,14 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn who_uses_top_wrongly_is_told_of_its_help() {
+fn usage_error_of_top_names_its_help() {
     let output = pontoon("top").output().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.ends_with("(try: pontoon top --help)\n"), "{told}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(printed.ends_with("(try: pontoon top --help)\n"), "{printed}");
 }
 
 #[test]
-fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
+fn top_restores_the_terminal_when_it_is_terminated() {
     for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
         let instance = Instance::new();
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -152,7 +156,7 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_ended() {
         let status = top.wait().unwrap();
         assert_eq!(status.code(), Some(0), "{signal:?}: {status}");
         assert!(!is_raw(), "{signal:?}");
-        // The screen that was there.
+        // The escape sequence that restores the earlier screen.
         until_seen("\x1b[?1049l");
     }
 }

@@ -1,47 +1,48 @@
 //! Pontoon inside a VMM: user-mode networking as a library.
 //!
-//! [`Network::start`] runs the engine in a thread of its own, and gives the VMM a virtio-net [`Device`]. What the VMM keeps
-//! is the device's registers, be it behind MMIO or PCI: once the guest's driver has said where its queues are, the VMM hands
-//! them over, with the guest's memory and two eventfds for each. A *kick* is the driver's doorbell, to be an ioeventfd; a
-//! *call* interrupts the guest, to be an irqfd. From then on no frame passes through the VMM.
+//! [`Network::start`] runs the engine in a thread of its own, and gives the VMM a virtio-net [`NetDevice`]. The VMM keeps
+//! the device's registers, behind MMIO or PCI: once the guest's driver has set the addresses of its queues, the VMM passes them
+//! to [`NetDevice::activate`], with the guest's memory and two eventfds for each. A *kick* notifies the device, as an ioeventfd; a *call*
+//! interrupts the guest, as an irqfd. From then on no frame passes through the VMM.
 //!
-//! The engine takes and leaves frames in the guest's memory. Checksums, TSO and USO both ways, mergeable receive buffers,
-//! event indices and indirect descriptors are the driver's to accept. There is one pair of queues, and no control queue.
+//! The engine reads and writes frames in the guest's memory. It offers checksums, TSO and USO both ways, mergeable receive
+//! buffers, event indices and indirect descriptors. There is one pair of queues, and no control queue.
 //!
-//! [`Network::attach`] is for a guest without a device of ours: behind a socket, as `pontoon vm` has it.
+//! [`Network::attach`] is for a guest behind a socket, as with `pontoon vm`.
 //!
 //! # Safety of the host
 //!
-//! The guest is hostile to the engine from its first byte: see the threat model in `ARCHITECTURE.md`. But `pontoon`'s
-//! own processes are also locked in, while a thread has all that its process has. Nothing here drops privileges or changes
-//! limits; a VMM does that for itself, after [`Network::start`] or before. Each flow takes a descriptor:
-//! [`Config::max_flows`](pontoon_engine::Config) is to leave enough of them.
+//! The guest is hostile to the engine from its first byte: see the threat model in `ARCHITECTURE.md`. `pontoon`'s
+//! own processes are sandboxed as well, while a thread has the privileges of its process. This library neither drops privileges
+//! nor changes limits; a VMM does so itself, before or after [`Network::start`]. Each flow uses a descriptor:
+//! [`Config::max_flows`](pontoon_engine::Config) must leave enough of them.
 //!
-//! There is one signal handler, and only with [`Attachment::VhostUser`]: for SIGBUS, as files of a guest's memory may be cut
-//! off. What is not about such a file goes to the handler that there was before. A VMM that installs its own afterwards has
-//! to pass on to this one, which stays installed when the network has stopped.
+//! There is one signal handler, and only with [`Attachment::VhostUser`]: for SIGBUS, as files of a guest's memory may be
+//! truncated. Signals for other addresses are passed to the earlier handler. A VMM that installs its own handler afterwards has
+//! to call this one, which stays installed when the network has stopped.
 //!
-//! The host's own addresses are refused to the guest as far as they are known: tell them by [`Options::owned`], and, as they
-//! change, by [`Network::set_owned`].
+//! The host's own addresses are refused to the guest as far as they are known: set them in
+//! [`NetworkOptions::owned`], and pass changes to [`Network::set_owned`].
 //!
 //! # Example
 //!
-//! A VMM's part, with a driver in the same process for a guest: it asks who has the gateway's address, and is answered.
+//! The VMM's part, with a driver in the same process as guest, which sends an ARP request for the gateway's address and receives
+//! the reply.
 //!
 //! ```
 //! use std::time::Duration;
 //!
-//! use pontoon_embed::{Network, Options, Queue};
+//! use pontoon_embed::{Network, NetworkOptions, Queue};
 //! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
 //! use pontoon_ring::memory::VmMemory;
 //! use pontoon_ring::{Features, Layout};
 //! use rustix::event::{EventfdFlags, eventfd};
 //! use vm_memory::{GuestAddress, GuestMemoryMmap};
 //!
-//! let (network, mut device) = Network::start(Options::default())?;
+//! let (network, mut device) = Network::start(NetworkOptions::default())?;
 //!
-//! // The guest's memory, and in it the queues that its driver made. In a VMM all of this is the guest's to do, but for
-//! // the eventfds, which the VMM registers with KVM.
+//! // The guest's memory, and the queues of its driver in it. In a VMM, the guest does all of this, except for the eventfds,
+//! // which the VMM registers with KVM.
 //! let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 4 << 20)])?;
 //! let map = Map::<256>::new(0x1_0000, 1514);
 //! let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -68,23 +69,23 @@
 //! device.activate(&memory, 1 << 32 | 1 << 29, queues)?;
 //! guest.start();
 //!
-//! // Who has 10.0.2.2? Tell 10.0.2.15.
-//! let mut question = [0; 42];
-//! question[..6].fill(0xff);
-//! question[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-//! question[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-//! question[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-//! question[28..32].copy_from_slice(&[10, 0, 2, 15]);
-//! question[38..42].copy_from_slice(&[10, 0, 2, 2]);
-//! guest.write(&question)?;
+//! // An ARP request of 10.0.2.15 for 10.0.2.2.
+//! let mut request = [0; 42];
+//! request[..6].fill(0xff);
+//! request[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+//! request[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+//! request[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+//! request[28..32].copy_from_slice(&[10, 0, 2, 15]);
+//! request[38..42].copy_from_slice(&[10, 0, 2, 2]);
+//! guest.write(&request)?;
 //! let deadline = guest.platform().now() + Duration::from_secs(10);
 //! assert!(guest.poll(Some(deadline))?.frame);
-//! let mut answer = [0; 1514];
-//! guest.read(&mut answer)?;
-//! assert_eq!(answer[20..22], [0, 2], "an ARP reply");
-//! assert_eq!(answer[28..32], [10, 0, 2, 2]);
+//! let mut reply = [0; 1514];
+//! guest.read(&mut reply)?;
+//! assert_eq!(reply[20..22], [0, 2], "an ARP reply");
+//! assert_eq!(reply[28..32], [10, 0, 2, 2]);
 //!
-//! // The guest is reset, and stops.
+//! // The guest resets the device.
 //! device.reset();
 //! network.stop()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -94,8 +95,8 @@
 mod network;
 mod options;
 
-pub use network::{Device, Network};
-pub use options::Options;
+pub use network::{NetDevice, Network};
+pub use options::NetworkOptions;
 pub use pontoon_engine as engine;
 pub use pontoon_runtime::messages::Stats;
 pub use pontoon_runtime::{Attachment, Outbound, Pacing, Source};

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryMmap;
 
-use crate::Options;
+use crate::NetworkOptions;
 
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
@@ -24,19 +24,19 @@ const F_MAC: u64 = 1 << 5;
 /// The time within which workers must return their counters.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An engine at work. It stops when this is dropped.
+/// A running engine, which is stopped on drop.
 #[derive(Debug)]
 pub struct Network {
-    /// Its end is the engine's.
+    /// The channel to the engine; `None` once it was stopped.
     channel: Option<SupervisorChannel>,
     thread: Option<JoinHandle<io::Result<()>>>,
     workers: u8,
-    asked: u64,
+    round: u64,
 }
 
-/// A guest's network device, as far as it is not the VMM's. It may outlive its network, and then does nothing.
+/// The part of a guest's network device that the VMM does not implement. It may outlive its network, and then serves no queue.
 #[derive(Debug)]
-pub struct Device {
+pub struct NetDevice {
     control: vhost_user::Control,
     mac: Mac,
     mtu: u16,
@@ -46,22 +46,22 @@ impl Network {
     /// Starts an engine, for the guest behind a device.
     ///
     /// # Errors
-    /// Out of descriptors, memory or threads; or a socket that was handed over is none of those that it has to be.
-    pub fn start(options: Options) -> io::Result<(Self, Device)> {
+    /// Out of descriptors, memory or threads; or a published socket is of the wrong type.
+    pub fn start(options: NetworkOptions) -> io::Result<(Self, NetDevice)> {
         let mtu = options.config.mtu;
         let mac = options.config.guest_mac;
         let (control, link) = vhost_user::in_process(mtu)?;
         let network = Self::new(options, 1, |setup, supervisor| {
             pontoon_runtime::carry_in_process(setup, link, supervisor)
         })?;
-        Ok((network, Device { control, mac, mtu }))
+        Ok((network, NetDevice { control, mac, mtu }))
     }
 
     /// Starts an engine, for the guest behind `attachment`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn attach(options: Options, attachment: Attachment) -> io::Result<Self> {
+    pub fn attach(options: NetworkOptions, attachment: Attachment) -> io::Result<Self> {
         let workers = attachment.workers();
         Self::new(options, workers, |setup, supervisor| {
             pontoon_runtime::carry(setup, attachment, supervisor)
@@ -69,11 +69,11 @@ impl Network {
     }
 
     fn new(
-        options: Options,
+        options: NetworkOptions,
         workers: u8,
         carry: impl FnOnce(Setup, EngineChannel) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        // A worker asks these until they have no more, and would wait for a client, or a datagram, to come.
+        // A worker reads these until they are empty, and would otherwise block until a client or a datagram arrives.
         for socket in &options.published {
             rustix::io::ioctl_fionbio(socket, true)?;
         }
@@ -87,9 +87,9 @@ impl Network {
             raw_icmp: options.raw_icmp,
             pacing: pacing::here(options.pacing, workers),
             outbound: options.outbound,
-            // Nobody takes the place of an engine that ends: its process is the VMM.
+            // An engine that ends is not restarted: its process is the VMM.
             ledger: ledger::Shared::none(),
-            // What is said goes where the VMM has it go, and as much of it as it wants.
+            // The VMM configures the log.
             set_log_level: |_| {},
         };
         let thread = thread::Builder::new()
@@ -99,7 +99,7 @@ impl Network {
             channel: Some(channel),
             thread: Some(thread),
             workers,
-            asked: 0,
+            round: 0,
         };
         match network.receive(None)? {
             Report::Ready => Ok(network),
@@ -109,16 +109,16 @@ impl Network {
         }
     }
 
-    /// The resolvers behind the DNS forwarder are these now.
+    /// Replaces the resolvers of the DNS forwarder.
     ///
     /// # Errors
     /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them has a flow
-    /// label; the resolvers of before stay.
+    /// label; the resolvers are unchanged then.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) -> io::Result<()> {
         self.send(&Update::Resolvers(resolvers))
     }
 
-    /// The host's own addresses are these now.
+    /// Replaces the host's own addresses.
     ///
     /// # Errors
     /// The engine has ended.
@@ -128,11 +128,12 @@ impl Network {
             .try_for_each(|update| self.send(update))
     }
 
-    /// Whom the guest may reach is what these say now. Flows that they forbid end.
+    /// Replaces the egress rules. Flows that the rules deny are closed.
     ///
     /// # Errors
-    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them is not what
-    /// its own text says, as with port 0, or with a network that has more bits than its prefix; the rules of before stay.
+    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them
+    /// differs from the rule that its text is parsed to, for example one with port 0, or with a network that has bits behind its
+    /// prefix; the rules are unchanged then.
     pub fn set_rules(&mut self, rules: Vec<Rule>) -> io::Result<()> {
         self.send(&Update::Rules(rules))
     }
@@ -140,10 +141,10 @@ impl Network {
     /// Returns the engine's counters, summed over all workers.
     ///
     /// # Errors
-    /// The engine has ended. `TimedOut`: a worker has not answered for 5 s.
+    /// The engine has ended. `TimedOut`: a worker has not responded for 5 s.
     pub fn stats(&mut self) -> io::Result<Stats> {
-        self.asked += 1;
-        self.send(&Update::Ask(self.asked))?;
+        self.round += 1;
+        self.send(&Update::Ask(self.round))?;
         let deadline = Instant::now() + STATS_TIMEOUT;
         let mut total = self.receive_stats(deadline)?;
         total.worker = 0;
@@ -153,10 +154,10 @@ impl Network {
         Ok(total)
     }
 
-    /// Stops the engine: its flows end.
+    /// Stops the engine, which closes its flows.
     ///
     /// # Errors
-    /// It had failed before; the error says of what.
+    /// The error with which it had failed before.
     pub fn stop(mut self) -> io::Result<()> {
         self.end()
     }
@@ -164,8 +165,8 @@ impl Network {
     /// Sends an update. It is decoded here first, because the engine has no message for one that it cannot decode.
     fn send(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        let understood = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
-        if !understood.is_ok_and(|understood: Update| understood == *update) {
+        let decoded = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
+        if !decoded.is_ok_and(|decoded: Update| decoded == *update) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         loop {
@@ -182,8 +183,8 @@ impl Network {
     fn receive_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
         loop {
             match self.receive(Some(deadline))? {
-                Report::Stats(stats) if stats.round == self.asked => return Ok(stats),
-                // To a question that was given up.
+                Report::Stats(stats) if stats.round == self.round => return Ok(stats),
+                // The response to a request that timed out.
                 Report::Stats(_) => {}
                 Report::Ready | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
                     return Err(io::ErrorKind::InvalidData.into());
@@ -232,19 +233,19 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Who wants to know asks `stop`.
+        // `stop` returns the error.
         let _ = self.end();
     }
 }
 
-impl Device {
-    /// Features to offer to the driver (virtio 1.2, sections 5.1.3 and 6).
+impl NetDevice {
+    /// Returns the features to offer to the driver (virtio 1.2, sections 5.1.3 and 6).
     #[must_use]
     pub fn features(&self) -> u64 {
         self.control.features() | F_MAC
     }
 
-    /// The configuration space (5.1.4): the guest's Ethernet address, and its MTU.
+    /// Returns the configuration space (5.1.4): the guest's Ethernet address, and its MTU.
     #[must_use]
     pub fn config(&self) -> [u8; 12] {
         let mut space = [0; 12];
@@ -254,10 +255,10 @@ impl Device {
     }
 
     /// Serves `queues`, the receive queue and the transmit queue, from now on: the driver has set DRIVER_OK, and accepted
-    /// `features`. Queues of before are let go of first.
+    /// `features`. Earlier queues are released first.
     ///
     /// # Errors
-    /// Features were not offered, or a queue cannot be where it is said to be. No queue is served then.
+    /// Features were not offered, or a queue is not in the guest's memory. No queue is served then.
     pub fn activate(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -267,8 +268,8 @@ impl Device {
         self.control.activate(memory, features & !F_MAC, queues)
     }
 
-    /// Lets go of the queues, and of the guest's flows: the driver has reset the device. When this returns, nobody accesses
-    /// the guest's memory any more.
+    /// Releases the queues and closes the guest's flows, after the driver has reset the device. When this returns, the guest's
+    /// memory is no longer accessed.
     pub fn reset(&mut self) {
         self.control.reset();
     }

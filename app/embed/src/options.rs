@@ -9,15 +9,16 @@ use pontoon_runtime::{Outbound, Pacing};
 
 /// The options of a network.
 #[derive(Debug)]
-pub struct Options {
+pub struct NetworkOptions {
     /// The engine's configuration: addresses, resolvers, destinations that the guest may reach, limits.
     pub config: Config,
     /// Addresses that the host owns.
     pub owned: Vec<IpAddr>,
-    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP). From the start on they
-    /// are non-blocking, also for other processes that share them.
+    /// One socket for each entry of `config.published`, in its order: listening (TCP) or bound (UDP). They are
+    /// set to non-blocking at the start, also for other processes that share them.
     pub published: Vec<OwnedFd>,
-    /// Raw ICMP and ICMPv6 sockets. Without them the guest pings as far as the host lets this process (`ping_group_range`).
+    /// Raw ICMP and ICMPv6 sockets. Without them, echo requests use ping sockets, if the host permits
+    /// them to this process (`ping_group_range`).
     pub raw_icmp: [Option<OwnedFd>; 2],
     /// The way in which the engine waits for events.
     pub pacing: Pacing,
@@ -25,7 +26,7 @@ pub struct Options {
     pub outbound: Option<Outbound>,
 }
 
-impl Default for Options {
+impl Default for NetworkOptions {
     /// 10.0.2.0/24 and fd70:6f6e:746f::/64, an MTU of 1,500, no resolvers, nothing published, 1,000 flows, hybrid pacing.
     fn default() -> Self {
         let config = Config {

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use pontoon_embed::engine::config::{self, Published};
 use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
-use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
+use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
 
 /// An ARP request (RFC 826) for the gateway, behind its length.
-fn question() -> Vec<u8> {
+fn arp_request() -> Vec<u8> {
     let mut frame = vec![0, 0, 0, 42];
     frame.extend([0xff; 6]);
     frame.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -26,16 +26,16 @@ fn question() -> Vec<u8> {
 }
 
 #[test]
-fn a_guest_behind_a_socket_is_answered() {
+fn guest_behind_a_socket_gets_an_arp_reply() {
     for pacing in [Pacing::Event, Pacing::Hybrid, Pacing::Poll] {
         let (mut guest, ours) = UnixStream::pair().unwrap();
-        let options = Options {
+        let options = NetworkOptions {
             pacing,
-            ..Options::default()
+            ..NetworkOptions::default()
         };
         let link = Attachment::Stream(Source::Connected(OwnedFd::from(ours)));
         let mut network = Network::attach(options, link).unwrap();
-        guest.write_all(&question()).unwrap();
+        guest.write_all(&arp_request()).unwrap();
         let mut answer = [0; 46];
         guest.read_exact(&mut answer).unwrap();
         assert_eq!(answer[24..26], [0, 2], "an ARP reply");
@@ -53,9 +53,9 @@ fn a_guest_behind_a_socket_is_answered() {
 }
 
 #[test]
-fn many_live_in_one_process_and_end_alone() {
+fn several_networks_in_one_process_stop_independently() {
     let networks: Vec<_> = (0..8)
-        .map(|_| Network::start(Options::default()).unwrap())
+        .map(|_| Network::start(NetworkOptions::default()).unwrap())
         .collect();
     for (mut network, mut device) in networks {
         assert_eq!(network.stats().unwrap().round, 1);
@@ -67,8 +67,8 @@ fn many_live_in_one_process_and_end_alone() {
 
 /// A set of rules that the engine cannot parse is refused; the previous rules are not kept silently.
 #[test]
-fn what_cannot_be_told_is_refused() {
-    let (mut network, _device) = Network::start(Options::default()).unwrap();
+fn updates_that_cannot_be_decoded_are_invalid_input() {
+    let (mut network, _device) = Network::start(NetworkOptions::default()).unwrap();
     let rule = |text: &str| -> Rule { text.parse().unwrap() };
     let with = |change: fn(&mut Match)| {
         let mut rule = rule("deny 192.0.2.0/24:80");
@@ -100,8 +100,8 @@ fn what_cannot_be_told_is_refused() {
 
 /// A listener as the standard library makes one: a worker that waited for its next client would do nothing else.
 #[test]
-fn a_published_listener_may_have_blocked() {
-    let mut options = Options::default();
+fn published_listener_is_set_to_non_blocking() {
+    let mut options = NetworkOptions::default();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let host = listener.local_addr().unwrap();
     options.config.published.push(Published {
@@ -125,13 +125,13 @@ fn a_published_listener_may_have_blocked() {
 }
 
 #[test]
-fn each_worker_answers_each_question() {
+fn stats_are_the_sum_over_all_workers() {
     let (_guest, ours) = UnixStream::pair().unwrap();
     let attachment = Attachment::VhostUser {
         source: Source::Connected(OwnedFd::from(ours)),
         workers: 3,
     };
-    let mut network = Network::attach(Options::default(), attachment).unwrap();
+    let mut network = Network::attach(NetworkOptions::default(), attachment).unwrap();
     for round in 1..=20 {
         let stats = network.stats().unwrap();
         assert_eq!((stats.round, stats.worker), (round, 0));

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::error::Error;
-use crate::file;
+use pontoon_process::error::Error;
+use pontoon_process::file;
 
 /// A capture to be: `FILE[,snap=N][,size=N][,time=T]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,23 +3,23 @@
 use std::net::IpAddr;
 
 use pontoon_engine::config::{Addresses, Published};
-pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 use pontoon_engine::{Bandwidth, Config, Egress};
 use rustix::process::Rlimit;
 
+use crate::host::resolv::{Resolv, render};
 use crate::host::{self, MOST_FLOWS};
-use crate::options::{Guest, Loopback, Options, Resolvers};
-use crate::resolv::{Resolv, render};
+use crate::options::{Guest, GuestOptions, Loopback, Resolvers};
+pub use pontoon_engine::config::{GUEST_MAC, OUR_MAC};
 
-/// New flows a second for each worker, where the user says nothing: above what any opens that has a use for them (12,900
-/// connections a second, 8 clients, 2 cores, 2026-11-21), and few enough that a guest that scans or floods does not fill the
-/// host's connection tracking (262,144 entries and more, kept for 30 s to 120 s) in a moment.
+/// Default limit on new flows per second for each worker: more than any load in measurements opened (12,900 connections per
+/// second, 8 clients, 2 cores, 2026-11-21), and few enough that a guest that scans or floods does not fill the host's connection
+/// tracking (262,144 entries and more, kept for 30 s to 120 s) within seconds.
 pub const FLOW_RATE: u32 = 20_000;
 
 /// The engine's configuration.
 #[must_use]
 pub(crate) fn config(
-    options: &Options,
+    options: &GuestOptions,
     addresses: Addresses,
     resolv: Resolv,
     published: Vec<Published>,
@@ -73,10 +73,10 @@ pub(crate) fn dns(addresses: Addresses) -> Vec<IpAddr> {
         .collect()
 }
 
-fn host_loopback(wishes: &[Loopback], addresses: Addresses) -> Vec<IpAddr> {
+fn host_loopback(loopbacks: &[Loopback], addresses: Addresses) -> Vec<IpAddr> {
     let mut open = Vec::new();
-    for wish in wishes {
-        match wish {
+    for loopback in loopbacks {
+        match loopback {
             Loopback::Address(address) => open.push(*address),
             Loopback::Gateway => {
                 open.push(addresses.v4.gateway.into());
@@ -87,31 +87,32 @@ fn host_loopback(wishes: &[Loopback], addresses: Addresses) -> Vec<IpAddr> {
     open
 }
 
-fn max_flows(wish: Option<u32>, room: u32) -> u32 {
-    match wish {
-        Some(wish) if wish > room => {
+fn max_flows(requested: Option<u32>, room: u32) -> u32 {
+    match requested {
+        Some(requested) if requested > room => {
             tracing::warn!(
-                "--max-flows {wish} exceeds the limit of {room} ({MOST_FLOWS}, or as 'ulimit -Hn' allows)"
+                "--max-flows {requested} exceeds the limit of {room} ({MOST_FLOWS}, or as 'ulimit -Hn' allows)"
             );
             room
         }
-        Some(wish) => wish,
+        Some(requested) => requested,
         None => room,
     }
 }
 
-fn flow_rate(wish: Option<u32>, workers: u8) -> u32 {
-    wish.unwrap_or(FLOW_RATE * u32::from(workers))
+fn flow_rate(requested: Option<u32>, workers: u8) -> u32 {
+    requested.unwrap_or(FLOW_RATE * u32::from(workers))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::network::HostNetwork;
+    use crate::host::subnets::choose;
     use crate::options::Ipv6;
-    use crate::subnets::{HostNetwork, choose};
 
     #[test]
-    fn the_gateway_stands_for_the_loopback_in_both_families() {
+    fn gateway_means_the_gateways_of_both_families() {
         let addresses = choose(None, Ipv6::Auto, &HostNetwork::default())
             .unwrap()
             .addresses;
@@ -122,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn new_flows_are_limited_in_any_case() {
+    fn flow_rate_has_a_default_per_worker() {
         assert_eq!(flow_rate(None, 1), 20_000);
         assert_eq!(flow_rate(None, 16), 320_000);
         assert_eq!(flow_rate(Some(7), 16), 7);
     }
 
     #[test]
-    fn flows_never_exceed_the_room() {
+    fn max_flows_is_limited_by_the_descriptors() {
         assert_eq!(max_flows(None, 100), 100);
         assert_eq!(max_flows(Some(50), 100), 50);
         assert_eq!(max_flows(Some(500), 100), 100);

@@ -1,44 +1,32 @@
-//! The control socket: HTTP with JSON over a Unix socket, as in `curl --unix-socket PATH http://pontoon/v1/stats`.
+//! The control socket of a guest's network.
 //!
-//! It is served by the supervisor's one loop and never blocks it: a client that says half a request and then nothing
-//! has a deadline and costs a descriptor until then. No packet waits for any of this, as packets are the engine's. What
-//! only the engine knows is asked of its workers in rounds, one at a time; all clients that wait share a round's answer.
-//!
-//! A [`server`] knows nothing of what it serves. What can be asked of a [`guest`] is a list of routes, each in the file of
-//! its resource. Metrics alone may be had over TCP, too.
+//! The supervisor's one loop serves it, and no packet waits for that, as the engine processes packets. State of the engine is
+//! queried from its workers in rounds, one at a time; all clients that wait share the replies of a round. The resources are the
+//! routes of the [`api`], each in a file of its own.
 
-mod connection;
-mod guest;
+mod api;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
-pub(crate) mod hosts;
-pub(crate) mod http;
-pub(crate) mod listener;
-pub(crate) mod metrics_text;
-pub mod reply;
-pub(crate) mod server;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use pontoon_control::Metrics;
+use pontoon_control::server::Server;
 use pontoon_engine::egress::Rule;
+use pontoon_process::error::Error;
+use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use rustix::event::PollFd;
 use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
-use crate::error::Error;
-use crate::options::Metrics;
-use crate::pid_namespace::PidNamespace;
 use crate::publish::Ports;
-use guest::Api;
-use hosts::Hosts;
-use listener::Listener;
-use server::Server;
+use api::Api;
 
 /// The control socket and metrics address of a guest, their clients, and the API.
 pub(crate) struct Control {
@@ -61,10 +49,6 @@ pub(crate) struct Served {
     pub(crate) set_log_level: fn(LevelFilter),
 }
 
-/// Maximum number of clients of a server. A further client replaces the one that has been idle for longest, or whose request
-/// takes longest.
-const CLIENTS: usize = 16;
-
 impl Control {
     /// Listens at `path`, where only this user may connect, and at the address of `metrics`.
     ///
@@ -75,16 +59,8 @@ impl Control {
         metrics: Option<&Metrics>,
         served: Served,
     ) -> Result<Self, Error> {
-        let mut servers = Vec::new();
-        if let Some(path) = path {
-            servers.push(Server::new(Listener::open(path)?, guest::ROUTES, Hosts::Any));
-        }
-        if let Some(metrics) = metrics {
-            let hosts = Hosts::Named(metrics.hosts.clone());
-            servers.push(Server::new(Listener::tcp(metrics.at)?, guest::METRICS, hosts));
-        }
         Ok(Self {
-            servers,
+            servers: pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?,
             api: Api::new(served),
         })
     }
@@ -156,14 +132,5 @@ impl fmt::Debug for Control {
     }
 }
 
-/// Timeout for a client to send a request, and to read the response.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Timeout for reports of the workers.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Delay until the next accept after one failed for want of a descriptor.
-const ACCEPT_RETRY: Duration = Duration::from_secs(1);
-
-/// Timeout of a connection without a request.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);

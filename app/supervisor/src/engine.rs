@@ -12,6 +12,12 @@ use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_ipc::OutboxOverflow;
+use pontoon_process::child::restart_policy::{RestartPolicy, StartAttempts};
+use pontoon_process::child::spawn::{self, Child};
+use pontoon_process::child::stderr_pipe::StderrPipe;
+use pontoon_process::child::{environment, stdio};
+use pontoon_process::error::{Context as _, Error, one_line};
+use pontoon_process::log::{output, panics};
 use pontoon_runtime::messages::{CaptureCommand, EngineChannel, PortUpdate, Report, SupervisorChannel};
 use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
@@ -20,17 +26,12 @@ use pontoon_sys::seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
-use crate::error::{Context as _, Error, one_line};
 use crate::publish::listen_again;
-use crate::restart_policy::{RestartPolicy, StartAttempts};
-use crate::spawn::{self, Child};
-use crate::stderr_pipe::StderrPipe;
-use crate::{environment, output, panics, stdio};
 
 /// The engine and the state from which it is restarted. Dropping this ends the engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    state: State,
+    state: ProcessState,
     /// Configuration of the next engine, with all updates applied.
     setup: Setup,
     /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
@@ -48,7 +49,7 @@ pub(crate) struct Engine {
 type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
 
 #[derive(Debug)]
-enum State {
+enum ProcessState {
     /// It runs, or has exited and has not been reaped.
     Running(Process),
     /// Not running, because the last start failed; the next attempt is scheduled.
@@ -114,7 +115,7 @@ impl Engine {
         let published = setup.config.published.iter().enumerate();
         let indexes = published.map(|(place, port)| ((port.protocol, port.host), place));
         Ok(Self {
-            state: State::Running(process),
+            state: ProcessState::Running(process),
             indexes: indexes.collect(),
             setup,
             ports,
@@ -133,8 +134,8 @@ impl Engine {
     /// [`RestartPolicy::WITHIN`].
     pub(crate) fn replace(&mut self, now: Instant) -> Result<Restart, Error> {
         let mut attempts = match &mut self.state {
-            State::Backoff(attempts) => *attempts,
-            State::Running(process) => match process.reap() {
+            ProcessState::Backoff(attempts) => *attempts,
+            ProcessState::Running(process) => match process.reap() {
                 ExitReason::Clean => return Ok(Restart::Final),
                 ExitReason::Failed(why) => {
                     self.record_crash(&why, now)?;
@@ -143,7 +144,7 @@ impl Engine {
             },
         };
         // The old process is dropped first: its memory and descriptors may be those that the new one needs.
-        self.state = State::Backoff(attempts);
+        self.state = ProcessState::Backoff(attempts);
         let begin = Instant::now();
         let Err(error) = self.restart() else {
             return Ok(Restart::Done);
@@ -159,7 +160,7 @@ impl Engine {
         if first {
             tracing::warn!("{error}; retrying for {:?}", RestartPolicy::WITHIN);
         }
-        self.state = State::Backoff(attempts);
+        self.state = ProcessState::Backoff(attempts);
         Ok(Restart::Scheduled)
     }
 
@@ -194,14 +195,14 @@ impl Engine {
             &mut self.namespaces,
         )?;
         process.ready()?;
-        self.state = State::Running(process);
+        self.state = ProcessState::Running(process);
         Ok(())
     }
 
     fn process(&self) -> Option<&Process> {
         match &self.state {
-            State::Running(process) => Some(process),
-            State::Backoff(_) => None,
+            ProcessState::Running(process) => Some(process),
+            ProcessState::Backoff(_) => None,
         }
     }
 
@@ -215,8 +216,8 @@ impl Engine {
     #[must_use]
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         match &self.state {
-            State::Running(_) => None,
-            State::Backoff(attempts) => Some(attempts.next()),
+            ProcessState::Running(_) => None,
+            ProcessState::Backoff(attempts) => Some(attempts.next()),
         }
     }
 
@@ -234,7 +235,7 @@ impl Engine {
 
     /// Forwards lines from the engine's standard error to the log.
     pub(crate) fn forward_stderr(&mut self) {
-        if let State::Running(process) = &mut self.state {
+        if let ProcessState::Running(process) = &mut self.state {
             process.stderr.forward();
         }
     }
@@ -242,8 +243,8 @@ impl Engine {
     /// Receives up to [`MAX_REPORTS`] reports of the engine's workers.
     pub(crate) fn receive(&mut self) -> Vec<Report> {
         match &mut self.state {
-            State::Running(process) => process.receive(MAX_REPORTS),
-            State::Backoff(_) => Vec::new(),
+            ProcessState::Running(process) => process.receive(MAX_REPORTS),
+            ProcessState::Backoff(_) => Vec::new(),
         }
     }
 
@@ -271,7 +272,7 @@ impl Engine {
             // The next engine inherits the level, as it is forked from this process.
             Update::LogLevel(_) => {}
             Update::Capture(CaptureCommand::Start(start)) => {
-                if let State::Running(process) = &self.state {
+                if let ProcessState::Running(process) = &self.state {
                     process.limit_files(start.size);
                 }
             }
@@ -280,7 +281,7 @@ impl Engine {
             | Update::Flows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}
         }
-        let State::Running(process) = &mut self.state else {
+        let ProcessState::Running(process) = &mut self.state else {
             return;
         };
         let updates = match update {
@@ -310,7 +311,7 @@ impl Engine {
 
     /// Sends queued updates.
     pub(crate) fn flush(&mut self) {
-        if let State::Running(process) = &mut self.state {
+        if let ProcessState::Running(process) = &mut self.state {
             process.channel.flush(Instant::now());
         }
     }
@@ -533,12 +534,12 @@ fn become_engine(
 ) -> u8 {
     // SAFETY: the child of a single-threaded process has one thread, and the supervisor keeps no reference into its
     // environment.
-    unsafe { environment::forget() };
+    unsafe { environment::erase() };
     let _ = rustix::thread::set_name(c"pontoon-engine");
     // A capture that meets its limit ends with an error instead.
     // SAFETY: SIG_IGN is a valid disposition.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    panics::log_them();
+    panics::set_hook();
     match prepare(setup, ports, attachment, socket) {
         Ok(EngineResources {
             setup,

@@ -1,15 +1,20 @@
-//! Resources of the host: descriptors, and sockets for echo requests.
+//! Resources and state of the host: limits, raw sockets, addresses, resolvers.
 
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 
+use pontoon_process::error::{Context as _, Error};
 use pontoon_runtime::Outbound;
 use rustix::net::{
     AddressFamily, Protocol, SocketFlags, SocketType, ipproto, netdevice, socket, socket_with,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::Rlimit;
 
-use crate::error::{Context as _, Error};
+pub(crate) mod address_watch;
+pub(crate) mod file_watch;
+pub(crate) mod network;
+pub(crate) mod resolv;
+pub(crate) mod subnets;
 
 /// Maximum number of concurrent flows.
 pub(crate) const MOST_FLOWS: u64 = 131_072;
@@ -20,21 +25,8 @@ const RESERVED: u64 = 54;
 /// Descriptors of a worker besides its flows and listeners: its queue, epoll, inbox, sockets opened ahead, and a reserve.
 const OF_WORKER: u64 = 10;
 
-/// Raises the soft descriptor limit to the hard one, and returns the previous limits.
-pub(crate) fn raise_descriptor_limit() -> Rlimit {
-    let was = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: was.maximum,
-        maximum: was.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "descriptor limit not raised");
-    }
-    was
-}
-
-/// Flows that the descriptor limit leaves room for beside the workers' own and `sockets` published ones, of which each
-/// worker may have a copy.
+/// Returns the number of flows for which the descriptor limit leaves room beside the workers' own descriptors and `sockets`
+/// published ones, of which each worker may have a copy.
 #[must_use]
 pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     let taken = u64::try_from(sockets)
@@ -48,14 +40,14 @@ pub(crate) fn max_flows(limit: Rlimit, sockets: usize, workers: u8) -> u32 {
     u32::try_from(room.min(MOST_FLOWS)).unwrap_or(u32::MAX)
 }
 
-/// UDP ports of the host that a guest may hold at one time in each family, by default: a fourth of the
-/// ephemeral ports, so that other programs of the host find a port when they ask for a name.
+/// Returns the default limit on UDP ports of the host in each family: a fourth of the ephemeral ports, so that enough are left
+/// for other programs of the host, such as resolvers.
 #[must_use]
 pub(crate) fn max_udp_ports() -> u32 {
     share_of_ports(&std::fs::read_to_string(PORT_RANGE).unwrap_or_default())
 }
 
-/// A fourth of the range in `text`, or of the kernel's default range where it cannot be read.
+/// Returns a fourth of the range in `text`, or of the kernel's default range if it cannot be parsed.
 fn share_of_ports(text: &str) -> u32 {
     let mut words = text
         .split_ascii_whitespace()
@@ -70,7 +62,7 @@ fn share_of_ports(text: &str) -> u32 {
 /// First and last ephemeral port of the network namespace, for both families (`ip-sysctl` of the kernel).
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Raw ICMP and ICMPv6 sockets, where the caller has the privilege.
+/// Opens raw ICMP and ICMPv6 sockets, if the caller has CAP_NET_RAW.
 #[must_use]
 pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
     let open = |family, protocol| socket_of(family, SocketType::RAW, protocol);
@@ -80,10 +72,10 @@ pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
     ]
 }
 
-/// Finds out whether the host can send from there.
+/// Checks that the host can send from an address or interface.
 ///
 /// # Errors
-/// It cannot: no such address or interface.
+/// There is no such address or interface.
 pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
     match outbound {
         Outbound::Address(address) => UdpSocket::bind((*address, 0)).map(drop).map_err(|error| {
@@ -113,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_has_a_fourth_of_the_ports() {
+    fn default_is_a_fourth_of_the_ephemeral_ports() {
         assert_eq!(share_of_ports("32768\t60999\n"), 7_058);
         assert_eq!(share_of_ports("1024 65535"), 16_128);
         assert_eq!(share_of_ports("40000 40001"), 1);

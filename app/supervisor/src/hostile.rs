@@ -1,27 +1,24 @@
-//! Every reader of what comes from outside this process, for the fuzzer and for what it has gathered. Nothing of it is
-//! carried out.
+//! Arbitrary input for all parsers of input from outside this process, for the fuzz target and its corpus. No input has an
+//! effect on the host.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use pontoon_ipc::ChannelMessage;
-use pontoon_relay_worker::messages::{RelayReport, RelayUpdate};
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use pontoon_sys::udp::Ancillary;
 
 use crate::capture::Capture;
-use crate::handshake::{self, FromGuest};
+use crate::guest::handshake::{self, FromGuest};
+use crate::guest::userns;
+use crate::host::resolv::{self, Resolv};
 use crate::publish::Publish;
-use crate::resolv::{self, Resolv};
-use crate::{control, policy, userns};
+use crate::{control, policy};
 
-/// Reads the bytes as each kind of message and text. What is understood is the same once it has been written and read
-/// again.
+/// Decodes the bytes as each kind of message and text. A decoded value is the same after it has been encoded and decoded again.
 pub fn play(bytes: &[u8]) {
     message::<Update>(bytes);
-    message::<RelayUpdate>(bytes);
-    message::<RelayReport>(bytes);
     if let Some(report) = message::<Report>(bytes) {
         control::hostile::engine(&report);
     }
@@ -80,7 +77,7 @@ fn files_and_options(text: &str) {
     assert!(ranges.iter().all(|(_, count)| *count > 0));
 }
 
-/// resolv.conf has a server in any case, and hands its domains on to the guest's.
+/// Checks that a parsed resolv.conf has a server, and that the guest's file has the same domains.
 fn resolvers(text: &str) {
     let read = |text: &str| Resolv::parse(text, |name| u32::try_from(name.len()).ok());
     let Resolv { servers, search } = read(text);
@@ -91,11 +88,11 @@ fn resolvers(text: &str) {
     assert!(again.servers.iter().map(|server| server.ip()).eq(addresses));
 }
 
-/// The guest's first process, which says why it fails.
+/// Checks errors that the guest's first process sends.
 fn first_process(bytes: &[u8]) {
     if let Ok(FromGuest::Failed(error)) = FromGuest::decode(bytes, Vec::new()) {
         let again = handshake::encode(&error);
-        // What is longer was cut.
+        // Longer text was truncated.
         if again.len() < handshake::ROOM {
             match FromGuest::decode(&again, Vec::new()) {
                 Ok(FromGuest::Failed(again)) => assert_eq!(again, error),
@@ -108,7 +105,7 @@ fn first_process(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn stands_the_corpus() {
+    fn corpus_does_not_panic() {
         pontoon_test_support::corpus::replay("text", 20, super::play);
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
 //! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
-//! ports; then the guest's namespaces and the tap in them, created by the guest's first process ([`init`]) or by a child
-//! that enters an existing namespace ([`attach`]), which sends the tap's queues to the supervisor; then the engine, forked
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process ([`guest::init`]) or by a child
+//! that enters an existing namespace ([`guest::attach`]), which sends the tap's queues to the supervisor; then the engine, forked
 //! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
-//! ([`machine`]) is named by an option. From then on the supervisor waits in [`watch`] and forwards changes.
+//! ([`guest::machine`]) is named by an option. From then on the supervisor waits in [`watch`] and forwards changes.
 //!
 //! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
 //! first process exits, as that is process 1 of its PID namespace.
@@ -14,73 +14,45 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use pontoon_engine::config::{Addresses, Config, V6};
+use pontoon_process::child::stdio;
+use pontoon_process::descriptor;
+use pontoon_process::error::{Context as _, Error};
+use pontoon_process::log::{output, panics};
+use pontoon_process::ready_notify::ReadyNotifier;
+use pontoon_process::signals::Signals;
+use pontoon_process::socket_file::SocketFile;
 use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
-mod attach;
 pub mod capture;
-mod command;
 pub mod config;
-pub mod control;
-mod descriptor;
+mod control;
 mod engine;
-mod environment;
-pub mod error;
-mod file;
-mod file_watch;
-mod guest_route;
-mod handshake;
+mod guest;
 mod host;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
-mod init;
-pub mod log_rate_limit;
-mod machine;
-mod mounts;
-mod netlink;
-mod network_namespace;
 pub mod options;
-pub mod output;
-mod panics;
-mod pid_namespace;
 pub mod policy;
 pub mod publish;
-mod ready_notify;
-pub mod relay;
-mod resolv;
-mod restart_policy;
-mod retry;
-mod signals;
-mod spawn;
-mod stderr_pipe;
-mod stdio;
-mod subnets;
-mod tap;
-mod terminal;
-pub mod termination;
-mod userns;
-mod vhost;
 mod watch;
 
-pub use error::Error;
-pub use options::Options;
+pub use options::GuestOptions;
 
-use attach::Attached;
 use control::{Control, Served};
 use engine::Engine;
-use error::Context as _;
-use file_watch::FileWatch;
-use guest_route::GuestRoute;
-use machine::SocketFile;
-use netlink::AddressWatch;
-use options::{Guest, Machine, Resolvers, Seat};
+use guest::attach::Attached;
+use guest::route::GuestRoute;
+use guest::{command, init, machine, tap, terminal, vhost};
+use host::address_watch::AddressWatch;
+use host::file_watch::FileWatch;
+use host::resolv::{Resolv, ResolvWatch};
+use host::subnets;
+use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
-use ready_notify::ReadyNotifier;
-use resolv::{Resolv, ResolvWatch};
-use signals::Signals;
 use watch::{GuestKind, Watch};
 
 /// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
@@ -88,8 +60,8 @@ use watch::{GuestKind, Watch};
 ///
 /// # Errors
 /// Any failure of Pontoon, in one line; everything that was created is removed.
-pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
-    panics::log_them();
+pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
+    panics::set_hook();
     output::prepare();
     one_use_each(options)?;
     let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
@@ -105,7 +77,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
 
     // Children inherit the blocked signals, so that no signal kills one before it handles signals itself.
     let signals = Signals::block(&[]).context("cannot block signals")?;
-    let descriptors = host::raise_descriptor_limit();
+    let descriptors = descriptor::raise_limit();
     let ports = publish_ports(options, host.addresses)?;
     let raw_icmp = host::open_raw_icmp();
     let config = config::config(
@@ -182,7 +154,7 @@ pub fn run(options: &Options, set_log_level: fn(LevelFilter)) -> Result<u8, Erro
 }
 
 /// Opens the host sockets of the published ports.
-fn publish_ports(options: &Options, addresses: Addresses) -> Result<Ports, Error> {
+fn publish_ports(options: &GuestOptions, addresses: Addresses) -> Result<Ports, Error> {
     let families = addresses.v6.map_or(Families::V4, |_| Families::Both);
     let mut ports = Ports::new(families);
     publish::check(&options.publish)?;
@@ -193,7 +165,7 @@ fn publish_ports(options: &Options, addresses: Addresses) -> Result<Ports, Error
 /// Opens the control socket and the address of the metrics, and begins the capture, as far as the options ask for them. A
 /// capture needs the control API even without a socket.
 fn open_control(
-    options: &Options,
+    options: &GuestOptions,
     ports: Ports,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
@@ -230,11 +202,11 @@ fn attach_tap(
 }
 
 /// Checks that no descriptor is named by two options.
-fn one_use_each(options: &Options) -> Result<(), Error> {
+fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     match (&options.guest, options.ready_fd) {
         (
             Guest::Machine(Machine {
-                seat: Seat::Descriptor(number),
+                socket: MachineSocket::Descriptor(number),
                 ..
             }),
             Some(ready),
@@ -259,7 +231,7 @@ enum GuestPlan<'a> {
 
 /// Settings of the guest's link.
 struct LinkPlan<'a> {
-    options: &'a Options,
+    options: &'a GuestOptions,
     config: &'a Config,
     disabled: &'a Disabled,
     /// The descriptor limits that the command gets.
@@ -279,7 +251,7 @@ struct Started {
 
 impl<'a> GuestPlan<'a> {
     /// Opens the namespace or socket that the options name.
-    fn open(options: &'a Options, files: &mut FileWatch) -> Result<Self, Error> {
+    fn open(options: &'a GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         Ok(match &options.guest {
             Guest::Command {
                 argv,
@@ -316,7 +288,7 @@ impl<'a> GuestPlan<'a> {
                 ifname,
                 keep_capabilities,
             } => {
-                let plan = init::Plan {
+                let plan = init::InitConfig {
                     tap: link.tap(ifname),
                     resolv_conf: config::resolv_conf(&link.options.resolvers, link.config),
                     hostname: hostname.clone(),
@@ -350,8 +322,8 @@ impl<'a> GuestPlan<'a> {
 
 impl LinkPlan<'_> {
     /// Returns the settings of a tap.
-    fn tap(&self, ifname: &str) -> tap::Plan {
-        tap::Plan {
+    fn tap(&self, ifname: &str) -> tap::TapConfig {
+        tap::TapConfig {
             ifname: ifname.to_owned(),
             mac: self.options.mac,
             mtu: self.options.mtu,
@@ -372,7 +344,7 @@ struct HostState {
 
 impl HostState {
     /// Reads addresses and resolvers of the host, and watches for changes.
-    fn read(options: &Options, files: &mut FileWatch) -> Result<Self, Error> {
+    fn read(options: &GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         if let Some(outbound) = &options.outbound {
             host::check_outbound(outbound)?;
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use pontoon_control::Metrics;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::Rule;
 use pontoon_runtime::{Outbound, Pacing};
@@ -18,7 +19,7 @@ use crate::publish::Publish;
 
 /// All options of `pontoon run` and `pontoon vm`.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GuestOptions {
     /// The guest.
     pub guest: Guest,
     /// Published ports.
@@ -79,15 +80,6 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
 }
 
-/// Metrics over TCP.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    /// Address to listen on.
-    pub at: SocketAddr,
-    /// Host names that requests may use, besides addresses and `localhost`.
-    pub hosts: Vec<String>,
-}
-
 /// Use of vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VhostNet {
@@ -128,16 +120,16 @@ pub enum Guest {
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The socket.
-    pub seat: Seat,
+    pub socket: MachineSocket,
     /// The protocol on the socket.
-    pub protocol: Protocol,
+    pub protocol: MachineProtocol,
     /// Serve only one guest, instead of one after another.
     pub one_off: bool,
 }
 
 /// A socket to which a guest is or will be connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seat {
+pub enum MachineSocket {
     /// Path of a Unix socket to listen on.
     Path(PathBuf),
     /// A descriptor inherited from the parent process: connected or listening.
@@ -146,8 +138,8 @@ pub enum Seat {
 
 /// Protocol of a machine's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// Virtqueues in shared memory (QEMU, "Vhost-user Protocol").
+pub enum MachineProtocol {
+    /// Virtqueues in shared memory (QEMU, "Vhost-user MachineProtocol").
     VhostUser,
     /// SOCK_STREAM; each frame is preceded by its length, 32 bits in network byte order.
     Stream,

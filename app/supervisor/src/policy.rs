@@ -8,10 +8,9 @@
 use std::path::Path;
 
 use pontoon_engine::egress::{Action, Match, Rule};
+use pontoon_process::error::{Context as _, Error};
 use pontoon_runtime::Update;
 use serde::{Deserialize, Serialize};
-
-use crate::error::{Context as _, Error};
 
 /// Rules as written in a policy file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

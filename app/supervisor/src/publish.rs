@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
 
 use pontoon_engine::config::Protocol;
+use pontoon_process::error::{Error, reason};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect_unspec, listen, socket_with, sockopt,
 };
-
-use crate::error::{Error, reason};
 
 mod ports;
 
@@ -96,9 +95,8 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
 }
 
 impl Publish {
-    /// Host addresses and ports that it stands for, each with the port of the guest's. An address that nobody asked for
-    /// by name need not be had.
-    fn addresses(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
+    /// Returns its host addresses and ports, each with the guest's port. Addresses that are not named may be unavailable.
+    fn endpoints(self, families: Families) -> impl Iterator<Item = (SocketAddr, u16)> {
         let named = self.address.into_iter();
         let any = match (self.address, families) {
             (Some(_), _) => &ANY[..0],
@@ -155,25 +153,25 @@ pub(crate) enum Families {
     Both,
 }
 
-/// Finds out whether the wishes of the command line contradict each other.
+/// Checks that no two options publish the same port.
 ///
 /// # Errors
-/// Ports are asked for twice; the line says which.
-pub(crate) fn check(wishes: &[Publish]) -> Result<(), Error> {
-    let mut sorted: Vec<_> = wishes.iter().enumerate().collect();
-    sorted.sort_by_key(|(_, wish)| wish.host);
-    // Those that have ports at or behind the one that is looked at.
+/// Ports are published twice.
+pub(crate) fn check(options: &[Publish]) -> Result<(), Error> {
+    let mut sorted: Vec<_> = options.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, option)| option.host);
+    // Options with ports at or behind the first port of the current one.
     let mut open: Vec<(usize, &Publish)> = Vec::new();
-    for (index, wish) in sorted {
-        open.retain(|(_, other)| wish.host - other.host < other.count);
-        if let Some((other, _)) = open.iter().find(|(_, other)| other.collides(*wish)) {
+    for (index, option) in sorted {
+        open.retain(|(_, other)| option.host - other.host < other.count);
+        if let Some((other, _)) = open.iter().find(|(_, other)| other.collides(*option)) {
             let (first, second) = (index.min(*other), index.max(*other));
             return Err(Error::new(format!(
                 "ports are published twice: {} and {}",
-                wishes[first], wishes[second]
+                options[first], options[second]
             )));
         }
-        open.push((index, wish));
+        open.push((index, option));
     }
     Ok(())
 }

@@ -4,27 +4,27 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
+use pontoon_process::error::{Context as _, Error};
+use pontoon_process::log::output;
+use pontoon_process::pid_namespace::PidNamespace;
+use pontoon_process::signals::{Sender, Signal, Signals};
 use pontoon_runtime::Update;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::attach::Attached;
-use crate::command::Guest;
 use crate::control::Control;
 use crate::engine::{Engine, Restart};
-use crate::error::{Context as _, Error};
-use crate::file_watch::FileWatch;
-use crate::guest_route::GuestRoute;
-use crate::netlink::AddressWatch;
-use crate::output;
-use crate::pid_namespace::PidNamespace;
-use crate::resolv::ResolvWatch;
-use crate::signals::{Sender, Signal, Signals};
+use crate::guest::attach::Attached;
+use crate::guest::command::InitProcess;
+use crate::guest::route::GuestRoute;
+use crate::host::address_watch::AddressWatch;
+use crate::host::file_watch::FileWatch;
+use crate::host::resolv::ResolvWatch;
 
 /// The guest, by how it was started.
 #[derive(Debug)]
 pub(crate) enum GuestKind {
     /// A command that the supervisor has started.
-    Command(Guest),
+    Command(InitProcess),
     /// An existing network namespace.
     Attached(Attached),
     /// A virtual machine, whose socket only the engine has.
@@ -170,7 +170,7 @@ impl Watch {
         if let GuestKind::Command(guest) = &self.guest
             && (events || found.touched)
         {
-            guest.resolve_anew();
+            guest.resolv_conf_changed();
         }
         if let Some(servers) = found.servers
             && self.asks_host

@@ -1,6 +1,6 @@
 //! Pure logic of the multicast relay: rules, packet parsing, matching, bursts, filters and group memberships. Nothing here
 //! makes a system call or reads a clock. Packets are moved by the processes of `pontoon-relay-worker`, and sockets are
-//! opened by `pontoon-supervisor`.
+//! opened by `pontoon-relay-supervisor`.
 //!
 //! A [`Rule`] maps datagrams of one input to outputs. A [`Table`] finds the rule of a [`Datagram`], which was parsed from a
 //! packet. [`Gather`] groups datagrams that leave alike into bursts, each of which is one send for each output. A [`filter`]

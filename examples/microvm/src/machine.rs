@@ -12,7 +12,7 @@ use kvm_bindings::{
     kvm_userspace_memory_region,
 };
 use kvm_ioctls::{IoEventAddress, Kvm, VcpuExit, VcpuFd, VmFd};
-use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
+use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{ByteValued, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -112,14 +112,14 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     outcome
 }
 
-fn options(io: Io) -> Options {
-    let mut options = Options {
+fn options(io: Io) -> NetworkOptions {
+    let mut options = NetworkOptions {
         pacing: match io {
             Io::Event => Pacing::Event,
             Io::Hybrid => Pacing::Hybrid,
             Io::Poll => Pacing::Poll,
         },
-        ..Options::default()
+        ..NetworkOptions::default()
     };
     // The server is on the host's loopback, which the guest reaches as its gateway.
     let gateway = options.config.addresses.v4.gateway;

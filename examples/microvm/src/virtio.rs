@@ -3,7 +3,7 @@
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use pontoon_embed::{Device, Queue};
+use pontoon_embed::{NetDevice, Queue};
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -38,7 +38,7 @@ const MAX_SIZE: u16 = 1024;
 /// The device's registers. The engine serves its queues.
 #[derive(Debug)]
 pub(crate) struct Virtio {
-    device: Device,
+    device: NetDevice,
     memory: GuestMemoryMmap,
     kicks: [EventFd; 2],
     call: EventFd,
@@ -62,7 +62,12 @@ struct Registers {
 
 impl Virtio {
     /// Creates a device with these kick descriptors and this call descriptor.
-    pub(crate) fn new(device: Device, memory: GuestMemoryMmap, kicks: [EventFd; 2], call: EventFd) -> Self {
+    pub(crate) fn new(
+        device: NetDevice,
+        memory: GuestMemoryMmap,
+        kicks: [EventFd; 2],
+        call: EventFd,
+    ) -> Self {
         Self {
             device,
             memory,

@@ -15,7 +15,13 @@ pub mod frame;
 pub mod guest;
 #[cfg(feature = "namespace")]
 pub mod namespace;
+#[cfg(feature = "netlink")]
+pub mod netlink;
 pub mod notifier;
+#[cfg(feature = "openapi")]
+pub mod openapi;
+#[cfg(feature = "process")]
+pub mod process;
 #[cfg(feature = "property")]
 pub mod property;
 #[cfg(feature = "relay")]

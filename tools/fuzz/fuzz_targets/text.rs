@@ -4,4 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| pontoon_supervisor::hostile::play(bytes));
+fuzz_target!(|bytes: &[u8]| {
+    pontoon_supervisor::hostile::play(bytes);
+    pontoon_relay_supervisor::hostile::play(bytes);
+});

@@ -1,6 +1,6 @@
 use super::*;
 
-fn parse(words: &[&str]) -> Run {
+fn parse(words: &[&str]) -> RunArgs {
     let words = ["pontoon", "run"].iter().chain(words);
     match Cli::try_parse_from(words).unwrap().verb {
         Verb::Run(run) => *run,
@@ -8,7 +8,7 @@ fn parse(words: &[&str]) -> Run {
     }
 }
 
-fn parse_vm(words: &[&str]) -> Result<Vm, String> {
+fn parse_vm(words: &[&str]) -> Result<VmArgs, String> {
     let words = ["pontoon", "vm"].iter().chain(words);
     match Cli::try_parse_from(words).map(|cli| cli.verb) {
         Ok(Verb::Vm(vm)) => Ok(*vm),
@@ -23,7 +23,7 @@ fn refused(words: &[&str]) -> String {
 }
 
 #[test]
-fn the_definitions_agree() {
+fn definitions_are_consistent() {
     use clap::CommandFactory;
     Cli::command().debug_assert();
 }
@@ -40,7 +40,7 @@ fn help_is_one_screen() {
 }
 
 #[test]
-fn options_end_where_the_command_begins() {
+fn options_end_at_the_command() {
     assert_eq!(
         parse(&["ls", "-l", "--publish"]).command,
         ["ls", "-l", "--publish"]
@@ -53,7 +53,7 @@ fn options_end_where_the_command_begins() {
 }
 
 #[test]
-fn host_loopback_takes_an_address_behind_an_equals_sign_only() {
+fn host_loopback_takes_an_address_after_an_equals_sign_only() {
     let run = parse(&["--host-loopback", "--host-loopback=10.0.2.9", "ls"]);
     let address = Loopback::Address("10.0.2.9".parse().unwrap());
     assert_eq!(run.network.host_loopback, [Loopback::Gateway, address]);
@@ -98,12 +98,12 @@ fn usage_errors_are_one_line() {
 }
 
 #[test]
-fn a_machine_is_at_a_path_or_at_a_descriptor() {
+fn vm_needs_a_path_or_a_descriptor_and_a_protocol() {
     let vm = parse_vm(&["--socket", "/tmp/net", "--protocol", "stream", "--one-off"]).unwrap();
     assert_eq!((vm.socket, vm.fd), (Some("/tmp/net".into()), None));
-    assert_eq!((vm.protocol, vm.one_off), (Protocol::Stream, true));
+    assert_eq!((vm.protocol, vm.one_off), (MachineProtocol::Stream, true));
     let vm = parse_vm(&["--fd", "3", "--protocol", "vhost-user", "-p", "80:80"]).unwrap();
-    assert_eq!((vm.fd, vm.protocol), (Some(3), Protocol::VhostUser));
+    assert_eq!((vm.fd, vm.protocol), (Some(3), MachineProtocol::VhostUser));
     assert_eq!((vm.one_off, vm.network.publish.len()), (false, 1));
     for words in [
         &["--protocol", "stream"][..],
@@ -119,7 +119,7 @@ fn a_machine_is_at_a_path_or_at_a_descriptor() {
 }
 
 #[test]
-fn the_mtu_is_what_each_kind_of_guest_is_used_to() {
+fn default_mtu_depends_on_the_kind_of_guest() {
     assert_eq!(parse(&[]).network.mtu, 65520);
     let vm = |more: &[&str]| parse_vm(&[&["--fd", "3", "--protocol", "packet"], more].concat()).unwrap();
     assert_eq!(vm(&[]).network.mtu, 1500);
@@ -127,7 +127,7 @@ fn the_mtu_is_what_each_kind_of_guest_is_used_to() {
 }
 
 #[test]
-fn relay_takes_rules_and_says_what_is_wrong() {
+fn invalid_relay_rule_is_reported_with_the_reason() {
     let rule = "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002, eth2 *:*";
     match Cli::try_parse_from(["pontoon", "relay", "--rule", rule, "--max-delay", "0"])
         .unwrap()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use httparse::{EMPTY_HEADER, Status};
-use pontoon_supervisor::control::reply::Problem;
+use pontoon_control::reply::Problem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -77,9 +77,10 @@ impl<'a> Client<'a> {
             path: self.path.to_owned(),
             error,
         })?;
-        let answer = Self::exchange(stream, method, what, body)
+        let response = Self::exchange(stream, method, what, body)
             .with_context(|| format!("cannot send a request to {shown}"))?;
-        let (status, body) = split(&answer).with_context(|| format!("invalid HTTP response from {shown}"))?;
+        let (status, body) =
+            split(&response).with_context(|| format!("invalid HTTP response from {shown}"))?;
         if status != 200 {
             match serde_json::from_slice::<Problem>(body) {
                 Ok(problem) => bail!("{}", problem.error),
@@ -96,24 +97,24 @@ impl<'a> Client<'a> {
             "{method} {what} HTTP/1.1\r\nHost: pontoon\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        // One that takes no more of it has said why.
-        let said = stream.write_all(&[head.as_bytes(), body].concat());
-        let mut answer = Vec::new();
-        match stream.read_to_end(&mut answer) {
-            Ok(0) => said.map(|()| answer).map_err(Into::into),
-            Ok(_) => Ok(answer),
-            Err(_) if !answer.is_empty() => Ok(answer),
+        // A server that closes before it has read the whole request has responded with the reason.
+        let sent = stream.write_all(&[head.as_bytes(), body].concat());
+        let mut response = Vec::new();
+        match stream.read_to_end(&mut response) {
+            Ok(0) => sent.map(|()| response).map_err(Into::into),
+            Ok(_) => Ok(response),
+            Err(_) if !response.is_empty() => Ok(response),
             Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no response in {TIMEOUT:?}"),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Status and body.
-fn split(answer: &[u8]) -> Result<(u16, &[u8])> {
+/// Splits a response into status and body.
+fn split(response: &[u8]) -> Result<(u16, &[u8])> {
     let mut fields = [EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
-    let Status::Complete(len) = head.parse(answer)? else {
+    let Status::Complete(len) = head.parse(response)? else {
         bail!("incomplete response");
     };
     let length = head
@@ -121,7 +122,7 @@ fn split(answer: &[u8]) -> Result<(u16, &[u8])> {
         .iter()
         .find(|field| field.name.eq_ignore_ascii_case("content-length"))
         .and_then(|field| str::from_utf8(field.value).ok()?.parse().ok());
-    let body = &answer[len..];
+    let body = &response[len..];
     ensure!(length == Some(body.len()), "incomplete response");
     Ok((head.code.unwrap_or(0), body))
 }
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(error.to_string(), message);
         let advice = format!("{message} (try: pontoon run --control {shown}, or another --control PATH)");
         assert_eq!(error.advice(), advice);
-        // A name that is too long cannot be listened at either.
+        // No advice: `--control` would not accept this path either.
         let long = directory.path().join("x".repeat(200));
         let error = Client::new(&long).get::<()>("/v1/stats").unwrap_err();
         let error: &ConnectError = error.downcast_ref().unwrap();
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_hear_all_is_heard() {
+    fn response_of_a_server_that_stops_reading_is_received() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
         let listener = UnixListener::bind(&path).unwrap();
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_whole_or_refused() {
+    fn incomplete_responses_are_errors() {
         let whole = b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(split(whole).unwrap(), (404, &b"{}"[..]));
         for cut in [

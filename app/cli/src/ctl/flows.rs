@@ -1,4 +1,4 @@
-//! `pontoon ctl flows`: which ones, in which order, and how they come and go.
+//! `pontoon ctl flows`: filter, order, and changes of flows.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use ipnet::IpNet;
+use pontoon_control::reply::{self, Flow};
 use pontoon_engine::egress::{Match, Protocol, Target};
-use pontoon_supervisor::control::reply::{self, Flow};
 
 use super::client::Client;
-use crate::args::{FlowOrder, FlowWish};
+use crate::args::{FlowArgs, FlowOrder};
 
 /// Interval between requests with `--follow`.
 const PERIOD: Duration = Duration::from_secs(1);
 
-pub(super) fn show(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write) -> Result<()> {
-    if wish.follow {
-        return follow(client, wish, json, to);
+pub(super) fn show(client: &Client<'_>, arguments: &FlowArgs, json: bool, to: &mut impl Write) -> Result<()> {
+    if arguments.follow {
+        return follow(client, arguments, json, to);
     }
-    let mut flows = ask(client, wish)?;
-    sort(&mut flows, wish.sort);
-    flows.truncate(wish.limit.unwrap_or(usize::MAX));
+    let mut flows = ask(client, arguments)?;
+    sort(&mut flows, arguments.sort);
+    flows.truncate(arguments.limit.unwrap_or(usize::MAX));
     if json {
         serde_json::to_writer(&mut *to, &reply::Flows { flows })?;
         return Ok(writeln!(to)?);
@@ -33,18 +33,18 @@ pub(super) fn show(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut im
         .try_for_each(|flow| Ok(writeln!(to, "{}", line(flow))?))
 }
 
-/// Says which flows begin and end, until we are ended. What is shorter than the time between two looks may be missed.
-fn follow(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write) -> Result<()> {
+/// Prints flows that begin and end, until the process is terminated. A flow that is shorter than [`PERIOD`] may be missed.
+fn follow(client: &Client<'_>, arguments: &FlowArgs, json: bool, to: &mut impl Write) -> Result<()> {
     let mut known: HashMap<String, Flow> = HashMap::new();
     loop {
-        let now: HashMap<String, Flow> = ask(client, wish)?
+        let now: HashMap<String, Flow> = ask(client, arguments)?
             .into_iter()
             .map(|flow| (flow.id.clone(), flow))
             .collect();
         let of = |flows: &HashMap<String, Flow>, others: &HashMap<String, Flow>| {
             let alone = flows.values().filter(|flow| !others.contains_key(&flow.id));
             let mut alone: Vec<_> = alone.cloned().collect();
-            sort(&mut alone, wish.sort);
+            sort(&mut alone, arguments.sort);
             alone
         };
         let (ended, begun) = (of(&known, &now), of(&now, &known));
@@ -64,29 +64,29 @@ fn follow(client: &Client<'_>, wish: &FlowWish, json: bool, to: &mut impl Write)
     }
 }
 
-fn ask(client: &Client<'_>, wish: &FlowWish) -> Result<Vec<Flow>> {
+fn ask(client: &Client<'_>, arguments: &FlowArgs) -> Result<Vec<Flow>> {
     let mut flows = client.get::<reply::Flows>("/v1/flows")?.flows;
-    if let Some(to) = &wish.to {
+    if let Some(to) = &arguments.to {
         let filter = Filter::new(to)?;
         flows.retain(|flow| filter.takes(flow));
     }
     Ok(flows)
 }
 
-/// Flows to some destinations.
+/// A filter of flows by destination.
 struct Filter<'a> {
-    wish: &'a Match,
+    pattern: &'a Match,
     net: Option<IpNet>,
 }
 
 impl<'a> Filter<'a> {
-    fn new(wish: &'a Match) -> Result<Self> {
-        let net = match &wish.target {
+    fn new(pattern: &'a Match) -> Result<Self> {
+        let net = match &pattern.target {
             Target::Any => None,
             Target::Net(net) => Some(*net),
             Target::Name(_) => bail!("flows have addresses, not names (try: an address, or '*')"),
         };
-        Ok(Self { wish, net })
+        Ok(Self { pattern, net })
     }
 
     fn takes(&self, flow: &Flow) -> bool {
@@ -97,7 +97,7 @@ impl<'a> Filter<'a> {
         };
         let port = flow.remote.map(|remote| remote.port());
         let in_net = |net: IpNet| flow.remote.is_some_and(|remote| net.contains(&remote.ip()));
-        self.wish.is_for(protocol, port) && self.net.is_none_or(in_net)
+        self.pattern.is_for(protocol, port) && self.net.is_none_or(in_net)
     }
 }
 
@@ -129,7 +129,7 @@ fn line(flow: &Flow) -> String {
     )
 }
 
-/// A time, short.
+/// Formats a time in at most seven characters.
 pub(crate) fn age(ms: u64) -> String {
     match ms / 1000 {
         0 => format!("{ms}ms"),
@@ -139,7 +139,7 @@ pub(crate) fn age(ms: u64) -> String {
     }
 }
 
-/// An amount, short, in powers of 1000.
+/// Formats an amount in powers of 1000.
 pub(crate) fn bytes(amount: u64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let place = (amount.max(1).ilog10() / 3) as usize;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_written_like_rules() {
+    fn filter_has_the_syntax_of_rules() {
         let flows = [
             flow("tcp", Some("192.0.2.1:443"), 1),
             flow("udp", Some("192.0.2.9:53"), 2),
@@ -188,8 +188,8 @@ mod tests {
             ("[2001:db8::/32]:1-9", &[]),
             ("2001:db8::/32", &[3]),
         ] {
-            let wish = to.parse().unwrap();
-            let filter = Filter::new(&wish).unwrap();
+            let pattern = to.parse().unwrap();
+            let filter = Filter::new(&pattern).unwrap();
             let found: Vec<_> = flows
                 .iter()
                 .filter(|flow| filter.takes(flow))
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_comes_first() {
+    fn flows_are_sorted_in_descending_order() {
         let mut flows = [flow("tcp", None, 1), flow("tcp", None, 3), flow("tcp", None, 2)];
         sort(&mut flows, FlowOrder::Up);
         assert_eq!(flows.each_ref().map(|flow| flow.bytes_up), [3, 2, 1]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_and_times_are_short() {
+    fn amounts_and_times_are_formatted_in_few_characters() {
         assert_eq!(
             [0, 999, 1_000, 1_550_000, u64::MAX].map(bytes),
             ["0", "999", "1.0k", "1.6M", "18.4E"]

@@ -4,42 +4,47 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::Result;
+use pontoon_control::reply;
 use pontoon_relay::Rule;
 use pontoon_relay::counters::{InterfaceStats, OutputStats, RuleStats, Stats, WorkerStats};
 use pontoon_relay::rates::Rate;
-use pontoon_supervisor::control::reply;
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::say;
-use crate::args::RelayOrder;
+use super::print;
+use crate::args::RelayCommand;
 
-/// Time between two looks, whose difference is the rate.
+/// Time between the two requests whose difference is the rate.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-pub(super) fn relay(client: &Client<'_>, order: &RelayOrder, json: bool, to: &mut impl Write) -> Result<()> {
+pub(super) fn relay(
+    client: &Client<'_>,
+    command: &RelayCommand,
+    json: bool,
+    to: &mut impl Write,
+) -> Result<()> {
     let mut change = |batch: &Value| {
         let changed: reply::RelayChange = client.post("/v1/relay/rules", batch)?;
-        say(to, json, &changed, write_change)
+        print(to, json, &changed, write_change)
     };
-    match order {
-        RelayOrder::Add { rules } => {
+    match command {
+        RelayCommand::Add { rules } => {
             let rules: Vec<String> = rules.iter().map(Rule::to_string).collect();
             change(&json!({ "add": rules }))
         }
-        RelayOrder::Remove { rules } => change(&json!({ "remove": rules })),
-        RelayOrder::List => {
+        RelayCommand::Remove { rules } => change(&json!({ "remove": rules })),
+        RelayCommand::List => {
             let rules: reply::RelayRules = client.get("/v1/relay/rules")?;
-            say(to, json, &rules, |rules, to| {
+            print(to, json, &rules, |rules, to| {
                 rules.rules.iter().try_for_each(|rule| write_rule(rule, to))
             })
         }
-        RelayOrder::Stats => {
+        RelayCommand::Stats => {
             let before: Stats = client.get("/v1/relay/stats")?;
             std::thread::sleep(BETWEEN);
             let mut stats: Stats = client.get("/v1/relay/stats")?;
             stats.rate_since(&before);
-            say(to, json, &stats, write_stats)
+            print(to, json, &stats, write_stats)
         }
     }
 }
@@ -84,6 +89,8 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
     }
     let every = [("softnet_dropped", stats.softnet_dropped)];
     line(to, "every device", "", &every, None)?;
+    let sockets = [("refused_sockets", stats.refused_sockets)];
+    line(to, "sockets", "", &sockets, None)?;
     for (number, worker) in stats.workers.iter().enumerate() {
         let state = format!("process {}", worker.pid);
         line(
@@ -179,14 +186,14 @@ fn line(
 mod tests {
     use super::*;
 
-    fn said<T>(value: &T, write: fn(&T, &mut dyn Write) -> io::Result<()>) -> String {
+    fn text_of<T>(value: &T, write: fn(&T, &mut dyn Write) -> io::Result<()>) -> String {
         let mut text = Vec::new();
         write(value, &mut text).unwrap();
         String::from_utf8(text).unwrap()
     }
 
     #[test]
-    fn a_line_says_what_happened() {
+    fn lines_have_state_counters_and_rate() {
         let rate = Some(Rate {
             datagrams: 500,
             bytes: 50_000,
@@ -213,17 +220,18 @@ mod tests {
                 rate,
                 ..WorkerStats::default()
             }],
+            refused_sockets: 3,
             ..Stats::default()
         };
         assert_eq!(
-            said(&stats, write_stats),
+            text_of(&stats, write_stats),
             "a 239.1.1.1:* -> b *:*\n  in: received 502 bytes 50200\n  b *:*: up, sent 500 bytes 50000 busy 2 \
-             (500/s, 0.4 Mbit/s)\nevery device: softnet_dropped 0\nworker 0: process 7, datagrams 0 (500/s, 0.4 Mbit/s)\n"
+             (500/s, 0.4 Mbit/s)\nevery device: softnet_dropped 0\nsockets: refused_sockets 3\nworker 0: process 7, datagrams 0 (500/s, 0.4 Mbit/s)\n"
         );
     }
 
     #[test]
-    fn a_rule_that_waits_says_so() {
+    fn waiting_rule_is_printed_with_its_reasons() {
         let rule = |waits: &[&str]| reply::RelayRule {
             rule: "a 239.1.1.1:* -> b *:*".to_owned(),
             waits: waits.iter().map(ToString::to_string).collect(),
@@ -236,7 +244,7 @@ mod tests {
             removed: vec!["b 239.1.1.1:* -> a *:*".to_owned()],
         };
         assert_eq!(
-            said(&change, write_change),
+            text_of(&change, write_change),
             "added a 239.1.1.1:* -> b *:* (waits: a: no such interface, b: the interface is down)\n\
              added a 239.1.1.1:* -> b *:*\nremoved b 239.1.1.1:* -> a *:*\n"
         );

@@ -3,13 +3,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pontoon_supervisor::{log_rate_limit, output};
+use pontoon_process::log::{output, rate_limit};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::layer::{Context, Layer};
 
 /// The limit of this process. Errors are exempt, as they end the program, and so are the levels that `--verbose` adds.
 #[derive(Debug, Default)]
-pub(super) struct RateLimit(Mutex<log_rate_limit::LogRateLimit>);
+pub(super) struct RateLimit(Mutex<rate_limit::LogRateLimit>);
 
 impl<S: Subscriber> Layer<S> for RateLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
@@ -21,13 +21,13 @@ impl<S: Subscriber> Layer<S> for RateLimit {
             return true;
         }
         let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (said, left_out) = limit.count(Instant::now());
+        let (permitted, left_out) = limit.count(Instant::now());
         // The warning below enters this function again.
         drop(limit);
         if left_out > 0 {
-            let most = log_rate_limit::LogRateLimit::LINES;
+            let most = rate_limit::LogRateLimit::LINES;
             warn!("dropped {left_out} log lines: more than {most} in a minute");
         }
-        said
+        permitted
     }
 }

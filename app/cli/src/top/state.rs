@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pontoon_supervisor::control::reply::{Flow, Worker};
+use pontoon_control::reply::{Flow, WorkerStats};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Flows and statistics at one time.
 #[derive(Debug)]
-pub(super) struct Look {
-    pub(super) total: Worker,
+pub(super) struct Snapshot {
+    pub(super) total: WorkerStats,
     pub(super) flows: Vec<Flow>,
     pub(super) at: Instant,
 }
@@ -21,8 +21,8 @@ pub(super) struct Look {
 pub(super) struct Top {
     /// Path of the control socket.
     pub(super) path: String,
-    pub(super) total: Worker,
-    /// In order.
+    pub(super) total: WorkerStats,
+    /// In the order of `sort`.
     pub(super) rows: Vec<Row>,
     pub(super) sort: Sort,
     /// Number of rows above the first one that is shown.
@@ -30,7 +30,7 @@ pub(super) struct Top {
     /// Error of the last request, if it failed.
     pub(super) problem: Option<String>,
     /// Time of the last response or error.
-    pub(super) heard: Instant,
+    pub(super) last_response: Instant,
     /// Time of the snapshot that the rows show.
     seen: Option<Instant>,
 }
@@ -60,8 +60,8 @@ pub(super) enum Sort {
 
 /// Result of a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    Stay,
+pub(super) enum KeyAction {
+    Continue,
     Quit,
 }
 
@@ -72,40 +72,40 @@ impl Top {
     pub(super) fn new(path: String) -> Self {
         Self {
             path,
-            total: Worker::default(),
+            total: WorkerStats::default(),
             rows: Vec::new(),
             sort: Sort::Rate,
             above: 0,
             problem: None,
-            heard: Instant::now(),
+            last_response: Instant::now(),
             seen: None,
         }
     }
 
     /// Applies a snapshot. An error leaves the rows unchanged.
-    pub(super) fn take(&mut self, look: Result<Look>, now: Instant) {
-        self.heard = now;
-        let look = match look {
-            Ok(look) => look,
+    pub(super) fn take(&mut self, snapshot: Result<Snapshot>, now: Instant) {
+        self.last_response = now;
+        let snapshot = match snapshot {
+            Ok(snapshot) => snapshot,
             Err(error) => {
                 self.problem = Some(format!("{error:#}"));
                 return;
             }
         };
         self.problem = None;
-        let passed = self.seen.map(|seen| look.at.duration_since(seen));
+        let passed = self.seen.map(|seen| snapshot.at.duration_since(seen));
         let before: HashMap<String, Flow> = self
             .rows
             .drain(..)
             .map(|row| (row.flow.id.clone(), row.flow))
             .collect();
-        self.rows = look
+        self.rows = snapshot
             .flows
             .into_iter()
             .map(|flow| Row::new(before.get(&flow.id), flow, passed))
             .collect();
-        self.total = look.total;
-        self.seen = Some(look.at);
+        self.total = snapshot.total;
+        self.seen = Some(snapshot.at);
         self.arrange();
     }
 
@@ -115,10 +115,10 @@ impl Top {
         self.rows.iter().fold((0, 0), add)
     }
 
-    pub(super) fn press(&mut self, key: KeyEvent) -> Wish {
+    pub(super) fn press(&mut self, key: KeyEvent) -> KeyAction {
         let sort = match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::Quit,
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return KeyAction::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyAction::Quit,
             KeyCode::Char(letter) => Sort::ALL.into_iter().find(|sort| sort.key() == letter),
             KeyCode::Up => return self.scroll(self.above.saturating_sub(1)),
             KeyCode::Down => return self.scroll(self.above + 1),
@@ -132,12 +132,12 @@ impl Top {
             self.above = 0;
             self.arrange();
         }
-        Wish::Stay
+        KeyAction::Continue
     }
 
-    fn scroll(&mut self, above: usize) -> Wish {
+    fn scroll(&mut self, above: usize) -> KeyAction {
         self.above = above;
-        Wish::Stay
+        KeyAction::Continue
     }
 
     fn arrange(&mut self) {

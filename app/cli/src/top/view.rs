@@ -1,4 +1,4 @@
-//! Drawing: a line of sums, a line of what went wrong, a table, and a line of keys. All of it fits 80 columns.
+//! The screen: a line of sums, a line for the error, a table, and a line of keys. All of it fits 80 columns.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table};
 use super::state::{Row, Sort, Top};
 use crate::ctl::flows::{age, bytes};
 
-/// With nothing heard for so long, that is worth a line.
+/// The time without a response after which a line reports it.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// The columns, and how wide each is; what is left is the other end's address.
+/// The columns and their widths; the rest of the width is for the remote address.
 const COLUMNS: [(&str, Constraint); 9] = [
     ("PROTO", Constraint::Length(5)),
     ("PORT", Constraint::Length(5)),
@@ -55,7 +55,7 @@ fn draw_sums(frame: &mut Frame<'_>, area: Rect, top: &Top) {
 
 /// Returns the line about a failed or missing response, if there is one.
 fn wrong(top: &Top, now: Instant) -> Option<String> {
-    let silence = now.saturating_duration_since(top.heard);
+    let silence = now.saturating_duration_since(top.last_response);
     match &top.problem {
         Some(problem) => Some(format!("{problem}; retrying")),
         None => (silence >= SILENCE).then(|| {

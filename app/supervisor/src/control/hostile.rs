@@ -5,6 +5,9 @@ use std::fmt::Debug;
 use std::time::Instant;
 
 use httparse::Status;
+use pontoon_control::http::{self, HttpRequest, HttpResponse, Parsed};
+use pontoon_control::reply::{self, Problem};
+use pontoon_control::server::{self, Answer};
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
 use pontoon_runtime::Update;
@@ -13,26 +16,22 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Served;
-use super::guest::{self, Api, capture, policy, publish};
-use super::http::{self, Parsed, Request, Response};
-use super::reply::{self, Problem};
-use super::server::{self, Answer};
+use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
-use crate::relay::control as relay;
 
-/// Plays bytes as what a client sends, and as what each kind of request carries.
+/// Parses bytes as the input of a client, and as the body of each kind of request.
 pub(crate) fn client(bytes: &[u8]) {
-    let heard = Heard::of([bytes]);
-    // Each byte for itself, unless they are many.
+    let parse = ParsedInput::of([bytes]);
+    // Single bytes, unless there are many.
     let piece = 1.max(bytes.len() / 256);
-    assert_eq!(Heard::of(bytes.chunks(piece)), heard);
+    assert_eq!(ParsedInput::of(bytes.chunks(piece)), parse);
     let mut api = api();
-    for request in &heard.requests {
+    for request in &parse.requests {
         let response = answer(&mut api, request);
         assert!(matches!(response.status, 200..=299 | 400..=499), "{response:?}");
         check(&response, request.close, request.method == "HEAD");
     }
-    if let Some(response) = &heard.refused {
+    if let Some(response) = &parse.refused {
         // RFC 9112 section 6.1 asks for 501.
         assert!(matches!(response.status, 400..=499 | 501), "{response:?}");
         check(response, true, false);
@@ -44,7 +43,7 @@ pub(crate) fn client(bytes: &[u8]) {
     }
 }
 
-/// Has an engine with two workers answer all questions by this report. Who asked hears something sensible.
+/// Lets an engine with two workers respond to all queries by this report. The responses are valid.
 pub(crate) fn engine(report: &Report) {
     let mut api = api();
     for path in ["/v1/stats", "/v1/policy", "/v1/flows"] {
@@ -52,7 +51,7 @@ pub(crate) fn engine(report: &Report) {
         assert_eq!(response.status, 200, "{response:?}");
         check(&response, false, false);
         match path {
-            "/v1/stats" => drop(read::<reply::Stats>(&response)),
+            "/v1/stats" => drop(read::<reply::EngineStats>(&response)),
             "/v1/policy" => drop(read::<reply::Policy>(&response)),
             _ => drop(read::<reply::Flows>(&response)),
         }
@@ -69,17 +68,16 @@ pub(crate) fn engine(report: &Report) {
     }
 }
 
-/// Requests that carry something.
-const WITH_BODIES: [(&str, &str); 5] = [
+/// Requests with bodies.
+const WITH_BODIES: [(&str, &str); 4] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
     ("POST", "/v1/publish"),
     ("POST", "/v1/capture"),
-    ("POST", "/v1/relay/rules"),
 ];
 
-fn request(method: &str, path: &str, body: &[u8]) -> Request {
-    Request {
+fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
+    HttpRequest {
         host: None,
         method: method.to_owned(),
         path: path.to_owned(),
@@ -100,38 +98,38 @@ fn api() -> Api {
 
 /// The parsed input of a client.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Heard {
-    requests: Vec<Request>,
+struct ParsedInput {
+    requests: Vec<HttpRequest>,
     /// The error response after which nothing more is read.
-    refused: Option<Response>,
+    refused: Option<HttpResponse>,
 }
 
-impl Heard {
+impl ParsedInput {
     fn of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut heard = Self::default();
+        let mut parse = Self::default();
         let mut received = Vec::new();
         for piece in pieces {
             received.extend(piece);
-            while heard.refused.is_none() {
+            while parse.refused.is_none() {
                 match http::parse(&received) {
                     Parsed::Partial { .. } => break,
                     Parsed::Whole(request, len) => {
                         received.drain(..len);
-                        heard.requests.push(request);
+                        parse.requests.push(request);
                     }
-                    Parsed::Wrong(response) => heard.refused = Some(response),
+                    Parsed::Wrong(response) => parse.refused = Some(response),
                 }
             }
         }
-        heard
+        parse
     }
 }
 
-/// Returns the response of a guest's network or a relay. Requests that would change the host are parsed only.
-fn answer(api: &mut Api, request: &Request) -> Response {
+/// Returns the response of a guest's network. Requests that would change the host are parsed only.
+fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
-            understand(
+            parse_twice(
                 request,
                 |request| policy::parse(request, true),
                 |rules| {
@@ -144,12 +142,12 @@ fn answer(api: &mut Api, request: &Request) -> Response {
             );
             ask(api, request, &Report::Ready)
         }
-        ("POST", "/v1/publish") => understand(
+        ("POST", "/v1/publish") => parse_twice(
             request,
             publish::parse,
             |(add, remove)| json!({"add": texts(add), "remove": texts(remove)}),
         ),
-        ("POST", "/v1/capture") => understand(request, capture::parse, |capture| {
+        ("POST", "/v1/capture") => parse_twice(request, capture::parse, |capture| {
             assert!(
                 capture.file.is_absolute() && capture.check().is_ok(),
                 "{capture:?}"
@@ -157,11 +155,6 @@ fn answer(api: &mut Api, request: &Request) -> Response {
             let time = capture.time.map(|time| u64::try_from(time.as_millis()).ok());
             json!({"file": capture.file, "snap": capture.snap, "size": capture.size, "time_ms": time})
         }),
-        ("POST", "/v1/relay/rules") => understand(
-            request,
-            relay::parse,
-            |change| json!({"add": texts(&change.add), "remove": texts(&change.remove)}),
-        ),
         _ => ask(api, request, &Report::Ready),
     }
 }
@@ -171,26 +164,26 @@ fn texts(list: &[impl ToString]) -> Vec<String> {
 }
 
 /// Checks that a parsed body is the same after it has been serialized and parsed again.
-fn understand<T: Debug + PartialEq>(
-    request: &Request,
-    read: impl Fn(&Request) -> Result<T, String>,
+fn parse_twice<T: Debug + PartialEq>(
+    request: &HttpRequest,
+    read: impl Fn(&HttpRequest) -> Result<T, String>,
     write: impl Fn(&T) -> Value,
-) -> Response {
+) -> HttpResponse {
     match read(request) {
         Ok(meant) => {
             let written = write(&meant);
             let again = self::request(&request.method, &request.path, written.to_string().as_bytes());
             assert_eq!(read(&again), Ok(meant));
-            Response::json(&written)
+            HttpResponse::json(&written)
         }
-        Err(why) => Response::problem(400, why),
+        Err(why) => HttpResponse::problem(400, why),
     }
 }
 
 /// Dispatches a request; the engine replies to its queries with `report`, or with empty reports.
-fn ask(api: &mut Api, request: &Request, report: &Report) -> Response {
+fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     let now = Instant::now();
-    let mut look = match server::dispatch(guest::ROUTES, api, request, now) {
+    let mut look = match server::dispatch(api::ROUTES, api, request, now) {
         Answer::Now(response) => return response,
         Answer::Later(look) => look,
     };
@@ -240,7 +233,7 @@ fn reports(update: &Update, report: &Report) -> Vec<Report> {
 }
 
 /// Checks that a response is valid HTTP, and that an error is one line.
-fn check(response: &Response, close: bool, head_only: bool) {
+fn check(response: &HttpResponse, close: bool, head_only: bool) {
     let mut bytes = VecDeque::new();
     response.write(&mut bytes, close, head_only);
     let bytes = Vec::from(bytes);
@@ -260,6 +253,6 @@ fn check(response: &Response, close: bool, head_only: bool) {
     }
 }
 
-fn read<T: DeserializeOwned>(response: &Response) -> T {
+fn read<T: DeserializeOwned>(response: &HttpResponse) -> T {
     serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{error}: {response:?}"))
 }

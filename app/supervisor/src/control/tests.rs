@@ -1,9 +1,9 @@
-//! A control socket, its clients, and an engine that says what it is told to.
+//! A control socket, its clients, and the reports of an engine.
 
 mod asking;
 mod capture;
 mod clients;
-pub(crate) mod document;
+mod document;
 mod log_level;
 mod places;
 mod policy;
@@ -14,6 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use pontoon_control::{CLIENTS, IDLE_TIMEOUT, REQUEST_TIMEOUT, reply};
 use pontoon_engine::flow_dump::{Flow, Page};
 use pontoon_runtime::messages::{FlowPage, FlowPageRequest, PortError, Stats};
 
@@ -32,17 +33,17 @@ fn served() -> Served {
 }
 
 /// A control socket in a directory of its own.
-struct Desk {
+struct Fixture {
     control: Control,
     path: PathBuf,
-    told: Vec<Update>,
-    /// Published ports that every worker does without.
+    updates: Vec<Update>,
+    /// Published ports that every worker reports as refused.
     refused: Vec<PortError>,
     now: Instant,
     _directory: tempfile::TempDir,
 }
 
-impl Desk {
+impl Fixture {
     fn new(workers: u8) -> Self {
         Self::with(workers, |_| {})
     }
@@ -59,7 +60,7 @@ impl Desk {
         Self {
             control: Control::open(Some(&path), None, served).unwrap(),
             path,
-            told: Vec::new(),
+            updates: Vec::new(),
             refused: Vec::new(),
             now: Instant::now(),
             _directory: directory,
@@ -73,13 +74,13 @@ impl Desk {
     }
 
     fn serve(&mut self) {
-        let told = &mut self.told;
-        self.control.serve(&mut |update| told.push(update), self.now);
+        let updates = &mut self.updates;
+        self.control.serve(&mut |update| updates.push(update), self.now);
     }
 
-    /// Every worker answers what it was last asked.
+    /// Reports the statistics of every worker for the last query.
     fn answer(&mut self, workers: u8) {
-        let asked = self.told.iter().rev().find_map(|update| match update {
+        let asked = self.updates.iter().rev().find_map(|update| match update {
             Update::Ask(round) => Some(*round),
             _ => None,
         });
@@ -94,22 +95,22 @@ impl Desk {
                 histograms: Vec::new(),
                 counters: vec![("frames_up".to_owned(), 10)],
             };
-            let told = &mut self.told;
+            let updates = &mut self.updates;
             self.control
-                .take_report(Report::Stats(stats), &mut |update| told.push(update), self.now);
+                .take_report(Report::Stats(stats), &mut |update| updates.push(update), self.now);
         }
     }
 
-    /// The worker that was asked last for flows tells of these.
-    fn tell_flows(&mut self, flows: Vec<Flow>, next: Option<u64>) {
-        let Some(Update::Flows(FlowPageRequest { number, .. })) = self.told.last().cloned() else {
-            panic!("{:?}", self.told);
+    /// Reports these flows for the last query.
+    fn report_flows(&mut self, flows: Vec<Flow>, next: Option<u64>) {
+        let Some(Update::Flows(FlowPageRequest { number, .. })) = self.updates.last().cloned() else {
+            panic!("{:?}", self.updates);
         };
         let page = Page { flows, next };
-        let told = &mut self.told;
+        let updates = &mut self.updates;
         self.control.take_report(
             Report::Flows(FlowPage { number, page }),
-            &mut |update| told.push(update),
+            &mut |update| updates.push(update),
             self.now,
         );
     }
@@ -120,12 +121,12 @@ impl Desk {
     }
 }
 
-fn say(mut client: &UnixStream, text: &str) {
+fn send(mut client: &UnixStream, text: &str) {
     client.write_all(text.as_bytes()).unwrap();
 }
 
 /// Reads the received text; the flag is true if the connection is closed.
-fn heard(mut client: &UnixStream) -> (String, bool) {
+fn received(mut client: &UnixStream) -> (String, bool) {
     let mut text = Vec::new();
     let ended = client.read_to_end(&mut text).is_ok();
     (String::from_utf8(text).unwrap(), ended)

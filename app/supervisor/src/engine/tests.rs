@@ -7,6 +7,7 @@ use pontoon_runtime::messages::OwnedParts;
 use pontoon_runtime::{ledger, pacing};
 use pontoon_simnet::settings;
 use pontoon_sys::tun::TapOffload;
+use pontoon_test_support::process::alone;
 
 use super::*;
 
@@ -50,7 +51,7 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
         vhost: None,
     };
     let engine = Engine {
-        state: State::Running(process),
+        state: ProcessState::Running(process),
         setup: setup(),
         ports: Vec::new(),
         indexes: PortIndexes::new(),
@@ -154,7 +155,7 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
         Ok(1),
         "it still runs"
     );
-    let State::Running(process) = &mut engine.state else {
+    let ProcessState::Running(process) = &mut engine.state else {
         panic!("{:?}", engine.state)
     };
     assert!(matches!(process.reap(), ExitReason::Failed(why) if why == "the engine was killed by signal 9"));
@@ -203,7 +204,7 @@ fn any_number_of_addresses_is_sent_to_the_engine() {
 fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
     const PORTS: usize = 100;
-    if let Some(output) = spawn::alone(NAME) {
+    if let Some(output) = alone(NAME) {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("prepared"), "{said}");
         return;
@@ -225,7 +226,7 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
             Arc::new(null()).into(),
         )]));
     }
-    let State::Running(process) = &mut engine.state else {
+    let ProcessState::Running(process) = &mut engine.state else {
         panic!("{:?}", engine.state)
     };
     // Only the copies in `ports` are left, as after an exit.

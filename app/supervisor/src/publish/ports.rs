@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
+use pontoon_process::error::Error;
 use pontoon_runtime::messages::PortUpdate;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, open_socket, refused};
-use crate::error::Error;
 
 /// Published ports, each with its host socket: listening (TCP) or bound (UDP), non-blocking.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl From<Refusal> for Error {
 }
 
 impl Ports {
-    /// None.
+    /// Returns no ports.
     pub(crate) fn new(families: Families) -> Self {
         Self {
             families,
@@ -81,29 +81,29 @@ impl Ports {
         }
     }
 
-    /// Closes `remove` and opens `add`: all of it, or nothing. No other socket is touched, nor is one that is in both, be it
-    /// with another port of the guest's. What is published already may be added once more; what is not may be removed.
+    /// Closes `remove` and opens `add`: all of it, or nothing. No other socket is changed, nor is one that is in both, even if it
+    /// leads to another guest port. `add` may contain published ports, and `remove` others.
     ///
     /// # Errors
-    /// Nothing was changed, and why.
+    /// The reason why nothing was changed.
     pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<Changed, Refusal> {
         let mut gone: BTreeSet<Key> = BTreeSet::new();
-        for wish in remove {
-            for (host, guest) in wish.addresses(self.families) {
-                let key = (wish.protocol, host);
+        for spec in remove {
+            for (host, guest) in spec.endpoints(self.families) {
+                let key = (spec.protocol, host);
                 if self.ports.get(&key).is_some_and(|port| port.guest == guest) {
                     gone.insert(key);
                 }
             }
         }
         let mut new = BTreeMap::new();
-        for wish in add {
-            if self.families == Families::V4 && wish.address.is_some_and(|address| address.is_ipv6()) {
-                let wrong = Error::new(format!("cannot publish {wish}: the guest has no IPv6"));
+        for spec in add {
+            if self.families == Families::V4 && spec.address.is_some_and(|address| address.is_ipv6()) {
+                let wrong = Error::new(format!("cannot publish {spec}: the guest has no IPv6"));
                 return Err(Refusal::Wrong(wrong.advise("an IPv4 address")));
             }
-            for (host, guest) in wish.addresses(self.families) {
-                self.add(wish, host, guest, &gone, &mut new)?;
+            for (host, guest) in spec.endpoints(self.families) {
+                self.add(spec, host, guest, &gone, &mut new)?;
             }
         }
         Ok(self.apply(gone, new))
@@ -111,37 +111,37 @@ impl Ports {
 
     fn add(
         &self,
-        wish: &Publish,
+        spec: &Publish,
         host: SocketAddr,
         guest: u16,
         gone: &BTreeSet<Key>,
         new: &mut BTreeMap<Key, Port>,
     ) -> Result<(), Refusal> {
-        let key = (wish.protocol, host);
+        let key = (spec.protocol, host);
         let here = self.ports.get(&key);
         match new.get(&key).or(here.filter(|_| !gone.contains(&key))) {
             Some(port) if port.guest == guest => return Ok(()),
             Some(port) => {
                 return Err(Refusal::Conflict(Error::new(format!(
-                    "cannot publish {wish}: {host}/{} already leads to guest port {}",
-                    wish.protocol, port.guest
+                    "cannot publish {spec}: {host}/{} already leads to guest port {}",
+                    spec.protocol, port.guest
                 ))));
             }
             None => {}
         }
         let socket = match here {
             Some(port) => Arc::clone(&port.socket),
-            None => match open_socket(wish.protocol, host).and_then(within_reserve) {
+            None => match open_socket(spec.protocol, host).and_then(within_reserve) {
                 Ok(socket) => Arc::new(socket),
-                // Nobody asked for IPv6 by name, and this host has none.
+                // No address was given, and this host has no IPv6.
                 Err(error)
-                    if wish.address.is_none()
+                    if spec.address.is_none()
                         && host.is_ipv6()
                         && error.raw_os_error() == Some(libc::EAFNOSUPPORT) =>
                 {
                     return Ok(());
                 }
-                Err(error) => return Err(Refusal::Conflict(refused(host, wish.protocol, &error))),
+                Err(error) => return Err(Refusal::Conflict(refused(host, spec.protocol, &error))),
             },
         };
         new.insert(key, Port { guest, socket });
@@ -176,15 +176,15 @@ impl Ports {
             let old = self.ports.insert(key, port.clone());
             changed.undo.0.push((key, old, Some(port)));
         }
-        // Nobody refuses to close a port, and a socket that is kept here is not closed.
+        // Workers do not refuse to close a port, and an undo would keep the sockets of closed ports open.
         if changed.added.is_empty() {
             changed.undo.0.clear();
         }
         changed
     }
 
-    /// Takes a change back, but for what has been changed again since. What the engine is to be told: first what is closed,
-    /// whose descriptors it may need.
+    /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine, first the ports to
+    /// close, whose descriptors it may need.
     pub(crate) fn take_back(&mut self, undo: Undo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
         for (key, was, is) in undo.0 {
@@ -215,25 +215,24 @@ impl Ports {
         closed
     }
 
-    /// Each port.
+    /// Returns each port.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Publish> {
         self.ports.iter().map(|(key, port)| shown(*key, port.guest))
     }
 
-    /// Each port, as the engine has it.
+    /// Returns each port in the form of the engine's configuration.
     pub(crate) fn published(&self) -> Vec<Published> {
         let published = self.ports.iter().map(|(key, port)| published(*key, port.guest));
         published.collect()
     }
 
-    /// Their sockets, in the same order.
+    /// Returns the sockets of the ports, in the same order.
     pub(crate) fn sockets(&self) -> Vec<Arc<OwnedFd>> {
         self.ports.values().map(|port| Arc::clone(&port.socket)).collect()
     }
 }
 
-/// Refuses the descriptors that are kept for what is not a port's. The lowest free one is given out first, so that the last
-/// ones are not a port's as long as no port gets one.
+/// Refuses the last [`RESERVE`] descriptors below the limit, which are not for ports. The kernel uses the lowest free one first.
 fn within_reserve(socket: OwnedFd) -> io::Result<OwnedFd> {
     let number = u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX);
     match getrlimit(Resource::Nofile).current {

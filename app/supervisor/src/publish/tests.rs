@@ -5,7 +5,7 @@ fn parse(text: &str) -> Publish {
 }
 
 #[test]
-fn reads_every_form() {
+fn every_form_is_parsed() {
     let plain = Publish {
         protocol: Protocol::Tcp,
         address: None,
@@ -42,7 +42,7 @@ fn reads_every_form() {
 }
 
 #[test]
-fn prints_what_it_reads() {
+fn display_is_parsed_to_the_same_value() {
     for text in [
         "8080:80/tcp",
         "127.0.0.1:8000-8009:80-89/udp",
@@ -53,7 +53,7 @@ fn prints_what_it_reads() {
 }
 
 #[test]
-fn says_what_is_wrong() {
+fn parse_errors_name_the_mistake() {
     let wrong = |text: &str| text.parse::<Publish>().unwrap_err();
     assert!(wrong("80").starts_with("no guest port"));
     assert_eq!(wrong("80:80/sctp"), "protocol 'sctp' is neither tcp nor udp");
@@ -95,13 +95,13 @@ fn connects(port: u16) -> bool {
 }
 
 #[test]
-fn a_port_that_is_taken_is_refused_and_changes_nothing() {
+fn port_in_use_is_refused_and_changes_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, free) = (taken.local_addr().unwrap().port(), free_port());
-    let wish = parse(&format!("127.0.0.1:{port}:80"));
+    let spec = parse(&format!("127.0.0.1:{port}:80"));
     let other = parse(&format!("127.0.0.1:{free}:80"));
     let mut ports = Ports::new(Families::Both);
-    let error = Error::from(ports.change(&[], &[other, wish]).unwrap_err());
+    let error = Error::from(ports.change(&[], &[other, spec]).unwrap_err());
     assert_eq!(
         error.to_string(),
         format!(
@@ -113,18 +113,18 @@ fn a_port_that_is_taken_is_refused_and_changes_nothing() {
     assert!(!connects(free));
 
     drop(taken);
-    let changed = ports.change(&[], &[other, wish]).unwrap();
+    let changed = ports.change(&[], &[other, spec]).unwrap();
     assert_eq!((changed.added.len(), changed.port_updates.len()), (2, 2));
     assert!(connects(port) && connects(free));
 }
 
 /// It is run once more in a process of its own, whose limit is low.
 #[test]
-fn some_descriptors_are_no_ports() {
-    const NAME: &str = "publish::tests::some_descriptors_are_no_ports";
-    if let Some(output) = crate::spawn::alone(NAME) {
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains("1 passed"), "{said}");
+fn last_descriptors_are_not_used_for_ports() {
+    const NAME: &str = "publish::tests::last_descriptors_are_not_used_for_ports";
+    if let Some(output) = pontoon_test_support::process::alone(NAME) {
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("1 passed"), "{printed}");
         return;
     }
     let limit = Some(100);
@@ -153,7 +153,7 @@ fn some_descriptors_are_no_ports() {
 }
 
 #[test]
-fn what_is_there_may_be_added_and_what_is_not_removed() {
+fn published_ports_may_be_added_again_and_others_removed() {
     let port = free_port();
     let here = parse(&format!("127.0.0.1:{port}:80"));
     let elsewhere = Publish { guest: 81, ..here };
@@ -201,7 +201,7 @@ fn what_is_there_may_be_added_and_what_is_not_removed() {
 }
 
 #[test]
-fn refuses_the_same_port_twice_and_ipv6_without_ipv6() {
+fn duplicate_ports_and_ipv6_ports_without_ipv6_are_refused() {
     let error = check(&[parse("80:80"), parse("127.0.0.1:80:81")]).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -217,7 +217,7 @@ fn refuses_the_same_port_twice_and_ipv6_without_ipv6() {
 }
 
 #[test]
-fn a_port_that_was_shut_down_or_connected_listens_again() {
+fn socket_that_was_shut_down_or_connected_listens_again() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free_port();
     let socket = open_socket(Protocol::Tcp, SocketAddr::from(([127, 0, 0, 1], port))).unwrap();

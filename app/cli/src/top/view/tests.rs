@@ -1,10 +1,10 @@
-use pontoon_supervisor::control::reply::{Flow, Worker};
+use pontoon_control::reply::{Flow, WorkerStats};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::top::state::{Look, Wish};
+use crate::top::state::{KeyAction, Snapshot};
 
 fn flow(id: &str, protocol: &str, remote: Option<&str>, state: &str, carried: (u64, u64)) -> Flow {
     Flow {
@@ -21,10 +21,10 @@ fn flow(id: &str, protocol: &str, remote: Option<&str>, state: &str, carried: (u
     }
 }
 
-fn look(at: Instant, more: u64) -> Look {
-    let mut total = Worker {
+fn snapshot(at: Instant, more: u64) -> Snapshot {
+    let mut total = WorkerStats {
         flows: 5,
-        ..Worker::default()
+        ..WorkerStats::default()
     };
     total.counters.insert("tcp_retransmits".to_owned(), 1_234);
     let flows = vec![
@@ -52,15 +52,15 @@ fn look(at: Instant, more: u64) -> Look {
             (7, 20_000 + 3_000 * more),
         ),
     ];
-    Look { total, flows, at }
+    Snapshot { total, flows, at }
 }
 
 /// Two looks, two seconds apart.
 fn top(begin: Instant) -> Top {
     let mut top = Top::new("/run/control".to_owned());
-    top.take(Ok(look(begin, 0)), begin);
+    top.take(Ok(snapshot(begin, 0)), begin);
     let later = begin + Duration::from_secs(2);
-    top.take(Ok(look(later, 1_000)), later);
+    top.take(Ok(snapshot(later, 1_000)), later);
     top
 }
 
@@ -70,7 +70,7 @@ fn drawn(top: &mut Top, now: Instant, width: u16, height: u16) -> String {
     terminal.backend().to_string()
 }
 
-fn press(top: &mut Top, code: KeyCode) -> Wish {
+fn press(top: &mut Top, code: KeyCode) -> KeyAction {
     top.press(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -116,7 +116,7 @@ fn silence_and_trouble_are_a_line_and_the_rows_stay() {
     );
     assert!(screen.contains("192.0.2.1:443"), "{screen}");
     top.take(
-        Ok(look(begin + Duration::from_secs(10), 2_000)),
+        Ok(snapshot(begin + Duration::from_secs(10), 2_000)),
         begin + Duration::from_secs(10),
     );
     let screen = drawn(&mut top, begin + Duration::from_secs(10), 80, 24);
@@ -134,7 +134,7 @@ fn keys_sort_scroll_and_quit() {
         ('b', "192.0.2.1:443"),
         ('r', "-"),
     ] {
-        assert_eq!(press(&mut top, KeyCode::Char(key)), Wish::Stay);
+        assert_eq!(press(&mut top, KeyCode::Char(key)), KeyAction::Continue);
         assert_eq!(remotes(&mut top, now)[0], first, "{key}");
     }
     // Of all that fit none scrolls away.
@@ -145,10 +145,10 @@ fn keys_sort_scroll_and_quit() {
     assert_ne!(drawn(&mut top, now, 80, 6), screen);
     press(&mut top, KeyCode::Home);
     assert_eq!(drawn(&mut top, now, 80, 6), screen);
-    assert_eq!(press(&mut top, KeyCode::Char('q')), Wish::Quit);
-    assert_eq!(press(&mut top, KeyCode::Esc), Wish::Quit);
+    assert_eq!(press(&mut top, KeyCode::Char('q')), KeyAction::Quit);
+    assert_eq!(press(&mut top, KeyCode::Esc), KeyAction::Quit);
     let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(top.press(interrupt), Wish::Quit);
+    assert_eq!(top.press(interrupt), KeyAction::Quit);
 }
 
 #[test]

@@ -1,30 +1,17 @@
-//! The OpenAPI document and what is served say the same.
+//! The OpenAPI document describes the routes and responses.
 
-use std::collections::BTreeSet;
-
+use pontoon_test_support::openapi::{conform, described, resolve};
 use serde_json::Value;
 
 use super::*;
-use crate::control::guest::{DOCUMENT, ROUTES};
+use crate::control::api::{DOCUMENT, ROUTES};
 
 fn document() -> Value {
     serde_json::from_str(DOCUMENT).unwrap()
 }
 
-/// Methods and paths that a document describes.
-pub(crate) fn described(document: &Value) -> BTreeSet<(String, String)> {
-    let paths = document["paths"].as_object().unwrap();
-    paths
-        .iter()
-        .flat_map(|(path, methods)| {
-            let methods = methods.as_object().unwrap().keys();
-            methods.map(|method| (method.to_uppercase(), path.clone()))
-        })
-        .collect()
-}
-
 #[test]
-fn it_names_every_route_and_no_other() {
+fn document_describes_every_route_and_no_other() {
     let served = ROUTES
         .iter()
         .map(|route| (route.method.to_owned(), route.path.to_owned()));
@@ -32,7 +19,7 @@ fn it_names_every_route_and_no_other() {
 }
 
 #[test]
-fn answers_have_the_form_that_it_says() {
+fn responses_match_their_schemas() {
     let document = document();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture");
@@ -62,16 +49,16 @@ fn answers_have_the_form_that_it_says() {
         (put_level("loud"), false),
         ("DELETE /v1/capture HTTP/1.1\r\n\r\n".to_owned(), false),
     ] {
-        let mut desk = Desk::new(2);
-        let client = desk.client();
-        say(&client, &request);
-        desk.serve();
+        let mut fixture = Fixture::new(2);
+        let client = fixture.client();
+        send(&client, &request);
+        fixture.serve();
         if silent {
-            desk.wait(REPORT_TIMEOUT);
-        } else if desk.control.is_asking() {
-            desk.answer(2);
+            fixture.wait(REPORT_TIMEOUT);
+        } else if fixture.control.is_asking() {
+            fixture.answer(2);
         }
-        let (answer, _) = heard(&client);
+        let (answer, _) = received(&client);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let mut words = request.split_whitespace();
         let (method, path) = (words.next().unwrap().to_lowercase(), words.next().unwrap());
@@ -95,7 +82,7 @@ fn put_level(level: &str) -> String {
 }
 
 #[test]
-fn another_form_is_noticed() {
+fn value_that_violates_its_schema_is_detected() {
     let document = document();
     let schema = &document["components"]["schemas"]["Rule"];
     let rule = serde_json::json!({"action": "allow", "to": "*", "hits": 3});
@@ -119,61 +106,4 @@ fn another_form_is_noticed() {
     let nullable = serde_json::json!({"type": ["string", "null"]});
     conform(&document, &nullable, &Value::Null).unwrap();
     conform(&document, &nullable, &serde_json::json!(7)).unwrap_err();
-}
-
-fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
-    match at["$ref"].as_str() {
-        Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
-        None => at,
-    }
-}
-
-/// As much of JSON Schema as the document uses.
-pub(crate) fn conform(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
-    let schema = resolve(document, schema);
-    let wrong = || Err(format!("{value} is not {schema}"));
-    if let Some(choices) = schema["enum"].as_array() {
-        return if choices.contains(value) { Ok(()) } else { wrong() };
-    }
-    if let Some(types) = schema["type"].as_array() {
-        let mut one = schema.clone();
-        let fits = types.iter().any(|kind| {
-            one["type"] = kind.clone();
-            conform(document, &one, value).is_ok()
-        });
-        return if fits { Ok(()) } else { wrong() };
-    }
-    match schema["type"].as_str() {
-        Some("string") if value.is_string() => Ok(()),
-        Some("null") if value.is_null() => Ok(()),
-        Some("boolean") if value.is_boolean() => Ok(()),
-        Some("integer") if value.is_u64() => Ok(()),
-        Some("array") => match value.as_array() {
-            Some(items) => items
-                .iter()
-                .try_for_each(|item| conform(document, &schema["items"], item)),
-            None => wrong(),
-        },
-        Some("object") => {
-            let Some(members) = value.as_object() else {
-                return wrong();
-            };
-            let required = schema["required"].as_array().into_iter().flatten();
-            if !required
-                .flat_map(Value::as_str)
-                .all(|name| members.contains_key(name))
-            {
-                return wrong();
-            }
-            members.iter().try_for_each(|(name, member)| {
-                match (&schema["properties"][name], &schema["additionalProperties"]) {
-                    (Value::Null, Value::Bool(false)) => wrong(),
-                    (Value::Null, Value::Null) => Ok(()),
-                    (Value::Null, other) => conform(document, other, member),
-                    (property, _) => conform(document, property, member),
-                }
-            })
-        }
-        _ => wrong(),
-    }
 }

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use super::*;
 
 #[test]
-fn every_process_is_told_how_much_to_say() {
+fn level_is_set_in_the_supervisor_and_sent_to_the_engine() {
     static SET: Mutex<Vec<LevelFilter>> = Mutex::new(Vec::new());
-    let mut desk = Desk::with(1, |level| SET.lock().unwrap().push(level));
-    let client = desk.client();
+    let mut fixture = Fixture::with(1, |level| SET.lock().unwrap().push(level));
+    let client = fixture.client();
     let put = |body: &str| {
         let len = body.len();
         format!("PUT /v1/log-level HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{body}")
@@ -19,19 +19,22 @@ fn every_process_is_told_how_much_to_say() {
         "{}",
         r#"{"level": "info", "x": 1}"#,
     ] {
-        say(&client, &put(body));
-        desk.serve();
-        assert_eq!(status(&heard(&client).0), "400", "{body}");
+        send(&client, &put(body));
+        fixture.serve();
+        assert_eq!(status(&received(&client).0), "400", "{body}");
     }
-    assert_eq!((desk.told.len(), SET.lock().unwrap().len()), (0, 0));
-    say(&client, &put(r#"{"level": "debug"}"#));
-    desk.serve();
-    assert_eq!(desk.told, [Update::LogLevel(LevelFilter::DEBUG), Update::Ask(1)]);
+    assert_eq!((fixture.updates.len(), SET.lock().unwrap().len()), (0, 0));
+    send(&client, &put(r#"{"level": "debug"}"#));
+    fixture.serve();
+    assert_eq!(
+        fixture.updates,
+        [Update::LogLevel(LevelFilter::DEBUG), Update::Ask(1)]
+    );
     assert_eq!(*SET.lock().unwrap(), [LevelFilter::DEBUG]);
-    assert_eq!(heard(&client).0, "");
-    desk.answer(1);
-    assert!(heard(&client).0.ends_with(r#"{"level":"debug"}"#));
-    say(&client, "GET /v1/log-level HTTP/1.1\r\n\r\n");
-    desk.serve();
-    assert!(heard(&client).0.ends_with(r#"{"level":"debug"}"#));
+    assert_eq!(received(&client).0, "");
+    fixture.answer(1);
+    assert!(received(&client).0.ends_with(r#"{"level":"debug"}"#));
+    send(&client, "GET /v1/log-level HTTP/1.1\r\n\r\n");
+    fixture.serve();
+    assert!(received(&client).0.ends_with(r#"{"level":"debug"}"#));
 }

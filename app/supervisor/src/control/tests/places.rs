@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 #[test]
-fn metrics_over_tcp_and_nothing_else() {
+fn tcp_address_serves_metrics_only() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let metrics = |hosts: &[&str]| Metrics {
@@ -30,12 +30,12 @@ fn metrics_over_tcp_and_nothing_else() {
             .unwrap();
         let now = Instant::now();
         let asked = &mut round;
-        let mut tell = |update| {
+        let mut send = |update| {
             if let Update::Ask(number) = update {
                 *asked = number;
             }
         };
-        control.serve(&mut tell, now);
+        control.serve(&mut send, now);
         let stats = Stats {
             round,
             ..Stats::default()
@@ -54,7 +54,7 @@ fn metrics_over_tcp_and_nothing_else() {
     for path in ["/v1/stats", "/v1/publish", "/v1/policy"] {
         assert_eq!(status(&ask(&mut control, path)), "404");
     }
-    // A page whose name was made to lead here is not answered.
+    // A page whose name resolves to this address is refused.
     for (target, expected) in [
         ("/metrics HTTP/1.1\r\nHost: evil.example:9090\r\nX:", "421"),
         (
@@ -75,7 +75,7 @@ fn metrics_over_tcp_and_nothing_else() {
 }
 
 #[test]
-fn a_listener_whose_queue_is_full_stays_and_is_not_waited_for() {
+fn listening_with_a_full_queue_elsewhere_fails_without_waiting() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
     let at = rustix::net::SocketAddrUnix::new(&path).unwrap();
@@ -100,26 +100,26 @@ fn a_listener_whose_queue_is_full_stays_and_is_not_waited_for() {
         }
         waiting.push(client);
     }
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let error = Control::open(Some(&path), None, served()).unwrap_err();
-        tell.send(error.to_string()).unwrap();
+        sender.send(error.to_string()).unwrap();
     });
-    let error = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    let error = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
     assert!(error.contains(": address already in use "), "{error}");
 }
 
 #[test]
-fn the_file_is_ours_alone_and_goes_with_us() {
-    let desk = Desk::new(1);
-    let mode = std::fs::metadata(&desk.path).unwrap().permissions().mode();
+fn socket_file_has_mode_0600_and_is_removed_on_drop() {
+    let fixture = Fixture::new(1);
+    let mode = std::fs::metadata(&fixture.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let Desk {
+    let Fixture {
         control,
         path,
         _directory,
         ..
-    } = desk;
+    } = fixture;
     let taken = Control::open(Some(&path), None, served())
         .unwrap_err()
         .to_string();
@@ -129,7 +129,7 @@ fn the_file_is_ours_alone_and_goes_with_us() {
     );
     drop(control);
     assert!(!path.exists());
-    // What a dead one left is taken over, what is no socket is not.
+    // The socket file of an exited process is replaced, a regular file is not.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     drop(Control::open(Some(&path), None, served()).unwrap());
     std::fs::write(&path, "precious").unwrap();

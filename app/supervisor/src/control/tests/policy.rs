@@ -1,28 +1,28 @@
-//! Rules, which hold as soon as they are told.
+//! Egress rules.
 
 use super::*;
 
 #[test]
-fn other_rules_are_told_before_they_are_counted() {
-    let mut desk = Desk::new(1);
-    let (one, two) = (desk.client(), desk.client());
-    say(&one, STATS);
-    desk.serve();
-    say(
+fn new_rules_are_sent_before_their_hits_are_queried() {
+    let mut fixture = Fixture::new(1);
+    let (one, two) = (fixture.client(), fixture.client());
+    send(&one, STATS);
+    fixture.serve();
+    send(
         &two,
         &put(r#"{"allow": ["*.Example.org:443/tcp"], "deny": ["10.0.0.0/8"]}"#),
     );
-    desk.serve();
+    fixture.serve();
     let rules = ["allow *.example.org:443/tcp", "deny 10.0.0.0/8"].map(|rule| rule.parse().unwrap());
-    // The round that ran was about the rules before.
+    // The round that ran counts hits of the earlier rules.
     assert_eq!(
-        desk.told,
+        fixture.updates,
         [Update::Ask(1), Update::Rules(rules.to_vec()), Update::Ask(2)]
     );
-    desk.answer(1);
-    desk.answer(1);
-    assert_eq!(status(&heard(&one).0), "200");
-    let (answer, _) = heard(&two);
+    fixture.answer(1);
+    fixture.answer(1);
+    assert_eq!(status(&received(&one).0), "200");
+    let (answer, _) = received(&two);
     let policy: reply::Policy = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!(
         (policy.rules.len(), policy.rules[1].hits, policy.unlisted),
@@ -31,9 +31,9 @@ fn other_rules_are_told_before_they_are_counted() {
 }
 
 #[test]
-fn rules_that_are_none_change_nothing() {
-    let mut desk = Desk::new(1);
-    let client = desk.client();
+fn invalid_rules_change_nothing() {
+    let mut fixture = Fixture::new(1);
+    let client = fixture.client();
     for (body, why) in [
         ("", "not a JSON object"),
         ("[]", "not a JSON object"),
@@ -43,17 +43,17 @@ fn rules_that_are_none_change_nothing() {
         (r#"{"deny": ["*:0"]}"#, "'0' is not a port"),
         (r#"{"deny": ["a\n\u001bb"]}"#, "'a  b' is neither"),
     ] {
-        say(&client, &put(body));
-        desk.serve();
-        let (answer, _) = heard(&client);
+        send(&client, &put(body));
+        fixture.serve();
+        let (answer, _) = received(&client);
         assert_eq!(status(&answer), "400", "{body}: {answer}");
         assert!(answer.contains(why), "{body}: {answer}");
     }
-    assert_eq!(desk.told, []);
+    assert_eq!(fixture.updates, []);
 }
 
 #[test]
-fn without_a_forwarder_no_rule_names_a_domain() {
+fn without_a_forwarder_rules_with_domains_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
     let served = Served {
@@ -62,8 +62,8 @@ fn without_a_forwarder_no_rule_names_a_domain() {
     };
     let mut control = Control::open(Some(&path), None, served).unwrap();
     let client = UnixStream::connect(&path).unwrap();
-    say(&client, &put(r#"{"deny": ["ads.example"]}"#));
+    send(&client, &put(r#"{"deny": ["ads.example"]}"#));
     control.serve(&mut |update| panic!("{update:?}"), Instant::now());
     client.set_nonblocking(true).unwrap();
-    assert_eq!(status(&heard(&client).0), "400");
+    assert_eq!(status(&received(&client).0), "400");
 }

@@ -1,0 +1,245 @@
+//! One client of a server.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+use crate::hosts::Hosts;
+use crate::http::{self, HttpRequest, HttpResponse, Parsed};
+use crate::server::{self, Answer, Look, Route};
+use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
+
+pub(crate) struct Connection<S> {
+    stream: OwnedFd,
+    received: Vec<u8>,
+    /// True if the receive buffer begins with a request that has not been parsed.
+    more: bool,
+    unsent: VecDeque<u8>,
+    waiting: Option<Waiting<S>>,
+    /// The time of the client's last progress: it connected, began a request, or received a part of a response.
+    since: Instant,
+    /// `100 Continue` was sent for the request that is being received.
+    continued: bool,
+    /// The client has shut down its sending side.
+    ended: bool,
+    /// No further request is read.
+    closing: bool,
+    /// Bytes to read and discard before the connection is closed: a close with unread data resets it, and the client would lose
+    /// the response.
+    discard: usize,
+}
+
+/// A request whose response is not ready yet.
+struct Waiting<S> {
+    look: Look<S>,
+    manner: Manner,
+}
+
+/// Properties of the response to a request.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    close: bool,
+    head_only: bool,
+}
+
+impl Manner {
+    fn of(request: &HttpRequest) -> Self {
+        Self {
+            close: request.close,
+            head_only: request.method == "HEAD",
+        }
+    }
+}
+
+impl<S> Connection<S> {
+    pub(crate) fn new(stream: OwnedFd, now: Instant) -> Self {
+        Self {
+            stream,
+            received: Vec::new(),
+            more: false,
+            unsent: VecDeque::new(),
+            waiting: None,
+            since: now,
+            continued: false,
+            ended: false,
+            closing: false,
+            discard: 0,
+        }
+    }
+
+    /// Returns the descriptor and events to poll. While a response is pending, only the client's hang-up is polled, and only
+    /// once. If another request is in the receive buffer, the descriptor is polled for writing, which returns at once.
+    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        let interest = match (self.unsent.is_empty(), &self.waiting) {
+            (false, _) => PollFlags::OUT,
+            (true, None) if self.more => PollFlags::OUT,
+            (true, None) => PollFlags::IN,
+            // A hang-up is reported without interest, and again until the end of the stream is read, which is not while a
+            // pipelined request waits or the buffer is full.
+            (true, Some(_)) if self.ended || self.more || self.received.len() >= http::LONGEST => {
+                return None;
+            }
+            (true, Some(_)) => PollFlags::empty(),
+        };
+        Some(PollFd::from_borrowed_fd(self.stream.as_fd(), interest))
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        let idle = self.received.is_empty() && self.unsent.is_empty() && !self.closing;
+        self.since + if idle { IDLE_TIMEOUT } else { REQUEST_TIMEOUT }
+    }
+
+    /// Returns the rank by which clients are kept if there are too many: the lowest is disconnected first, which is the client that
+    /// has been idle for longest or, if none is idle, the one that has made no progress for longest.
+    pub(crate) fn rank(&self) -> (bool, Instant) {
+        let idle = self.received.is_empty() && self.unsent.is_empty() && self.waiting.is_none();
+        (!idle, self.since)
+    }
+
+    pub(crate) fn is_open(&self, now: Instant) -> bool {
+        let over = self.closing && self.discard == 0 || self.ended && self.waiting.is_none() && !self.more;
+        now < self.deadline() && !(over && self.unsent.is_empty())
+    }
+
+    /// Responds to the pending request, if the response is ready.
+    pub(crate) fn deliver(&mut self, service: &mut S, now: Instant) {
+        if let Some(mut waiting) = self.waiting.take() {
+            match (waiting.look)(service) {
+                Some(response) => self.answer(&response, waiting.manner, now),
+                None => self.waiting = Some(waiting),
+            }
+        }
+    }
+
+    /// Receives from the client and responds to one request, so that a client with many requests delays no other.
+    pub(crate) fn serve(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
+        if self.closing {
+            self.receive_and_discard();
+        } else if !self.ended && !self.more {
+            self.receive(now);
+        }
+        self.send(now);
+        // A client that does not read its responses gets no others.
+        if self.unsent.is_empty() && !self.closing && self.waiting.is_none() {
+            self.look(routes, hosts, service, now);
+            self.send(now);
+        }
+    }
+
+    /// Responds to the request at the front of the receive buffer.
+    fn look(&mut self, routes: &[Route<S>], hosts: &Hosts, service: &mut S, now: Instant) {
+        self.more = false;
+        match http::parse(&self.received) {
+            Parsed::Partial { expects_continue } => {
+                if expects_continue && !self.continued {
+                    self.continued = true;
+                    self.unsent.extend(http::CONTINUE);
+                }
+            }
+            Parsed::Whole(request, len) => {
+                self.received.drain(..len);
+                self.more = !self.received.is_empty();
+                self.continued = false;
+                if hosts.admit(request.host.as_deref()) {
+                    self.take(&request, routes, service, now);
+                } else {
+                    let manner = Manner::of(&request);
+                    self.answer(&HttpResponse::problem(421, OTHER_HOST), manner, now);
+                }
+            }
+            Parsed::Wrong(response) => {
+                let manner = Manner {
+                    close: true,
+                    head_only: false,
+                };
+                self.received.clear();
+                self.answer(&response, manner, now);
+                self.discard = if self.ended { 0 } else { DISCARDED };
+            }
+        }
+    }
+
+    fn take(&mut self, request: &HttpRequest, routes: &[Route<S>], service: &mut S, now: Instant) {
+        let manner = Manner::of(request);
+        match server::dispatch(routes, service, request, now) {
+            Answer::Now(response) => self.answer(&response, manner, now),
+            Answer::Later(look) => self.waiting = Some(Waiting { look, manner }),
+        }
+    }
+
+    fn answer(&mut self, response: &HttpResponse, manner: Manner, now: Instant) {
+        response.write(&mut self.unsent, manner.close, manner.head_only);
+        self.closing |= manner.close;
+        self.since = now;
+    }
+
+    fn receive(&mut self, now: Instant) {
+        let mut buffer = [0; 16 << 10];
+        while self.received.len() < http::LONGEST {
+            match rustix::io::read(&self.stream, &mut buffer) {
+                Ok(0) => self.ended = true,
+                Ok(len) => {
+                    if self.received.is_empty() {
+                        self.since = now;
+                    }
+                    self.received.extend(&buffer[..len]);
+                    continue;
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => {}
+                Err(_) => self.give_up(),
+            }
+            return;
+        }
+    }
+
+    /// Receives and discards data.
+    fn receive_and_discard(&mut self) {
+        let mut buffer = [0; 16 << 10];
+        while self.discard > 0 {
+            match rustix::io::read(&self.stream, &mut buffer) {
+                Ok(len @ 1..) => self.discard = self.discard.saturating_sub(len),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok(_) | Err(_) => self.discard = 0,
+            }
+        }
+    }
+
+    fn send(&mut self, now: Instant) {
+        while !self.unsent.is_empty() {
+            match rustix::io::write(&self.stream, self.unsent.as_slices().0) {
+                Ok(len) => {
+                    self.unsent.drain(..len);
+                    self.since = now;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => self.give_up(),
+            }
+        }
+        if self.discard > 0 {
+            // The client reads the end of the stream after the response.
+            let _ = rustix::net::shutdown(&self.stream, Shutdown::Write);
+        }
+    }
+
+    /// Drops all state of a client whose connection failed.
+    fn give_up(&mut self) {
+        self.discard = 0;
+        self.more = false;
+        self.unsent.clear();
+        self.waiting = None;
+        self.closing = true;
+    }
+}
+
+/// Bytes that are read and discarded of a client that gets no other response: more than a body that is too long by mistake.
+const DISCARDED: usize = 16 << 20;
+
+/// The error message for a request for a host that is not served.
+const OTHER_HOST: &str = "invalid Host field (try: an address, or --metrics-host)";

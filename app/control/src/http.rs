@@ -1,0 +1,247 @@
+//! The part of HTTP/1.1 (RFC 9112) that a control socket uses: requests and responses with `Content-Length`.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+
+use httparse::Status;
+use pontoon_process::error::one_line;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::reply::Problem;
+
+/// A complete request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HttpRequest {
+    /// `GET`, `PUT`, ...
+    pub method: String,
+    /// The path without the query.
+    pub path: String,
+    /// The `Host` field or the authority of the target, with the port if it has one.
+    pub host: Option<String>,
+    /// The body; empty without `Content-Length`.
+    pub body: Vec<u8>,
+    /// The connection is to be closed after the response.
+    pub close: bool,
+}
+
+/// Result of parsing the bytes of a client.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// The beginning of a request.
+    Partial {
+        /// The client waits for `100 Continue` before it sends the body.
+        expects_continue: bool,
+    },
+    /// A request, and its length in bytes.
+    Whole(HttpRequest, usize),
+    /// An invalid request and its error response. The beginning of the next request is unknown.
+    Wrong(HttpResponse),
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpResponse {
+    /// Status code (RFC 9110 section 15).
+    pub status: u16,
+    /// Value of the field `Content-Type`.
+    pub content_type: &'static str,
+    /// Value of the field `Allow`: the methods of the resource, for status 405.
+    pub allow: Option<String>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// Limit on the bytes of a request's head.
+const HEAD: usize = 8 << 10;
+
+/// Limit on the number of header fields.
+const FIELDS: usize = 64;
+
+/// Limit on the bytes of a body: the longest policy in JSON fits.
+pub const BODY: usize = 256 << 10;
+
+/// Bytes of the longest request.
+pub(crate) const LONGEST: usize = HEAD + BODY;
+
+/// The response to `Expect: 100-continue` (RFC 9110 section 10.1.1).
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Parses the request at the front of `bytes`.
+pub fn parse(bytes: &[u8]) -> Parsed {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS];
+    let mut head = httparse::Request::new(&mut fields);
+    let head_len = match head.parse(bytes) {
+        Ok(Status::Complete(len)) if len <= HEAD => len,
+        Ok(Status::Partial) if bytes.len() <= HEAD => {
+            return Parsed::Partial {
+                expects_continue: false,
+            };
+        }
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return wrong(431, "the request's head is too long"),
+        Err(error) => return wrong(400, error),
+    };
+    let values = |name: &'static str| {
+        let named = move |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
+        head.headers.iter().filter(named).map(|field| field.value)
+    };
+    if values("transfer-encoding").next().is_some() {
+        return wrong(501, "a request body needs a Content-Length");
+    }
+    let mut lengths = values("content-length").map(length);
+    let body_len = match (lengths.next(), lengths.next()) {
+        (None, _) => 0,
+        (Some(Some(len)), None) if len <= BODY => len,
+        (Some(Some(_)), None) => {
+            return wrong(413, format_args!("the body exceeds the limit of {BODY} bytes"));
+        }
+        (Some(_), _) => return wrong(400, "invalid Content-Length"),
+    };
+    let Some(body) = bytes.get(head_len..head_len + body_len) else {
+        return Parsed::Partial {
+            expects_continue: values("expect").any(|value| value.eq_ignore_ascii_case(b"100-continue")),
+        };
+    };
+    let (Some(method), Some(path)) = (head.method, head.path) else {
+        return wrong(400, "missing request line");
+    };
+    let mut hosts = values("host").map(|host| String::from_utf8_lossy(host).into_owned());
+    let (host, None) = (hosts.next(), hosts.next()) else {
+        return wrong(400, "several hosts");
+    };
+    let (authority, path) = split_target(path);
+    let wants_end = |value: &[u8]| {
+        value
+            .split(|byte| *byte == b',')
+            .any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    };
+    let request = HttpRequest {
+        method: method.to_owned(),
+        path: path.split('?').next().unwrap_or_default().to_owned(),
+        host: authority.map(str::to_owned).or(host),
+        body: body.to_vec(),
+        close: head.version == Some(0) || values("connection").any(wants_end),
+    };
+    Parsed::Whole(request, head_len + body_len)
+}
+
+/// Splits a request target in absolute form into authority and path. The authority replaces the `Host` field (RFC 9112
+/// section 3.2.2).
+fn split_target(target: &str) -> (Option<&str>, &str) {
+    const SCHEME: &str = "http://";
+    match target.split_at_checked(SCHEME.len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(SCHEME) => {
+            let end = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            (Some(authority), if path.is_empty() { "/" } else { path })
+        }
+        _ => (None, target),
+    }
+}
+
+fn length(value: &[u8]) -> Option<usize> {
+    let text = str::from_utf8(value).ok()?;
+    // `parse` alone would accept a sign.
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+fn wrong(status: u16, why: impl Display) -> Parsed {
+    Parsed::Wrong(HttpResponse::problem(status, why))
+}
+
+impl HttpRequest {
+    /// Parses the body, a JSON object.
+    ///
+    /// # Errors
+    /// A description of the invalid body.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, String> {
+        // serde would accept an array as the values of the fields.
+        if !self.body.trim_ascii_start().starts_with(b"{") {
+            return Err("the body is not a JSON object".to_owned());
+        }
+        serde_json::from_slice(&self.body).map_err(|error| error.to_string())
+    }
+}
+
+impl HttpResponse {
+    /// Returns a response with JSON text.
+    pub fn document(json: &str) -> Self {
+        Self::ok(JSON, json.to_owned())
+    }
+
+    /// Returns a response with metrics in Prometheus' text format.
+    pub fn metrics(text: String) -> Self {
+        Self::ok(METRICS, text)
+    }
+
+    fn ok(content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            status: 200,
+            content_type,
+            allow: None,
+            body: body.into(),
+        }
+    }
+
+    /// Returns a response with a value as JSON.
+    pub fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self::ok(JSON, body),
+            Err(error) => Self::problem(500, error),
+        }
+    }
+
+    /// Returns an error response.
+    pub fn problem(status: u16, why: impl Display) -> Self {
+        // It may contain text of the client.
+        let problem = Problem {
+            error: one_line(&why.to_string()),
+        };
+        Self {
+            status,
+            ..Self::json(&problem)
+        }
+    }
+
+    /// Appends the response in HTTP/1.1 to `to`. A response to HEAD has no body.
+    pub fn write(&self, to: &mut VecDeque<u8>, close: bool, head_only: bool) {
+        let allow = self
+            .allow
+            .as_ref()
+            .map_or_else(String::new, |allow| format!("Allow: {allow}\r\n"));
+        let close = if close { "Connection: close\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}{close}\r\n",
+            self.status,
+            phrase(self.status),
+            self.content_type,
+            self.body.len(),
+        );
+        to.extend(head.into_bytes());
+        if !head_only {
+            to.extend(&self.body);
+        }
+    }
+}
+
+/// Returns the reason phrase of a status code (RFC 9110 section 15).
+fn phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad HttpRequest",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        409 => "Conflict",
+        413 => "Content Too Large",
+        421 => "Misdirected HttpRequest",
+        431 => "HttpRequest Header Fields Too Large",
+        501 => "Not Implemented",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    }
+}
+
+const JSON: &str = "application/json";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";

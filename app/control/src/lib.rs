@@ -1,0 +1,69 @@
+//! Control sockets: HTTP with JSON over a Unix socket, as in `curl --unix-socket PATH http://pontoon/v1/stats`, and metrics
+//! over TCP.
+//!
+//! A [`server`] is polled by the one loop of its process and never blocks it: a client that sends half a request has a deadline
+//! and costs a descriptor until then. A server does not depend on the service; the resources are a list of
+//! [routes](server::Route), which the supervisors of a guest and of a relay define.
+
+#![warn(missing_docs)]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use pontoon_process::Error;
+
+mod connection;
+pub mod hosts;
+pub mod http;
+pub mod listener;
+pub mod metrics_text;
+pub mod reply;
+pub mod server;
+
+use hosts::Hosts;
+use listener::Listener;
+use server::{Route, Server};
+
+/// Metrics over TCP.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Address to listen on.
+    pub at: SocketAddr,
+    /// Host names that requests may use, besides addresses and `localhost`.
+    pub hosts: Vec<String>,
+}
+
+/// Listens at `path`, where only this user may connect, with `routes`, and at the address of `metrics` with `metrics_routes`.
+///
+/// # Errors
+/// The path or address is in use, or a socket cannot be created.
+pub fn open<S>(
+    path: Option<&Path>,
+    routes: &'static [Route<S>],
+    metrics: Option<&Metrics>,
+    metrics_routes: &'static [Route<S>],
+) -> Result<Vec<Server<S>>, Error> {
+    let mut servers = Vec::new();
+    if let Some(path) = path {
+        servers.push(Server::new(Listener::open(path)?, routes, Hosts::Any));
+    }
+    if let Some(metrics) = metrics {
+        let hosts = Hosts::Named(metrics.hosts.clone());
+        servers.push(Server::new(Listener::tcp(metrics.at)?, metrics_routes, hosts));
+    }
+    Ok(servers)
+}
+
+/// Maximum number of clients of a server. A further client replaces the one that has been idle for longest, or whose request
+/// takes longest.
+pub const CLIENTS: usize = 16;
+
+/// Timeout for a client to send a request, and to read the response.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Timeout of a connection without a request.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Delay until the next accept after one failed for want of a descriptor.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);

@@ -1,0 +1,170 @@
+//! Listening sockets, in the file system and on the network.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use pontoon_process::error::{Error, reason};
+use pontoon_process::pid_namespace::PidNamespace;
+use pontoon_process::socket_file::{SocketFile, is_left_over};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with, sockopt,
+};
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    place: ListenAddress,
+    /// PID namespace whose processes are refused.
+    refused: Option<PidNamespace>,
+    /// A refused client was logged.
+    warned: bool,
+}
+
+#[derive(Debug)]
+enum ListenAddress {
+    File(SocketFile),
+    Address(SocketAddr),
+}
+
+impl Listener {
+    /// Listens at `path`, where only this user may connect.
+    ///
+    /// # Errors
+    /// Another process listens there, or the path cannot be used.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let cannot = |error: &io::Error| {
+            let plain = Error::new(format!(
+                "cannot open control socket {}: {}",
+                path.display(),
+                reason(error)
+            ));
+            match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    plain.advise("another path, or stop the process that listens there")
+                }
+                io::ErrorKind::NotFound => plain.advise("an existing directory"),
+                _ => plain,
+            }
+        };
+        if is_left_over(path) {
+            let _ = fs::remove_file(path);
+        }
+        let socket = bind(path).map_err(|error| cannot(&error))?;
+        let file = SocketFile::at(path).map_err(|error| cannot(&error))?;
+        Ok(Self {
+            socket,
+            place: ListenAddress::File(file),
+            refused: None,
+            warned: false,
+        })
+    }
+
+    /// Listens for TCP at `address`.
+    ///
+    /// # Errors
+    /// The address is in use, or is not an address of this host.
+    pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
+        let socket = bind_tcp(address).map_err(|error| {
+            let plain = Error::new(format!("cannot listen on {address}: {}", reason(&error.into())));
+            match error {
+                Errno::ADDRINUSE => plain.advise("another port"),
+                Errno::ADDRNOTAVAIL => plain.advise("an address of this host, see 'ip addr'"),
+                _ => plain,
+            }
+        })?;
+        Ok(Self {
+            socket,
+            place: ListenAddress::Address(address),
+            refused: None,
+            warned: false,
+        })
+    }
+
+    /// Returns true if it is a Unix socket in the file system.
+    pub fn is_file(&self) -> bool {
+        matches!(self.place, ListenAddress::File(_))
+    }
+
+    /// Refuses clients in the PID namespace `guest` from now on.
+    pub fn refuse(&mut self, guest: Option<PidNamespace>) {
+        self.refused = guest;
+    }
+
+    /// Returns true if a client may send requests. A client whose namespace cannot be read is refused, as it may be the guest's.
+    pub(crate) fn admits(&mut self, client: impl AsFd) -> bool {
+        let Some(guest) = &self.refused else {
+            return true;
+        };
+        let reason = match guest.holds_peer(client) {
+            Ok(false) => return true,
+            Ok(true) => "it is a process of the guest".to_owned(),
+            Err(error) => format!("cannot inspect the peer: {error}"),
+        };
+        // Logged once, so that the guest cannot fill the log.
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!("refused a client of {self}: {reason}");
+        }
+        false
+    }
+
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)
+    }
+
+    /// Accepts the next client, if there is one.
+    pub(crate) fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        loop {
+            match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(stream) => return Ok(Some(stream)),
+                Err(Errno::AGAIN) => return Ok(None),
+                // The client has disconnected.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            ListenAddress::File(file) => write!(f, "{}", file.path().display()),
+            ListenAddress::Address(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+fn bind(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any moment.
+    fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    // For connections of an earlier run in TIME_WAIT.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 16;

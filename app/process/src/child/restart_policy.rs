@@ -1,0 +1,124 @@
+//! Limits on restarts: how many crashes of a process are allowed, and how long its start may fail.
+
+use std::time::{Duration, Instant};
+
+/// The times of recent crashes of a process.
+#[derive(Debug, Default)]
+pub struct RestartPolicy(Vec<Instant>);
+
+impl RestartPolicy {
+    /// The window in which [`Self::MOST`] crashes are too many.
+    pub const WITHIN: Duration = Duration::from_secs(10);
+
+    /// A process that crashes right after each start must not occupy a CPU.
+    const MOST: usize = 3;
+
+    /// Records a crash; returns true if it is one too many.
+    pub fn record_exceeds(&mut self, now: Instant) -> bool {
+        self.note(now);
+        self.0.len() >= Self::MOST
+    }
+
+    /// Records a crash; returns the delay of the restart. It is zero for the first [`Self::MOST`] crashes in the window, and
+    /// doubles with each further one, up to the window: an attacker who guesses addresses crashes the process with each wrong
+    /// guess, and is to have few of them.
+    pub fn backoff(&mut self, now: Instant) -> Duration {
+        self.note(now);
+        match self.0.len().checked_sub(Self::MOST + 1) {
+            None => Duration::ZERO,
+            Some(more) => Self::WITHIN
+                .min(Self::SHORTEST * 2_u32.saturating_pow(u32::try_from(more).unwrap_or(u32::MAX))),
+        }
+    }
+
+    /// The first delay that is not zero.
+    const SHORTEST: Duration = Duration::from_millis(100);
+
+    fn note(&mut self, now: Instant) {
+        self.0.retain(|then| now.duration_since(*then) < Self::WITHIN);
+        self.0.push(now);
+    }
+}
+
+/// Failed attempts to restart an engine. They do not count as crashes, as the host may soon have the resources that it lacks.
+#[derive(Clone, Copy, Debug)]
+pub struct StartAttempts {
+    first: Instant,
+    next: Instant,
+}
+
+impl StartAttempts {
+    /// The time between attempts. A shortage on the host rarely ends sooner.
+    const PAUSE: Duration = Duration::from_millis(50);
+
+    /// No attempt yet; the first one is due at once.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            first: now,
+            next: now,
+        }
+    }
+
+    /// Returns the time of the next attempt.
+    pub fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// Returns true if no attempt has failed yet.
+    pub fn is_first(&self) -> bool {
+        self.next == self.first
+    }
+
+    /// Records a failed attempt; returns true if attempts have failed for [`RestartPolicy::WITHIN`].
+    pub fn too_long(&mut self, now: Instant) -> bool {
+        self.next = now + Self::PAUSE;
+        now.duration_since(self.first) >= RestartPolicy::WITHIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_third_crash_in_ten_seconds_exceeds_the_limit() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut restart_policy = RestartPolicy::default();
+        let verdicts = [0, 9, 10, 19, 20, 21].map(|seconds| restart_policy.record_exceeds(at(seconds)));
+        assert_eq!(verdicts, [false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn the_backoff_doubles_with_each_crash_up_to_the_window() {
+        let mut restart_policy = RestartPolicy::default();
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let pause = restart_policy.backoff(now);
+            pauses.push(pause.as_millis());
+            now += pause;
+        }
+        assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600]);
+        for _ in 0..100 {
+            assert!(restart_policy.backoff(now) <= RestartPolicy::WITHIN);
+        }
+        assert_eq!(
+            restart_policy.backoff(now + RestartPolicy::WITHIN),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn attempts_may_fail_for_ten_seconds() {
+        let start = Instant::now();
+        let mut attempts = StartAttempts::new(start);
+        assert!(attempts.is_first());
+        assert_eq!(attempts.next(), start);
+        assert!(!attempts.too_long(start));
+        assert!(!attempts.is_first());
+        assert_eq!(attempts.next(), start + StartAttempts::PAUSE);
+        assert!(!attempts.too_long(start + RestartPolicy::WITHIN - StartAttempts::PAUSE));
+        assert!(attempts.too_long(start + RestartPolicy::WITHIN));
+    }
+}

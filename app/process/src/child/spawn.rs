@@ -1,0 +1,250 @@
+//! Creation of child processes without exec.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pontoon_sandbox::{Namespaces, namespaces};
+use pontoon_sys::disabled::Disabled;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+
+use crate::error::reason;
+use crate::log::output;
+
+/// A child process that has not been waited for.
+#[derive(Debug)]
+pub struct Child {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+/// Status of a child whose status could not be read.
+const LOST: u8 = 1;
+
+/// Status of a child that panicked, as in the standard library.
+const PANICKED: u8 = 101;
+
+impl Child {
+    /// Wraps a new child. Its id cannot be reused before it is waited for.
+    pub fn new(pid: libc::pid_t) -> io::Result<Self> {
+        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self { pid, pidfd })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Returns the pidfd, which is readable when the child has exited.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Sends a signal. It is not an error if the child has exited.
+    pub fn signal(&self, number: i32) {
+        if let Some(signal) = Signal::from_named_raw(number) {
+            let _ = pidfd_send_signal(&self.pidfd, signal);
+        }
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+
+    /// Waits for its exit; returns its status, or 128 plus the number of the signal that killed it.
+    #[must_use]
+    pub fn wait(&self) -> u8 {
+        loop {
+            match waitid(WaitId::PidFd(self.fd()), WaitIdOptions::EXITED) {
+                Ok(Some(status)) => {
+                    let by_signal = status.terminating_signal().map(|number| number + 128);
+                    let status = status.exit_status().or(by_signal);
+                    return status
+                        .and_then(|status| u8::try_from(status).ok())
+                        .unwrap_or(LOST);
+                }
+                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return LOST,
+            }
+        }
+    }
+}
+
+/// Runs `body` in a child in new namespaces (`CLONE_NEW*`); in a new PID namespace it is process 1.
+///
+/// # Errors
+/// The kernel's: ENOSPC and EPERM mean that it refuses user namespaces.
+pub fn clone(namespaces: libc::c_int, body: impl FnOnce() -> u8) -> io::Result<Child> {
+    single_threaded()?;
+    // SAFETY: without CLONE_VM this is fork(2): the child has its own copy of everything and, as there is one thread,
+    // no lock that is never released. A null stack means the copy of ours, and the other pointers are unused.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, namespaces | libc::SIGCHLD, 0, 0, 0, 0) };
+    finish(libc::pid_t::try_from(pid).unwrap_or(-1), body)
+}
+
+/// Runs `body` in a child in as many new namespaces as the host allows, and passes them to `body`, which works on the child's
+/// copy of memory. `before` has the namespaces of the process that the child replaces, and is set to the child's. The child
+/// never has fewer: otherwise a guest could exhaust its user's limit on namespaces and then crash an engine, to have it
+/// restarted with a weaker sandbox.
+///
+/// # Errors
+/// No memory, or too many processes; the host refuses the namespaces of the process before.
+pub fn sandboxed(
+    disabled: &Disabled,
+    before: &mut Option<Namespaces>,
+    mut body: impl FnMut(Namespaces) -> u8,
+) -> io::Result<Child> {
+    let choices = before.map_or_else(|| namespaces::choices(disabled), |same| vec![same]);
+    let mut refused = io::ErrorKind::Unsupported.into();
+    for namespaces in choices {
+        match clone(namespaces.flags(), || body(namespaces)) {
+            Ok(child) => {
+                *before = Some(namespaces);
+                return Ok(child);
+            }
+            Err(error) => refused = error,
+        }
+    }
+    match (&before, refused.raw_os_error()) {
+        (Some(_), Some(libc::ENOSPC | libc::EPERM)) => {
+            let text = format!(
+                "the host refuses the namespaces that the previous process had: {}",
+                reason(&refused)
+            );
+            Err(io::Error::new(refused.kind(), text))
+        }
+        _ => Err(refused),
+    }
+}
+
+/// Runs `body` in a child.
+///
+/// # Errors
+/// No memory, or too many processes.
+pub fn fork(body: impl FnOnce() -> u8) -> io::Result<Child> {
+    single_threaded()?;
+    // SAFETY: there is one thread, so the child's copy of memory holds no lock that is never released.
+    let pid = unsafe { libc::fork() };
+    finish(pid, body)
+}
+
+fn finish(pid: libc::pid_t, body: impl FnOnce() -> u8) -> io::Result<Child> {
+    match pid {
+        0 => {
+            output::forget();
+            // The child must not return into the parent's frames further up the stack.
+            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+            std::process::exit(status.into());
+        }
+        1.. => Child::new(pid),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn single_threaded() -> io::Result<()> {
+    match std::fs::read_dir("/proc/self/task")?.count() {
+        1 => Ok(()),
+        threads => Err(io::Error::other(format!(
+            "{threads} threads where there must be one"
+        ))),
+    }
+}
+
+/// Closes all descriptors except 0, 1, 2 and `keep`. For a child: the parent's descriptors stay open in the parent, and the
+/// child does not use the values that own them.
+///
+/// # Errors
+/// The kernel's.
+pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep {
+        if fd > first {
+            close_range(first, fd - 1, 0)?;
+        }
+        first = first.max(fd + 1);
+    }
+    close_range(first, u32::MAX, 0)
+}
+
+/// Sets close-on-exec on all descriptors except 0, 1 and 2.
+///
+/// # Errors
+/// The kernel's.
+pub fn close_all_on_exec() -> io::Result<()> {
+    close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// Takes ownership of one of the parent's descriptors. For a child, which neither uses nor drops the value that owns it.
+pub fn take_over(descriptor: impl AsFd) -> OwnedFd {
+    // SAFETY: it is open, and the only value that closes it in this process is this one: those of the parent's, of which
+    // the child has copies, are never dropped, as it exits on the spot.
+    unsafe { OwnedFd::from_raw_fd(descriptor.as_fd().as_raw_fd()) }
+}
+
+fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: it touches no memory. The callers run in a child and do not use the closed descriptors again.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use pontoon_test_support::process::in_child;
+    use rustix::process::{getegid, geteuid};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+    use super::*;
+
+    /// A user namespace in which no other one may be made.
+    fn without_user_namespaces() -> io::Result<()> {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        // SAFETY: it takes no descriptors from anybody.
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER)? };
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+        fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
+        fs::write("/proc/sys/user/max_user_namespaces", "0")
+    }
+
+    #[test]
+    fn a_restarted_process_has_no_fewer_namespaces() {
+        const NAME: &str = "child::spawn::tests::a_restarted_process_has_no_fewer_namespaces";
+        const SKIPPED: u8 = 77;
+        let status = in_child(NAME, || {
+            let disabled = Disabled::default();
+            let mut before = None;
+            let first = sandboxed(&disabled, &mut before, |_| 0).map(|child| child.wait());
+            let best = namespaces::choices(&disabled)[0];
+            if first.ok() != Some(0) || before != Some(best) || without_user_namespaces().is_err() {
+                return SKIPPED;
+            }
+            let refused = sandboxed(&disabled, &mut before, |_| 0).map(|_| ());
+            let said = refused.map_err(|error| error.to_string());
+            let clear =
+                "the host refuses the namespaces that the previous process had: no space left on device";
+            let mut none = None;
+            let other = sandboxed(&disabled, &mut none, |_| 0).map(|child| child.wait());
+            let weaker = other.ok() == Some(0) && none.is_some_and(|namespaces| namespaces != best);
+            u8::from(!(said == Err(clear.to_owned()) && before == Some(best) && weaker))
+        });
+        if status == SKIPPED {
+            eprintln!("SKIPPED: {NAME}: no user namespaces");
+            return;
+        }
+        assert_eq!(status, 0);
+    }
+}

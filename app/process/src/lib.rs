@@ -1,0 +1,18 @@
+//! Code that the supervisors of `pontoon run`, `pontoon vm` and `pontoon relay` share: child processes that forward packets,
+//! errors for the user, the log, signals, netlink and files.
+
+pub mod child;
+pub mod descriptor;
+pub mod error;
+pub mod file;
+pub mod log;
+pub mod netlink;
+pub mod network_namespace;
+pub mod pid_namespace;
+pub mod ready_notify;
+pub mod retry;
+pub mod signals;
+pub mod socket_file;
+pub mod termination;
+
+pub use error::Error;

@@ -1,0 +1,272 @@
+//! Sockets that the host's own IP needs for rules: memberships of their groups, without whose report routers and switches
+//! forward nothing to this host (RFC 3376, RFC 3810), and sinks for what a ring has received, which IP delivers, too.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+
+use ipnet::IpNet;
+use pontoon_process::error::reason;
+use pontoon_relay::rule::Input;
+use pontoon_sys::{Family, bind, filter, multicast, udp};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
+
+use crate::inputs::ReceiveMode;
+use crate::links::Links;
+
+/// A group to join or an address to bind for a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Membership {
+    interface: String,
+    /// A group, or an address of this host.
+    to: IpAddr,
+    /// The only sender for which the group is joined.
+    from: Option<IpAddr>,
+    /// Port of the socket that discards what the host's own IP delivers.
+    sink: Option<NonZeroU16>,
+}
+
+/// Memberships, each with a socket of its own: closing it leaves the group, and limits per socket do not apply.
+#[derive(Debug)]
+pub(super) struct Memberships {
+    entries: BTreeMap<Membership, MembershipEntry>,
+    /// Limit on open sockets, which leaves descriptors for everything else.
+    max_open: usize,
+    /// The number of open sockets.
+    open: usize,
+    /// A warning that the limit has refused sockets has been logged.
+    refusal_logged: bool,
+}
+
+#[derive(Debug)]
+struct MembershipEntry {
+    /// The number of rules that need it.
+    users: usize,
+    state: MembershipState,
+}
+
+#[derive(Debug)]
+enum MembershipState {
+    Waiting,
+    /// Open on the interface of this index and MTU.
+    Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),
+    /// Not open, for this reason.
+    Failed(Errno),
+    /// Not open, as the limit on open sockets is reached.
+    Refused,
+}
+
+/// Minimum MTU of a link with IPv6.
+const IPV6_MIN_MTU: u32 = 1280;
+
+impl Membership {
+    /// Returns what a rule needs; nothing for a range of groups, which cannot be joined.
+    ///
+    /// What a ring has received goes on to the host's own IP, which looks up a route for each packet of a joined group and finds
+    /// no receiver. That costs more than the ring. So the membership's socket is bound to group and port: IPv4 finds it before
+    /// the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and its filter drops everything. Without a socket for a
+    /// unicast address the host would answer with ICMP port unreachable (RFC 1122 section 4.1.3.1).
+    pub(super) fn of(input: &Input, engine: ReceiveMode) -> Option<Self> {
+        let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
+        let to = single(input.to)?;
+        let ends_here = engine == ReceiveMode::Ring && (to.is_ipv4() || !to.is_multicast());
+        let sink = input.port.filter(|_| ends_here);
+        (to.is_multicast() || sink.is_some()).then(|| Self {
+            interface: input.interface.clone(),
+            to,
+            from: input.from.and_then(single).filter(|_| to.is_multicast()),
+            sink,
+        })
+    }
+
+    /// Returns true if a membership persists over a change of the interface's MTU. Below the minimum MTU of IPv6 (RFC 8200
+    /// section 5) the kernel disables IPv6 on the interface and drops its memberships.
+    fn survives_mtu_change(&self, before: u32, now: u32) -> bool {
+        !(self.to.is_ipv6() && self.to.is_multicast()) || before == now || (before.min(now) >= IPV6_MIN_MTU)
+    }
+
+    fn log_failure(&self, error: Errno) {
+        let Self { interface, to, .. } = self;
+        if to.is_multicast() {
+            tracing::warn!(%error, "{interface}: cannot join {to}");
+        } else {
+            // For example, another program has the port; then senders may receive ICMP port unreachable.
+            tracing::debug!(%error, "{interface}: no sink at {to}");
+        }
+    }
+}
+
+impl Memberships {
+    /// Returns no memberships. At most `max_open` sockets will be open.
+    pub(super) fn new(max_open: usize) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            max_open,
+            open: 0,
+            refusal_logged: false,
+        }
+    }
+
+    /// Adds a rule that needs the membership.
+    pub(super) fn acquire(&mut self, membership: Membership, links: &Links) {
+        let entry = self.entries.entry(membership.clone()).or_insert(MembershipEntry {
+            users: 0,
+            state: MembershipState::Waiting,
+        });
+        entry.users += 1;
+        entry.update(&membership, links, &mut self.open, self.max_open);
+    }
+
+    /// Removes a rule that needed the membership.
+    pub(super) fn release(&mut self, membership: &Membership) {
+        if let Some(entry) = self.entries.get_mut(membership) {
+            entry.users -= 1;
+            if entry.users == 0 {
+                self.open -= usize::from(entry.is_open());
+                self.entries.remove(membership);
+            }
+        }
+    }
+
+    /// Returns true if a group is not joined although its interface exists, and another attempt may succeed: without room
+    /// within the limit, none does.
+    pub(super) fn incomplete(&self) -> bool {
+        let has_room = self.open < self.max_open;
+        let may_succeed = |(membership, entry): (&Membership, &MembershipEntry)| match entry.state {
+            MembershipState::Failed(_) => membership.to.is_multicast(),
+            MembershipState::Refused => has_room,
+            MembershipState::Waiting | MembershipState::Held(..) => false,
+        };
+        self.entries.iter().any(may_succeed)
+    }
+
+    /// Returns the number of sockets that are not open, as the limit is reached.
+    pub(super) fn refused(&self) -> usize {
+        let entries = self.entries.values();
+        entries
+            .filter(|entry| matches!(entry.state, MembershipState::Refused))
+            .count()
+    }
+
+    /// Returns the reason why a group is not joined. A port that is in use is not retried.
+    pub(super) fn missing(&self, membership: &Membership) -> Option<String> {
+        match self.entries.get(membership)?.state {
+            MembershipState::Failed(error) if membership.to.is_multicast() => Some(format!(
+                "cannot join {}: {}",
+                membership.to,
+                reason(&error.into())
+            )),
+            MembershipState::Refused if membership.to.is_multicast() => Some(format!(
+                "cannot join {}: the limit on sockets is reached",
+                membership.to
+            )),
+            MembershipState::Failed(_)
+            | MembershipState::Refused
+            | MembershipState::Held(..)
+            | MembershipState::Waiting => None,
+        }
+    }
+
+    /// Opens and closes sockets according to the state of the interfaces.
+    pub(super) fn update(&mut self, links: &Links) {
+        for (membership, entry) in &mut self.entries {
+            entry.update(membership, links, &mut self.open, self.max_open);
+        }
+        self.log_refused();
+    }
+
+    /// Opens sockets that the limit has refused, as far as there is room now.
+    pub(super) fn open_refused(&mut self, links: &Links) {
+        let refused = |(_, entry): &(&Membership, &mut MembershipEntry)| {
+            matches!(entry.state, MembershipState::Refused)
+        };
+        if self.open < self.max_open {
+            for (membership, entry) in self.entries.iter_mut().filter(refused) {
+                entry.update(membership, links, &mut self.open, self.max_open);
+            }
+        }
+        self.log_refused();
+    }
+
+    /// Logs when the limit begins to refuse sockets, and when it refuses none any more.
+    fn log_refused(&mut self) {
+        let (refused, limit) = (self.refused(), self.max_open);
+        match (self.refusal_logged, refused) {
+            (false, 1..) => tracing::warn!(
+                "{refused} groups or addresses have no socket: the descriptor limit (ulimit -Hn) leaves room for {limit}"
+            ),
+            (true, 0) => tracing::info!("all groups and addresses have sockets again"),
+            _ => {}
+        }
+        self.refusal_logged = refused > 0;
+    }
+}
+
+impl MembershipEntry {
+    fn is_open(&self) -> bool {
+        matches!(self.state, MembershipState::Held(..))
+    }
+
+    /// Opens or closes the socket according to the state of the interface. `open` is the number of open sockets.
+    fn update(&mut self, membership: &Membership, links: &Links, open: &mut usize, max_open: usize) {
+        *open -= usize::from(self.is_open());
+        self.adapt(membership, links, *open < max_open);
+        *open += usize::from(self.is_open());
+    }
+
+    fn adapt(&mut self, membership: &Membership, links: &Links, has_room: bool) {
+        let Some(link) = links.get(&membership.interface) else {
+            self.state = MembershipState::Waiting;
+            return;
+        };
+        if matches!(self.state, MembershipState::Held(index, mtu, _) if index == link.index && membership.survives_mtu_change(mtu, link.mtu))
+        {
+            return;
+        }
+        if !has_room {
+            self.state = MembershipState::Refused;
+            return;
+        }
+        self.state = match (open(membership, link.index), &self.state) {
+            (Ok(socket), _) => MembershipState::Held(link.index, link.mtu, socket),
+            (Err(error), MembershipState::Failed(before)) if *before == error => return,
+            (Err(error), _) => {
+                membership.log_failure(error);
+                MembershipState::Failed(error)
+            }
+        };
+    }
+}
+
+fn open(membership: &Membership, index: u32) -> Result<OwnedFd, Errno> {
+    let domain = Family::of(membership.to).domain();
+    let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    filter::refuse_all(&socket)?;
+    let multicast = membership.to.is_multicast();
+    if multicast {
+        multicast::join(&socket, index, membership.to, membership.from)?;
+        // Other programs may be bound to the same group and port. For unicast, only the last socket would receive.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    match membership.sink.map(|port| bind_sink(&socket, membership, port)) {
+        // The group is joined even without a sink.
+        Some(Err(error)) if multicast => {
+            tracing::debug!(%error, "{}: no sink at {}", membership.interface, membership.to);
+        }
+        Some(Err(error)) => return Err(error),
+        Some(Ok(())) | None => {}
+    }
+    Ok(socket)
+}
+
+fn bind_sink(socket: &OwnedFd, membership: &Membership, port: NonZeroU16) -> Result<(), Errno> {
+    // The kernel splits a packet of several datagrams unless the receiver coalesces.
+    udp::coalesce(socket)?;
+    bind::to_device(socket, &membership.interface)?;
+    rustix::net::bind(socket, &SocketAddr::new(membership.to, port.get()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Sockets that workers send through.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pontoon_ipc::Descriptor;
+use pontoon_process::error::reason;
+use pontoon_relay::rule::{Input, Output};
+use pontoon_relay_worker::messages::{OutputConfig, RelayUpdate};
+use pontoon_sys::{Family, bind, filter, multicast, udp};
+use rustix::net::{SocketFlags, SocketType, connect, socket_with, sockopt};
+
+use crate::links::{Link, Links, LocalAddress};
+use crate::worker_pool::WorkerPool;
+
+/// Destination and interface of a socket. Outputs with equal values share one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Egress {
+    interface: String,
+    v6: bool,
+    /// Destination address; `None` if it differs from datagram to datagram.
+    to: Option<IpAddr>,
+    port: Option<NonZeroU16>,
+}
+
+/// Sockets by destination and interface.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    egresses: BTreeMap<Egress, EgressState>,
+    /// Numbers that can be reused.
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct EgressState {
+    id: u32,
+    /// The number of outputs of rules that use it.
+    users: usize,
+    state: Result<Open, DownReason>,
+}
+
+/// One socket for each worker, and the properties of the interface when they were opened.
+#[derive(Debug)]
+struct Open {
+    sockets: Vec<Arc<OwnedFd>>,
+    from: LinkConfig,
+}
+
+/// Properties that a socket depends on: connect(2) has chosen its source address, and datagrams above the MTU are fragmented.
+#[derive(Debug, PartialEq, Eq)]
+struct LinkConfig {
+    index: u32,
+    mtu: u32,
+    addresses: Vec<LocalAddress>,
+}
+
+/// The reason why nothing can be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DownReason {
+    NoInterface,
+    NotUp,
+    NoCarrier,
+    NoAddress,
+    Kernel(String),
+}
+
+/// Send buffer: bytes that may wait for a device.
+const SEND_BUFFER: usize = 4 << 20;
+
+impl Egress {
+    pub(super) fn of(output: &Output, input: &Input) -> Self {
+        Self {
+            interface: output.interface.clone(),
+            v6: output.is_v6(input),
+            to: output.to,
+            port: output.port,
+        }
+    }
+
+    fn family(&self) -> Family {
+        if self.v6 { Family::V6 } else { Family::V4 }
+    }
+
+    /// Returns true if datagrams are sent to groups. An address that is kept is always a group.
+    fn is_multicast(&self) -> bool {
+        self.to.is_none_or(|to| to.is_multicast())
+    }
+
+    fn open(&self, links: &Links, count: usize) -> Result<Open, DownReason> {
+        let link = links.get(&self.interface).ok_or(DownReason::NoInterface)?;
+        if !link.up {
+            return Err(DownReason::NotUp);
+        }
+        if !link.carrier {
+            return Err(DownReason::NoCarrier);
+        }
+        let from = LinkConfig::of(link, self.family());
+        if from.addresses.is_empty() {
+            return Err(DownReason::NoAddress);
+        }
+        let sockets = (0..count)
+            .map(|_| self.socket(link).map(Arc::new))
+            .collect::<io::Result<_>>();
+        let sockets = sockets.map_err(|error| DownReason::Kernel(reason(&error)))?;
+        Ok(Open { sockets, from })
+    }
+
+    fn socket(&self, link: &Link) -> io::Result<OwnedFd> {
+        let family = self.family();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
+        bind::to_device(&socket, &link.name)?;
+        multicast::send_from(&socket, link.index, family)?;
+        if !self.v6 {
+            // The broadcast address of a link looks like any other address.
+            sockopt::set_socket_broadcast(&socket, true)?;
+        }
+        udp::set_dont_fragment(&socket, family, false)?;
+        // Nothing is received on the socket.
+        filter::refuse_all(&socket)?;
+        sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER))?;
+        if let (Some(to), Some(port)) = (self.to, self.port) {
+            let to = match to {
+                IpAddr::V4(_) => SocketAddr::new(to, port.get()),
+                IpAddr::V6(to) => SocketAddrV6::new(to, port.get(), 0, link.index).into(),
+            };
+            connect(&socket, &to)?;
+        }
+        Ok(socket)
+    }
+}
+
+impl LinkConfig {
+    fn of(link: &Link, family: Family) -> Self {
+        Self {
+            index: link.index,
+            mtu: link.mtu,
+            addresses: link.addresses(family).collect(),
+        }
+    }
+}
+
+impl Outputs {
+    /// Returns the number of a socket, for one more output of a rule. Opens it if it is new.
+    pub(super) fn acquire(&mut self, egress: &Egress, links: &Links, workers: &mut WorkerPool) -> u32 {
+        if let Some(entry) = self.egresses.get_mut(egress) {
+            entry.users += 1;
+            return entry.id;
+        }
+        let id = self
+            .free
+            .pop()
+            .unwrap_or_else(|| u32::try_from(self.egresses.len()).unwrap_or(u32::MAX));
+        let entry = EgressState {
+            id,
+            users: 1,
+            state: egress.open(links, workers.len()),
+        };
+        entry.send(egress, workers);
+        if let Err(down) = &entry.state {
+            tracing::warn!("{}: {down}; output suspended", egress.interface);
+        }
+        self.egresses.insert(egress.clone(), entry);
+        id
+    }
+
+    /// Removes an output; closes the socket if it was the last one.
+    pub(super) fn release(&mut self, egress: &Egress, workers: &mut WorkerPool) {
+        let Some(entry) = self.egresses.get_mut(egress) else {
+            return;
+        };
+        entry.users -= 1;
+        if entry.users == 0 {
+            workers.send_all(&RelayUpdate::RemoveOutput(entry.id));
+            self.free.push(entry.id);
+            self.egresses.remove(egress);
+        }
+    }
+
+    /// Opens and closes sockets according to the state of the interfaces.
+    pub(super) fn update(&mut self, links: &Links, workers: &mut WorkerPool) {
+        for (egress, entry) in &mut self.egresses {
+            if entry.is_current(egress, links) {
+                continue;
+            }
+            let state = egress.open(links, workers.len());
+            match (&entry.state, &state) {
+                (Err(old), Err(new)) if old == new => continue,
+                (Err(_), Ok(_)) => tracing::info!("{}: up", egress.interface),
+                (Ok(_), Ok(_)) => {
+                    tracing::debug!("{}: reopened, as the interface has changed", egress.interface)
+                }
+                (_, Err(down)) => tracing::warn!("{}: {down}", egress.interface),
+            }
+            entry.state = state;
+            entry.send(egress, workers);
+        }
+    }
+
+    /// Returns true if a socket is not open.
+    pub(super) fn incomplete(&self) -> bool {
+        self.egresses.values().any(|entry| entry.state.is_err())
+    }
+
+    /// Sends all outputs to a worker that has just been started.
+    pub(super) fn restore_worker(&self, number: usize, workers: &mut WorkerPool) {
+        for (egress, entry) in &self.egresses {
+            if let Ok(open) = &entry.state
+                && let Some(socket) = open.sockets.get(number)
+            {
+                workers.send(number, entry.update(egress, Arc::clone(socket).into()));
+            }
+        }
+    }
+
+    /// Returns the reason why nothing can be sent.
+    pub(super) fn missing(&self, egress: &Egress) -> Option<&DownReason> {
+        self.egresses.get(egress)?.state.as_ref().err()
+    }
+}
+
+impl EgressState {
+    /// Returns true if the properties that the sockets depend on are unchanged.
+    fn is_current(&self, egress: &Egress, links: &Links) -> bool {
+        let (Ok(open), Some(link)) = (&self.state, links.get(&egress.interface)) else {
+            return false;
+        };
+        link.up && link.carrier && open.from == LinkConfig::of(link, egress.family())
+    }
+
+    fn update(&self, egress: &Egress, socket: Descriptor) -> RelayUpdate {
+        let output = OutputConfig {
+            id: self.id,
+            v6: egress.v6,
+            multicast: egress.is_multicast(),
+        };
+        RelayUpdate::Output(output, socket)
+    }
+
+    fn send(&self, egress: &Egress, workers: &mut WorkerPool) {
+        match &self.state {
+            Ok(open) => workers.send_each(|socket| self.update(egress, socket), &open.sockets),
+            Err(_) => workers.send_all(&RelayUpdate::RemoveOutput(self.id)),
+        }
+    }
+}
+
+impl fmt::Display for DownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInterface => f.write_str("no such interface"),
+            Self::NotUp => f.write_str("the interface is down"),
+            Self::NoCarrier => f.write_str("the interface has no carrier"),
+            Self::NoAddress => f.write_str("the interface has no address of this family"),
+            Self::Kernel(reason) => f.write_str(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_relay::Rule;
+
+    use super::super::links::LinkWatch;
+    use super::*;
+
+    #[test]
+    fn broadcast_address_is_a_valid_destination() {
+        let rule: Rule = "a 239.1.1.1:5001 -> lo 127.255.255.255:5001".parse().unwrap();
+        let egress = Egress::of(&rule.outputs[0], &rule.input);
+        let (_, links) = LinkWatch::start().unwrap();
+        let open = egress.open(&links, 1);
+        assert!(open.is_ok(), "{:?}", open.err());
+    }
+}

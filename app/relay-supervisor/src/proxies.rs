@@ -1,0 +1,444 @@
+//! IGMP/MLD queriers of `--proxy`: opens their packet sockets, and makes rules of the memberships that they report.
+//!
+//! The supervisor reads nothing from the sockets. A sandboxed worker does, parses what arrives, sends queries, and reports
+//! the source filter of each group. A compromised worker can report memberships that no host has, but only of routable groups
+//! and of as many as a host could report (see [`Memberships`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pontoon_process::error::Error;
+use pontoon_relay::Rule;
+use pontoon_relay::counters::WorkerStats;
+use pontoon_relay::membership::{GROUP_MEMBERSHIP_INTERVAL, Memberships, STARTUP_RESPONSE_TIME};
+use pontoon_relay::proxy::{Member, Proxy};
+use pontoon_relay_worker::messages::{self, QuerierConfig, RelayUpdate};
+use pontoon_sys::{Family, filter, packet};
+use rustix::event::PollFd;
+
+use crate::RETRY;
+use crate::counter_rows;
+use crate::links::{Link, Links};
+use crate::worker_pool::{SpawnConfig, Task, WorkerPool};
+
+/// All proxies, and the worker that runs their queriers.
+#[derive(Debug)]
+pub(super) struct Proxies {
+    proxies: Vec<ProxyState>,
+    /// One worker, or none without proxies.
+    workers: WorkerPool,
+    next_id: u32,
+    /// Memberships have changed since [`Proxies::take_changed`] was called.
+    changed: bool,
+    /// Time of the next attempt to open the queriers that could not be opened.
+    retry_at: Option<Instant>,
+    /// Delay before that attempt.
+    retry_delay: Duration,
+}
+
+#[derive(Debug)]
+struct ProxyState {
+    proxy: Proxy,
+    /// By downstream interface and whether the family is IPv6.
+    queriers: BTreeMap<(String, bool), ProxyQuerier>,
+    /// Interfaces that do not exist, for which a warning has been logged.
+    missing: BTreeSet<String>,
+    /// Keys of queriers that could not be opened, for which a warning has been logged.
+    failed: BTreeSet<(String, bool)>,
+}
+
+/// A querier that the worker runs.
+#[derive(Debug)]
+struct ProxyQuerier {
+    id: u32,
+    /// Index of the interface.
+    interface: u32,
+    /// Source address of queries, or the last one if the interface has none now.
+    address: IpAddr,
+    has_address: bool,
+    /// The worker has a duplicate. This one is for its successor.
+    socket: Arc<OwnedFd>,
+    memberships: Memberships,
+    /// Set from the exit of a worker until a successor has run for long enough to expire the memberships that no host has
+    /// confirmed.
+    unconfirmed: Option<Unconfirmed>,
+}
+
+/// Deadlines of the memberships that the first of several workers that have exited had reported. Workers report changes, but
+/// not that a host has confirmed a membership.
+#[derive(Clone, Copy, Debug)]
+struct Unconfirmed {
+    /// The end of the memberships: [`GROUP_MEMBERSHIP_INTERVAL`] after the exit of the first worker. Successors that exit
+    /// before hosts can confirm the memberships do not defer it.
+    until: Instant,
+    /// The time at which the present worker, if there is one, expires those that no host has confirmed to it.
+    expiry: Option<Instant>,
+}
+
+/// Longest delay between two attempts to open a querier.
+const MAX_RETRY: Duration = Duration::from_secs(60);
+
+/// Number of the only worker.
+const WORKER: usize = 0;
+
+impl Proxies {
+    /// Merges proxies that have the same upstream interface, as they would make rules with the same input, and starts the
+    /// worker.
+    ///
+    /// # Errors
+    /// The worker could not be started.
+    pub(super) fn new(proxies: &[Proxy], spawn_config: SpawnConfig) -> Result<Self, Error> {
+        let state = |proxy| ProxyState {
+            proxy,
+            queriers: BTreeMap::new(),
+            missing: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        };
+        let workers = u8::from(!proxies.is_empty());
+        let proxies = Proxy::merge(proxies);
+        // One for each family.
+        let queriers = proxies.iter().map(|proxy| 2 * proxy.downstream.len()).sum();
+        Ok(Self {
+            proxies: proxies.into_iter().map(state).collect(),
+            workers: WorkerPool::new(Task::Query { queriers }, workers, spawn_config)?,
+            next_id: 0,
+            changed: false,
+            retry_at: None,
+            retry_delay: Duration::ZERO,
+        })
+    }
+
+    /// Opens and closes queriers according to the state of the interfaces. A querier that could not be opened is retried
+    /// with exponential back-off, as what is missing (memory, descriptors) is not announced.
+    pub(super) fn update(&mut self, links: &Links, now: Instant) {
+        for state in &mut self.proxies {
+            self.changed |= state.update(links, &mut self.workers, &mut self.next_id, now);
+        }
+        if self.proxies.iter().all(|state| state.failed.is_empty()) {
+            (self.retry_at, self.retry_delay) = (None, Duration::ZERO);
+        } else if self.retry_at.is_none_or(|retry_at| retry_at <= now) {
+            self.retry_delay = (2 * self.retry_delay).clamp(RETRY, MAX_RETRY);
+            self.retry_at = Some(now + self.retry_delay);
+        }
+    }
+
+    /// Retries to open queriers that could not be opened, if that is due.
+    pub(super) fn retry(&mut self, links: &Links, now: Instant) {
+        if self.retry_at.is_some_and(|retry_at| retry_at <= now) {
+            self.update(links, now);
+        }
+    }
+
+    /// Returns the time of the next [`Proxies::retry`], if a querier could not be opened.
+    pub(super) fn retry_deadline(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// Returns true if memberships have changed since the last call.
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Returns the descriptors to poll.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.workers.poll_fds()
+    }
+
+    /// Returns the time at which [`Proxies::manage_worker`] is due even if no descriptor is ready.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.workers.next_deadline()
+    }
+
+    /// Takes in the memberships that the worker has reported, and restarts the worker if it has exited.
+    pub(super) fn manage_worker(&mut self, now: Instant) {
+        self.workers.flush();
+        if self.workers.reap() > 0 {
+            self.queriers_mut()
+                .for_each(|querier| querier.on_worker_exit(now));
+        }
+        for member in self.workers.members() {
+            self.changed = true;
+            // The querier may have been removed while the report was in the socket's buffer.
+            let querier = self.queriers_mut().find(|querier| querier.id == member.querier);
+            let result = querier.map(|querier| querier.memberships.set(member.group, member.filter));
+            if let Some(Err(error)) = result {
+                self.workers.kill(WORKER, &error.to_string());
+                break;
+            }
+        }
+        self.expire(now);
+        for number in self.workers.start_due() {
+            self.restore_worker(number, now);
+        }
+    }
+
+    /// Removes the memberships that could not be confirmed in time, as no worker has run for long enough.
+    fn expire(&mut self, now: Instant) {
+        for state in &mut self.proxies {
+            for querier in state.queriers.values_mut() {
+                self.changed |= querier.expire(now);
+            }
+        }
+    }
+
+    /// Sends all queriers to a worker that has just been started.
+    fn restore_worker(&mut self, number: usize, now: Instant) {
+        for querier in self
+            .proxies
+            .iter_mut()
+            .flat_map(|state| state.queriers.values_mut())
+        {
+            querier.start(number, &mut self.workers, now);
+        }
+    }
+
+    /// Returns process id, restarts and totals of the worker.
+    pub(super) fn stats(&self) -> Option<WorkerStats> {
+        self.workers.stats().pop()
+    }
+
+    /// Returns the rules that follow from the memberships and need at most so many rows of counters, and the number of
+    /// memberships that are left out for lack of rows.
+    pub(super) fn rules(&self, rows: usize) -> (Vec<Rule>, usize) {
+        // One limit for all: an interface with many memberships does not take the rows of others.
+        self.rules_within(self.limit(rows))
+    }
+
+    /// Returns the greatest number of memberships of each querier whose rules need at most so many rows of counters, by
+    /// counting the rules and outputs, so that the rules are built once. [`counter_rows::needed`] is the sum of the same.
+    fn limit(&self, rows: usize) -> usize {
+        // Rows that the memberships at each position of their lists add.
+        let mut added: BTreeMap<usize, usize> = BTreeMap::new();
+        for ProxyState { queriers, .. } in &self.proxies {
+            let mut positions: BTreeMap<(IpAddr, Option<IpAddr>), BTreeMap<&str, usize>> = BTreeMap::new();
+            for ((interface, _), querier) in queriers {
+                for (position, member) in querier.memberships.iter().enumerate() {
+                    let interfaces = positions.entry(member).or_default();
+                    interfaces.entry(interface).or_insert(position);
+                }
+            }
+            for ((group, _), interfaces) in &positions {
+                let first = interfaces.values().copied().min().unwrap_or_default();
+                *added.entry(first).or_default() += counter_rows::OF_RULE;
+                // The outputs of the rule for any sender are outputs of this rule, too (`Proxy::rules`).
+                let any_source = positions.get(&(*group, None)).into_iter().flatten();
+                let mut outputs = interfaces.clone();
+                for (interface, position) in any_source {
+                    let position = first.max(*position);
+                    let output = outputs.entry(interface).or_insert(position);
+                    *output = position.min(*output);
+                }
+                for position in outputs.into_values() {
+                    *added.entry(position).or_default() += 1;
+                }
+            }
+        }
+        let mut total = 0;
+        let exceeds = |(_, count): &(usize, usize)| {
+            total += count;
+            total > rows
+        };
+        added
+            .into_iter()
+            .find(exceeds)
+            .map_or(usize::MAX, |(position, _)| position)
+    }
+
+    /// Returns the rules that follow from the first `limit` memberships of each querier, and the number of memberships beyond
+    /// the limit.
+    fn rules_within(&self, limit: usize) -> (Vec<Rule>, usize) {
+        let (mut rules, mut left_out) = (Vec::new(), 0);
+        for ProxyState { proxy, queriers, .. } in &self.proxies {
+            let mut members = Vec::new();
+            for ((interface, _), querier) in queriers {
+                let memberships: Vec<_> = querier.memberships.iter().collect();
+                left_out += memberships.len().saturating_sub(limit);
+                let within = memberships.into_iter().take(limit);
+                members.extend(within.map(|(group, source)| Member {
+                    interface: interface.clone(),
+                    group,
+                    source,
+                }));
+            }
+            rules.extend(proxy.rules(&members));
+        }
+        (rules, left_out)
+    }
+
+    fn queriers_mut(&mut self) -> impl Iterator<Item = &mut ProxyQuerier> {
+        self.proxies
+            .iter_mut()
+            .flat_map(|state| state.queriers.values_mut())
+    }
+}
+
+impl ProxyState {
+    /// Opens and closes queriers. Returns true if memberships were removed with a querier.
+    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32, now: Instant) -> bool {
+        let mut removed = false;
+        for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
+            if links.get(name).is_some() {
+                self.missing.remove(name);
+            } else if self.missing.insert(name.clone()) {
+                tracing::warn!("{name}: no such interface; the proxy waits for it");
+            }
+        }
+        for name in &self.proxy.downstream {
+            for family in [Family::V4, Family::V6] {
+                let key = (name.clone(), family == Family::V6);
+                let link = links.get(name).filter(|link| link.up);
+                let address = link.and_then(|link| query_address(link, family));
+                if let Some(querier) = self.queriers.get_mut(&key)
+                    && link.is_some_and(|link| link.index == querier.interface)
+                {
+                    querier.set_address(address, workers);
+                    continue;
+                }
+                if let Some(querier) = self.queriers.remove(&key) {
+                    removed = true;
+                    workers.send(WORKER, RelayUpdate::RemoveQuerier(querier.id));
+                }
+                let (Some(link), Some(address)) = (link, address) else {
+                    self.failed.remove(&key);
+                    continue;
+                };
+                *next_id += 1;
+                match ProxyQuerier::open(*next_id, link.index, address) {
+                    Ok(mut querier) => {
+                        querier.start(WORKER, workers, now);
+                        self.failed.remove(&key);
+                        self.queriers.insert(key, querier);
+                    }
+                    Err(error) => {
+                        if self.failed.insert(key) {
+                            tracing::warn!(%error, "{name}: cannot receive membership reports; retrying");
+                        }
+                    }
+                }
+            }
+        }
+        removed
+    }
+}
+
+/// Returns the source address of queries. Those of MLD come from the link-local address (RFC 3810 section 5).
+fn query_address(link: &Link, family: Family) -> Option<IpAddr> {
+    let mut addresses = link.addresses(family).map(|local| local.address);
+    addresses.find(|address| match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    })
+}
+
+impl ProxyQuerier {
+    /// Opens a packet socket that receives the IGMP or MLD messages of an interface.
+    fn open(id: u32, interface: u32, address: IpAddr) -> io::Result<Self> {
+        let family = Family::of(address);
+        let socket = packet::open_without_ring(interface, family, |socket| match family {
+            Family::V4 => filter::attach(socket, IGMP),
+            Family::V6 => filter::attach(socket, MLD),
+        })?;
+        packet::all_groups(&socket, interface, true)?;
+        Ok(Self {
+            id,
+            interface,
+            address,
+            has_address: true,
+            socket: Arc::new(socket),
+            memberships: Memberships::new(address.is_ipv6()),
+            unconfirmed: None,
+        })
+    }
+
+    /// Notes the exit of the worker, after which no host confirms memberships.
+    fn on_worker_exit(&mut self, now: Instant) {
+        let pending = self.unconfirmed.filter(|unconfirmed| {
+            // A worker that has run past this time has reported the end of those that were not confirmed.
+            unconfirmed.expiry.is_none_or(|expiry| now < expiry)
+        });
+        self.unconfirmed = Some(Unconfirmed {
+            until: pending.map_or(now + GROUP_MEMBERSHIP_INTERVAL, |unconfirmed| unconfirmed.until),
+            expiry: None,
+        });
+    }
+
+    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed. Returns true
+    /// if there were any.
+    fn expire(&mut self, now: Instant) -> bool {
+        let has_expired =
+            |unconfirmed: &mut Unconfirmed| unconfirmed.expiry.is_none() && unconfirmed.until <= now;
+        self.unconfirmed.take_if(has_expired).is_some() && self.memberships.clear()
+    }
+
+    /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's
+    /// first step is a general query, so the hosts confirm them or they expire.
+    fn start(&mut self, number: usize, workers: &mut WorkerPool, now: Instant) {
+        let querier = QuerierConfig {
+            id: self.id,
+            interface: self.interface,
+            address: self.address,
+            restored_for: self.restored_for(now),
+        };
+        // Before the socket: a worker that received reports first would report memberships that these would then change.
+        for (group, filter) in self.memberships.groups() {
+            let member = messages::Member {
+                querier: self.id,
+                group,
+                filter: filter.clone(),
+            };
+            workers.send(number, RelayUpdate::Member(member));
+        }
+        let socket = Arc::clone(&self.socket).into();
+        workers.send(number, RelayUpdate::Querier(querier, socket));
+        if !self.has_address {
+            workers.send(number, RelayUpdate::QuerierAddress(self.id, None));
+        }
+    }
+
+    /// Returns the time after which the worker that starts now expires the memberships that no host confirms: what is left of
+    /// the first worker's time, but enough for the hosts to respond, so that memberships in use are not interrupted.
+    fn restored_for(&mut self, now: Instant) -> Duration {
+        let Some(unconfirmed) = &mut self.unconfirmed else {
+            return GROUP_MEMBERSHIP_INTERVAL;
+        };
+        let left = unconfirmed.until.saturating_duration_since(now);
+        let left = left.max(STARTUP_RESPONSE_TIME);
+        unconfirmed.expiry = Some(now + left);
+        left
+    }
+
+    /// Changes the source address of queries. Memberships are kept, as the hosts have not changed.
+    fn set_address(&mut self, address: Option<IpAddr>, workers: &mut WorkerPool) {
+        if address == self.has_address.then_some(self.address) {
+            return;
+        }
+        self.has_address = address.is_some();
+        self.address = address.unwrap_or(self.address);
+        workers.send(WORKER, RelayUpdate::QuerierAddress(self.id, address));
+    }
+}
+
+/// Filter for IGMP: IP protocol 2.
+const IGMP: [(u16, u8, u8, u32); 4] = [
+    (0x30, 0, 0, 9),
+    (0x15, 0, 1, 2),
+    (0x06, 0, 0, 0x4_0000),
+    (0x06, 0, 0, 0),
+];
+
+/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them.
+const MLD: [(u16, u8, u8, u32); 6] = [
+    (0x30, 0, 0, 6),
+    (0x15, 0, 3, 0),
+    (0x30, 0, 0, 40),
+    (0x15, 0, 1, 58),
+    (0x06, 0, 0, 0x4_0000),
+    (0x06, 0, 0, 0),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! The HTTP API of a guest's network: one file for each resource.
+
+pub(super) mod capture;
+mod document;
+mod flow_dump;
+mod flows;
+mod log_level;
+mod metrics;
+pub(super) mod policy;
+pub(super) mod publish;
+mod stats;
+mod stats_query;
+
+use std::time::Instant;
+
+use pontoon_control::http::HttpResponse;
+use pontoon_control::reply::Level;
+use pontoon_control::server::{Answer, Route};
+use pontoon_engine::egress::Rule;
+use pontoon_process::error::Error;
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::{Report, Stats};
+use tracing::level_filters::LevelFilter;
+
+use super::Served;
+use crate::capture::Capture;
+use crate::publish::Ports;
+use capture::Captures;
+use flow_dump::FlowDump;
+use stats_query::{Silent, StatsQuery};
+
+#[cfg(test)]
+pub(super) use document::DOCUMENT;
+
+/// State of the API, and updates that are to be sent to the engine.
+pub(super) struct Api {
+    rules: Vec<Rule>,
+    forwarder: bool,
+    ports: Ports,
+    stats_query: StatsQuery,
+    flow_dump: FlowDump,
+    captures: Captures,
+    level: Level,
+    set_log_level: fn(LevelFilter),
+    /// Updates for the engine.
+    outbox: Vec<Update>,
+}
+
+/// Routes of the control socket.
+pub(super) const ROUTES: &[Route<Api>] = &[
+    Route {
+        method: "GET",
+        path: "/v1/stats",
+        act: stats::get,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/policy",
+        act: policy::get,
+    },
+    Route {
+        method: "PUT",
+        path: "/v1/policy",
+        act: policy::put,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/publish",
+        act: publish::get,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/publish",
+        act: publish::post,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/flows",
+        act: flows::get,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/capture",
+        act: capture::get,
+    },
+    Route {
+        method: "POST",
+        path: "/v1/capture",
+        act: capture::post,
+    },
+    Route {
+        method: "DELETE",
+        path: "/v1/capture",
+        act: capture::delete,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/log-level",
+        act: log_level::get,
+    },
+    Route {
+        method: "PUT",
+        path: "/v1/log-level",
+        act: log_level::put,
+    },
+    Route {
+        method: "GET",
+        path: "/metrics",
+        act: metrics::get,
+    },
+    Route {
+        method: "GET",
+        path: "/v1/openapi.json",
+        act: document::get,
+    },
+];
+
+/// Routes of the address of `--metrics`, which does not authenticate clients.
+pub(super) const METRICS: &[Route<Api>] = &[Route {
+    method: "GET",
+    path: "/metrics",
+    act: metrics::get,
+}];
+
+impl Api {
+    pub(super) fn new(served: Served) -> Self {
+        Self {
+            rules: served.rules,
+            forwarder: served.forwarder,
+            ports: served.ports,
+            stats_query: StatsQuery::new(served.workers),
+            flow_dump: FlowDump::new(served.workers),
+            captures: Captures::default(),
+            level: log_level::now(),
+            set_log_level: served.set_log_level,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// Its file cannot be created.
+    pub(super) fn capture(&mut self, capture: &Capture, now: Instant) -> Result<(), Error> {
+        self.captures.start(capture, &mut self.outbox, now)
+    }
+
+    /// Returns true if a report of the workers is awaited.
+    pub(super) fn is_asking(&self) -> bool {
+        self.deadline().is_some() || self.captures.is_awaited()
+    }
+
+    /// Returns the time at which a pending query expires.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.stats_query
+            .deadline()
+            .into_iter()
+            .chain(self.flow_dump.deadline())
+            .chain(self.captures.deadline())
+            .min()
+    }
+
+    /// Ends queries that have expired.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.stats_query.expire(now);
+        self.flow_dump.expire(now);
+        self.captures.expire(now);
+    }
+
+    /// Processes a report; returns true if a response may be ready.
+    pub(super) fn take_report(&mut self, report: Report, now: Instant) -> bool {
+        match report {
+            Report::Stats(stats) => self.stats_query.take(stats),
+            Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
+            Report::Captured(captured) => self.captures.take_report(captured, &mut self.outbox),
+            Report::Ready | Report::Failed(_) => false,
+        }
+    }
+
+    /// Begins queries that waited for the one before.
+    pub(super) fn go_on(&mut self, now: Instant) {
+        self.stats_query.go_on(&mut self.outbox, now);
+        self.flow_dump.go_on(&mut self.outbox, now);
+    }
+
+    /// Repeats pending queries and continues the capture, for a restarted engine.
+    pub(super) fn ask_again(&mut self, now: Instant) {
+        // The capture comes first: a client that has received a response can rely on every worker capturing.
+        self.captures.go_on(&mut self.outbox, now);
+        self.stats_query.restart(&mut self.outbox);
+        self.flow_dump.restart(&mut self.outbox);
+    }
+
+    /// Takes the updates for the engine.
+    pub(super) fn take_outbox(&mut self) -> Vec<Update> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Returns a response made of the workers' statistics, which include the effects of all earlier updates.
+    fn report(
+        &mut self,
+        now: Instant,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
+    ) -> Answer<Self> {
+        self.report_or(now, silent, render)
+    }
+
+    /// As [`Self::report`], for a request that changes something.
+    fn confirm(
+        &mut self,
+        now: Instant,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
+    ) -> Answer<Self> {
+        self.report_or(now, unconfirmed, render)
+    }
+
+    fn report_or(
+        &mut self,
+        now: Instant,
+        silent: fn() -> HttpResponse,
+        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
+    ) -> Answer<Self> {
+        let round = self.stats_query.ask(&mut self.outbox, now);
+        let mut render = Some(render);
+        Answer::Later(Box::new(move |api| {
+            let reports = api.stats_query.result(round)?;
+            let render = render.take()?;
+            Some(match reports {
+                Ok(reports) => render(api, reports),
+                Err(Silent) => silent(),
+            })
+        }))
+    }
+}
+
+/// Returns the response to a change that was sent and not confirmed in time.
+fn unconfirmed() -> HttpResponse {
+    let what = "the engine has not confirmed the change yet; it takes effect when it does";
+    HttpResponse::problem(503, what)
+}
+
+fn silent() -> HttpResponse {
+    HttpResponse::problem(503, "the engine does not respond")
+}

@@ -1,0 +1,246 @@
+//! Captures of the link.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pontoon_control::http::{HttpRequest, HttpResponse};
+use pontoon_control::reply;
+use pontoon_control::server::Answer;
+use pontoon_ipc::Descriptor;
+use pontoon_process::error::{Error, one_line};
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::{CaptureCommand, CaptureResult, CaptureStart};
+use serde::Deserialize;
+
+use super::{Api, silent};
+use crate::capture::{Capture, SNAP};
+use crate::control::REPORT_TIMEOUT;
+
+/// The capture that runs, or ran last.
+#[derive(Debug, Default)]
+pub(super) struct Captures {
+    /// Number of the last capture.
+    number: u64,
+    /// The start message of the capture whose end the engine has not reported, and its time.
+    began: Option<(CaptureStart, Instant)>,
+    /// The time of the stop message, if one was sent.
+    stopping: Option<Instant>,
+    /// A stop message was sent, and the engine did not confirm it in time.
+    late: bool,
+    shown: reply::Capture,
+}
+
+/// The body of a request: the fields of [`Capture`].
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaptureRequest {
+    file: PathBuf,
+    #[serde(default = "all")]
+    snap: u32,
+    size: Option<u64>,
+    time_ms: Option<u64>,
+}
+
+fn all() -> u32 {
+    SNAP
+}
+
+impl Captures {
+    pub(super) fn runs(&self) -> bool {
+        self.shown.running
+    }
+
+    /// Returns true if the end of a capture has not been reported, even if the report is late.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// Begins a capture. None may be running.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub(super) fn start(
+        &mut self,
+        capture: &Capture,
+        outbox: &mut Vec<Update>,
+        now: Instant,
+    ) -> Result<(), Error> {
+        let file = capture.open()?;
+        self.number += 1;
+        self.stopping = None;
+        self.late = false;
+        self.shown = reply::Capture {
+            running: true,
+            file: Some(capture.to_string()),
+            ..reply::Capture::default()
+        };
+        let start = CaptureStart {
+            number: self.number,
+            file: Arc::new(file).into(),
+            snap: capture.snap,
+            size: capture.size,
+            time: capture.time,
+        };
+        self.began = Some((start.clone(), now));
+        outbox.push(Update::Capture(CaptureCommand::Start(start)));
+        Ok(())
+    }
+
+    /// Processes a report that a capture has ended; returns true if it is the running one.
+    pub(super) fn take_report(&mut self, captured: CaptureResult, outbox: &mut Vec<Update>) -> bool {
+        let Some((start, _)) = self.began.take_if(|(start, _)| start.number == captured.number) else {
+            return false;
+        };
+        let cut = match captured.failed {
+            true => cut_off(&start.file),
+            false => Ok(()),
+        };
+        self.late = false;
+        self.shown = reply::Capture {
+            running: false,
+            file: self.shown.file.take(),
+            frames: captured.frames,
+            dropped: captured.dropped,
+            bytes: captured.bytes,
+            ended: Some(one_line(&captured.why)),
+        };
+        match captured.failed {
+            true => tracing::warn!("{}", summary(&self.shown)),
+            false => tracing::info!("{}", summary(&self.shown)),
+        }
+        if let Err(error) = cut {
+            tracing::warn!("cannot truncate the capture file; its last packet is incomplete: {error}");
+        }
+        // It may have ended by itself; then the other workers still capture.
+        outbox.push(Update::Capture(CaptureCommand::Stop(self.number)));
+        true
+    }
+
+    /// Continues the capture in a restarted engine, behind the last complete packet.
+    pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
+        let Some((start, since)) = &self.began else {
+            return;
+        };
+        if let Err(error) = cut_off(&start.file) {
+            return self.give_up(&format!(
+                "the engine crashed, and the file cannot be truncated: {error}"
+            ));
+        }
+        if self.stopping.is_some() {
+            return self.give_up("the engine crashed");
+        }
+        let left = start.time.map(|time| time.saturating_sub(now - *since));
+        if left == Some(Duration::ZERO) {
+            return self.give_up("it was to take no longer");
+        }
+        outbox.push(Update::Capture(CaptureCommand::Start(CaptureStart {
+            time: left,
+            ..start.clone()
+        })));
+    }
+
+    /// Returns the time by which the engine must confirm the end.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.stopping
+            .filter(|_| self.runs())
+            .map(|since| since + REPORT_TIMEOUT)
+    }
+
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.late = true;
+            self.end("the engine does not respond");
+        }
+    }
+
+    fn give_up(&mut self, why: &str) {
+        self.began = None;
+        self.late = false;
+        self.end(why);
+    }
+
+    fn end(&mut self, why: &str) {
+        self.shown.running = false;
+        self.shown.ended = Some(why.to_owned());
+        tracing::warn!("{}", summary(&self.shown));
+    }
+}
+
+/// Truncates a file to its offset.
+fn cut_off(file: &Descriptor) -> io::Result<()> {
+    let file = file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
+    let whole = rustix::fs::tell(file)?;
+    let len = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default();
+    Ok(rustix::fs::ftruncate(file, whole.min(len))?)
+}
+
+fn summary(capture: &reply::Capture) -> String {
+    let reply::Capture {
+        file,
+        frames,
+        dropped,
+        bytes,
+        ended,
+        ..
+    } = capture;
+    format!(
+        "captured {frames} frames into {}, {bytes} bytes, {dropped} dropped: {}",
+        file.as_deref().unwrap_or_default(),
+        ended.as_deref().unwrap_or_default()
+    )
+}
+
+pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
+    Answer::Now(HttpResponse::json(&api.captures.shown))
+}
+
+/// Begins a capture.
+pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
+    let capture = match parse(request) {
+        Ok(capture) => capture,
+        Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
+    };
+    if api.captures.runs() {
+        return Answer::Now(HttpResponse::problem(409, "a capture is already running"));
+    }
+    if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
+        return Answer::Now(HttpResponse::problem(409, error));
+    }
+    // A client that has received the response can rely on every worker capturing.
+    api.confirm(now, |api, _| HttpResponse::json(&api.captures.shown))
+}
+
+/// Ends the capture; the response is ready when the file is complete.
+pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
+    if !api.captures.runs() {
+        return Answer::Now(HttpResponse::problem(409, "no capture is running"));
+    }
+    let number = api.captures.number;
+    api.captures.stopping.get_or_insert(now);
+    api.outbox.push(Update::Capture(CaptureCommand::Stop(number)));
+    Answer::Later(Box::new(|api| {
+        let captures = &api.captures;
+        (!captures.runs()).then(|| match captures.late {
+            true => silent(),
+            false => HttpResponse::json(&captures.shown),
+        })
+    }))
+}
+
+/// Parses the body of a request.
+pub(in crate::control) fn parse(request: &HttpRequest) -> Result<Capture, String> {
+    let parsed: CaptureRequest = request.json()?;
+    if !parsed.file.is_absolute() {
+        return Err(format!("'{}' is not an absolute path", parsed.file.display()));
+    }
+    let capture = Capture {
+        file: parsed.file,
+        snap: parsed.snap,
+        size: parsed.size,
+        time: parsed.time_ms.map(Duration::from_millis),
+    };
+    capture.check()?;
+    Ok(capture)
+}

@@ -1,0 +1,14 @@
+//! The OpenAPI document.
+
+use std::time::Instant;
+
+use pontoon_control::http::{HttpRequest, HttpResponse};
+use pontoon_control::server::Answer;
+
+use super::Api;
+
+pub(in crate::control) const DOCUMENT: &str = include_str!("../openapi.json");
+
+pub(super) fn get(_: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
+    Answer::Now(HttpResponse::document(DOCUMENT))
+}

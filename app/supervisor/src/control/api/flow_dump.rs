@@ -1,0 +1,181 @@
+//! A dump of the flows of all workers: requested page by page, one worker after the other.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use pontoon_engine::flow_dump::Flow;
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::{FlowPage, FlowPageRequest};
+
+use crate::control::REPORT_TIMEOUT;
+
+/// One dump at a time; clients that request one meanwhile share the next one.
+#[derive(Debug)]
+pub(super) struct FlowDump {
+    workers: u8,
+    /// Number of the dump that runs or ran last.
+    number: u64,
+    /// The requested page, and the time of the last reply; `None` if no dump runs.
+    request: Option<(FlowPageRequest, Instant)>,
+    found: Vec<Flow>,
+    /// Result of the last dump; `None` if the engine did not reply in time.
+    result: Option<Rc<[Flow]>>,
+    /// A client waits for the next dump.
+    another: bool,
+}
+
+/// Limit on flows, as high as Linux's default `fs.nr_open`: an engine that reports more is faulty.
+const MOST: usize = 1 << 20;
+
+/// Result of a dump.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    Found(Rc<[Flow]>),
+    Silent,
+}
+
+impl FlowDump {
+    pub(super) fn new(workers: u8) -> Self {
+        Self {
+            workers,
+            number: 0,
+            request: None,
+            found: Vec::new(),
+            result: None,
+            another: false,
+        }
+    }
+
+    /// Begins a dump, or schedules one if one runs. Returns its number.
+    pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
+        if self.request.is_some() {
+            self.another = true;
+            return self.number + 1;
+        }
+        self.begin(outbox, now);
+        self.number
+    }
+
+    /// Restarts the running dump, if any: a restarted engine has other flows.
+    pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
+        if let Some((_, since)) = self.request {
+            self.begin(outbox, since);
+        }
+    }
+
+    /// Returns the result of dump `number` or a later one; `None` if it has not ended.
+    pub(super) fn result(&self, number: u64) -> Option<Outcome> {
+        if number > self.number || self.request.is_some() {
+            return None;
+        }
+        Some(self.result.clone().map_or(Outcome::Silent, Outcome::Found))
+    }
+
+    /// Adds a page, and requests the next one; returns true if it was the last.
+    pub(super) fn take(&mut self, flows: FlowPage, outbox: &mut Vec<Update>, now: Instant) -> bool {
+        let Some((request, _)) = self.request.filter(|_| flows.number == self.number) else {
+            return false;
+        };
+        self.found.extend(flows.page.flows);
+        let next = match flows.page.next {
+            _ if self.found.len() > MOST => None,
+            // Only a page behind this one is accepted, so that the dump ends whatever the engine replies.
+            Some(from) if from > request.from => Some(FlowPageRequest { from, ..request }),
+            Some(_) | None if request.worker + 1 < self.workers => Some(FlowPageRequest {
+                worker: request.worker + 1,
+                from: 0,
+                ..request
+            }),
+            Some(_) | None => None,
+        };
+        match next {
+            Some(request) => {
+                self.request = Some((request, now));
+                outbox.push(Update::Flows(request));
+            }
+            None => {
+                self.request = None;
+                self.result = Some(std::mem::take(&mut self.found).into());
+            }
+        }
+        next.is_none()
+    }
+
+    /// Begins the scheduled dump, if the one before it has ended.
+    pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
+        if self.another && self.request.is_none() {
+            self.begin(outbox, now);
+        }
+    }
+
+    /// Returns the time at which the pending request expires.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.request.map(|(_, since)| since + REPORT_TIMEOUT)
+    }
+
+    /// Ends the dump if the pending request has expired.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.request = None;
+        }
+    }
+
+    fn begin(&mut self, outbox: &mut Vec<Update>, now: Instant) {
+        self.number += 1;
+        self.another = false;
+        self.found.clear();
+        self.result = None;
+        let request = FlowPageRequest {
+            number: self.number,
+            worker: 0,
+            from: 0,
+        };
+        self.request = Some((request, now));
+        outbox.push(Update::Flows(request));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use pontoon_engine::flow_dump::{Page, Phase, Traffic};
+    use pontoon_engine::{FlowId, Kind, WorkerId, egress};
+
+    use super::*;
+
+    #[test]
+    fn dump_without_end_is_ended_at_the_limit() {
+        const OF_A_PAGE: usize = 1 << 16;
+        let flow = Flow {
+            id: FlowId {
+                kind: Kind::Udp,
+                worker: WorkerId(0),
+                index: 0,
+                generation: 0,
+            },
+            protocol: egress::Protocol::Udp,
+            guest: ([10, 0, 2, 15], 9).into(),
+            remote: None,
+            came_in: false,
+            phase: Phase::Unanswered,
+            age: Duration::ZERO,
+            traffic: Traffic::default(),
+        };
+        let (mut flow_dump, mut outbox, now) = (FlowDump::new(1), Vec::new(), Instant::now());
+        let number = flow_dump.ask(&mut outbox, now);
+        let page = |next| Page {
+            flows: vec![flow; OF_A_PAGE],
+            next: Some(next),
+        };
+        let ended = (1..100).find(|next| {
+            let flows = FlowPage {
+                number,
+                page: page(*next),
+            };
+            flow_dump.take(flows, &mut outbox, now)
+        });
+        assert_eq!(ended, Some((MOST / OF_A_PAGE + 1) as u64));
+        assert!(matches!(flow_dump.result(number), Some(Outcome::Found(_))));
+    }
+}

@@ -1,0 +1,107 @@
+//! A query for the statistics of all workers.
+
+use std::time::Instant;
+
+use pontoon_runtime::Update;
+use pontoon_runtime::messages::Stats;
+
+use crate::control::REPORT_TIMEOUT;
+
+/// Queries run in rounds: the next one begins when this one has ended.
+#[derive(Debug)]
+pub(super) struct StatsQuery {
+    workers: usize,
+    /// Number of the round that runs or ran last.
+    number: u64,
+    /// The time when it began, if it runs.
+    since: Option<Instant>,
+    reports: Vec<Stats>,
+    /// A client waits for the next round.
+    another: bool,
+}
+
+/// Not every worker has replied in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Silent;
+
+impl StatsQuery {
+    pub(super) fn new(workers: u8) -> Self {
+        Self {
+            workers: workers.into(),
+            number: 0,
+            since: None,
+            reports: Vec::new(),
+            another: false,
+        }
+    }
+
+    /// Begins a round, or schedules one if one runs. Returns its number.
+    pub(super) fn ask(&mut self, outbox: &mut Vec<Update>, now: Instant) -> u64 {
+        if self.since.is_some() {
+            self.another = true;
+            return self.number + 1;
+        }
+        self.begin(outbox, now);
+        self.number
+    }
+
+    /// Restarts the running round, if any: earlier replies are of an earlier state.
+    pub(super) fn restart(&mut self, outbox: &mut Vec<Update>) {
+        if let Some(since) = self.since {
+            self.begin(outbox, since);
+        }
+    }
+
+    /// Returns the replies of round `number` or a later one, in the order of the workers; `None` if it has not ended.
+    pub(super) fn result(&self, number: u64) -> Option<Result<Vec<Stats>, Silent>> {
+        if number > self.number || self.since.is_some() {
+            return None;
+        }
+        Some(match self.reports.len() == self.workers {
+            true => Ok(self.reports.clone()),
+            false => Err(Silent),
+        })
+    }
+
+    /// Adds a reply; returns true if it was the last of the round.
+    pub(super) fn take(&mut self, stats: Stats) -> bool {
+        let known = self.reports.iter().any(|other| other.worker == stats.worker);
+        if self.since.is_none() || stats.round != self.number || known {
+            return false;
+        }
+        self.reports.push(stats);
+        self.reports.sort_by_key(|stats| stats.worker);
+        let ends = self.reports.len() == self.workers;
+        if ends {
+            self.since = None;
+        }
+        ends
+    }
+
+    /// Begins the scheduled round, if the one before it has ended.
+    pub(super) fn go_on(&mut self, outbox: &mut Vec<Update>, now: Instant) {
+        if self.another && self.since.is_none() {
+            self.begin(outbox, now);
+        }
+    }
+
+    /// Returns the time at which the round expires.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.since.map(|since| since + REPORT_TIMEOUT)
+    }
+
+    /// Ends the round if it has expired.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|deadline| deadline <= now) {
+            self.since = None;
+        }
+    }
+
+    fn begin(&mut self, outbox: &mut Vec<Update>, now: Instant) {
+        self.number += 1;
+        self.another = false;
+        self.since = Some(now);
+        self.reports.clear();
+        outbox.push(Update::Ask(self.number));
+    }
+}

@@ -1,0 +1,279 @@
+//! A guest that another program has started: an existing network namespace, which has a tap until it is removed.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use pontoon_process::child::spawn;
+use pontoon_process::error::{Context as _, Error, reason};
+use pontoon_sys::seqpacket;
+use rustix::fs::inotify;
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::guest::handshake::FromGuest;
+use crate::guest::{tap, userns};
+use crate::host::file_watch::FileWatch;
+use crate::options::Target;
+
+/// An open network namespace, and the event that marks its end.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    namespace: File,
+    path: PathBuf,
+    /// Its process, if the path names one.
+    pid: Option<Pid>,
+    end: End,
+}
+
+/// The event that marks the end of a namespace.
+#[derive(Debug)]
+enum End {
+    /// Its process exits.
+    Process(OwnedFd),
+    /// Its file is removed.
+    File,
+}
+
+// ioctl_ns(2): _IO(0xb7, 1) and _IO(0xb7, 3).
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+
+impl Attached {
+    /// Opens the namespace and watches for its end; `files` watches a namespace file.
+    ///
+    /// # Errors
+    /// It does not exist, may not be opened, is not a network namespace, or is the host's own.
+    pub(crate) fn open(target: &Target, files: &mut FileWatch) -> Result<Self, Error> {
+        let path = match target {
+            Target::Pid(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
+            Target::Path(path) => path.clone(),
+        };
+        let shown = path.display();
+        let cannot = |error: &io::Error| {
+            let plain = Error::new(format!(
+                "cannot open network namespace {shown}: {}",
+                reason(error)
+            ));
+            match error.kind() {
+                io::ErrorKind::NotFound => {
+                    plain.advise("the id of a running process, or a file in /run/netns")
+                }
+                io::ErrorKind::PermissionDenied => plain.advise("as the user that created it, or as root"),
+                _ => plain,
+            }
+        };
+        // The watch is set up before the namespace is opened, so that its end cannot be missed.
+        let pid = process_of(&path);
+        let end = match pid {
+            Some(pid) => End::Process(
+                pidfd_open(pid, PidfdFlags::empty())
+                    .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
+            ),
+            None => {
+                watch(&path, files).map_err(|error| cannot(&error))?;
+                End::File
+            }
+        };
+        let namespace = File::open(&path).map_err(|error| cannot(&error))?;
+        if ns_type(namespace.as_fd()).ok() != Some(libc::CLONE_NEWNET) {
+            return Err(Error::new(format!("{shown} is not a network namespace"))
+                .advise("/run/netns/NAME, or /proc/PID/ns/net"));
+        }
+        if same_file(&namespace, Path::new("/proc/self/ns/net")) {
+            return Err(Error::new(format!("{shown} is the host's own network namespace"))
+                .advise("a process in its own namespace, such as one of 'unshare -Urn'"));
+        }
+        Ok(Self {
+            namespace,
+            path,
+            pid,
+            end,
+        })
+    }
+
+    /// Returns the process whose namespace it is, if it is known.
+    #[must_use]
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        self.pid
+    }
+
+    /// Creates the tap in it, through a child that enters it.
+    ///
+    /// # Errors
+    /// No permission to change the namespace, or the tap cannot be created.
+    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::Made, Error> {
+        let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+        let child = spawn::fork(|| {
+            let alone = self
+                .isolate(theirs.as_fd())
+                .context("cannot close descriptors of the host");
+            let message = match alone.and_then(|()| self.enter()).and_then(|()| tap::create(plan)) {
+                Ok(tap) => FromGuest::Tap(tap),
+                Err(error) => FromGuest::Failed(error),
+            };
+            u8::from(message.send(&theirs).is_err())
+        })
+        .context("cannot fork")?;
+        drop(theirs);
+        let message = FromGuest::receive(&ours).context("cannot receive from the child")?;
+        let _ = child.wait();
+        match message {
+            Some(FromGuest::Tap(tap)) => Ok(tap),
+            Some(FromGuest::Failed(error)) => Err(error),
+            other => Err(Error::new(format!(
+                "unexpected message from the child in {}: {other:?}",
+                self.path.display()
+            ))),
+        }
+    }
+
+    /// Closes all descriptors of this process, a child, except the namespace and `socket`, and forbids to trace it or to read its
+    /// memory. It is about to enter a user namespace whose root may trace its processes and see this one, while its root
+    /// directory, memory and descriptors are still the host's.
+    fn isolate(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        spawn::close_all_but(&[self.namespace.as_fd(), socket])
+    }
+
+    /// Enters the namespace, through the user namespace that owns it if that needs capabilities.
+    fn enter(&self) -> Result<(), Error> {
+        let cannot = |error: io::Error| {
+            Error::io(format_args!("cannot enter {}", self.path.display()), &error)
+                .advise("as the user that created it, or as root")
+        };
+        if userns::needed() {
+            let owner = File::from(owner(self.namespace.as_fd()).map_err(cannot)?);
+            // Entering the own user namespace again is an error.
+            if !same_file(&owner, Path::new("/proc/self/ns/user")) {
+                setns(&owner, LinkNameSpaceType::User).map_err(cannot)?;
+            }
+        }
+        setns(&self.namespace, LinkNameSpaceType::Network).map_err(cannot)
+    }
+
+    /// Returns the descriptor to poll for reading, if the end of a process is awaited.
+    #[must_use]
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.end {
+            End::Process(pidfd) => Some(pidfd.as_fd()),
+            End::File => None,
+        }
+    }
+
+    /// Returns true if the namespace file was removed or replaced. inotify reports events of the whole directory, so that the
+    /// file has to be looked at.
+    #[must_use]
+    pub(crate) fn file_is_gone(&self) -> bool {
+        matches!(self.end, End::File) && !same_file(&self.namespace, &self.path)
+    }
+}
+
+fn setns(namespace: &File, kind: LinkNameSpaceType) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
+}
+
+/// Returns the process of a path in `/proc`.
+fn process_of(path: &Path) -> Option<Pid> {
+    let mut parts = path.strip_prefix("/proc").ok()?.iter();
+    parts.next()?.to_str()?.parse().ok().and_then(Pid::from_raw)
+}
+
+fn watch(path: &Path, files: &mut FileWatch) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    let events =
+        inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM | inotify::WatchFlags::DELETE_SELF;
+    Ok(files.add(directory, events)?)
+}
+
+fn same_file(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+fn ns_type(namespace: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: NS_GET_NSTYPE takes no argument and accesses no memory of this process.
+    match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) } {
+        -1 => Err(io::Error::last_os_error()),
+        kind => Ok(kind),
+    }
+}
+
+/// Returns the user namespace that owns a namespace; EPERM if it is neither this process's nor a descendant of it.
+fn owner(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: NS_GET_USERNS takes no argument; what it returns is a new descriptor, which has no other owner.
+    unsafe {
+        match libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_test_support::process::in_child;
+    use rustix::process::dumpable_behavior;
+
+    use super::*;
+
+    #[test]
+    fn process_of_a_proc_path_is_found() {
+        let pid = |path: &str| process_of(Path::new(path)).map(|pid| pid.as_raw_nonzero().get());
+        assert_eq!(pid("/proc/17/ns/net"), Some(17));
+        assert_eq!(pid("/proc/self/ns/net"), None);
+        assert_eq!(pid("/run/netns/17"), None);
+    }
+
+    #[test]
+    fn isolated_child_has_no_other_descriptors_and_is_not_dumpable() {
+        const NAME: &str =
+            "guest::attach::tests::isolated_child_has_no_other_descriptors_and_is_not_dumpable";
+        let (_ours, theirs) = seqpacket::pair().unwrap();
+        let attached = Attached {
+            namespace: File::open("/proc/self/ns/net").unwrap(),
+            path: PathBuf::new(),
+            pid: None,
+            end: End::File,
+        };
+        let status = in_child(NAME, || {
+            let isolated = attached.isolate(theirs.as_fd()).is_ok();
+            // Three of any process, its two, and the directory.
+            let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+            let hidden = dumpable_behavior() == Ok(DumpableBehavior::NotDumpable);
+            let sees = same_file(&attached.namespace, Path::new("/proc/self/ns/net"));
+            u8::from(!(isolated && open == 6 && hidden && sees))
+        });
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn errors_of_targets_name_the_reason() {
+        let line = |path: &str| {
+            Attached::open(&Target::Path(path.into()), &mut FileWatch::default())
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            line("/run/no-such-directory/x"),
+            "cannot open network namespace /run/no-such-directory/x: no such file or directory \
+             (try: the id of a running process, or a file in /run/netns)"
+        );
+        assert!(line("/etc/passwd").starts_with("/etc/passwd is not a network namespace (try: "));
+        assert!(line("/proc/self/ns/user").starts_with("/proc/self/ns/user is not a network namespace"));
+        assert!(line("/proc/self/ns/net").contains("is the host's own network namespace"));
+        assert!(
+            Attached::open(&Target::Pid(0x3fff_ffff), &mut FileWatch::default())
+                .unwrap_err()
+                .to_string()
+                .contains("/proc/1073741823/ns/net: no such file or directory")
+        );
+    }
+}

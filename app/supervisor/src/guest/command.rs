@@ -1,0 +1,128 @@
+//! A guest that this program starts: a command in new namespaces.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use pontoon_process::child::spawn::{self, Child};
+use pontoon_process::error::{Context as _, Error};
+use pontoon_sys::seqpacket;
+use rustix::process::Pid;
+
+use crate::guest::handshake::{FromGuest, ToGuest};
+use crate::guest::init;
+use crate::guest::tap;
+use crate::guest::userns::UserNamespace;
+
+/// The guest's first process.
+#[derive(Debug)]
+pub(crate) struct InitProcess {
+    init: Child,
+    socket: OwnedFd,
+}
+
+/// Creates the namespaces and, in them, the tap.
+///
+/// # Errors
+/// A namespace or the tap cannot be created, or another error that the guest's first process reports.
+pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made), Error> {
+    let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
+    let user_namespace = UserNamespace::choose(plan.keep_capabilities);
+    let mut namespaces =
+        libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWUTS | libc::CLONE_NEWIPC;
+    if user_namespace.is_some() {
+        namespaces |= libc::CLONE_NEWUSER;
+    }
+    let init =
+        spawn::clone(namespaces, || init::run(plan, &theirs)).map_err(|error| match user_namespace {
+            Some(user_namespace) => user_namespace.explain(&error),
+            None => Error::io("cannot make namespaces", &error),
+        })?;
+    drop(theirs);
+    let guest = InitProcess { init, socket: ours };
+    if let Some(user_namespace) = user_namespace {
+        user_namespace.map(guest.init.pid())?;
+    }
+    ToGuest::Mapped
+        .send(&guest.socket)
+        .context("the guest's first process has exited")?;
+    match guest.next()? {
+        FromGuest::Tap(tap) => Ok((guest, tap)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+impl InitProcess {
+    /// Waits until the guest is set up, except for the command.
+    ///
+    /// # Errors
+    /// The error that the guest's first process reports.
+    pub(crate) fn prepared(&self) -> Result<(), Error> {
+        match self.next()? {
+            FromGuest::Prepared => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// It cannot be run: status 127 or 126.
+    pub(crate) fn go(&self) -> Result<(), Error> {
+        ToGuest::Go
+            .send(&self.socket)
+            .context("the guest's first process has exited")?;
+        match self.next()? {
+            FromGuest::Started => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn next(&self) -> Result<FromGuest, Error> {
+        match FromGuest::receive(&self.socket).context("cannot receive from the guest's first process")? {
+            Some(FromGuest::Failed(error)) => Err(error),
+            Some(message) => Ok(message),
+            None => Err(Error::new("the guest's first process exited unexpectedly")),
+        }
+    }
+
+    /// Returns the descriptor that is readable when the guest has ended.
+    #[must_use]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.init.fd()
+    }
+
+    /// Returns the id of the guest's first process.
+    #[must_use]
+    pub(crate) fn pid(&self) -> Pid {
+        self.init.pid()
+    }
+
+    /// Forwards a signal to the command.
+    pub(crate) fn signal(&self, number: i32) {
+        self.init.signal(number);
+    }
+
+    /// Notifies the guest that the host's resolv.conf has changed.
+    pub(crate) fn resolv_conf_changed(&self) {
+        self.init.signal(init::RESOLV_CONF_CHANGED);
+    }
+
+    /// Waits until the guest ends, and returns the command's status.
+    #[must_use]
+    pub(crate) fn wait(&self) -> u8 {
+        self.init.wait()
+    }
+}
+
+/// Kills the guest: the kernel kills all processes in its PID namespace.
+impl Drop for InitProcess {
+    fn drop(&mut self) {
+        self.init.kill();
+        let _ = self.init.wait();
+    }
+}
+
+fn unexpected(message: &FromGuest) -> Error {
+    Error::new(format!(
+        "unexpected message from the guest's first process: {message:?}"
+    ))
+}

@@ -1,0 +1,220 @@
+//! Messages between the supervisor and the guest's first process before the command starts.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use pontoon_process::Error;
+use pontoon_sys::seqpacket;
+use pontoon_sys::tun::TapOffload;
+
+use crate::guest::tap::Made;
+
+/// Messages from the guest's first process.
+#[derive(Debug)]
+pub(crate) enum FromGuest {
+    /// The tap is created and configured.
+    Tap(Made),
+    /// Everything else is configured, too; the process waits for [`ToGuest::Go`].
+    Prepared,
+    /// The command runs.
+    Started,
+    /// The setup failed; the process exits.
+    Failed(Error),
+}
+
+/// Messages from the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToGuest {
+    /// User and group ids are mapped.
+    Mapped,
+    /// The network is ready: start the command.
+    Go,
+}
+
+const TAP: u8 = 1;
+const PREPARED: u8 = 2;
+const STARTED: u8 = 3;
+const FAILED: u8 = 4;
+const MAPPED: u8 = 5;
+const GO: u8 = 6;
+
+/// Longest message: one line of text.
+pub(crate) const ROOM: usize = 8192;
+
+impl FromGuest {
+    /// Sends the message.
+    ///
+    /// # Errors
+    /// The other end is closed.
+    pub(crate) fn send(&self, socket: impl AsFd) -> io::Result<()> {
+        match self {
+            Self::Tap(made) => {
+                let offload = made.offload;
+                let bits = [offload.vnet_hdr, offload.tso, offload.uso].map(u8::from);
+                let bytes = [&[TAP][..], &bits, &made.index.to_ne_bytes()].concat();
+                let descriptors: Vec<_> = made
+                    .queues
+                    .iter()
+                    .chain([&made.netlink])
+                    .map(AsFd::as_fd)
+                    .collect();
+                seqpacket::send(socket, &bytes, &descriptors)
+            }
+            Self::Prepared => seqpacket::send(socket, &[PREPARED], &[]),
+            Self::Started => seqpacket::send(socket, &[STARTED], &[]),
+            Self::Failed(error) => seqpacket::send(socket, &encode(error), &[]),
+        }
+    }
+
+    /// Waits for a message; `None` if the other end is closed.
+    ///
+    /// # Errors
+    /// The kernel's; `InvalidData` for an unknown message.
+    pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<Self>> {
+        let mut buffer = [0; ROOM];
+        let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
+            return Ok(None);
+        };
+        Self::decode(&buffer[..message.len], message.descriptors).map(Some)
+    }
+
+    /// Decodes a message.
+    ///
+    /// # Errors
+    /// `InvalidData`: it is an unknown message.
+    pub(crate) fn decode(message: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        Ok(match (message, descriptors) {
+            ([TAP, vnet_hdr, tso, uso, a, b, c, d], mut queues) if queues.len() > 1 => {
+                let netlink = queues.pop().ok_or(io::ErrorKind::InvalidData)?;
+                let offload = TapOffload {
+                    vnet_hdr: *vnet_hdr != 0,
+                    tso: *tso != 0,
+                    uso: *uso != 0,
+                };
+                Self::Tap(Made {
+                    queues,
+                    offload,
+                    netlink,
+                    index: u32::from_ne_bytes([*a, *b, *c, *d]),
+                })
+            }
+            ([PREPARED], none) if none.is_empty() => Self::Prepared,
+            ([STARTED], none) if none.is_empty() => Self::Started,
+            ([FAILED, status, text @ ..], none) if none.is_empty() => Self::Failed(decode(*status, text)),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        })
+    }
+}
+
+impl ToGuest {
+    /// Sends the message.
+    ///
+    /// # Errors
+    /// The other end is closed.
+    pub(crate) fn send(self, socket: impl AsFd) -> io::Result<()> {
+        let tag = match self {
+            Self::Mapped => MAPPED,
+            Self::Go => GO,
+        };
+        seqpacket::send(socket, &[tag], &[])
+    }
+
+    /// Waits for this message.
+    ///
+    /// # Errors
+    /// `UnexpectedEof`: the supervisor has exited.
+    pub(crate) fn expect(self, socket: impl AsFd) -> io::Result<()> {
+        let mut buffer = [0; 1];
+        let Some(message) = seqpacket::receive(socket, &mut buffer)? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        match (&buffer[..message.len], self) {
+            ([MAPPED], Self::Mapped) | ([GO], Self::Go) => Ok(()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Encodes status, text, NUL and advice. Text that does not fit is truncated.
+pub(crate) fn encode(error: &Error) -> Vec<u8> {
+    let (what, advice, status) = error.parts();
+    let mut bytes = vec![FAILED, status];
+    bytes.extend(what.bytes().filter(|byte| *byte != 0));
+    if let Some(advice) = advice {
+        bytes.push(0);
+        bytes.extend(advice.bytes());
+    }
+    bytes.truncate(ROOM);
+    bytes
+}
+
+fn decode(status: u8, text: &[u8]) -> Error {
+    let mut parts = text.splitn(2, |byte| *byte == 0);
+    let mut next = || {
+        parts
+            .next()
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+    };
+    let error = Error::new(next().unwrap_or_default()).with_status(status);
+    match next() {
+        Some(advice) => error.advise(advice),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_received_with_status_and_advice() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let plain = Error::new("cannot run x: not found").with_status(127);
+        for error in [plain.clone(), plain.advise("y")] {
+            FromGuest::Failed(error.clone()).send(&ours).unwrap();
+            match FromGuest::receive(&theirs).unwrap() {
+                Some(FromGuest::Failed(arrived)) => assert_eq!(arrived, error),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn taps_are_received_with_queues_and_offloads() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let (one, other) = rustix::pipe::pipe().unwrap();
+        let offload = TapOffload {
+            vnet_hdr: true,
+            tso: true,
+            uso: false,
+        };
+        let made = Made {
+            queues: vec![one],
+            offload,
+            netlink: other,
+            index: 0x0102_0304,
+        };
+        FromGuest::Tap(made).send(&ours).unwrap();
+        match FromGuest::receive(&theirs).unwrap() {
+            Some(FromGuest::Tap(made)) => assert_eq!(
+                (made.queues.len(), made.offload, made.index),
+                (1, offload, 0x0102_0304)
+            ),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn unexpected_messages_and_end_of_stream_are_errors() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        ToGuest::Mapped.send(&ours).unwrap();
+        ToGuest::Mapped.expect(&theirs).unwrap();
+        ToGuest::Mapped.send(&ours).unwrap();
+        assert!(ToGuest::Go.expect(&theirs).is_err());
+        drop(ours);
+        assert_eq!(
+            ToGuest::Go.expect(&theirs).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
+    }
+}

@@ -1,0 +1,282 @@
+//! Process 1 of the guest's PID namespace: sets the namespaces up, starts the command, forwards signals, reaps, and exits with
+//! the command's status; the kernel then kills the processes that are left in the namespace.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use pontoon_process::child::{spawn, stdio};
+use pontoon_process::error::{Context as _, Error, reason};
+use pontoon_process::signals::{self, Sender, Signals};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setrlimit,
+    wait,
+};
+
+use crate::guest::handshake::{FromGuest, ToGuest};
+use crate::guest::mounts::ResolvConf;
+use crate::guest::userns::Switches;
+use crate::guest::{mounts, tap};
+
+/// Parameters of the guest's first process.
+#[derive(Debug)]
+pub(crate) struct InitConfig {
+    /// The guest's interface.
+    pub(crate) tap: tap::TapConfig,
+    /// The guest's resolv.conf; `None` leaves the host's.
+    pub(crate) resolv_conf: Option<String>,
+    /// The guest's host name; `None` leaves the host's.
+    pub(crate) hostname: Option<String>,
+    /// Program and arguments.
+    pub(crate) argv: Vec<OsString>,
+    /// The descriptor limit that the command gets.
+    pub(crate) descriptors: Rlimit,
+    /// Root's command keeps the capabilities of the host's user namespace.
+    pub(crate) keep_capabilities: bool,
+    /// The command's system calls are filtered; not so in tests (`PONTOON_DISABLE=seccomp`).
+    pub(crate) filter: bool,
+    /// A kernel without filters is an error.
+    pub(crate) require_filter: bool,
+}
+
+/// The signal that the supervisor sends after a change of the host's resolv.conf. If the guest sends it to its process 1,
+/// that only mounts the guest's resolv.conf again.
+pub(crate) const RESOLV_CONF_CHANGED: i32 = libc::SIGURG;
+
+/// Exit status if the command is not found (POSIX sh).
+const NOT_FOUND: u8 = 127;
+
+/// Exit status if the command cannot be executed (POSIX sh).
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Runs until the command exits, and returns its status.
+pub(crate) fn run(plan: &InitConfig, supervisor: &OwnedFd) -> u8 {
+    let started = spawn::close_all_but(&[supervisor.as_fd()])
+        .context("cannot close descriptors")
+        .and_then(|()| start(plan, supervisor.as_fd()));
+    let started = match started {
+        Ok(started) => started,
+        Err(error) => {
+            let status = error.status();
+            // It fails only if the supervisor has exited.
+            let _ = FromGuest::Failed(error).send(supervisor);
+            return status;
+        }
+    };
+    if let Err(error) = FromGuest::Started.send(supervisor) {
+        tracing::debug!(%error, "the supervisor has exited");
+    }
+    if let Err(error) = stdio::leave_all_to_the_command() {
+        tracing::debug!(%error, "no /dev/null");
+    }
+    serve(&started)
+}
+
+/// The running command, and the resources of this process.
+struct RunningCommand {
+    command: Pid,
+    signals: Signals,
+    resolv_conf: Option<ResolvConf>,
+}
+
+fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand, Error> {
+    let _ = rustix::thread::set_name(c"pontoon-init");
+    ToGuest::Mapped
+        .expect(supervisor)
+        .context("no reply from the supervisor")?;
+    // After the ids are mapped, as their change resets it. If the supervisor has exited before, the next receive fails.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
+    mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
+
+    let tap = tap::create(&plan.tap)?;
+    tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;
+    FromGuest::Tap(tap).send(supervisor).context("no supervisor")?;
+
+    if let Some(name) = &plan.hostname {
+        rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
+    }
+    open_ping_sockets();
+    let covered = mounts::interfaces();
+    let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref(), covered)?;
+    let signals = Signals::block(&[libc::SIGCHLD, RESOLV_CONF_CHANGED]).context("signalfd")?;
+    FromGuest::Prepared.send(supervisor).context("no supervisor")?;
+    ToGuest::Go
+        .expect(supervisor)
+        .context("no reply from the supervisor")?;
+    if plan.filter {
+        filter(plan.require_filter)?;
+    }
+    Ok(RunningCommand {
+        command: start_command(plan)?,
+        signals,
+        resolv_conf,
+    })
+}
+
+/// Filters the system calls of everything that this process starts.
+fn filter(required: bool) -> Result<(), Error> {
+    let cannot = "cannot filter the command's system calls";
+    match pontoon_sandbox::command::restrict() {
+        Err(error) if required => Err(Error::io(cannot, &error).advise("without --require-sandbox")),
+        Err(error) => {
+            tracing::warn!(
+                "{cannot}, so it can put input into the terminal: {}",
+                reason(&error)
+            );
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Permits ping sockets to every mapped group.
+fn open_ping_sockets() {
+    let map = fs::read_to_string("/proc/self/gid_map").unwrap_or_default();
+    let range = format!("0 {}", last_mapped(&map));
+    if let Err(error) = fs::write("/proc/sys/net/ipv4/ping_group_range", range) {
+        tracing::debug!(%error, "ping_group_range not set");
+    }
+}
+
+/// Returns the last group of the contiguous range that begins with group 0, at most the kernel's limit (`ping_group_range` is
+/// signed).
+fn last_mapped(map: &str) -> u32 {
+    let mut next: u32 = 0;
+    for line in map.lines() {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        if let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+            && first == next
+        {
+            next = first.saturating_add(count);
+        }
+    }
+    next.saturating_sub(1).min(i32::MAX.unsigned_abs())
+}
+
+/// Starts the command with the caller's descriptor limit, default signals, and no descriptor but 0, 1, 2.
+fn start_command(plan: &InitConfig) -> Result<Pid, Error> {
+    setrlimit(Resource::Nofile, plan.descriptors).context("cannot restore the descriptor limit")?;
+    spawn::close_all_on_exec().context("cannot close descriptors")?;
+    let (program, arguments) = plan.argv.split_first().ok_or_else(|| Error::new("no command"))?;
+    // The standard library restores SIGPIPE, and leaves the signal mask.
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // SAFETY: between fork and exec it makes one system call, on memory of its own.
+    unsafe { command.pre_exec(signals::unblock_all) };
+    match command.spawn() {
+        Ok(child) => i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| Error::new("no process id")),
+        Err(error) => Err(cannot_run(program, &error)),
+    }
+}
+
+fn cannot_run(program: &OsStr, error: &io::Error) -> Error {
+    let shown = program.display();
+    let path = program.as_encoded_bytes().contains(&b'/');
+    match error.kind() {
+        // The error is the same for a directory of PATH that may not be searched as for a file that may not be executed.
+        io::ErrorKind::PermissionDenied if path || in_search_path(program) => {
+            Error::io(format_args!("cannot run {shown}"), error)
+                .with_status(NOT_EXECUTABLE)
+                .advise(format!("ls -ld {shown}"))
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            let advice = if path {
+                "another path"
+            } else {
+                "its full path, or another PATH"
+            };
+            Error::new(format!("cannot run {shown}: not found"))
+                .with_status(NOT_FOUND)
+                .advise(advice)
+        }
+        _ => Error::io(format_args!("cannot run {shown}"), error).with_status(NOT_EXECUTABLE),
+    }
+}
+
+fn in_search_path(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn serve(started: &RunningCommand) -> u8 {
+    let command = started.command;
+    loop {
+        let signal = match started.signals.wait() {
+            Ok(signal) => signal,
+            Err(error) => {
+                tracing::error!(%error, "cannot wait for signals");
+                return 1;
+            }
+        };
+        if signal.number == libc::SIGCHLD {
+            if let Some(status) = reap(command) {
+                return status;
+            }
+        } else if signal.number == RESOLV_CONF_CHANGED {
+            if let Some(Err(error)) = started.resolv_conf.as_ref().map(ResolvConf::mount_again) {
+                tracing::debug!(%error, "the guest sees the host's resolv.conf");
+            }
+        } else if signal.by == Sender::Process
+            && let Some(number) = Signal::from_named_raw(signal.number)
+        {
+            let _ = kill_process(command, number);
+        }
+    }
+}
+
+/// Reaps all exited children, also adopted ones; returns the command's status if it is one of them.
+fn reap(command: Pid) -> Option<u8> {
+    let mut ended = None;
+    while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+        if pid == command {
+            let by_signal = status.terminating_signal().map(|number| number + 128);
+            let code = status.exit_status().or(by_signal);
+            ended = code.and_then(|code| u8::try_from(code).ok()).or(Some(1));
+        }
+    }
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_group_of_the_range_from_zero_is_found() {
+        assert_eq!(last_mapped("         0       1000          1\n"), 0);
+        assert_eq!(last_mapped("0 1000 1\n1 100000 65536\n"), 65_536);
+        assert_eq!(last_mapped("0 1000 1\n5 100000 65536\n"), 0);
+        assert_eq!(last_mapped("0 0 4294967295\n"), 2_147_483_647);
+        assert_eq!(last_mapped(""), 0);
+    }
+
+    #[test]
+    fn exec_failures_have_status_126_or_127() {
+        let cannot =
+            |program: &str, number| cannot_run(program.as_ref(), &io::Error::from_raw_os_error(number));
+        for number in [libc::ENOENT, libc::EACCES] {
+            let error = cannot("no-such-program", number);
+            assert_eq!(error.status(), 127);
+            assert_eq!(
+                error.to_string(),
+                "cannot run no-such-program: not found (try: its full path, or another PATH)"
+            );
+        }
+        assert_eq!(cannot("./nope", libc::ENOENT).status(), 127);
+        let error = cannot("/etc", libc::EACCES);
+        assert_eq!(error.status(), 126);
+        assert_eq!(
+            error.to_string(),
+            "cannot run /etc: permission denied (try: ls -ld /etc)"
+        );
+        assert_eq!(cannot("/x", libc::ENOEXEC).status(), 126);
+    }
+}

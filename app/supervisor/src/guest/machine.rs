@@ -1,0 +1,124 @@
+//! A machine's link: a Unix socket, to which a hypervisor or a unikernel's tender connects, or an inherited one.
+
+use std::fs;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
+
+use pontoon_process::descriptor;
+use pontoon_process::error::{Context as _, Error, reason};
+use pontoon_process::socket_file::{SocketFile, is_left_over};
+use pontoon_runtime::{Attachment, Source};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername, listen, socket_with, sockopt,
+};
+
+use crate::options::{Machine, MachineProtocol, MachineSocket};
+
+/// Opens the link, and logs the path where the guest is awaited.
+///
+/// # Errors
+/// The file cannot be created or is in use, the descriptor is not such a socket, or the protocol has one queue only.
+pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
+    let kinds: &[SocketType] = match machine.protocol {
+        MachineProtocol::VhostUser | MachineProtocol::Stream => &[SocketType::STREAM],
+        MachineProtocol::Packet => &[SocketType::SEQPACKET, SocketType::DGRAM],
+    };
+    if workers > 1 && machine.protocol != MachineProtocol::VhostUser {
+        let wrong = format!("--workers {workers}: a socket of this protocol has one queue");
+        return Err(Error::new(wrong).advise("--workers 1").with_status(2));
+    }
+    let one_off = machine.one_off;
+    let (source, file) = match &machine.socket {
+        MachineSocket::Path(path) => {
+            let (listener, file) = listen_at(path, kinds[0])?;
+            tracing::info!("waiting for the guest at {}", path.display());
+            (Source::Listening { listener, one_off }, Some(file))
+        }
+        MachineSocket::Descriptor(number) => (inherited(*number, kinds, one_off)?, None),
+    };
+    let attachment = match machine.protocol {
+        MachineProtocol::VhostUser => Attachment::VhostUser { source, workers },
+        MachineProtocol::Stream => Attachment::Stream(source),
+        MachineProtocol::Packet => Attachment::Packet(source),
+    };
+    Ok((attachment, file))
+}
+
+/// Listens on a new socket file. A file without a listening process is of an earlier run, and is replaced.
+fn listen_at(path: &Path, kind: SocketType) -> Result<(OwnedFd, SocketFile), Error> {
+    let cannot = |error: io::Error| refused(path, &error);
+    let address = SocketAddrUnix::new(path).map_err(|error| cannot(error.into()))?;
+    let socket = socket(kind).context("cannot open a socket")?;
+    // The file gets the mode of the socket (`unix_bind_bsd` in Linux), so that no other user can connect at any moment.
+    fchmod(&socket, Mode::from_raw_mode(0o600)).context("cannot open a socket")?;
+    let bound = match bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) if is_left_over(path) => {
+            fs::remove_file(path).map_err(cannot)?;
+            bind(&socket, &address)
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| cannot(error.into()))?;
+    let file = SocketFile::at(path).map_err(cannot)?;
+    listen(&socket, BACKLOG).map_err(|error| cannot(error.into()))?;
+    Ok((socket, file))
+}
+
+fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, kind, flags, None)
+}
+
+fn refused(path: &Path, error: &io::Error) -> Error {
+    let shown = path.display();
+    let plain = Error::new(format!("cannot listen on {shown}: {}", reason(error)));
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => plain.advise(format!(
+            "another path; 'ss -xlp src {shown}' shows the process that uses it"
+        )),
+        Some(libc::ENAMETOOLONG) => plain.advise("a path of at most 107 bytes"),
+        Some(libc::ENOENT) => plain.advise("an existing directory"),
+        Some(libc::EACCES | libc::EROFS) => plain.advise("a directory in which you may create files"),
+        _ => plain,
+    }
+}
+
+fn inherited(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Source, Error> {
+    let socket = descriptor::take_over(
+        number,
+        "--fd",
+        "a socket that the parent process leaves open as N",
+    )?;
+    let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
+    match sockopt::socket_type(&socket) {
+        Ok(kind) if kinds.contains(&kind) => {}
+        Ok(SocketType::STREAM) => {
+            return wrong("is a SOCK_STREAM socket").map_err(|error| error.advise("--protocol stream"));
+        }
+        Ok(SocketType::SEQPACKET | SocketType::DGRAM) => {
+            return wrong("is a SOCK_SEQPACKET or SOCK_DGRAM socket")
+                .map_err(|error| error.advise("--protocol packet"));
+        }
+        Ok(_) => return wrong("is a socket of an unsupported type"),
+        Err(_) => return wrong("is not a socket"),
+    }
+    if sockopt::socket_acceptconn(&socket) == Ok(true) {
+        return Ok(Source::Listening {
+            listener: socket,
+            one_off,
+        });
+    }
+    if getpeername(&socket).is_err() {
+        return wrong("is a socket that is neither listening nor connected");
+    }
+    Ok(Source::Connected(socket))
+}
+
+/// Length of the accept queue. One guest is served at a time, and a second one is refused.
+const BACKLOG: i32 = 8;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use rustix::net::{connect, socketpair};
+
+use super::*;
+
+fn machine(socket: MachineSocket, protocol: MachineProtocol) -> Machine {
+    Machine {
+        socket,
+        protocol,
+        one_off: false,
+    }
+}
+
+/// Returns the error of opening a machine's socket.
+#[track_caller]
+fn line(socket: MachineSocket, protocol: MachineProtocol) -> String {
+    open(&machine(socket, protocol), 1).unwrap_err().to_string()
+}
+
+/// Returns a path that does not exist, in a new directory.
+fn path(name: &str) -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("pontoon-machine.{}.{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    directory.join("net")
+}
+
+#[test]
+fn socket_file_is_removed_with_its_owner() {
+    let path = path("file");
+    for (protocol, other) in [
+        (MachineProtocol::Stream, SocketType::SEQPACKET),
+        (MachineProtocol::Packet, SocketType::STREAM),
+    ] {
+        let (attachment, file) = open(&machine(MachineSocket::Path(path.clone()), protocol), 1).unwrap();
+        assert!(path.exists());
+        let address = SocketAddrUnix::new(&path).unwrap();
+        assert_eq!(
+            connect(socket(other).unwrap(), &address),
+            Err(Errno::PROTOTYPE),
+            "another protocol's socket"
+        );
+        drop(attachment);
+        drop(file);
+        assert!(!path.exists());
+    }
+    fs::remove_dir(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn socket_file_has_mode_0600() {
+    let path = path("mode");
+    let opened = open(
+        &machine(MachineSocket::Path(path.clone()), MachineProtocol::Stream),
+        1,
+    );
+    let _machine = opened.unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
+    let path = path("taken");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let text = line(MachineSocket::Path(path.clone()), MachineProtocol::Stream);
+    assert!(
+        text.contains("address already in use (try: another path; 'ss -xlp src "),
+        "{text}"
+    );
+    assert!(
+        listener.accept().is_err(),
+        "the listening process got no connection"
+    );
+    drop(listener);
+    drop(
+        open(
+            &machine(MachineSocket::Path(path.clone()), MachineProtocol::Stream),
+            1,
+        )
+        .unwrap(),
+    );
+
+    fs::write(&path, "no socket").unwrap();
+    let text = line(MachineSocket::Path(path.clone()), MachineProtocol::Stream);
+    assert!(text.contains("address already in use"), "{text}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "no socket");
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn file_of_another_process_with_the_same_name_is_kept() {
+    let path = path("replaced");
+    let (_attachment, file) = open(
+        &machine(MachineSocket::Path(path.clone()), MachineProtocol::Packet),
+        1,
+    )
+    .unwrap();
+    fs::remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    // The socket still holds the inode of the first file, so that the second has another number.
+    drop(file);
+    assert!(path.exists());
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn errors_of_paths_have_advice() {
+    let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
+    let text = line(MachineSocket::Path(long), MachineProtocol::Stream);
+    assert!(
+        text.ends_with("file name too long (try: a path of at most 107 bytes)"),
+        "{text}"
+    );
+    let text = line(
+        MachineSocket::Path("/no-such-directory/net".into()),
+        MachineProtocol::Stream,
+    );
+    assert!(text.ends_with("(try: an existing directory)"), "{text}");
+}
+
+#[test]
+fn descriptor_must_be_a_socket_of_the_protocol() {
+    let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let handed = |socket: OwnedFd| MachineSocket::Descriptor(socket.into_raw_fd());
+
+    for (kind, protocol) in [
+        (SocketType::STREAM, MachineProtocol::VhostUser),
+        (SocketType::STREAM, MachineProtocol::Stream),
+        (SocketType::SEQPACKET, MachineProtocol::Packet),
+        (SocketType::DGRAM, MachineProtocol::Packet),
+    ] {
+        let (ours, _theirs) = pair(kind);
+        let (attachment, file) = open(&machine(handed(ours), protocol), 1).unwrap();
+        assert!(file.is_none());
+        assert!(matches!(
+            attachment,
+            Attachment::VhostUser {
+                source: Source::Connected(_),
+                workers: 1
+            } | Attachment::Stream(Source::Connected(_))
+                | Attachment::Packet(Source::Connected(_))
+        ));
+    }
+    let listening = socket(SocketType::STREAM).unwrap();
+    bind(&listening, &SocketAddrUnix::new_unnamed()).unwrap();
+    listen(&listening, 1).unwrap();
+    let (attachment, _) = open(&machine(handed(listening), MachineProtocol::Stream), 1).unwrap();
+    assert!(matches!(attachment, Attachment::Stream(Source::Listening { .. })));
+
+    let text = line(handed(pair(SocketType::STREAM).0), MachineProtocol::Packet);
+    assert!(text.ends_with("(try: --protocol stream)"), "{text}");
+    let text = line(handed(pair(SocketType::DGRAM).0), MachineProtocol::Stream);
+    assert!(text.ends_with("(try: --protocol packet)"), "{text}");
+    let text = line(
+        handed(socket(SocketType::STREAM).unwrap()),
+        MachineProtocol::Stream,
+    );
+    assert!(text.ends_with("is neither listening nor connected"), "{text}");
+    let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    assert!(line(handed(file), MachineProtocol::Stream).ends_with("is not a socket"));
+    let text = line(MachineSocket::Descriptor(0x3fff_ffff), MachineProtocol::Stream);
+    assert!(
+        text.ends_with("(try: a socket that the parent process leaves open as 1073741823)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn several_workers_need_vhost_user() {
+    for protocol in [MachineProtocol::Stream, MachineProtocol::Packet] {
+        let socket = MachineSocket::Path("/tmp/x".into());
+        let refused = open(&machine(socket, protocol), 2).unwrap_err();
+        assert_eq!(refused.status(), 2);
+        assert!(refused.to_string().starts_with("--workers 2: "));
+    }
+    let path = path("queues");
+    let (attachment, _file) = open(
+        &machine(MachineSocket::Path(path.clone()), MachineProtocol::VhostUser),
+        2,
+    )
+    .unwrap();
+    assert!(matches!(attachment, Attachment::VhostUser { workers: 2, .. }));
+    fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}

@@ -1,0 +1,170 @@
+//! The guest's view of files: its own `/proc`, its own network interfaces in `/sys` and its own resolv.conf; everything else
+//! is the host's.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use pontoon_process::error::{Context as _, Error, reason};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind,
+    mount_change, move_mount, open_tree, unmount,
+};
+
+use crate::host::resolv;
+
+/// Keeps later mounts inside this mount namespace. It is the first system call that needs a capability in a user namespace.
+///
+/// # Errors
+/// EPERM or EACCES: this process has no capabilities in its user namespace.
+pub(crate) fn keep_private() -> io::Result<()> {
+    Ok(mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?)
+}
+
+/// Directories of `/sys` that list network interfaces: the links by name, and the virtual interfaces that they lead to.
+const INTERFACES: [&str; 2] = ["class/net", "devices/virtual/net"];
+
+/// Shows the interfaces of this network namespace in `/sys`, instead of the host's. The rest of `/sys` stays the host's:
+/// programs inside need its cgroups and CPUs.
+///
+/// A sysfs shows the interfaces of the network namespace in which it was mounted. It is mounted over `/proc`, which exists
+/// everywhere, and stays there, covered by the mount of `/proc` that follows: its directories are bound from there.
+///
+/// Returns true if `/proc` is covered now. The kernel refuses the mount if parts of the host's `/sys` are covered (in a
+/// container): the guest then sees the host's interfaces there, and can do nothing with them.
+pub(crate) fn interfaces() -> bool {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
+    if let Err(error) = mount("sysfs", "/proc", "sysfs", flags, None) {
+        tracing::debug!("cannot mount a sysfs, so /sys shows the host's interfaces: {error}");
+        return false;
+    }
+    for directory in INTERFACES {
+        let (from, onto) = (format!("/proc/{directory}"), format!("/sys/{directory}"));
+        if let Err(error) = mount_bind(from, &onto) {
+            tracing::debug!("cannot mount over {onto}: {error}");
+        }
+    }
+    true
+}
+
+/// Mounts a file with `text` over `/etc/resolv.conf`, or over the file that it links to, if it exists; and mounts the `/proc` of
+/// this PID namespace.
+///
+/// `covered` states that `/proc` is covered already, by [`interfaces`].
+///
+/// The file is in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount keeps a
+/// reference to it, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
+///
+/// Returns the file, if it may have to be mounted again.
+///
+/// # Errors
+/// A mount was refused.
+pub(crate) fn resolv_conf_and_proc(text: Option<&str>, covered: bool) -> Result<Option<ResolvConf>, Error> {
+    let mut kept = None;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    if let Some(text) = text {
+        if fs::exists(resolv::PATH).unwrap_or(false) {
+            mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
+            write_for_all("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
+            mount_bind("/proc/resolv.conf", resolv::PATH)
+                .context(format_args!("cannot mount over {}", resolv::PATH))?;
+            kept =
+                Some(ResolvConf::keep("/proc/resolv.conf").context("cannot open the guest's resolv.conf")?);
+        } else {
+            tracing::warn!("{} does not exist, so the guest gets no resolver", resolv::PATH);
+        }
+    }
+    // The kernel refuses it if parts of the host's /proc are covered (in a container); the guest then sees that one.
+    if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
+        let reason = reason(&error.into());
+        tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
+        // A file without a mount cannot be bind-mounted, so it is not kept.
+        if kept.take().is_some() {
+            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
+        }
+        if covered {
+            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the sysfs")?;
+        }
+    }
+    Ok(kept)
+}
+
+/// The guest's resolv.conf, mounted over the host's. If the host replaces its file, the kernel unmounts the guest's in all
+/// namespaces (rename(2) and unlink(2), since Linux 3.18), and the guest would see the host's.
+#[derive(Debug)]
+pub(crate) struct ResolvConf {
+    /// The guest's file (`O_PATH`).
+    file: OwnedFd,
+    /// The host's /etc.
+    directory: Option<(u64, u64)>,
+}
+
+impl ResolvConf {
+    fn keep(path: &str) -> io::Result<Self> {
+        Ok(Self {
+            file: open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?,
+            directory: directory(),
+        })
+    }
+
+    /// Mounts it again, if the host's file is visible.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn mount_again(&self) -> io::Result<()> {
+        let there = match statx(CWD, resolv::PATH, AtFlags::empty(), StatxFlags::empty()) {
+            Ok(there) => there,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        // The guest's own mounts on the file or the directory are not changed.
+        if there.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) || directory() != self.directory {
+            return Ok(());
+        }
+        let clone =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(&self.file, "", clone)?;
+        let onto = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+        match move_mount(&tree, "", CWD, resolv::PATH, onto) {
+            // It was removed meanwhile: the file that replaces it causes another event.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Returns device and inode of the directory of resolv.conf.
+fn directory() -> Option<(u64, u64)> {
+    let directory = fs::metadata(Path::new(resolv::PATH).parent()?).ok()?;
+    Some((directory.dev(), directory.ino()))
+}
+
+/// Writes a file that all users may read, whatever the umask: the guest may have several users.
+fn write_for_all(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolv_conf_is_readable_by_all_users() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("resolv.conf");
+        fs::write(&path, "").unwrap();
+        // With the umask applied.
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        write_for_all(&path, "nameserver 10.0.2.3\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"nameserver 10.0.2.3\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+    }
+}

@@ -1,0 +1,40 @@
+//! The guest's IPv6 default route, which exists while the host has one, so that the guest does not use IPv6 in vain.
+
+use std::net::Ipv6Addr;
+use std::os::fd::OwnedFd;
+
+use pontoon_process::netlink::Netlink;
+
+/// Access to the route from outside the guest's namespace.
+#[derive(Debug)]
+pub(crate) struct GuestRoute {
+    netlink: Netlink,
+    index: u32,
+    gateway: Ipv6Addr,
+}
+
+impl GuestRoute {
+    /// Wraps a netlink socket that was opened in the guest's namespace, for the interface with that index in it.
+    pub(crate) fn new(socket: OwnedFd, index: u32, gateway: Ipv6Addr) -> Self {
+        Self {
+            netlink: Netlink::of(socket),
+            index,
+            gateway,
+        }
+    }
+
+    /// Adds the route if the host has one now, and removes it otherwise.
+    pub(crate) fn follow(&mut self, exists: bool) {
+        let gateway = self.gateway.into();
+        let done = match exists {
+            true => self.netlink.add_default_route(self.index, gateway),
+            false => self.netlink.remove_default_route(self.index, gateway),
+        };
+        match done {
+            Ok(()) => tracing::debug!(exists, "the guest's IPv6 default route follows the host's"),
+            // The guest has added or removed it itself.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::ESRCH)) => {}
+            Err(error) => tracing::warn!("the guest's IPv6 default route cannot follow the host's: {error}"),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! User namespaces (user_namespaces(7)): the need for one, its id maps, and reasons why the host refuses it.
+
+use std::fs;
+use std::io;
+use std::process::{Command, Stdio};
+
+use pontoon_process::Error;
+use pontoon_process::error::Context as _;
+use rustix::process::{Pid, getegid, geteuid};
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Returns true if the caller needs a user namespace to create the others. A root without the capabilities (in a container)
+/// needs one, too.
+#[must_use]
+pub(crate) fn needed() -> bool {
+    let wanted = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+    let held = capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted));
+    !(geteuid().is_root() && held)
+}
+
+/// The user namespace of a guest, by the ids that it maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UserNamespace {
+    /// The caller becomes root inside.
+    Caller,
+    /// Every id is mapped to itself. For root: the command is root inside, with every capability, but none over the host's
+    /// namespaces.
+    Same,
+}
+
+impl UserNamespace {
+    /// Returns the one for a guest of the caller; `None` if the guest stays in the caller's, with the caller's capabilities.
+    pub(crate) fn choose(keep_capabilities: bool) -> Option<Self> {
+        match (needed(), keep_capabilities) {
+            (true, _) => Some(Self::Caller),
+            (false, false) => Some(Self::Same),
+            (false, true) => None,
+        }
+    }
+
+    /// Maps ids for a child in it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn map(self, child: Pid) -> Result<(), Error> {
+        match self {
+            Self::Caller => map(child),
+            Self::Same => map_same(child),
+        }
+    }
+
+    /// Returns the error for a user namespace that cannot be created.
+    pub(crate) fn explain(self, error: &io::Error) -> Error {
+        match self {
+            Self::Caller => Switches::read().explain(error),
+            Self::Same => Error::io("cannot make a user namespace", error).advise(KEEP),
+        }
+    }
+}
+
+/// Advice for root to run without a user namespace.
+const KEEP: &str = "--keep-capabilities";
+
+/// Maps every id of the caller's own user namespace to itself.
+fn map_same(child: Pid) -> Result<(), Error> {
+    let child = child.as_raw_nonzero();
+    for file in ["uid_map", "gid_map"] {
+        let own =
+            fs::read_to_string(format!("/proc/self/{file}")).context(format_args!("cannot read {file}"))?;
+        fs::write(format!("/proc/{child}/{file}"), same(&own))
+            .map_err(|error| Error::io(format_args!("cannot write {file}"), &error).advise(KEEP))?;
+    }
+    Ok(())
+}
+
+/// Returns the map in which each inner id of `map` is mapped to itself.
+fn same(map: &str) -> String {
+    let mut text = String::new();
+    for line in map.lines() {
+        let mut numbers = line.split_whitespace();
+        if let (Some(first), Some(_), Some(count)) = (numbers.next(), numbers.next(), numbers.next()) {
+            text.extend([first, " ", first, " ", count, "\n"]);
+        }
+    }
+    text
+}
+
+/// Maps ids for a child in a new user namespace: the caller becomes root inside, and the caller's subordinate ids
+/// follow from 1 on where newuidmap(1) and newgidmap(1) grant them.
+///
+/// # Errors
+/// The kernel refused even the caller's own id.
+fn map(child: Pid) -> Result<(), Error> {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let whole = map_ranges(child, "newuidmap", "/etc/subuid", uid, uid)
+        && map_ranges(child, "newgidmap", "/etc/subgid", uid, gid);
+    if whole {
+        return Ok(());
+    }
+    // A map can be written only once: if the helper has written one, it is kept.
+    let child = child.as_raw_nonzero();
+    let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
+    let alone = |file: &str, id: u32| match write(file, &format!("0 {id} 1\n")) {
+        Err(error) if !mapped(child.get(), file) => Err(error),
+        _ => Ok(()),
+    };
+    alone("uid_map", uid).context("cannot map the user id")?;
+    // The kernel requires it of an unprivileged process that writes the group's map.
+    if !mapped(child.get(), "gid_map") {
+        write("setgroups", "deny\n").context("cannot give up setgroups")?;
+    }
+    alone("gid_map", gid).context("cannot map the group id")
+}
+
+fn mapped(child: i32, file: &str) -> bool {
+    fs::read(format!("/proc/{child}/{file}")).is_ok_and(|map| !map.is_empty())
+}
+
+/// Maps `id` to 0 and the subordinate ranges of `user` from 1 on; returns false if they are not granted.
+fn map_ranges(child: Pid, helper: &str, table: &str, user: u32, id: u32) -> bool {
+    let Ok(table) = fs::read_to_string(table) else {
+        return false;
+    };
+    let name = fs::read_to_string("/etc/passwd").ok();
+    let name = name.as_deref().and_then(|passwd| user_name(passwd, user));
+    let ranges = subordinate(&table, name, user);
+    if ranges.is_empty() {
+        return false;
+    }
+    let mut command = Command::new(helper);
+    command.arg(child.as_raw_nonzero().to_string());
+    command.args(["0", &id.to_string(), "1"]);
+    let mut inside = 1;
+    for (first, count) in ranges {
+        command.args([inside, first, count].map(|number| number.to_string()));
+        inside = inside.saturating_add(count);
+    }
+    let quiet = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    match quiet.output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            tracing::info!(
+                "{helper} failed, so that only root exists in the guest: {}",
+                reason.trim()
+            );
+            false
+        }
+        Err(error) => {
+            tracing::debug!(%error, "no {helper}");
+            false
+        }
+    }
+}
+
+/// Returns the name of a user id in passwd(5).
+pub(crate) fn user_name(passwd: &str, user: u32) -> Option<&str> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(user)).then_some(name)
+    })
+}
+
+/// Returns the ranges that subuid(5) or subgid(5) grants to a user, by name or number.
+pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
+    let range = |line: &str| {
+        let mut fields = line.trim().split(':');
+        let who = fields.next()?;
+        if Some(who) != name && who.parse() != Ok(user) {
+            return None;
+        }
+        let range = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        (range.1 > 0).then_some(range)
+    };
+    table.lines().filter_map(range).collect()
+}
+
+/// The sysctls by which distributions restrict user namespaces; `None` if the kernel lacks one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Switches {
+    /// `user.max_user_namespaces`.
+    pub(crate) most: Option<u64>,
+    /// `kernel.unprivileged_userns_clone` (Debian, Arch).
+    pub(crate) unprivileged: Option<u64>,
+    /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10).
+    pub(crate) apparmor: Option<u64>,
+}
+
+impl Switches {
+    /// Reads the current values.
+    #[must_use]
+    pub(crate) fn read() -> Self {
+        let read = |path| fs::read_to_string(path).ok()?.trim().parse().ok();
+        Self {
+            most: read("/proc/sys/user/max_user_namespaces"),
+            unprivileged: read("/proc/sys/kernel/unprivileged_userns_clone"),
+            apparmor: read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+        }
+    }
+
+    /// Returns an error with the reason why a user namespace cannot be created or used.
+    #[must_use]
+    pub(crate) fn explain(self, error: &io::Error) -> Error {
+        if self.most == Some(0) {
+            return Error::new("user namespaces are disabled: user.max_user_namespaces is 0")
+                .advise("as root: sysctl user.max_user_namespaces=15000");
+        }
+        if self.unprivileged == Some(0) {
+            return Error::new(
+                "user namespaces are disabled for unprivileged users: kernel.unprivileged_userns_clone is 0",
+            )
+            .advise("as root: sysctl kernel.unprivileged_userns_clone=1");
+        }
+        if self.apparmor == Some(1) {
+            return Error::new(
+                "AppArmor restricts user namespaces: kernel.apparmor_restrict_unprivileged_userns is 1",
+            )
+            .advise(
+                "an AppArmor profile with 'userns,' for this program, or as root: \
+                 sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+            );
+        }
+        let plain = Error::io("cannot make a user namespace", error);
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EUSERS) => {
+                plain.advise("as root: a larger sysctl user.max_user_namespaces")
+            }
+            Some(libc::EPERM) => {
+                plain.advise("outside a chroot, or with a container's seccomp profile that allows it")
+            }
+            _ => plain,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subordinate_ranges_are_found_by_name_and_id() {
+        let table = "alice:100000:65536\nbob:165536:65536\n1000:300000:10\nalice:bad:1\nalice:5:0\n";
+        assert_eq!(
+            subordinate(table, Some("alice"), 1000),
+            [(100_000, 65_536), (300_000, 10)]
+        );
+        assert_eq!(subordinate(table, Some("carol"), 1001), []);
+        assert_eq!(subordinate(table, None, 1000), [(300_000, 10)]);
+    }
+
+    #[test]
+    fn each_id_is_mapped_to_itself() {
+        assert_eq!(same("         0          0 4294967295\n"), "0 0 4294967295\n");
+        let nested = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(same(nested), "0 0 1\n1 1 65536\n");
+    }
+
+    #[test]
+    fn user_names_are_found_by_id() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n";
+        assert_eq!(user_name(passwd, 1000), Some("alice"));
+        assert_eq!(user_name(passwd, 0), Some("root"));
+        assert_eq!(user_name(passwd, 7), None);
+    }
+
+    #[test]
+    fn each_switch_has_an_error_of_its_own() {
+        let refused = io::Error::from_raw_os_error(libc::EPERM);
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        let none = Switches::default();
+        let texts = [
+            Switches {
+                most: Some(0),
+                ..none
+            }
+            .explain(&full),
+            Switches {
+                unprivileged: Some(0),
+                ..none
+            }
+            .explain(&refused),
+            Switches {
+                apparmor: Some(1),
+                ..none
+            }
+            .explain(&refused),
+            none.explain(&refused),
+            none.explain(&full),
+        ]
+        .map(|error| error.to_string());
+        assert!(texts[0].starts_with("user namespaces are disabled: user.max_user_namespaces is 0 (try: "));
+        assert!(texts[1].contains("kernel.unprivileged_userns_clone is 0 (try: "));
+        assert!(texts[2].starts_with("AppArmor restricts user namespaces"));
+        assert!(texts[3].starts_with("cannot make a user namespace: operation not permitted (try: "));
+        assert!(texts[4].contains("no space left on device (try: "));
+    }
+}

@@ -1,0 +1,168 @@
+//! Addresses of the host and their changes.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
+
+use ipnet::IpNet;
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use pontoon_process::netlink::{EVENT_BYTES, Netlink, messages};
+use pontoon_process::retry::Retry;
+
+use super::network::{HostNetwork, is_local};
+
+/// Follows the host's own addresses, and the existence of an IPv6 default route.
+#[derive(Debug)]
+pub(crate) struct AddressWatch {
+    events: Socket,
+    netlink: Netlink,
+    again: Retry,
+    last: Vec<IpNet>,
+    /// Prefixes that are local by a route.
+    local: Vec<IpNet>,
+    ipv6_default: bool,
+}
+
+/// A change of the host's network.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    /// The host's own addresses, if they changed.
+    pub(crate) owned: Option<Vec<IpNet>>,
+    /// True if it has an IPv6 default route; `None` if that did not change.
+    pub(crate) ipv6_default: Option<bool>,
+}
+
+impl AddressWatch {
+    /// Subscribes to events, then reads the state, so that no change is missed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn start() -> io::Result<(Self, HostNetwork)> {
+        let mut events = Socket::new(NETLINK_ROUTE)?;
+        let groups = libc::RTMGRP_IPV4_IFADDR
+            | libc::RTMGRP_IPV6_IFADDR
+            | libc::RTMGRP_IPV4_ROUTE
+            | libc::RTMGRP_IPV6_ROUTE;
+        events.bind(&SocketAddr::new(0, groups.unsigned_abs()))?;
+        events.set_non_blocking(true)?;
+        let mut netlink = Netlink::open()?;
+        let host = HostNetwork::read(&mut netlink)?;
+        let watch = Self {
+            events,
+            netlink,
+            again: Retry::default(),
+            last: owned(&host.addresses, &host.local),
+            local: host.local.clone(),
+            ipv6_default: host.ipv6_default,
+        };
+        Ok((watch, host))
+    }
+
+    /// Returns the host's own addresses as of the last event.
+    #[must_use]
+    pub(crate) fn owned(&self) -> &[IpNet] {
+        &self.last
+    }
+
+    /// Returns the descriptor to poll for reading.
+    #[must_use]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket stays open while it is borrowed, which the lifetime of the result ensures.
+        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+    }
+
+    /// Returns the time of a retry, if one is pending.
+    #[must_use]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
+    /// Reads events and the changed state. To be called when the descriptor is readable, and at the deadline.
+    ///
+    /// # Errors
+    /// The kernel's, unless it is temporary.
+    pub(crate) fn changed(&mut self) -> io::Result<Changed> {
+        // Addresses are read again after any event, as events may be lost (ENOBUFS). Routes can be many and change often, so
+        // they are read again only after an event that concerns them.
+        let mut look = self.again.is_pending();
+        loop {
+            let mut event = Vec::with_capacity(EVENT_BYTES);
+            match self.events.recv(&mut event, 0) {
+                Ok(_) => look |= messages(&event).any(|message| matters(&message)),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => look = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let reply = self.query(look);
+        let mut changed = Changed::default();
+        let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", reply)? else {
+            return Ok(changed);
+        };
+        if owned != self.last {
+            self.last.clone_from(&owned);
+            changed.owned = Some(owned);
+        }
+        changed.ipv6_default = ipv6_default.filter(|exists| *exists != self.ipv6_default);
+        self.ipv6_default = ipv6_default.unwrap_or(self.ipv6_default);
+        Ok(changed)
+    }
+
+    /// Reads the host's own addresses and, if `routes` is set, the existence of an IPv6 default route.
+    fn query(&mut self, routes: bool) -> io::Result<(Vec<IpNet>, Option<bool>)> {
+        if self.again.is_pending() {
+            self.netlink = Netlink::open()?;
+        }
+        if !routes {
+            return Ok((owned(&self.netlink.addresses()?, &self.local), None));
+        }
+        let host = HostNetwork::read(&mut self.netlink)?;
+        self.local.clone_from(&host.local);
+        Ok((owned(&host.addresses, &host.local), Some(host.ipv6_default)))
+    }
+}
+
+/// Returns the addresses without their prefixes, and the prefixes that are local by a route.
+fn owned(addresses: &[IpNet], local: &[IpNet]) -> Vec<IpNet> {
+    let addresses = addresses.iter().map(|net| IpNet::from(net.addr()));
+    let mut owned: Vec<IpNet> = addresses.chain(local.iter().copied()).collect();
+    owned.sort_unstable();
+    owned.dedup();
+    owned
+}
+
+/// Returns true if a message concerns an IPv6 default route or a local route.
+fn matters(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
+        ) => {
+            is_local(route)
+                || (route.header.address_family == AddressFamily::Inet6
+                    && route.header.destination_prefix_length == 0)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_test_support::netlink::overflow;
+
+    use super::*;
+
+    #[test]
+    fn failed_read_of_addresses_is_retried() {
+        let (mut watch, host) = AddressWatch::start().unwrap();
+        let owned = owned(&host.addresses, &host.local);
+        watch.last.clear();
+        watch.netlink = Netlink::of(overflow(Netlink::open().unwrap().into_socket()));
+        let changed = watch.changed().unwrap();
+        assert!(changed.owned.is_none() && watch.deadline().is_some());
+        assert_eq!(watch.changed().unwrap().owned, Some(owned));
+        assert_eq!(watch.deadline(), None);
+    }
+}

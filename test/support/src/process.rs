@@ -1,0 +1,57 @@
+//! Tests that run in a process of their own.
+
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Output};
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+const INSIDE: &str = "PONTOON_TEST_INSIDE";
+
+/// Status of a child that panicked, as in the standard library.
+const PANICKED: u8 = 101;
+
+/// Runs the test of that full name again in a new process and returns its output; returns `None` in that process.
+#[track_caller]
+pub fn alone(name: &str) -> Option<Output> {
+    if std::env::var_os(INSIDE).is_some() {
+        return None;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    Some(output)
+}
+
+/// Runs `body` in a single-threaded child of the test of that full name; returns its status, or 128 plus the number of the
+/// signal that killed it. The test is first run again in a new process, so that the child has no descriptors of other tests.
+#[track_caller]
+pub fn in_child(name: &str, body: impl FnOnce() -> u8) -> u8 {
+    if let Some(output) = alone(name) {
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains("1 passed"), "{printed}{output:?}");
+        // The test harness does not capture it.
+        std::io::stderr().write_all(&output.stderr).unwrap();
+        return 0;
+    }
+    // SAFETY: the child has a copy of its one thread. glibc keeps its allocator usable after a fork, and the child takes no
+    // lock of the test harness: it prints nothing, and `_exit` runs no exit handlers.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
+            // SAFETY: the call takes a number and does not return.
+            unsafe { libc::_exit(status.into()) }
+        }
+        pid => {
+            let (_, status) = waitpid(Pid::from_raw(pid), WaitOptions::empty())
+                .unwrap()
+                .unwrap();
+            let by_signal = status.terminating_signal().map(|number| number + 128);
+            let status = status.exit_status().or(by_signal).unwrap();
+            u8::try_from(status).unwrap()
+        }
+    }
+}
