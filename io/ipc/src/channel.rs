@@ -55,8 +55,12 @@ impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
     /// # Errors
     /// The queue is full. Returned once; later messages are dropped.
     pub fn send(&mut self, message: S) -> Result<(), OutboxOverflow> {
+        // Messages that wait are sent when the socket has room or the time of the next attempt has come, and not earlier.
+        let idle = self.outbox.is_empty();
         self.outbox.push(message)?;
-        self.flush(Instant::now());
+        if idle {
+            self.flush(Instant::now());
+        }
         Ok(())
     }
 

@@ -52,6 +52,11 @@ impl<S: ChannelMessage> Outbox<S> {
         Ok(())
     }
 
+    /// Returns true if no message waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
     /// Returns true if messages wait for room in the socket buffer.
     pub(crate) fn wants_room(&self) -> bool {
         !self.unsent.is_empty() && self.retry_at.is_none()
