@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidths() {
+    fn bandwidths_are_parsed() {
         let parse = |text| bandwidth(text).map(NonZeroU64::get);
         assert_eq!(parse("64000"), Ok(64_000));
         assert_eq!(parse("500k"), Ok(500_000));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed() {
         assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
         assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn delays() {
+    fn delays_are_parsed() {
         assert_eq!(delay("100us"), Ok(Duration::from_micros(100)));
         assert_eq!(delay("2ms"), Ok(Duration::from_millis(2)));
         assert_eq!(delay("0"), Ok(Duration::ZERO));

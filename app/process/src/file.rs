@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn links_and_files_of_others_are_left_alone() {
+    fn links_and_files_of_other_users_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("target");
         let path = directory.path().join("x");

@@ -1,6 +1,8 @@
 //! Code that the supervisors of `pontoon run`, `pontoon vm` and `pontoon relay` share: child processes that forward packets,
 //! errors for the user, the log, signals, netlink and files.
 
+#![warn(missing_docs)]
+
 pub mod child;
 pub mod descriptor;
 pub mod error;

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_behind_the_file() {
+    fn capture_limits_follow_the_file_name() {
         let parse = |text: &str| text.parse::<Capture>();
         let plain = parse("/tmp/x.pcapng").unwrap();
         assert_eq!((plain.snap, plain.size, plain.time), (SNAP, None, None));

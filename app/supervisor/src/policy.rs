@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_rules() {
+    fn allow_and_deny_lists_are_parsed() {
         let text = "# outside\nallow = [\n  \"*.example.org:443/tcp\",\n  \"192.0.2.0/24\",\n]\ndeny = [\"192.0.2.1\"]\n";
         assert_eq!(
             shown(text),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_rules_are_errors_with_the_reason() {
         for (text, why) in [
             (
                 "allow = [\"10.0.0\"]",
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_rules() {
+    fn rules_over_the_limits_are_errors() {
         let many =
             |count: usize, rule: &str| format!("deny = [{}]", vec![format!("\"{rule}\""); count].join(","));
         assert!(parse(&many(1_000, "*")).is_ok());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there() {
+    fn missing_file_is_an_error() {
         let error = read(Path::new("/no/such/file")).unwrap_err();
         assert_eq!(
             error.to_string(),

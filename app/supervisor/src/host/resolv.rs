@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_servers_in_order() {
+    fn servers_are_parsed_in_order() {
         let resolv = parse(
             "# by hand\nnameserver 192.0.2.1\nnameserver 2001:db8::1 # second\n nameserver 127.0.0.53\n",
         );
@@ -217,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn reads_scopes() {
+    fn scopes_of_servers_are_parsed() {
         let resolv = parse("nameserver fe80::1%eth0\nnameserver fe80::2%3\nnameserver fe80::3%gone\n");
         let servers: Vec<_> = resolv.servers.iter().map(ToString::to_string).collect();
         assert_eq!(servers, ["[fe80::1%7]:53", "[fe80::2%3]:53"]);
     }
 
     #[test]
-    fn the_last_search_line_counts() {
+    fn last_search_line_is_used() {
         assert_eq!(
             parse("search a.test\nsearch b.test c.test\n").search,
             ["b.test", "c.test"]
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_means_the_local_machine() {
+    fn file_without_servers_means_the_loopback() {
         for text in ["", "options ndots:2\n", "nameserver nonsense\nnameserver\n"] {
             assert_eq!(parse(text).servers, ["127.0.0.1:53".parse().unwrap()]);
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_a_link_leads_to_when_it_comes() {
+    fn target_of_a_dangling_link_is_found_when_created() {
         let mut linked = Linked::new(false);
         write(&linked.target, "nameserver 192.0.2.2\n");
         assert_eq!(linked.next(), Some(vec![server("192.0.2.2")]));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_it_again_when_its_directory_is_made_anew() {
+    fn recreated_directory_is_watched_again() {
         let mut linked = Linked::new(true);
         assert_eq!(linked.deadline(), None);
         let run = linked.target.parent().unwrap().to_path_buf();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn without_inotify_a_look_once_a_second_finds_changes() {
+    fn without_inotify_changes_are_found_by_periodic_checks() {
         let mut linked = Linked::by(FileWatch::without_inotify(), true);
         assert!(linked.files.fd().is_none());
         write(&linked.target, "nameserver 192.0.2.2\n");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_and_no_link_is_told_by_events_alone() {
+    fn missing_file_without_a_link_needs_no_periodic_check() {
         let directory = tempfile::tempdir().unwrap();
         let mut files = FileWatch::default();
         let (watch, _) = ResolvWatch::at(&directory.path().join("resolv.conf"), &mut files);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_it_reads() {
+    fn rendered_file_is_parsed_to_the_same_domains() {
         let text = render(
             &["10.0.2.3".parse().unwrap(), "fd70:6f6e:746f::3".parse().unwrap()],
             &["a.test".into(), "b.test".into()],

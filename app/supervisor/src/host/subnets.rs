@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_addresses() {
+    fn default_subnets_are_used_if_free() {
         let choice = choose(
             None,
             Ipv6::Auto,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_out_of_the_hosts_way() {
+    fn subnets_of_the_host_are_skipped() {
         let nested = host(&["10.0.2.15/24", "fd70:6f6e:746f::15/64"], &["0.0.0.0/0"]);
         assert_eq!(
             chosen(&nested),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn default_routes_are_no_obstacle() {
+    fn default_routes_do_not_exclude_subnets() {
         let vpn = host(
             &[],
             &["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1", "::/0", "8000::/1"],
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_wish() {
+    fn invalid_subnets_are_errors_with_advice() {
         let v4 = |net: &str| choose(Some(net.parse().unwrap()), Ipv6::Off, &host(&[], &[]));
         let v6 = |net: &str| choose(None, Ipv6::Subnet(net.parse().unwrap()), &host(&[], &[]));
         assert_eq!(

@@ -96,7 +96,7 @@ fn top_time(begin: Instant) -> Instant {
 }
 
 #[test]
-fn silence_and_trouble_are_a_line_and_the_rows_stay() {
+fn missing_response_or_error_is_shown_and_the_rows_are_kept() {
     let begin = Instant::now();
     let mut top = top(begin);
     let screen = drawn(&mut top, begin + Duration::from_secs(9), 80, 24);
@@ -152,7 +152,7 @@ fn keys_sort_scroll_and_quit() {
 }
 
 #[test]
-fn any_size_will_do() {
+fn screens_of_any_size_are_drawn() {
     let begin = Instant::now();
     let mut top = top(begin);
     for (width, height) in [(1, 1), (20, 3), (79, 24), (200, 60)] {
