@@ -12,12 +12,12 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
-use pontoon_runtime::Outbound;
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::control::reply::Level;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
+use pontoon_worker::Outbound;
 
 use crate::values;
 

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::{Action, Match, Rule, Target};
-use pontoon_runtime::Pacing;
 use pontoon_supervisor::config::GUEST_MAC;
 use pontoon_supervisor::options::{Guest, Ipv6, Metrics, Options, Resolvers, VhostNet};
 use pontoon_supervisor::{Error, policy};
+use pontoon_worker::Pacing;
 
 use crate::args::{self, Network, Resolver, Run};
 use crate::{log, usage};

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use pontoon_runtime::Outbound;
 use pontoon_supervisor::config::OUR_MAC;
 use pontoon_supervisor::control::reply::Level;
 use pontoon_supervisor::options::{Loopback, Target};
 use pontoon_wire::Mac;
+use pontoon_worker::Outbound;
 
 use crate::args::Resolver;
 

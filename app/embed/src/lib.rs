@@ -97,6 +97,6 @@ mod options;
 pub use network::{Device, Network};
 pub use options::Options;
 pub use pontoon_engine as engine;
-pub use pontoon_runtime::messages::Stats;
-pub use pontoon_runtime::{Attachment, Outbound, Pacing, Source};
 pub use pontoon_vhost_user::{ActivateError, Queue};
+pub use pontoon_worker::messages::Stats;
+pub use pontoon_worker::{Attachment, Outbound, Pacing, Source};

@@ -25,8 +25,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::Rule;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Report;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Report;
 use rustix::event::PollFd;
 use tracing::level_filters::LevelFilter;
 

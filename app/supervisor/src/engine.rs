@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_runtime::messages::{Door, MAX_LEN, Order, Report};
-use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
+use pontoon_worker::messages::{Door, MAX_LEN, Order, Report};
+use pontoon_worker::{Attachment, Outbound, Setup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
@@ -543,7 +543,7 @@ fn become_engine(
             attachment,
             supervisor,
             report_fd,
-        }) => match pontoon_runtime::run(setup, attachment, sandbox, disabled, supervisor) {
+        }) => match pontoon_worker::run(setup, attachment, sandbox, disabled, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let mut words = EXIT_MESSAGE_PREFIX.to_vec();

@@ -2,9 +2,9 @@
 //! carried out.
 
 use pontoon_relay_worker::messages::Message;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Report;
 use pontoon_sys::udp::Ancillary;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Report;
 
 use crate::capture::Capture;
 use crate::handshake::{self, FromGuest};

@@ -14,9 +14,9 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use pontoon_engine::config::{Addresses, Config, V6};
-use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
+use pontoon_worker::{Attachment, Setup, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 

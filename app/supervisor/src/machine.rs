@@ -6,7 +6,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use pontoon_runtime::{Attachment, Source};
+use pontoon_worker::{Attachment, Source};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{

@@ -8,8 +8,8 @@
 use std::path::Path;
 
 use pontoon_engine::egress::{Action, Match, Rule};
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::MAX_LEN;
+use pontoon_worker::Update;
+use pontoon_worker::messages::MAX_LEN;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context as _, Error};

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use pontoon_runtime::Vhost;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use pontoon_sys::vhost::{self, PATH};
+use pontoon_worker::Vhost;
 
 use crate::error::{Error, reason};
 use crate::options::VhostNet;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
-use pontoon_runtime::Update;
+use pontoon_worker::Update;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::attach::Attached;

@@ -14,8 +14,8 @@ mod stats_query;
 use std::time::Instant;
 
 use pontoon_engine::egress::Rule;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Report, Stats};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{Report, Stats};
 use tracing::level_filters::LevelFilter;
 
 use super::Served;

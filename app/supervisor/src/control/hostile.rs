@@ -7,8 +7,8 @@ use std::time::Instant;
 use httparse::Status;
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Flows, Report, Stats};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{Flows, Report, Stats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

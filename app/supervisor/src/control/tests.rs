@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use pontoon_engine::flow_dump::{Flow, Page};
-use pontoon_runtime::messages::{Flows, Refused, Stats, Turn};
+use pontoon_worker::messages::{Flows, Refused, Stats, Turn};
 
 use super::*;
 use crate::publish::Families;

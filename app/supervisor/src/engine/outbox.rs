@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use pontoon_runtime::Update;
+use pontoon_worker::Update;
 
 use crate::refused::{PAUSE, Refused};
 
@@ -93,7 +93,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
-    use pontoon_runtime::messages::{Order, Start};
+    use pontoon_worker::messages::{Order, Start};
 
     use super::*;
 

@@ -3,10 +3,10 @@ use std::process::Command;
 
 use ipnet::IpNet;
 use pontoon_engine::config::Protocol;
-use pontoon_runtime::messages::Gathered;
-use pontoon_runtime::{ledger, pacing};
 use pontoon_simnet::settings;
 use pontoon_sys::tun::TapOffload;
+use pontoon_worker::messages::Gathered;
+use pontoon_worker::{ledger, pacing};
 
 use super::*;
 

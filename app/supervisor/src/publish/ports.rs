@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_runtime::messages::Door;
+use pontoon_worker::messages::Door;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, open_socket, refused};

@@ -183,7 +183,7 @@ fn what_is_there_may_be_added_and_what_is_not_removed() {
     let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
     let changed = ports.change(&[here], &[elsewhere]).unwrap();
     assert!(
-        matches!(changed.doors[..], [pontoon_runtime::messages::Door::Lead(_)]),
+        matches!(changed.doors[..], [pontoon_worker::messages::Door::Lead(_)]),
         "{changed:?}"
     );
     drop(changed);

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use pontoon_engine::{Frame, Transmit as _};
-use pontoon_runtime::Source;
-use pontoon_runtime::host::event::{Epoll, Events};
-use pontoon_runtime::link::socket::{Packet, Socket};
-use pontoon_runtime::link::{BURST, Link as _, Receive as _, Rest, Until};
+use pontoon_event::{Epoll, Events};
+use pontoon_link::socket::{Packet, Socket, Source};
+use pontoon_link::{BURST, Link as _, Receive as _, Rest, Until};
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::vnet::Offload;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Captured, Order, Start};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{Captured, Order, Start};
 use serde::Deserialize;
 
 use super::{Api, silent};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_runtime::Update;
+use pontoon_worker::Update;
 use tracing::level_filters::LevelFilter;
 
 use super::Api;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use pontoon_engine::{Counters, histogram};
-use pontoon_runtime::link::BURSTS;
-use pontoon_runtime::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
+use pontoon_link::BURSTS;
+use pontoon_worker::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
 
 use super::Api;
 use crate::control::http::{Request, Response};

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use pontoon_engine::egress::{Rule, Target};
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Stats;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Stats;
 
 use super::Api;
 use crate::control::http::{Request, Response};

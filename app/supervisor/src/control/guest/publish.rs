@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use pontoon_engine::config::Published;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Door, Refused, Stats};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{Door, Refused, Stats};
 use serde::Deserialize;
 
 use super::Api;

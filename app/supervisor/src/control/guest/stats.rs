@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_runtime::messages::Stats;
+use pontoon_worker::messages::Stats;
 
 use super::Api;
 use crate::control::http::{Request, Response};

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use pontoon_runtime::messages::{Captured, Order};
+use pontoon_worker::messages::{Captured, Order};
 
 use super::*;
 

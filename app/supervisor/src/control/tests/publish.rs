@@ -1,6 +1,6 @@
 //! Published ports, together or not at all.
 
-use pontoon_runtime::messages::Door;
+use pontoon_worker::messages::Door;
 
 use super::*;
 use crate::control::http::BODY;

@@ -1,0 +1,138 @@
+//! Links over a Unix socket: plain frames, delimited by a [`Framing`].
+//!
+//! There is no offload metadata. Frames to the guest have complete checksums and the guest's MTU. Frames from the guest
+//! may be of 64 KiB, and their TCP and UDP checksums unfinished: they are not checked, as the bytes came through memory
+//! and not over a wire.
+
+use std::fmt::Debug;
+use std::io::{self, IoSlice};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pontoon_engine::Limits;
+use rustix::io::Errno;
+
+use super::{Disconnected, For, Link, RETRY, Receive};
+use pontoon_event::Epoll;
+
+mod guest_slot;
+mod header_buffers;
+mod packet;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+pub use guest_slot::Source;
+pub use packet::Packet;
+pub use stream::Stream;
+pub use transmit::{Reservation, Transmitter};
+
+use guest_slot::GuestSlot;
+
+/// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
+pub const MAX_FRAME: usize = 18 + 65_535;
+
+/// The delimiting of frames on a socket.
+pub trait Framing: Debug + Send + 'static {
+    /// The half that receives frames from the socket.
+    type Receiver: Receive + Attach + Debug + Default + Send;
+
+    /// Bytes in front of each frame, which hold its length in big endian.
+    const PREFIX: usize;
+
+    /// Sends runs of bytes, each a frame with its prefix or the rest of one, from the first one on. Returns the
+    /// number of bytes that were sent.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn send(socket: BorrowedFd<'_>, runs: &[IoSlice<'_>]) -> Result<usize, Errno>;
+}
+
+/// A half of a link that has a guest at times.
+pub trait Attach {
+    /// The guest that is there from now on. What was left of another one is dropped.
+    fn attach(&mut self, guest: Option<Arc<OwnedFd>>);
+}
+
+/// A link over a socket.
+#[derive(Debug)]
+pub struct Socket<F: Framing> {
+    guest_slot: GuestSlot,
+    receiver: F::Receiver,
+    transmitter: Transmitter<F>,
+}
+
+impl<F: Framing> Socket<F> {
+    /// A link to guests from `source`, whose interface has this MTU.
+    ///
+    /// # Errors
+    /// A descriptor cannot be made non-blocking.
+    pub fn new(source: Source, mtu: u16) -> io::Result<Self> {
+        let limits = Limits {
+            mtu: mtu.into(),
+            max_gso: mtu.into(),
+            tso4: false,
+            tso6: false,
+            uso: false,
+        };
+        let mut socket = Self {
+            guest_slot: GuestSlot::new(source)?,
+            receiver: F::Receiver::default(),
+            transmitter: Transmitter::new(limits),
+        };
+        socket.attach();
+        Ok(socket)
+    }
+
+    fn attach(&mut self) {
+        self.receiver.attach(self.guest_slot.guest());
+        self.transmitter.attach(self.guest_slot.guest());
+    }
+}
+
+impl<F: Framing> Link for Socket<F> {
+    type Receiver<'a> = &'a mut F::Receiver;
+    type Transmitter<'a> = &'a mut Transmitter<F>;
+
+    fn halves(&mut self) -> (&mut F::Receiver, &mut Transmitter<F>) {
+        (&mut self.receiver, &mut self.transmitter)
+    }
+
+    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
+        self.guest_slot.watch(epoll)
+    }
+
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
+        if self.guest_slot.admit(epoll) {
+            self.attach();
+        }
+        Ok(())
+    }
+
+    fn has_guest(&mut self) -> bool {
+        self.guest_slot.guest().is_some()
+    }
+
+    fn has_frames(&mut self) -> bool {
+        self.guest_slot.has_frames()
+    }
+
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
+        self.transmitter.take_full()
+    }
+
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+        let room = (wait.room && self.guest_slot.watch_room(epoll).is_err()).then_some(RETRY);
+        room.into_iter()
+            .chain(self.guest_slot.sleep(epoll, wait.frames))
+            .min()
+    }
+
+    fn detach(&mut self, epoll: &Epoll) -> bool {
+        self.guest_slot.vacate();
+        self.attach();
+        self.guest_slot.await_next(epoll)
+    }
+}

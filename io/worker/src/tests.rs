@@ -1,0 +1,167 @@
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pontoon_sandbox::{Namespaces, Role};
+use pontoon_simnet::settings::{self, GUEST_MAC, OUR_MAC};
+use pontoon_sys::{caps, tun};
+
+use super::*;
+use crate::namespace::{self, ip};
+
+mod machine;
+/// As far as a thread can be in one.
+const SANDBOX: Sandbox = Sandbox {
+    role: Role::Engine,
+    namespaces: Namespaces::NONE,
+    required: false,
+};
+
+/// A new tap of this namespace.
+fn tap(queues: u8) -> Attachment {
+    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
+    ip("link set tap0 up");
+    Attachment::Tap {
+        queues: tap.queues,
+        offload: tap.offload,
+        vhost: None,
+    }
+}
+
+/// Returns the setup of an engine, and both ends of the supervisor's channel.
+fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
+    let (supervisor, ours) = seqpacket::pair().unwrap();
+    let mut config = settings::config(1500);
+    config.addresses.v6 = None;
+    config.connect_timeout = None;
+    config.max_flows = 64;
+    let setup = Setup {
+        config,
+        owned: Vec::new(),
+        published: Vec::new(),
+        raw_icmp: [None, None],
+        pacing,
+        outbound: None,
+        ledger: ledger::Shared::new(workers, 64).unwrap(),
+        set_log_level: |_| {},
+    };
+    (setup, ours, supervisor)
+}
+
+/// An engine, in a thread of its own: what it gives up is gone for good.
+fn spawn(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> JoinHandle<io::Result<()>> {
+    let disabled = Disabled::from_env().unwrap();
+    thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
+}
+
+/// Waits for the engine to say that it runs.
+fn until_ready(supervisor: &OwnedFd) {
+    let mut buffer = [0; 64];
+    let message = seqpacket::receive(supervisor, &mut buffer).unwrap().unwrap();
+    assert_eq!(Report::decode(&buffer[..message.len]).unwrap(), Report::Ready);
+}
+
+#[test]
+fn runs_unprivileged_until_the_supervisor_is_gone() {
+    namespace::run("tests::runs_unprivileged_until_the_supervisor_is_gone", || {
+        for (pacing, queues) in [
+            (Pacing::Event, 1),
+            (Pacing::Hybrid, 1),
+            (Pacing::Poll, 1),
+            (Pacing::Event, 4),
+        ] {
+            let ((setup, ours, supervisor), attachment) = (setup(pacing, queues), tap(queues));
+            let other = thread::spawn(move || {
+                until_ready(&supervisor);
+                let update = Update::Owned(vec!["192.0.2.1/32".parse().unwrap()]);
+                seqpacket::send(&supervisor, &update.encode(), &[]).unwrap();
+                seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
+                thread::sleep(Duration::from_millis(50));
+            });
+            // In a thread of its own, for what it gives up is gone for good.
+            let engine = thread::spawn(move || {
+                run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours).unwrap();
+                // It is in the sandbox, where nobody asks.
+                assert_eq!(
+                    caps::verify().unwrap_err().kind(),
+                    io::ErrorKind::PermissionDenied
+                );
+            });
+            other.join().unwrap();
+            engine.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn ends_with_the_guests_interface() {
+    namespace::run("tests::ends_with_the_guests_interface", || {
+        for queues in [1, 4] {
+            let ((setup, ours, supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
+            let engine = spawn(setup, attachment, ours);
+            until_ready(&supervisor);
+            ip("link del tap0");
+            engine.join().unwrap().unwrap();
+        }
+    });
+}
+
+/// A listening socket without a file, and its name.
+fn listener(name: &str) -> (OwnedFd, SocketAddr) {
+    let name = format!("pontoon-worker.{}.{name}", std::process::id());
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    (UnixListener::bind_addr(&name).unwrap().into(), name)
+}
+
+/// Comes as a guest, asks for the gateway's Ethernet address, and hears it.
+fn come(name: &SocketAddr) -> UnixStream {
+    let mut guest = UnixStream::connect_addr(name).unwrap();
+    guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut request = vec![0, 0, 0, 42];
+    request.extend([0xff; 6]);
+    request.extend(GUEST_MAC.0);
+    request.extend([8, 6]);
+    request.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+    request.extend(GUEST_MAC.0);
+    request.extend([10, 0, 2, 15]);
+    request.extend([0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+    guest.write_all(&request).unwrap();
+    let mut reply = [0; 46];
+    guest.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..4], [0, 0, 0, 42]);
+    assert_eq!(reply[24..36], *[&[0, 2], &OUR_MAC.0[..], &[10, 0, 2, 2]].concat());
+    guest
+}
+
+#[test]
+fn serves_one_guest_after_the_other() {
+    let (setup, ours, supervisor) = setup(Pacing::Event, 1);
+    let (listener, name) = listener("several");
+    let source = Source::Listening {
+        listener,
+        one_off: false,
+    };
+    let engine = spawn(setup, Attachment::Stream(source), ours);
+    until_ready(&supervisor);
+    for _ in 0..3 {
+        drop(come(&name));
+    }
+    drop(supervisor);
+    engine.join().unwrap().unwrap();
+}
+
+#[test]
+fn ends_with_the_only_guest() {
+    let (setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
+    let (listener, name) = listener("one");
+    let source = Source::Listening {
+        listener,
+        one_off: true,
+    };
+    let engine = spawn(setup, Attachment::Stream(source), ours);
+    until_ready(&supervisor);
+    drop(come(&name));
+    engine.join().unwrap().unwrap();
+}
