@@ -1,4 +1,4 @@
-//! Events: one epoll instance, each source registered once; edge triggered, but for the link.
+//! The events of a worker: one epoll instance, each source registered once; edge triggered, but for the link.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,6 +9,10 @@ use pontoon_engine::{FlowId, Kind, Readiness, Token, WorkerId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
+
+mod accept_backoff;
+
+pub use accept_backoff::AcceptBackoff;
 
 /// Events that one wait takes.
 pub const EVENTS: usize = 64;

@@ -184,8 +184,8 @@ impl KernelHost {
         self.retry_accept();
     }
 
-    /// Retries starved listeners of published ports, whose clients no event reports. Returns the longest time for which the
-    /// worker may sleep.
+    /// Registers listeners of published ports with clients that no event reports again, once their pause is over. Returns
+    /// the longest time for which the worker may sleep.
     pub fn retry_accept(&mut self) -> Option<Duration> {
         self.published.retry_accept(&self.epoll)
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{FlowId, Kind, Token, WorkerId};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, sockopt};
 
 use super::udp::Endpoint;
-use pontoon_event::Epoll;
+use pontoon_event::{AcceptBackoff, Epoll};
 
 /// Published ports' sockets, each in a place that has its number for as long as it is published.
 #[derive(Debug, Default)]
@@ -26,14 +26,10 @@ pub(super) struct PublishedSockets {
     by_port: BTreeMap<(Protocol, SocketAddr), u32>,
     /// Listeners with connections waiting for a descriptor, or that could not be registered again: no event
     /// reports them.
-    starved: Vec<u32>,
-    /// The time of the next attempt on them, unless a descriptor becomes free here before.
-    rest: Option<Instant>,
+    unreported: Vec<u32>,
+    /// The pause before they are registered again, unless a descriptor becomes free here before.
+    accept_backoff: AcceptBackoff,
 }
-
-/// The time without attempts on starved listeners. Other processes may hold the descriptors or the memory, and no event
-/// reports that they have been released.
-const REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 struct PublishedSocket {
@@ -124,9 +120,10 @@ impl PublishedSockets {
         loop {
             match accept(listener) {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    if !self.starved.contains(&index) {
-                        self.starved.push(index);
+                    if !self.unreported.contains(&index) {
+                        self.unreported.push(index);
                     }
+                    self.accept_backoff.begin();
                     return Err(error);
                 }
                 Err(Errno::AGAIN) => return Err(Errno::AGAIN),
@@ -147,30 +144,40 @@ impl PublishedSockets {
         }
     }
 
-    /// Retries starved listeners once their pause is over. Returns the time until the next attempt.
+    /// Registers listeners with unreported connections again once their pause is over. Returns the longest time for
+    /// which the worker may sleep.
     pub(super) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
-        if self.starved.is_empty() {
-            self.rest = None;
-            return None;
-        }
-        let now = Instant::now();
-        let left = self.rest.get_or_insert(now + REST).saturating_duration_since(now);
-        if left.is_zero() {
-            self.rest = None;
-            self.rearm(epoll);
-            return Some(REST);
-        }
-        Some(left)
+        let mut backoff = std::mem::take(&mut self.accept_backoff);
+        let sleep = backoff.sleep(|| self.register_again(epoll));
+        self.accept_backoff = backoff;
+        sleep
     }
 
-    /// Retries starved listeners, as a descriptor is free.
+    /// Registers listeners with unreported connections again, as a descriptor is free.
     pub(super) fn rearm(&mut self, epoll: &Epoll) {
-        let mut starved = std::mem::take(&mut self.starved);
-        starved.retain(|index| {
-            let listener = self.listener(*index);
-            listener.is_ok_and(|listener| epoll.renew_shared(listener, token(*index)).is_err())
+        if self.register_again(epoll).is_ok() {
+            self.accept_backoff.end();
+        }
+    }
+
+    /// Registers listeners with unreported connections again.
+    ///
+    /// # Errors
+    /// That of a listener that could not be registered, and remains unreported.
+    fn register_again(&mut self, epoll: &Epoll) -> Result<(), Errno> {
+        let mut outcome = Ok(());
+        let mut unreported = std::mem::take(&mut self.unreported);
+        unreported.retain(|index| {
+            // A port that is published no longer is left out.
+            let Ok(listener) = self.listener(*index) else {
+                return false;
+            };
+            let registered = epoll.renew_shared(listener, token(*index));
+            outcome = outcome.and(registered);
+            registered.is_err()
         });
-        self.starved = starved;
+        self.unreported = unreported;
+        outcome
     }
 
     /// Makes the UDP socket at `index` the endpoint of `flow`.

@@ -16,10 +16,10 @@ use pontoon_test_support::namespace;
 
 use socket::Source;
 
-mod accept_backoff;
 pub mod capturing;
 #[cfg(test)]
 mod conformance;
+mod guest_listener;
 mod rx_interest;
 pub mod socket;
 pub mod tap;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::{Disconnected, For, Link, RETRY, Receive};
 use pontoon_event::Epoll;
 
-mod guest_slot;
+mod guest;
 mod header_buffers;
 mod packet;
 mod stream;
@@ -24,12 +24,13 @@ mod stream;
 mod tests;
 mod transmit;
 
-pub use guest_slot::Source;
+pub use crate::guest_listener::Source;
 pub use packet::Packet;
 pub use stream::Stream;
 pub use transmit::{Reservation, Transmitter};
 
-use guest_slot::GuestSlot;
+use crate::guest_listener::{GuestConnection as _, GuestListener};
+use guest::GuestSlot;
 
 /// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
 pub const MAX_FRAME: usize = 18 + 65_535;
@@ -59,6 +60,7 @@ pub trait Attach {
 /// A link over a socket.
 #[derive(Debug)]
 pub struct Socket<F: Framing> {
+    guest_listener: GuestListener,
     guest_slot: GuestSlot,
     receiver: F::Receiver,
     transmitter: Transmitter<F>,
@@ -77,8 +79,10 @@ impl<F: Framing> Socket<F> {
             tso6: false,
             uso: false,
         };
+        let (guest_listener, guest) = GuestListener::new(source)?;
         let mut socket = Self {
-            guest_slot: GuestSlot::new(source)?,
+            guest_listener,
+            guest_slot: GuestSlot::new(guest)?,
             receiver: F::Receiver::default(),
             transmitter: Transmitter::new(limits),
         };
@@ -87,8 +91,8 @@ impl<F: Framing> Socket<F> {
     }
 
     fn attach(&mut self) {
-        self.receiver.attach(self.guest_slot.guest());
-        self.transmitter.attach(self.guest_slot.guest());
+        self.receiver.attach(self.guest_slot.socket());
+        self.transmitter.attach(self.guest_slot.socket());
     }
 }
 
@@ -101,18 +105,21 @@ impl<F: Framing> Link for Socket<F> {
     }
 
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
-        self.guest_slot.watch(epoll)
+        self.guest_slot.watch(epoll)?;
+        self.guest_listener.watch(epoll)
     }
 
     fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
-        if self.guest_slot.admit(epoll) {
+        let was_connected = self.guest_slot.is_connected();
+        self.guest_listener.accept(&mut self.guest_slot, epoll);
+        if !was_connected && self.guest_slot.is_connected() {
             self.attach();
         }
         Ok(())
     }
 
     fn has_guest(&mut self) -> bool {
-        self.guest_slot.guest().is_some()
+        self.guest_slot.is_connected()
     }
 
     fn has_frames(&mut self) -> bool {
@@ -127,12 +134,13 @@ impl<F: Framing> Link for Socket<F> {
         let room = (wait.room && self.guest_slot.watch_room(epoll).is_err()).then_some(RETRY);
         room.into_iter()
             .chain(self.guest_slot.sleep(epoll, wait.frames))
+            .chain(self.guest_listener.sleep(epoll))
             .min()
     }
 
     fn detach(&mut self, epoll: &Epoll) -> bool {
         self.guest_slot.vacate();
         self.attach();
-        self.guest_slot.await_next(epoll)
+        self.guest_listener.await_next(epoll)
     }
 }

@@ -4,7 +4,7 @@
 //! first one also serves the front-end's socket.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,13 +12,10 @@ use std::time::Duration;
 use pontoon_engine::Frame;
 use pontoon_vhost_user::{ActivateError, Backend, Device, Queue, Receiver, Transmitter};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
-use tracing::{info, warn};
+use tracing::warn;
 use vm_memory::GuestMemoryMmap;
 
-use super::accept_backoff::AcceptBackoff;
-use super::socket::Source;
+use super::guest_listener::{GuestConnection, GuestListener, Source};
 use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
 use pontoon_event::{Edge, Epoll};
 
@@ -28,7 +25,7 @@ pub struct VhostUser {
     receiver: Receiver,
     transmitter: Transmitter,
     /// The listener and the connection of the front-end, which the first worker serves.
-    guest_listener: Option<GuestListener>,
+    front_end: Option<FrontEnd>,
     departures: Arc<Departures>,
     /// Departures that this worker has processed.
     known: u64,
@@ -42,12 +39,19 @@ pub struct VhostUser {
 /// # Errors
 /// Out of descriptors, or one cannot be made non-blocking.
 pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
-    let (backend, halves) = Backend::new(workers.into(), mtu.into())?;
+    let (mut backend, halves) = Backend::new(workers.into(), mtu.into())?;
     let departures = Arc::new(Departures::new(halves.len())?);
-    let mut listener = Some(GuestListener::new(source, backend)?);
+    let (guest_listener, guest) = GuestListener::new(source)?;
+    if let Some(socket) = guest {
+        backend.connect(socket)?;
+    }
+    let mut front_end = Some(FrontEnd {
+        guest_listener,
+        backend,
+    });
     let links = halves.into_iter().zip(&departures.bells);
     Ok(links
-        .map(|(halves, bell)| VhostUser::new(halves, listener.take(), &departures, bell))
+        .map(|(halves, bell)| VhostUser::new(halves, front_end.take(), &departures, bell))
         .collect())
 }
 
@@ -99,14 +103,14 @@ impl Control {
 impl VhostUser {
     fn new(
         (receiver, transmitter): (Receiver, Transmitter),
-        guest_listener: Option<GuestListener>,
+        front_end: Option<FrontEnd>,
         departures: &Arc<Departures>,
         bell: &Arc<OwnedFd>,
     ) -> Self {
         Self {
             receiver,
             transmitter,
-            guest_listener,
+            front_end,
             departures: departures.clone(),
             known: 0,
             bell: bell.clone(),
@@ -126,16 +130,17 @@ impl Link for VhostUser {
         epoll.add(&self.receiver, Edge::Link.token())?;
         epoll.add(&self.transmitter, Edge::Room.token())?;
         epoll.add(&*self.bell, Edge::Control.token())?;
-        match &self.guest_listener {
-            Some(guest_listener) => guest_listener.watch(epoll),
+        match &self.front_end {
+            Some(front_end) => front_end.watch(epoll),
             None => Ok(()),
         }
     }
 
-    fn control(&mut self, _: &Epoll) -> Result<(), Disconnected> {
-        if let Some(Err(how)) = self.guest_listener.as_mut().map(GuestListener::answer) {
-            self.known = self.departures.announce();
-            return Err(how);
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
+        if let Some(front_end) = &mut self.front_end {
+            front_end
+                .handle(epoll)
+                .inspect_err(|_| self.known = self.departures.announce())?;
         }
         let count = self.departures.count.load(Ordering::Acquire);
         match std::mem::replace(&mut self.known, count) == count {
@@ -163,10 +168,7 @@ impl Link for VhostUser {
         if wait.room {
             self.transmitter.rearm();
         }
-        let guest_listener = self.guest_listener.as_mut()?;
-        guest_listener
-            .accept_backoff
-            .sleep(guest_listener.listener.as_ref(), epoll)
+        self.front_end.as_mut()?.guest_listener.sleep(epoll)
     }
 
     fn queue_faults(&self) -> u64 {
@@ -174,9 +176,9 @@ impl Link for VhostUser {
     }
 
     fn detach(&mut self, epoll: &Epoll) -> bool {
-        self.guest_listener
+        self.front_end
             .as_ref()
-            .is_none_or(|listener| listener.await_next(epoll))
+            .is_none_or(|front_end| front_end.guest_listener.await_next(epoll))
     }
 }
 
@@ -223,50 +225,21 @@ impl Departures {
     }
 }
 
-/// Accepts the connections of front-ends, one at a time.
+/// The front-end's connection, and the listener for the next one.
 #[derive(Debug)]
-struct GuestListener {
+struct FrontEnd {
+    guest_listener: GuestListener,
     backend: Backend,
-    listener: Option<OwnedFd>,
-    accept_backoff: AcceptBackoff,
-    one_off: bool,
 }
 
-impl GuestListener {
-    fn new(source: Source, mut backend: Backend) -> io::Result<Self> {
-        Ok(match source {
-            Source::Connected(socket) => {
-                rustix::io::ioctl_fionbio(&socket, true)?;
-                backend.connect(socket)?;
-                Self {
-                    backend,
-                    listener: None,
-                    accept_backoff: AcceptBackoff::default(),
-                    one_off: true,
-                }
-            }
-            Source::Listening { listener, one_off } => {
-                rustix::io::ioctl_fionbio(&listener, true)?;
-                Self {
-                    backend,
-                    listener: Some(listener),
-                    accept_backoff: AcceptBackoff::default(),
-                    one_off,
-                }
-            }
-        })
-    }
-
+impl FrontEnd {
     fn watch(&self, epoll: &Epoll) -> io::Result<()> {
         epoll.add(&self.backend, Edge::Control.token())?;
-        if let Some(listener) = &self.listener {
-            epoll.add(listener, Edge::Control.token())?;
-        }
-        Ok(())
+        self.guest_listener.watch(epoll)
     }
 
-    /// Processes messages of the front-end, then accepts a connection; further ones are closed while a guest is attached.
-    fn answer(&mut self) -> Result<(), Disconnected> {
+    /// Processes messages of the front-end, then accepts a connection.
+    fn handle(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.backend.handle().map_err(|ended| match ended.is_orderly() {
             true => Disconnected::Closed,
             false => {
@@ -274,44 +247,23 @@ impl GuestListener {
                 Disconnected::Protocol("vhost-user, see the message before")
             }
         })?;
-        self.admit();
+        self.guest_listener.accept(&mut self.backend, epoll);
         Ok(())
     }
+}
 
-    fn admit(&mut self) {
-        let Some(listener) = &self.listener else {
-            return;
-        };
-        if self.backend.peer_closed() {
-            // Leave the next guest in the backlog; `await_next` registers the listener again when this one is detached.
-            return;
-        }
-        loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match accept_with(listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return self.accept_backoff.end(),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return self.accept_backoff.begin(error),
-            };
-            if self.backend.is_connected() {
-                info!("refused the connection of a second guest");
-                continue;
-            }
-            match self.backend.connect(socket) {
-                Ok(()) => info!("the guest has connected"),
-                Err(error) => warn!("cannot set up a guest's connection: {error}"),
-            }
-        }
+impl GuestConnection for Backend {
+    fn is_connected(&self) -> bool {
+        self.is_connected()
     }
 
-    /// Registers the listener again. Returns true if another guest can connect; `Edge::Control` then also reports one
-    /// that is in the backlog already.
-    fn await_next(&self, epoll: &Epoll) -> bool {
-        match &self.listener {
-            Some(listener) if !self.one_off => epoll.rename(listener.as_fd(), Edge::Control.token()).is_ok(),
-            _ => false,
-        }
+    fn peer_closed(&self) -> bool {
+        self.peer_closed()
+    }
+
+    /// The descriptor of the back-end, which is registered already, reports the socket's events.
+    fn connect(&mut self, socket: OwnedFd, _: &Epoll) -> io::Result<()> {
+        self.connect(socket)
     }
 }
 

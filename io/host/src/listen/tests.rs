@@ -37,8 +37,8 @@ fn a_listener_that_could_not_be_registered_again_is_tried_once_more() {
     sockets.rearm(&epoll);
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
-    assert_eq!(events.flows().count(), 1, "the client that waits is told of");
-    assert!(sockets.starved.is_empty());
+    assert_eq!(events.flows().count(), 1, "the waiting client is reported");
+    assert!(sockets.unreported.is_empty());
 }
 
 #[test]

@@ -217,9 +217,9 @@ fn accepts_from_published_ports() {
 
 /// In a process of its own, as it takes every descriptor.
 #[test]
-fn a_starved_listener_is_served_when_a_descriptor_is_free() {
+fn a_listener_without_descriptors_is_registered_again_when_a_socket_closes() {
     namespace::run(
-        "tests::streams::a_starved_listener_is_served_when_a_descriptor_is_free",
+        "tests::streams::a_listener_without_descriptors_is_registered_again_when_a_socket_closes",
         || {
             ip("link set lo up");
             let (listener, at) = listener(Family::V4.loopback());
@@ -238,11 +238,11 @@ fn a_starved_listener_is_served_when_a_descriptor_is_free() {
     );
 }
 
-/// Others had the descriptors, so that nothing tells when there is one again.
+/// Another process had the descriptors, so that no event reports that there is one again.
 #[test]
-fn a_starved_listener_is_looked_at_again_after_a_rest() {
+fn a_listener_without_descriptors_is_registered_again_after_a_pause() {
     namespace::run(
-        "tests::streams::a_starved_listener_is_looked_at_again_after_a_rest",
+        "tests::streams::a_listener_without_descriptors_is_registered_again_after_a_pause",
         || {
             ip("link set lo up");
             let (listener, at) = listener(Family::V4.loopback());
@@ -252,10 +252,10 @@ fn a_starved_listener_is_looked_at_again_after_a_rest() {
             let accepted = without_descriptors(|| host.tcp_accept(0, id()));
             assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
 
-            let rest = host.retry_accept().unwrap();
-            assert!(rest <= Duration::from_millis(100), "{rest:?}");
-            assert_eq!(events(&host), [], "it is left alone");
-            std::thread::sleep(rest);
+            let pause = host.retry_accept().unwrap();
+            assert!(pause <= Duration::from_millis(100), "{pause:?}");
+            assert_eq!(events(&host), [], "the listener is not registered");
+            std::thread::sleep(pause);
             host.prepare();
             until(&host, flow_of_listener(), |ready| ready.readable);
             assert!(host.tcp_accept(0, id()).is_ok());
