@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{FlowId, Kind, Token, WorkerId};
+use pontoon_event::{AcceptBackoff, Epoll};
 use pontoon_sys::{Family, udp as udp_sys};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, sockopt};
 
 use super::udp::Endpoint;
-use pontoon_event::{AcceptBackoff, Epoll};
 
 /// Published ports' sockets, each in a place that has its number for as long as it is published.
 #[derive(Debug, Default)]

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 
 use pontoon_engine::host::{DatagramMeta, PingReply, Problem};
 use pontoon_engine::{FlowId, Readiness};
+use pontoon_event::{Edge, Epoll};
 use pontoon_sys::message::{self, Take};
 use pontoon_sys::{Family, icmp, udp};
 use pontoon_wire::checksum::Sum;
@@ -22,7 +23,6 @@ use vm_memory::VolatileSlice;
 
 use super::properties::{self, Properties};
 use super::{KernelHost, index, problem};
-use pontoon_event::{Edge, Epoll};
 
 /// Bytes of an echo message's header (RFC 792, RFC 4443 section 4.1).
 const HEADER: usize = 8;

@@ -3,14 +3,13 @@ use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::{Kind, Readiness, WorkerId};
+use pontoon_event::Events;
 
 use super::*;
-use pontoon_event::Events;
 
 mod pings;
 mod streams;
 mod udps;
-
 const ALL: Can = Can {
     peek_off: [true; 2],
     udp_gso: true,

@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Room};
 use pontoon_engine::{Frame, Limits, Transmit};
+use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
 use super::{Burst, Disconnected, For, Link, Receive, Until};
-use pontoon_event::Epoll;
 
 mod queue;
 
 pub use queue::{CaptureQueue, Record, Way};
-
 /// A link and the queue for copies of its frames.
 #[derive(Debug)]
 pub struct CapturingLink<L> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pontoon_engine::Frame;
 use pontoon_engine::Transmit;
 use pontoon_engine::link::{Refused, Room};
+use pontoon_event::{Edge, Epoll, Events};
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, HEAD, Transport, parse};
 use pontoon_wire::vnet::{Offload, Segmentation};
@@ -14,7 +15,6 @@ use pontoon_wire::{Mac, emit, protocol};
 
 use super::capturing::{CaptureQueue, CapturingLink};
 use super::{BURST, For, Link, Receive, Rest, Until};
-use pontoon_event::{Edge, Epoll, Events};
 
 /// The guest's Ethernet address.
 const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);

@@ -7,12 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use pontoon_engine::{Frame, Transmit};
-use pontoon_sys::tun::TapOffload;
-use rustix::io::Errno;
-
 use pontoon_event::Epoll;
+use pontoon_sys::tun::TapOffload;
 #[cfg(test)]
 use pontoon_test_support::namespace;
+use rustix::io::Errno;
 
 use socket::Source;
 

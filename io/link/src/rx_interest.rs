@@ -3,10 +3,10 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use pontoon_event::{Edge, Epoll};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RETRY;
-use pontoon_event::{Edge, Epoll};
 
 /// A level-triggered registration that can be suspended: while rate limiting forbids reading, pending frames would wake the
 /// worker at once.

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pontoon_engine::Limits;
+use pontoon_event::Epoll;
 use rustix::io::Errno;
 
 use super::{Disconnected, For, Link, RETRY, Receive};
-use pontoon_event::Epoll;
 
 mod guest;
 mod header_buffers;

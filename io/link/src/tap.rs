@@ -10,18 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pontoon_engine::{Limits, Transmit as _};
+use pontoon_event::{Edge, Epoll};
 use pontoon_sys::tun::TapOffload;
 
 use super::rx_interest::RxInterest;
 use super::{Disconnected, For, Link, RETRY};
-use pontoon_event::{Edge, Epoll};
 
 mod receive;
 mod transmit;
 
 pub use receive::Receiver;
 pub use transmit::{Reservation, Transmitter};
-
 /// Bytes of the largest IP packet, segmented or not.
 const MAX_PACKET: usize = 65_535;
 

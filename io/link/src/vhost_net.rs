@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use pontoon_engine::link::{Refused, Room};
 use pontoon_engine::{Frame, Limits, Transmit};
+use pontoon_event::{Edge, Epoll};
 use pontoon_sys::mapping::Mapping;
 use pontoon_sys::vhost::{self, Device, Which};
 use pontoon_wire::vnet::Offload;
@@ -25,14 +26,12 @@ use vm_memory::VolatileSlice;
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
 use super::{Burst, Disconnected, For, Link, RETRY, Receive, Rest, Until};
-use pontoon_event::{Edge, Epoll};
 use queue::{Alarm, Bell, Failure};
 
 mod frame_ring;
 mod queue;
 mod receive;
 mod transmit;
-
 /// Offsets in a device's memory, from its first byte.
 mod places {
     use pontoon_ring::Layout;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pontoon_engine::Frame;
+use pontoon_event::{Edge, Epoll};
 use pontoon_vhost_user::{ActivateError, Backend, Device, Queue, Receiver, Transmitter};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::warn;
@@ -17,7 +18,6 @@ use vm_memory::GuestMemoryMmap;
 
 use super::guest_listener::{GuestConnection, GuestListener, Source};
 use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
-use pontoon_event::{Edge, Epoll};
 
 /// One worker's part of the link.
 #[derive(Debug)]

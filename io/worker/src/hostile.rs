@@ -5,12 +5,11 @@ use std::io::{ErrorKind, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use pontoon_sys::Family;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
 use pontoon_host::ping::echo_reply;
 use pontoon_link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
 use pontoon_link::{Disconnected, Link, Receive, Rest, Until};
+use pontoon_sys::Family;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Plays a script, whose first byte selects the hostile peer.
 ///

@@ -10,6 +10,11 @@ use std::time::Duration;
 use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
 use pontoon_engine::{Counters, Engine, Failure, Histogram, Instant, Transmit as _, siblings};
+use pontoon_event::{EVENTS, Edge, Events};
+use pontoon_host::KernelHost;
+use pontoon_host::ping::Next;
+use pontoon_link::capturing::CaptureQueue;
+use pontoon_link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::io::Errno;
@@ -17,17 +22,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, info, warn};
 
-use crate::capture::{CaptureControl, CaptureQueue};
+use crate::capture::CaptureControl;
 use crate::limits::Limits;
 use crate::mesh::WorkerHandle;
 use crate::messages::{
     BATCHES, CONNECT_TIMES, Distribution, Door, Flows, Gathered, MAX_LEN, Refused, Report, Stats, Update,
 };
 use crate::pacing::{Pacer, Side, Wait};
-use pontoon_event::{EVENTS, Edge, Events};
-use pontoon_host::KernelHost;
-use pontoon_host::ping::Next;
-use pontoon_link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
 
 /// A worker: an engine between the two halves of a link and the host's sockets.
 #[derive(Debug)]

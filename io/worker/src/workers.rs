@@ -8,6 +8,10 @@ use std::thread::{self, ScopedJoinHandle};
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::{Config, Engine, Histogram, WorkerId, siblings};
+use pontoon_event::Edge;
+use pontoon_host::{Can, KernelHost};
+use pontoon_link::capturing::CapturingLink;
+use pontoon_link::{BURSTS, Link};
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -18,10 +22,6 @@ use crate::messages::Gathered;
 use crate::pacing::Pacer;
 use crate::worker::{self, End, Pending, Tally, Worker};
 use crate::{Setup, context};
-use pontoon_event::Edge;
-use pontoon_host::{Can, KernelHost};
-use pontoon_link::capturing::CapturingLink;
-use pontoon_link::{BURSTS, Link};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(

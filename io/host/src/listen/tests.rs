@@ -1,8 +1,9 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use super::*;
 use pontoon_event::Events;
+
+use super::*;
 
 fn published(protocol: Protocol, host: SocketAddr) -> Published {
     Published {

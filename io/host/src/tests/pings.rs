@@ -1,18 +1,16 @@
-use pontoon_sys::tun;
+use pontoon_engine::Transmit;
+use pontoon_link::tap::Tap;
+use pontoon_link::{BURST, Link, Receive, Until};
+use pontoon_sys::tun::{self, TapOffload};
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, parse};
 use pontoon_wire::vnet::Offload;
 use pontoon_wire::{Mac, emit, protocol};
 use rustix::net::{SocketFlags, SocketType, getsockname, ipproto, socket_with};
 
-use ping::Next;
-use pontoon_engine::Transmit;
-
 use super::*;
 use crate::namespace::{self, ip, sysctl};
-use pontoon_link::tap::Tap;
-use pontoon_link::{BURST, Link, Receive, Until};
-use pontoon_sys::tun::TapOffload;
+use crate::ping::Next;
 
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 61,

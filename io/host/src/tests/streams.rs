@@ -1,9 +1,10 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+use pontoon_test_support::exhaustion::without_descriptors;
+
 use super::*;
 use crate::namespace::{self, ip};
-use pontoon_test_support::exhaustion::without_descriptors;
 
 const FLOW: u32 = 5;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pontoon_engine::link::Refused;
 use pontoon_engine::{Frame, Transmit};
+use pontoon_event::{Edge, Events};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::Offload;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -14,7 +15,6 @@ use crate::conformance::{
     self, FRAMES_AND_ROOM, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole,
 };
 use crate::{BURST, Burst, Rest, Until};
-use pontoon_event::{Edge, Events};
 
 mod guests;
 
@@ -34,7 +34,6 @@ mod packet {
 
     suite!(Machine<Packet>);
 }
-
 /// A guest that says and takes frames at the other end of the socket.
 struct Machine<F> {
     socket: UnixStream,

@@ -1,6 +1,7 @@
 use std::net::UdpSocket;
 use std::time::Instant;
 
+use pontoon_event::Events;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::*;
@@ -10,7 +11,6 @@ use crate::conformance::{
 };
 use crate::namespace::{self, ip};
 use crate::tap::tests::{all, guest, socket};
-use pontoon_event::Events;
 
 suite!(Namespace);
 

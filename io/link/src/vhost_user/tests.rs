@@ -3,6 +3,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread;
 
+use pontoon_event::Events;
+use pontoon_test_support::exhaustion::without_descriptors;
 use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair as Queues};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::Segmentation;
@@ -12,8 +14,6 @@ use super::*;
 use crate::BURST;
 use crate::conformance::{self, FRAMES, Pair, checked, head_up, suite, whole};
 use crate::namespace;
-use pontoon_event::Events;
-use pontoon_test_support::exhaustion::without_descriptors;
 
 suite!(Guest);
 

@@ -2,12 +2,12 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicUsize;
 use std::thread;
 
+use pontoon_event::{Edge, Epoll, Events};
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
 use super::inbox::ROOM;
 use super::*;
-use pontoon_event::{Edge, Epoll, Events};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 

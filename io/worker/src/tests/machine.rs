@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use pontoon_link::socket::Source;
 use pontoon_vm_peer::vhost_user::{Machine, Options, bridge_tap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::*;
-use pontoon_link::socket::Source;
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 

@@ -1,11 +1,11 @@
 //! Guests that come and go.
 
+use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::net::{SocketAddrUnix, bind, connect, listen, socket_with};
 
 use super::*;
 use crate::conformance::FRAMES;
 use crate::namespace;
-use pontoon_test_support::exhaustion::without_descriptors;
 
 /// A listening socket without a file, and its name.
 fn listener() -> (OwnedFd, SocketAddrUnix) {
