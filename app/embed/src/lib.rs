@@ -99,4 +99,4 @@ pub use options::Options;
 pub use pontoon_engine as engine;
 pub use pontoon_vhost_user::{ActivateError, Queue};
 pub use pontoon_worker::messages::Stats;
-pub use pontoon_worker::{Attachment, Outbound, Pacing, Source};
+pub use pontoon_worker::{Attachment, FrontEndSocket, Outbound, Pacing, Source};

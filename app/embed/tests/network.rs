@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pontoon_embed::engine::config::{self, Published};
 use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
-use pontoon_embed::{Attachment, Network, Options, Pacing, Source};
+use pontoon_embed::{Attachment, FrontEndSocket, Network, Options, Pacing, Source};
 
 /// An ARP request (RFC 826) for the gateway, behind its length.
 fn question() -> Vec<u8> {
@@ -127,10 +127,10 @@ fn a_published_listener_may_have_blocked() {
 #[test]
 fn each_worker_answers_each_question() {
     let (_guest, ours) = UnixStream::pair().unwrap();
-    let attachment = Attachment::VhostUser {
+    let attachment = Attachment::VhostUser(FrontEndSocket {
         source: Source::Connected(OwnedFd::from(ours)),
         workers: 3,
-    };
+    });
     let mut network = Network::attach(Options::default(), attachment).unwrap();
     for round in 1..=20 {
         let stats = network.stats().unwrap();

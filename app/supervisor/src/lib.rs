@@ -16,7 +16,7 @@ use std::time::Instant;
 use pontoon_engine::config::{Addresses, Config, V6};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
-use pontoon_worker::{Attachment, Setup, Vhost, ledger, pacing};
+use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -223,11 +223,11 @@ fn attach_tap(
     addresses: Addresses,
 ) -> (Attachment, Option<GuestRoute>) {
     let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
-    let attachment = Attachment::Tap {
+    let attachment = Attachment::Tap(TapQueues {
         queues: tap.queues,
         offload: tap.offload,
         vhost,
-    };
+    });
     (attachment, addresses.v6.map(route))
 }
 

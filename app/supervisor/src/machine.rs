@@ -6,7 +6,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use pontoon_worker::{Attachment, Source};
+use pontoon_worker::{Attachment, FrontEndSocket, Source};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
@@ -49,7 +49,7 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         Seat::Descriptor(number) => (handed_over(*number, kinds, one_off)?, None),
     };
     let attachment = match machine.protocol {
-        Protocol::VhostUser => Attachment::VhostUser { source, workers },
+        Protocol::VhostUser => Attachment::VhostUser(FrontEndSocket { source, workers }),
         Protocol::Stream => Attachment::Stream(source),
         Protocol::Packet => Attachment::Packet(source),
     };

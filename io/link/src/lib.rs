@@ -1,20 +1,18 @@
-//! Links: what carries Ethernet frames to and from a guest. One link is one file.
+//! Links: the carriers of Ethernet frames to and from a guest. A link is a module here and, if a supervisor opens it, a line
+//! of `attachments!`.
 //!
 //! A worker is generic over its link, so that the packet path has no indirect call.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use pontoon_engine::{Frame, Transmit};
 use pontoon_event::Epoll;
-use pontoon_sys::tun::TapOffload;
 #[cfg(test)]
 use pontoon_test_support::namespace;
 use rustix::io::Errno;
 
-use socket::Source;
-
+mod attachment;
 pub mod capturing;
 #[cfg(test)]
 mod conformance;
@@ -24,6 +22,16 @@ pub mod socket;
 pub mod tap;
 pub mod vhost_net;
 pub mod vhost_user;
+
+pub use attachment::{Attach, Serve};
+pub use guest_listener::Source;
+pub use tap::{TapQueues, Vhost};
+pub use vhost_user::FrontEndSocket;
+
+use attachment::attachments;
+use socket::{Packet, Socket, Stream};
+use tap::Tap;
+use vhost_user::VhostUser;
 
 /// Frames of one burst. TCP up, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 32,000 Mbit/s with 4,
 /// 40,600 with 16, 35,300 with 32, whose buffers no longer stay in the cache.
@@ -35,102 +43,15 @@ pub const BURSTS: [u64; 5] = [1, 2, 4, 8, BURST as u64];
 /// The interval after which a full link is tried again, if no event reports that it has room.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// The guest's link, as the supervisor has opened it.
-#[derive(Debug)]
-pub enum Attachment {
+attachments! {
     /// A tap.
-    Tap {
-        /// Its queues, one for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD
-        /// where `offload` says so, and with `IFF_MULTI_QUEUE` where there are several.
-        queues: Vec<OwnedFd>,
-        /// The offloads that were negotiated with the kernel.
-        offload: TapOffload,
-        /// The use of the kernel's vhost-net for its frames; `None`: frames are read from and written to the tap.
-        vhost: Option<Vhost>,
-    },
+    Tap(TapQueues) => Tap;
     /// A SOCK_STREAM socket.
-    Stream(Source),
+    Stream(Source) => Socket<Stream>;
     /// A SOCK_SEQPACKET or SOCK_DGRAM socket.
-    Packet(Source),
+    Packet(Source) => Socket<Packet>;
     /// A SOCK_STREAM socket on which a front-end speaks vhost-user.
-    VhostUser {
-        /// The socket.
-        source: Source,
-        /// The number of workers, and of queue pairs that are offered.
-        workers: u8,
-    },
-}
-
-impl Attachment {
-    /// Returns the number of workers that the attachment needs.
-    #[must_use]
-    pub fn workers(&self) -> u8 {
-        match self {
-            // More than 255 are refused when they are built.
-            Self::Tap { queues, .. } => queues.len().try_into().unwrap_or(u8::MAX),
-            Self::Stream(_) | Self::Packet(_) => 1,
-            Self::VhostUser { workers, .. } => *workers,
-        }
-    }
-
-    /// Every descriptor that the engine process needs of it.
-    #[must_use]
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::Tap { queues, .. } => queues.iter().map(AsFd::as_fd).collect(),
-            Self::Stream(source) | Self::Packet(source) | Self::VhostUser { source, .. } => {
-                vec![source.as_fd()]
-            }
-        }
-    }
-
-    /// Returns a copy with descriptors of its own. Copies of a listener do not share accepted connections.
-    ///
-    /// # Errors
-    /// Out of descriptors.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(match self {
-            Self::Tap {
-                queues,
-                offload,
-                vhost,
-            } => Self::Tap {
-                queues: queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
-                offload: *offload,
-                vhost: *vhost,
-            },
-            Self::Stream(source) => Self::Stream(source.try_clone()?),
-            Self::Packet(source) => Self::Packet(source.try_clone()?),
-            Self::VhostUser { source, workers } => Self::VhostUser {
-                source: source.try_clone()?,
-                workers: *workers,
-            },
-        })
-    }
-
-    /// Returns true if another engine can continue on this attachment after one has crashed. An accepted connection ends
-    /// with its engine, and the guest connects again. A connected stream cannot be continued, as the position of the next
-    /// frame is unknown; nor can a connected vhost-user socket, as the memory layout of the machine is unknown.
-    #[must_use]
-    pub fn outlives_engine(&self) -> bool {
-        !matches!(
-            self,
-            Self::Stream(Source::Connected(_))
-                | Self::VhostUser {
-                    source: Source::Connected(_),
-                    ..
-                }
-        )
-    }
-}
-
-/// `/dev/vhost-net`, which the engine opens for itself: a device works for the one process that took it first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vhost {
-    /// Unless it does not work.
-    Wanted,
-    /// It is an error when it does not.
-    Required,
+    VhostUser(FrontEndSocket) => VhostUser;
 }
 
 /// One worker's part of a link.

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::{Disconnected, For, Link, RETRY, Receive};
 
+mod attach;
 mod guest;
 mod header_buffers;
 mod packet;
@@ -24,12 +25,11 @@ mod stream;
 mod tests;
 mod transmit;
 
-pub use crate::guest_listener::Source;
 pub use packet::Packet;
 pub use stream::Stream;
 pub use transmit::{Reservation, Transmitter};
 
-use crate::guest_listener::{GuestConnection as _, GuestListener};
+use crate::guest_listener::{GuestConnection as _, GuestListener, Source};
 use guest::GuestSlot;
 
 /// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
@@ -38,7 +38,7 @@ pub const MAX_FRAME: usize = 18 + 65_535;
 /// The delimiting of frames on a socket.
 pub trait Framing: Debug + Send + 'static {
     /// The half that receives frames from the socket.
-    type Receiver: Receive + Attach + Debug + Default + Send;
+    type Receiver: Receive + SocketHalf + Debug + Default + Send;
 
     /// Bytes in front of each frame, which hold its length in big endian.
     const PREFIX: usize;
@@ -51,10 +51,10 @@ pub trait Framing: Debug + Send + 'static {
     fn send(socket: BorrowedFd<'_>, runs: &[IoSlice<'_>]) -> Result<usize, Errno>;
 }
 
-/// A half of a link that has a guest at times.
-pub trait Attach {
-    /// The guest that is there from now on. What was left of another one is dropped.
-    fn attach(&mut self, guest: Option<Arc<OwnedFd>>);
+/// A half of a link, which has a socket while a guest is connected.
+pub trait SocketHalf {
+    /// Sets the socket of the guest that is connected from now on. The frames of another one are dropped.
+    fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>);
 }
 
 /// A link over a socket.
@@ -91,8 +91,8 @@ impl<F: Framing> Socket<F> {
     }
 
     fn attach(&mut self) {
-        self.receiver.attach(self.guest_slot.socket());
-        self.transmitter.attach(self.guest_slot.socket());
+        self.receiver.set_socket(self.guest_slot.socket());
+        self.transmitter.set_socket(self.guest_slot.socket());
     }
 }
 

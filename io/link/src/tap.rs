@@ -16,9 +16,11 @@ use pontoon_sys::tun::TapOffload;
 use super::rx_interest::RxInterest;
 use super::{Disconnected, For, Link, RETRY};
 
+mod attach;
 mod receive;
 mod transmit;
 
+pub use attach::{TapQueues, Vhost};
 pub use receive::Receiver;
 pub use transmit::{Reservation, Transmitter};
 /// Bytes of the largest IP packet, segmented or not.

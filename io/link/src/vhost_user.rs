@@ -19,6 +19,10 @@ use vm_memory::GuestMemoryMmap;
 use super::guest_listener::{GuestConnection, GuestListener, Source};
 use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
 
+mod attach;
+
+pub use attach::FrontEndSocket;
+
 /// One worker's part of the link.
 #[derive(Debug)]
 pub struct VhostUser {

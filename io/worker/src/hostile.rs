@@ -6,8 +6,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use pontoon_host::ping::echo_reply;
-use pontoon_link::socket::{Framing, MAX_FRAME, Packet, Socket, Source, Stream};
-use pontoon_link::{Disconnected, Link, Receive, Rest, Until};
+use pontoon_link::socket::{Framing, MAX_FRAME, Packet, Socket, Stream};
+use pontoon_link::{Disconnected, Link, Receive, Rest, Source, Until};
 use pontoon_sys::Family;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

@@ -5,17 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
 use pontoon_engine::Config;
-use pontoon_link::Link;
-use pontoon_link::socket::{Framing, Packet, Socket, Stream};
-use pontoon_link::tap::Tap;
-use pontoon_link::vhost_net::{self, VhostNet};
-use pontoon_link::vhost_user::{self, VhostUser};
+use pontoon_link::vhost_user::VhostUser;
+use pontoon_link::{Link, Serve};
 use pontoon_sandbox::{Limits, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 mod capture;
 mod cpus;
@@ -32,8 +29,7 @@ mod workers;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_host::Outbound;
-pub use pontoon_link::socket::Source;
-pub use pontoon_link::{Attachment, Vhost};
+pub use pontoon_link::{Attachment, FrontEndSocket, Source, TapQueues, Vhost};
 pub use pontoon_sys::tun::TapOffload;
 #[cfg(test)]
 use pontoon_test_support::namespace;
@@ -104,15 +100,23 @@ pub fn run(
     supervisor: OwnedFd,
 ) -> io::Result<()> {
     raise_descriptor_limit();
-    start(setup, attachment, Some(sandbox), disabled, supervisor)
+    let mtu = setup.config.mtu;
+    let engine = EngineStart {
+        setup,
+        sandbox: Some(sandbox),
+        disabled,
+        supervisor,
+    };
+    attachment.serve(mtu, engine)
 }
 
-/// The same without a sandbox, in a thread of somebody else's, whose process stays as it is.
+/// The same without a sandbox, in a thread of the caller, whose process stays as it is.
 ///
 /// # Errors
 /// As [`run`].
 pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::Result<()> {
-    start(setup, attachment, None, &Disabled::from_env()?, supervisor)
+    let mtu = setup.config.mtu;
+    without_sandbox(setup, supervisor, |engine| attachment.serve(mtu, engine))
 }
 
 /// As [`carry`], for the guest of a VMM in this process.
@@ -120,100 +124,63 @@ pub fn carry(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> io::R
 /// # Errors
 /// As [`run`].
 pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: OwnedFd) -> io::Result<()> {
-    serve(setup, vec![link], None, &Disabled::from_env()?, supervisor)
+    without_sandbox(setup, supervisor, |engine| engine.serve(vec![link]))
 }
 
-fn start(
+fn without_sandbox(
     setup: Setup,
-    attachment: Attachment,
-    sandbox: Option<Sandbox>,
-    disabled: &Disabled,
     supervisor: OwnedFd,
+    serve: impl FnOnce(EngineStart<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mtu = setup.config.mtu;
-    match attachment {
-        Attachment::Tap {
-            queues,
-            offload,
-            vhost,
-        } => {
-            let tap = |queue| Tap::new(queue, offload, mtu);
-            let taps: io::Result<Vec<_>> = queues.into_iter().map(tap).collect();
-            let taps = taps.map_err(|error| context("cannot take over the tap", &error))?;
-            let Some(pairs) = vhost_pairs(&taps, vhost)? else {
-                return serve(setup, taps, sandbox, disabled, supervisor);
-            };
-            let links = taps.into_iter().zip(pairs);
-            let links = links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect();
-            serve(setup, links, sandbox, disabled, supervisor)
-        }
-        Attachment::Stream(source) => {
-            let link = socket::<Stream>(source, mtu)?;
-            serve(setup, vec![link], sandbox, disabled, supervisor)
-        }
-        Attachment::Packet(source) => {
-            let link = socket::<Packet>(source, mtu)?;
-            serve(setup, vec![link], sandbox, disabled, supervisor)
-        }
-        Attachment::VhostUser { source, workers } => {
-            let links = vhost_user::open(source, workers, mtu)
-                .map_err(|error| context("cannot take over the guest's socket", &error))?;
-            serve(setup, links, sandbox, disabled, supervisor)
-        }
-    }
+    serve(EngineStart {
+        setup,
+        sandbox: None,
+        disabled: &Disabled::from_env()?,
+        supervisor,
+    })
 }
 
-/// Has vhost-net serve the taps, where it is there and works.
-fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<vhost_net::Pair>>> {
-    let Some(vhost) = vhost else {
-        return Ok(None);
-    };
-    let pairs: io::Result<Vec<_>> = taps.iter().map(vhost_net::Pair::start).collect();
-    match (pairs, vhost) {
-        (Ok(pairs), _) => Ok(Some(pairs)),
-        (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
-        (Err(error), Vhost::Wanted) => {
-            info!("cannot set up vhost-net ({error}); using the tap without it");
-            Ok(None)
-        }
-    }
-}
-
-fn socket<F: Framing>(source: Source, mtu: u16) -> io::Result<Socket<F>> {
-    Socket::new(source, mtu).map_err(|error| context("cannot take over the guest's socket", &error))
-}
-
-/// Runs a worker on each of `links`.
-fn serve<L: Link>(
+/// An engine without its links.
+struct EngineStart<'a> {
     setup: Setup,
-    links: Vec<L>,
     sandbox: Option<Sandbox>,
-    disabled: &Disabled,
+    disabled: &'a Disabled,
     supervisor: OwnedFd,
-) -> io::Result<()> {
-    let report_fd = supervisor.try_clone()?;
-    let limits = most(setup.config.max_flows, links.len());
-    let mut workers = workers::build(setup, links, disabled, supervisor)?;
-    if let Some(sandbox) = sandbox {
-        sandbox
-            .limit(limits, disabled)
-            .map_err(|error| context("cannot limit the engine", &error))?;
-        let layers = sandbox.enter(disabled)?;
-        match layers.any_refused() {
-            true => warn!("the sandbox is incomplete: {}", layers.missing()),
-            false => debug!("sandbox: {layers}"),
+}
+
+impl Serve for EngineStart<'_> {
+    /// Runs a worker on each of `links`.
+    fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()> {
+        let Self {
+            setup,
+            sandbox,
+            disabled,
+            supervisor,
+        } = self;
+        let report_fd = supervisor.try_clone()?;
+        let limits = most(setup.config.max_flows, links.len());
+        let mut workers = workers::build(setup, links, disabled, supervisor)?;
+        if let Some(sandbox) = sandbox {
+            sandbox
+                .limit(limits, disabled)
+                .map_err(|error| context("cannot limit the engine", &error))?;
+            let layers = sandbox.enter(disabled)?;
+            match layers.any_refused() {
+                true => warn!("the sandbox is incomplete: {}", layers.missing()),
+                false => debug!("sandbox: {layers}"),
+            }
+            if let Some(first) = workers.first_mut() {
+                first.sandbox = Some(layers);
+            }
         }
-        if let Some(first) = workers.first_mut() {
-            first.sandbox = Some(layers);
-        }
+        seqpacket::send(&report_fd, &Report::Ready.encode(), &[])
+            .map_err(|error| context("cannot report readiness to the supervisor", &error))?;
+        drop(report_fd);
+        let end = workers::run(workers);
+        debug!("the loop ended: {end:?}");
+        end.map(|_| ())
+            .map_err(|error| context("the engine's loop failed", &error))
     }
-    seqpacket::send(&report_fd, &Report::Ready.encode(), &[])
-        .map_err(|error| context("cannot report readiness to the supervisor", &error))?;
-    drop(report_fd);
-    let end = workers::run(workers);
-    debug!("the loop ended: {end:?}");
-    end.map(|_| ())
-        .map_err(|error| context("the engine's loop failed", &error))
 }
 
 /// Returns resource limits that an engine never reaches. A worker begins with 36 MiB of memory, a flow has less than 1

@@ -23,11 +23,11 @@ const SANDBOX: Sandbox = Sandbox {
 fn tap(queues: u8) -> Attachment {
     let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
     ip("link set tap0 up");
-    Attachment::Tap {
+    Attachment::Tap(TapQueues {
         queues: tap.queues,
         offload: tap.offload,
         vhost: None,
-    }
+    })
 }
 
 /// Returns the setup of an engine, and both ends of the supervisor's channel.

@@ -6,7 +6,7 @@ use pontoon_engine::config::Protocol;
 use pontoon_simnet::settings;
 use pontoon_sys::tun::TapOffload;
 use pontoon_worker::messages::Gathered;
-use pontoon_worker::{ledger, pacing};
+use pontoon_worker::{TapQueues, ledger, pacing};
 
 use super::*;
 
@@ -45,11 +45,11 @@ fn process(script: &str) -> (Process, OwnedFd) {
 
 fn engine(script: &str) -> (Engine, OwnedFd) {
     let (process, theirs) = process(script);
-    let attachment = Attachment::Tap {
+    let attachment = Attachment::Tap(TapQueues {
         queues: Vec::new(),
         offload: TapOffload::NONE,
         vhost: None,
-    };
+    });
     let engine = Engine {
         state: State::Running(process),
         outbox: Outbox::default(),

@@ -119,10 +119,10 @@ fn a_descriptor_is_what_the_protocol_needs() {
         assert!(file.is_none());
         assert!(matches!(
             attachment,
-            Attachment::VhostUser {
+            Attachment::VhostUser(FrontEndSocket {
                 source: Source::Connected(_),
                 workers: 1
-            } | Attachment::Stream(Source::Connected(_))
+            }) | Attachment::Stream(Source::Connected(_))
                 | Attachment::Packet(Source::Connected(_))
         ));
     }
@@ -157,6 +157,9 @@ fn several_workers_need_several_queues() {
     }
     let path = path("queues");
     let (attachment, _file) = open(&machine(Seat::Path(path.clone()), Protocol::VhostUser), 2).unwrap();
-    assert!(matches!(attachment, Attachment::VhostUser { workers: 2, .. }));
+    assert!(matches!(
+        attachment,
+        Attachment::VhostUser(FrontEndSocket { workers: 2, .. })
+    ));
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }

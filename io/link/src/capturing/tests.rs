@@ -8,8 +8,8 @@ use pontoon_engine::link::Room;
 use pontoon_wire::vnet::Offload;
 
 use super::{CaptureQueue, CapturingLink, Way};
-use crate::socket::{Packet, Socket, Source};
-use crate::{Link, Receive, Until};
+use crate::socket::{Packet, Socket};
+use crate::{Link, Receive, Source, Until};
 
 /// A link whose guest is the other end of a socket, and that end.
 fn open(snap: usize) -> (CapturingLink<Socket<Packet>>, UnixDatagram) {

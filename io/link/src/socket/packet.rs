@@ -12,7 +12,7 @@ use rustix::net::{SocketType, sockopt};
 use vm_memory::VolatileSlice;
 
 use super::header_buffers::{HeaderBuffers, Places};
-use super::{Attach, Framing, MAX_FRAME};
+use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::{BURST, Burst, Disconnected, Receive, Rest, Until};
 
 /// Each frame in a message of its own.
@@ -55,8 +55,8 @@ impl Default for Receiver {
     }
 }
 
-impl Attach for Receiver {
-    fn attach(&mut self, guest: Option<Arc<OwnedFd>>) {
+impl SocketHalf for Receiver {
+    fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.has_end = guest
             .as_ref()
             .is_some_and(|socket| sockopt::socket_type(socket) != Ok(SocketType::DGRAM));

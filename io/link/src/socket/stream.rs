@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
 use super::header_buffers::{HeaderBuffers, Places};
-use super::{Attach, Framing, MAX_FRAME};
+use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::{BURST, Burst, Disconnected, Receive, Rest, Until};
 
 /// Frames behind their lengths.
@@ -60,8 +60,8 @@ impl Default for Receiver {
     }
 }
 
-impl Attach for Receiver {
-    fn attach(&mut self, guest: Option<Arc<OwnedFd>>) {
+impl SocketHalf for Receiver {
+    fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.socket = guest;
         self.unread = 0..0;
         self.drained = false;

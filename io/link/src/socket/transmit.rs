@@ -14,7 +14,7 @@ use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use super::{Attach, Framing, MAX_FRAME};
+use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::Disconnected;
 
 /// Bytes that wait for the end of a burst, at most: what the kernel's default buffer of a Unix socket holds.
@@ -65,8 +65,8 @@ impl<F> Transmitter<F> {
     }
 }
 
-impl<F> Attach for Transmitter<F> {
-    fn attach(&mut self, guest: Option<Arc<OwnedFd>>) {
+impl<F> SocketHalf for Transmitter<F> {
+    fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.socket = guest;
         self.waiting.clear();
         (self.blocked, self.full, self.disconnected) = (false, false, None);

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pontoon_link::socket::Source;
 use pontoon_vm_peer::vhost_user::{Machine, Options, bridge_tap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -31,10 +30,10 @@ fn transfer(features: u64) {
     let (mut setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
     setup.config.host_loopback = vec![GATEWAY.into()];
     let (socket, theirs) = UnixStream::pair().unwrap();
-    let attachment = Attachment::VhostUser {
+    let attachment = Attachment::VhostUser(FrontEndSocket {
         source: Source::Connected(socket.into()),
         workers: 1,
-    };
+    });
     let engine = spawn(setup, attachment, ours);
     until_ready(&supervisor);
 

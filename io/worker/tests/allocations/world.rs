@@ -16,7 +16,7 @@ use pontoon_sys::tun::{self, Tap};
 use pontoon_wire::Mac;
 use pontoon_worker::ledger::Shared;
 use pontoon_worker::messages::Report;
-use pontoon_worker::{Attachment, Pacing, Setup, TapOffload};
+use pontoon_worker::{Attachment, Pacing, Setup, TapOffload, TapQueues};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::counting;
@@ -90,11 +90,11 @@ fn worker(tap: Tap) -> (OwnedFd, JoinHandle<io::Result<()>>) {
         ledger: Shared::new(1, 1024).unwrap(),
         set_log_level: |_| {},
     };
-    let attachment = Attachment::Tap {
+    let attachment = Attachment::Tap(TapQueues {
         queues: tap.queues,
         offload: tap.offload,
         vhost: None,
-    };
+    });
     let worker = thread::spawn(move || {
         counting::judge_this_thread();
         let sandbox = Sandbox {
