@@ -10,7 +10,7 @@ use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Burst, Disconnected, For, Link, Receive, Until};
+use super::{Burst, Disconnected, For, Link, LinkCounters, Receive, Until};
 
 mod queue;
 
@@ -93,12 +93,8 @@ impl<L: Link> Link for CapturingLink<L> {
         self.link.sleep(epoll, wait)
     }
 
-    fn withdrawals(&self) -> u64 {
-        self.link.withdrawals()
-    }
-
-    fn queue_faults(&self) -> u64 {
-        self.link.queue_faults()
+    fn counters(&self) -> LinkCounters {
+        self.link.counters()
     }
 
     fn detach(&mut self, epoll: &Epoll) -> bool {

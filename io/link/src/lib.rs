@@ -16,6 +16,7 @@ mod attachment;
 pub mod capturing;
 #[cfg(test)]
 mod conformance;
+mod counters;
 mod guest_listener;
 mod rx_interest;
 pub mod socket;
@@ -24,6 +25,7 @@ pub mod vhost_net;
 pub mod vhost_user;
 
 pub use attachment::{Attach, Serve};
+pub use counters::LinkCounters;
 pub use guest_listener::Source;
 pub use tap::{TapQueues, Vhost};
 pub use vhost_user::FrontEndSocket;
@@ -115,14 +117,9 @@ pub trait Link: Send {
     /// Prepares the link for a sleeping worker. Returns the longest time for which it may sleep; `None`: until an event.
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration>;
 
-    /// The number of times that the link fell back to a slower method after a faster one had failed.
-    fn withdrawals(&self) -> u64 {
-        0
-    }
-
-    /// The number of queues in shared memory that were disabled for invalid content.
-    fn queue_faults(&self) -> u64 {
-        0
+    /// Returns the link's counters, without the malformed frames that its bursts report.
+    fn counters(&self) -> LinkCounters {
+        LinkCounters::default()
     }
 
     /// Detaches a guest that has disconnected. Returns true if another one can connect; `Edge::Control` reports it.

@@ -25,7 +25,7 @@ use vm_memory::VolatileSlice;
 
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
-use super::{Burst, Disconnected, For, Link, RETRY, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, LinkCounters, RETRY, Receive, Rest, Until};
 use queue::{Alarm, Bell, Failure};
 
 mod frame_ring;
@@ -252,8 +252,11 @@ impl Link for VhostNet {
         (frames || room || self.disconnected.is_some()).then_some(Duration::ZERO)
     }
 
-    fn withdrawals(&self) -> u64 {
-        self.withdrawals
+    fn counters(&self) -> LinkCounters {
+        LinkCounters {
+            withdrawals: self.withdrawals,
+            ..LinkCounters::default()
+        }
     }
 }
 

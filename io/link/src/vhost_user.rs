@@ -17,7 +17,7 @@ use tracing::warn;
 use vm_memory::GuestMemoryMmap;
 
 use super::guest_listener::{GuestConnection, GuestListener, Source};
-use super::{Burst, Disconnected, For, Link, Receive, Rest, Until};
+use super::{Burst, Disconnected, For, Link, LinkCounters, Receive, Rest, Until};
 
 mod attach;
 
@@ -175,8 +175,11 @@ impl Link for VhostUser {
         self.front_end.as_mut()?.guest_listener.sleep(epoll)
     }
 
-    fn queue_faults(&self) -> u64 {
-        self.receiver.faults() + self.transmitter.faults()
+    fn counters(&self) -> LinkCounters {
+        LinkCounters {
+            queue_faults: self.receiver.faults() + self.transmitter.faults(),
+            ..LinkCounters::default()
+        }
     }
 
     fn detach(&mut self, epoll: &Epoll) -> bool {

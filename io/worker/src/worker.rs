@@ -14,7 +14,7 @@ use pontoon_event::{EVENTS, Edge, Events};
 use pontoon_host::KernelHost;
 use pontoon_host::ping::Next;
 use pontoon_link::capturing::CaptureQueue;
-use pontoon_link::{BURST, BURSTS, Burst, Disconnected, For, Link, Receive, Rest, Until};
+use pontoon_link::{BURST, BURSTS, Burst, Disconnected, For, Link, LinkCounters, Receive, Rest, Until};
 use pontoon_sandbox::{Layers, trap};
 use pontoon_sys::{Family, seqpacket};
 use rustix::io::Errno;
@@ -496,11 +496,7 @@ impl<L: Link> Worker<L> {
                 Distribution::of(BATCHES, &self.bursts),
             ],
             counters: counters
-                .chain([
-                    ("link_malformed", self.malformed),
-                    ("link_withdrawals", self.link.withdrawals()),
-                    ("link_queue_faults", self.link.queue_faults()),
-                ])
+                .chain(self.link_counters().iter())
                 .chain(self.of_the_process())
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
@@ -572,11 +568,17 @@ impl<L: Link> Worker<L> {
     /// Returns the counters of the worker.
     pub(crate) fn tally(&self) -> Tally {
         Tally {
-            counters: *self.engine.counters(),
-            malformed: self.malformed,
-            withdrawals: self.link.withdrawals(),
-            queue_faults: self.link.queue_faults(),
+            engine: *self.engine.counters(),
+            link: self.link_counters(),
             flows: self.engine.flows(),
+        }
+    }
+
+    /// Returns the counters of the link, with the malformed frames of its bursts.
+    fn link_counters(&self) -> LinkCounters {
+        LinkCounters {
+            malformed: self.malformed,
+            ..self.link.counters()
         }
     }
 }
@@ -584,12 +586,8 @@ impl<L: Link> Worker<L> {
 /// Counters of one worker or the sum of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    counters: Counters,
-    malformed: u64,
-    /// Times that a link fell back to a slower method.
-    withdrawals: u64,
-    /// Queues that were disabled for invalid content.
-    queue_faults: u64,
+    engine: Counters,
+    link: LinkCounters,
     /// Flows at the end.
     flows: usize,
 }
@@ -597,22 +595,17 @@ pub(crate) struct Tally {
 impl Tally {
     /// Adds the counters of another worker.
     pub(crate) fn add(&mut self, other: &Self) {
-        self.counters.add(&other.counters);
-        self.malformed += other.malformed;
-        self.withdrawals += other.withdrawals;
-        self.queue_faults += other.queue_faults;
+        self.engine.add(&other.engine);
+        self.link.add(&other.link);
         self.flows += other.flows;
     }
 
     pub(crate) fn log(&self) {
-        for (name, count) in self.counters.iter().filter(|(_, count)| *count > 0) {
+        let counters = self.engine.iter().chain(self.link.iter());
+        let rest = [("flows", self.flows as u64), ("sandbox_refused", trap::refused())];
+        for (name, count) in counters.chain(rest).filter(|(_, count)| *count > 0) {
             debug!("{name} {count}");
         }
-        debug!(
-            "link_malformed {}, link_withdrawals {}, link_queue_faults {}, flows {}",
-            self.malformed, self.withdrawals, self.queue_faults, self.flows
-        );
-        debug!("sandbox_refused {}", trap::refused());
     }
 }
 

@@ -145,7 +145,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
                 if events.edges().any(|(edge, _)| edge == Edge::Control) {
                     link.control(&epoll).unwrap();
                 }
-                link.withdrawals() == 1
+                link.counters().withdrawals == 1
             });
             assert_eq!(link.take_full(), Ok(true), "no event for room");
 
@@ -160,7 +160,7 @@ fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
                 flush(&mut link);
                 assert_eq!(received(&socket).as_deref(), Some(&b"down"[..]));
             }
-            assert_eq!(link.withdrawals(), 1);
+            assert_eq!(link.counters().withdrawals, 1);
         },
     );
 }
