@@ -20,7 +20,7 @@ use crate::limits::Limits;
 use crate::mesh::{self, WorkerHandle};
 use crate::messages::Gathered;
 use crate::pacing::Pacer;
-use crate::worker::{self, End, Pending, Tally, Worker};
+use crate::worker::{self, End, PendingInput, Tally, Worker};
 use crate::{Setup, context};
 
 /// Builds a worker for each of the links, which are one guest's.
@@ -83,7 +83,7 @@ pub(crate) fn build<L: Link>(
             gathered: Gathered::default(),
             set_log_level: setup.set_log_level,
             refused: BTreeMap::new(),
-            pending: Pending::default(),
+            pending: PendingInput::default(),
         };
         worker.engine.set_owned_addresses(
             &setup.owned,
