@@ -3,14 +3,14 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use pontoon_sys::seqpacket::{self, Message};
+use pontoon_sys::seqpacket::{self, SeqpacketMessage};
 
 /// Receives one message. If the child exited with unread messages in its own receive queue, the kernel returns ECONNRESET
 /// once (unix(7)) before the messages that the child had sent; that error is skipped.
 ///
 /// # Errors
 /// As [`seqpacket::receive`].
-pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
+pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<SeqpacketMessage>> {
     match seqpacket::receive(&socket, buffer) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => seqpacket::receive(&socket, buffer),
         received => received,

@@ -34,7 +34,7 @@ mod udp;
 
 use failure::failure;
 use listen::PublishedSockets;
-use ping::Shared;
+use ping::RawSocket;
 use ports::{Ports, TcpShare};
 use spare::Spare;
 
@@ -61,7 +61,7 @@ pub struct KernelHost {
     streams: Spare<OwnedFd>,
     /// For the next endpoint.
     endpoints: Spare<udp::Fresh>,
-    raw: [Option<Shared>; 2],
+    raw: [Option<RawSocket>; 2],
     ping_refused: bool,
     /// A buffer for the bytes before those that a peek asks for, on kernels without SO_PEEK_OFF for TCP.
     aside: Vec<u8>,
@@ -163,7 +163,7 @@ impl KernelHost {
                     .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
                     .is_ok()
             };
-            let shared = |fd| Shared::new(fd, family, &host.epoll);
+            let shared = |fd| RawSocket::new(fd, family, &host.epoll);
             host.raw[index(family)] = fd.filter(bound).map(shared).transpose()?;
         }
         Ok(host)
@@ -217,11 +217,11 @@ impl KernelHost {
         self.published.find(published.protocol, published.host)
     }
 
-    /// Takes the next packet off the raw socket of `family`: see [`Shared::take`].
+    /// Takes the next packet off the raw socket of `family`: see [`RawSocket::take`].
     pub fn take_shared(&mut self, family: Family) -> ping::Next {
         self.raw[index(family)]
             .as_mut()
-            .map_or(ping::Next::Drained, Shared::take)
+            .map_or(ping::Next::Drained, RawSocket::take)
     }
 
     /// Binds `socket`, which is to reach `towards`, to where the host side sends from. Loopback is reached from itself.

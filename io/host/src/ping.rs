@@ -1,7 +1,7 @@
 //! Echo requests: a ping socket for each echo id, or one raw socket for all of them.
 //!
 //! A raw socket gets every echo reply that reaches the host. Requests carry identifiers of our choice, and the replies
-//! (and the errors) are dealt out by them: [`Shared::take`] takes one packet and names the flow, whose next receive
+//! (and the errors) are dealt out by them: [`RawSocket::take`] takes one packet and names the flow, whose next receive
 //! finds it.
 
 use std::collections::HashMap;
@@ -48,27 +48,27 @@ enum Way {
 
 /// A raw socket that all echo ids of a family share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct RawSocket {
     fd: OwnedFd,
     family: Family,
     properties: Properties,
     flows: HashMap<u16, FlowId>,
     /// The packet that [`Self::take`] took, until its flow asks for it.
-    packet: Option<(u16, Packet)>,
+    packet: Option<(u16, RawPacket)>,
     /// Its bytes.
     buffer: Vec<u8>,
 }
 
-/// A packet in [`Shared::buffer`].
+/// A packet in [`RawSocket::buffer`].
 #[derive(Debug)]
-enum Packet {
+enum RawPacket {
     /// An echo reply, whose data begin at `at`.
     Reply { reply: PingReply, at: usize },
     /// An error.
     Problem(Problem),
 }
 
-/// The result of [`Shared::take`].
+/// The result of [`RawSocket::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Something for this flow.
@@ -79,7 +79,7 @@ pub enum Next {
     Drained,
 }
 
-impl Shared {
+impl RawSocket {
     /// Takes over a raw socket.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Shared {
         if let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             let sent = self.buffer.get(..problem.payload_len).unwrap_or_default();
             let ident = word(sent, 4);
-            return self.deliver(ident, Packet::Problem(problem));
+            return self.deliver(ident, RawPacket::Problem(problem));
         }
         match self.reply() {
             Ok(Some((ident, packet))) => self.deliver(Some(ident), packet),
@@ -120,11 +120,11 @@ impl Shared {
         }
     }
 
-    fn deliver(&mut self, ident: Option<u16>, packet: Packet) -> Next {
+    fn deliver(&mut self, ident: Option<u16>, packet: RawPacket) -> Next {
         let Some((ident, flow)) = ident.and_then(|ident| Some((ident, *self.flows.get(&ident)?))) else {
             return Next::Unmatched;
         };
-        let error = matches!(packet, Packet::Problem(_));
+        let error = matches!(packet, RawPacket::Problem(_));
         self.packet = Some((ident, packet));
         Next::Flow(
             flow,
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Receives an echo reply and returns its identifier and content. `None`: the packet is no echo reply.
-    fn reply(&mut self) -> Result<Option<(u16, Packet)>, Errno> {
+    fn reply(&mut self) -> Result<Option<(u16, RawPacket)>, Errno> {
         let mut control = [0; udp::CONTROL];
         let into = [VolatileSlice::from(&mut self.buffer[..])];
         let received = message::receive(&self.fd, &into, &mut control, Take::Next)?;
@@ -154,7 +154,7 @@ impl Shared {
         };
         Ok(Some((
             echo.ident,
-            Packet::Reply {
+            RawPacket::Reply {
                 reply,
                 at: echo.data.start,
             },
@@ -185,10 +185,10 @@ pub fn echo_reply(packet: &[u8], family: Family) -> Option<EchoReply> {
     })
 }
 
-impl Shared {
+impl RawSocket {
     fn take_reply(&mut self, of: u16, into: &mut [u8]) -> Result<PingReply, Errno> {
         match self.packet.take() {
-            Some((ident, Packet::Reply { reply, at })) if ident == of => {
+            Some((ident, RawPacket::Reply { reply, at })) if ident == of => {
                 let len = copy(self.buffer.get(at..at + reply.len).unwrap_or_default(), into);
                 Ok(PingReply { len, ..reply })
             }
@@ -203,14 +203,14 @@ impl Shared {
     fn take_unsent(&mut self, ident: u16) {
         while let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             if problem.offender.is_none() && problem.mtu.is_some() {
-                self.packet = Some((ident, Packet::Problem(problem)));
+                self.packet = Some((ident, RawPacket::Problem(problem)));
             }
         }
     }
 
     fn take_problem(&mut self, of: u16, into: &mut [u8]) -> Option<Problem> {
         match self.packet.take() {
-            Some((ident, Packet::Problem(problem))) if ident == of => {
+            Some((ident, RawPacket::Problem(problem))) if ident == of => {
                 let payload_len = copy(self.buffer.get(..problem.payload_len).unwrap_or_default(), into);
                 Some(Problem {
                     payload_len,

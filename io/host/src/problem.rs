@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use pontoon_engine::host::Problem;
-use pontoon_sys::errqueue::{self, Entry, Origin};
+use pontoon_sys::errqueue::{self, ErrorQueueEntry, Origin};
 use rustix::io::Errno;
 
 /// Takes the next entry that is an ICMP error. The payload of the packet that caused it is written to `into`.
@@ -17,7 +17,7 @@ pub(super) fn next(socket: impl AsFd, into: &mut [u8]) -> Option<Problem> {
 }
 
 /// Returns the entry as an ICMP error; `None` if it is of another kind.
-fn problem(entry: &Entry) -> Option<Problem> {
+fn problem(entry: &ErrorQueueEntry) -> Option<Problem> {
     let destination = entry.destination?;
     let (kind, code) = match entry.origin {
         Origin::Icmp { kind, code } => (kind, code),

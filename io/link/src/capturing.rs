@@ -10,7 +10,7 @@ use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Burst, Disconnected, For, Link, LinkCounters, Receive, Until};
+use super::{Disconnected, For, Link, LinkCounters, Receive, ReceivedBurst, Until};
 
 mod queue;
 
@@ -43,22 +43,22 @@ impl<L: Link> CapturingLink<L> {
 
 impl<L: Link> Link for CapturingLink<L> {
     type Receiver<'a>
-        = Receiver<'a, L::Receiver<'a>>
+        = CapturingReceiver<'a, L::Receiver<'a>>
     where
         Self: 'a;
     type Transmitter<'a>
-        = Transmitter<'a>
+        = CapturingTransmitter<'a>
     where
         Self: 'a;
 
-    fn halves(&mut self) -> (Self::Receiver<'_>, Transmitter<'_>) {
+    fn halves(&mut self) -> (Self::Receiver<'_>, CapturingTransmitter<'_>) {
         let (receiver, transmitter) = self.link.halves();
         let capture_queue = &*self.capture_queue;
-        let receiver = Receiver {
+        let receiver = CapturingReceiver {
             link: receiver,
             capture_queue,
         };
-        let transmitter = Transmitter {
+        let transmitter = CapturingTransmitter {
             link: Box::new(transmitter),
             capture_queue,
         };
@@ -104,13 +104,13 @@ impl<L: Link> Link for CapturingLink<L> {
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Receiver<'a, R> {
+pub struct CapturingReceiver<'a, R> {
     link: R,
     capture_queue: &'a CaptureQueue,
 }
 
-impl<R: Receive> Receive for Receiver<'_, R> {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+impl<R: Receive> Receive for CapturingReceiver<'_, R> {
+    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
         let capture_queue = self.capture_queue;
         self.link.receive(max, until, |frames| {
             for frame in frames {
@@ -127,14 +127,14 @@ impl<R: Receive> Receive for Receiver<'_, R> {
 }
 
 /// The sending half of any link, so that the engine is compiled for one more, and not for each once more.
-pub struct Transmitter<'a> {
+pub struct CapturingTransmitter<'a> {
     link: Box<dyn AnyTransmit + 'a>,
     capture_queue: &'a CaptureQueue,
 }
 
-impl Transmit for Transmitter<'_> {
+impl Transmit for CapturingTransmitter<'_> {
     type Room<'a>
-        = Reservation<'a>
+        = CapturingReservation<'a>
     where
         Self: 'a;
 
@@ -153,8 +153,8 @@ impl Transmit for Transmitter<'_> {
         Ok(())
     }
 
-    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Reservation<'_>> {
-        Some(Reservation {
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<CapturingReservation<'_>> {
+        Some(CapturingReservation {
             room: self.link.reserve(frames, head, payload)?,
             capture_queue: self.capture_queue,
         })
@@ -166,12 +166,12 @@ impl Transmit for Transmitter<'_> {
 }
 
 /// Reserved frames.
-pub struct Reservation<'a> {
+pub struct CapturingReservation<'a> {
     room: Box<dyn Room + 'a>,
     capture_queue: &'a CaptureQueue,
 }
 
-impl Reservation<'_> {
+impl CapturingReservation<'_> {
     /// A copy of the next frame, as it will be: afterwards its memory is the guest's.
     fn record(&self, head: &[u8], len: usize) -> Option<Record> {
         let mut record = self.capture_queue.record(Way::Down, head.len() + len)?;
@@ -188,7 +188,7 @@ impl Reservation<'_> {
     }
 }
 
-impl Room for Reservation<'_> {
+impl Room for CapturingReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         self.room.payloads()
     }

@@ -141,11 +141,11 @@ pub struct For {
 /// The receiving half of a link.
 pub trait Receive {
     /// Takes up to `max` frames (one at least, at most [`BURST`]) and hands them to `sink` together, unless there is none.
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst;
+    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst;
 }
 
 impl<R: Receive> Receive for &mut R {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
         (**self).receive(max, until, sink)
     }
 }
@@ -162,7 +162,7 @@ pub enum Until {
 
 /// The result of receiving a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Burst {
+pub struct ReceivedBurst {
     /// Frames that were handed on.
     pub frames: usize,
     /// Frames that were dropped here, for offload metadata or a length that means nothing.

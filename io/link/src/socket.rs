@@ -27,7 +27,7 @@ mod transmit;
 
 pub use packet::Packet;
 pub use stream::Stream;
-pub use transmit::{Reservation, Transmitter};
+pub use transmit::{SocketReservation, SocketTransmitter};
 
 use crate::guest_listener::{GuestConnection as _, GuestListener, Source};
 use guest::GuestSlot;
@@ -63,7 +63,7 @@ pub struct Socket<F: Framing> {
     guest_listener: GuestListener,
     guest_slot: GuestSlot,
     receiver: F::Receiver,
-    transmitter: Transmitter<F>,
+    transmitter: SocketTransmitter<F>,
 }
 
 impl<F: Framing> Socket<F> {
@@ -84,7 +84,7 @@ impl<F: Framing> Socket<F> {
             guest_listener,
             guest_slot: GuestSlot::new(guest)?,
             receiver: F::Receiver::default(),
-            transmitter: Transmitter::new(limits),
+            transmitter: SocketTransmitter::new(limits),
         };
         socket.attach();
         Ok(socket)
@@ -98,9 +98,9 @@ impl<F: Framing> Socket<F> {
 
 impl<F: Framing> Link for Socket<F> {
     type Receiver<'a> = &'a mut F::Receiver;
-    type Transmitter<'a> = &'a mut Transmitter<F>;
+    type Transmitter<'a> = &'a mut SocketTransmitter<F>;
 
-    fn halves(&mut self) -> (&mut F::Receiver, &mut Transmitter<F>) {
+    fn halves(&mut self) -> (&mut F::Receiver, &mut SocketTransmitter<F>) {
         (&mut self.receiver, &mut self.transmitter)
     }
 

@@ -21,16 +21,16 @@ mod receive;
 mod transmit;
 
 pub use attach::{TapQueues, Vhost};
-pub use receive::Receiver;
-pub use transmit::{Reservation, Transmitter};
+pub use receive::TapReceiver;
+pub use transmit::{TapReservation, TapTransmitter};
 /// Bytes of the largest IP packet, segmented or not.
 const MAX_PACKET: usize = 65_535;
 
 /// One queue of a tap.
 #[derive(Debug)]
 pub struct Tap {
-    receiver: Receiver,
-    transmitter: Transmitter,
+    receiver: TapReceiver,
+    transmitter: TapTransmitter,
     rx_interest: RxInterest,
 }
 
@@ -48,10 +48,10 @@ impl Tap {
             tso6: offload.tso,
             uso: offload.uso,
         };
-        let queue = Queue(Arc::new(queue));
+        let queue = QueueFd(Arc::new(queue));
         Ok(Self {
-            receiver: Receiver::new(queue.clone(), offload.vnet_hdr),
-            transmitter: Transmitter::new(queue, offload.vnet_hdr, limits),
+            receiver: TapReceiver::new(queue.clone(), offload.vnet_hdr),
+            transmitter: TapTransmitter::new(queue, offload.vnet_hdr, limits),
             rx_interest: RxInterest::default(),
         })
     }
@@ -63,7 +63,7 @@ impl Tap {
         self.transmitter.limits()
     }
 
-    pub(super) fn into_halves(self) -> (Receiver, Transmitter) {
+    pub(super) fn into_halves(self) -> (TapReceiver, TapTransmitter) {
         (self.receiver, self.transmitter)
     }
 }
@@ -75,10 +75,10 @@ impl AsFd for Tap {
 }
 
 impl Link for Tap {
-    type Receiver<'a> = &'a mut Receiver;
-    type Transmitter<'a> = &'a mut Transmitter;
+    type Receiver<'a> = &'a mut TapReceiver;
+    type Transmitter<'a> = &'a mut TapTransmitter;
 
-    fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
+    fn halves(&mut self) -> (&mut TapReceiver, &mut TapTransmitter) {
         (&mut self.receiver, &mut self.transmitter)
     }
 
@@ -102,9 +102,9 @@ impl Link for Tap {
 
 /// The descriptor, which both halves use.
 #[derive(Clone, Debug)]
-struct Queue(Arc<OwnedFd>);
+struct QueueFd(Arc<OwnedFd>);
 
-impl AsFd for Queue {
+impl AsFd for QueueFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -25,7 +25,7 @@ use vm_memory::VolatileSlice;
 
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
-use super::{Burst, Disconnected, For, Link, LinkCounters, RETRY, Receive, Rest, Until};
+use super::{Disconnected, For, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, Until};
 use queue::{Alarm, Bell, Failure};
 
 mod frame_ring;
@@ -51,8 +51,8 @@ mod places {
 /// One queue of a tap with the kernel's vhost-net in front of it.
 #[derive(Debug)]
 pub struct VhostNet {
-    receiver: Receiver,
-    transmitter: Transmitter,
+    receiver: VhostNetReceiver,
+    transmitter: VhostNetTransmitter,
     bell: Bell,
     /// Present as long as vhost-net is.
     alarm: Option<Arc<Alarm>>,
@@ -71,8 +71,8 @@ pub struct VhostNet {
 /// A running queue pair, not yet part of a link.
 #[derive(Debug)]
 pub struct Pair {
-    receiver: receive::Receiver,
-    transmitter: transmit::Transmitter,
+    receiver: receive::VringReceiver,
+    transmitter: transmit::VringTransmitter,
     bell: Bell,
     alarm: Arc<Alarm>,
 }
@@ -88,8 +88,8 @@ impl Pair {
         let device = Arc::new(Device::new(memory, features)?);
         let (bell, alarm) = (Bell::new()?, Arc::new(Alarm::new()?));
         let pair = Self {
-            receiver: receive::Receiver::new(&device, &bell, &alarm)?,
-            transmitter: transmit::Transmitter::new(&device, &bell, &alarm, tap.limits())?,
+            receiver: receive::VringReceiver::new(&device, &bell, &alarm)?,
+            transmitter: transmit::VringTransmitter::new(&device, &bell, &alarm, tap.limits())?,
             bell,
             alarm,
         };
@@ -106,11 +106,11 @@ impl VhostNet {
     pub fn new(tap: Tap, pair: Pair) -> Self {
         let (tap_receiver, tap_transmitter) = tap.into_halves();
         Self {
-            receiver: Receiver {
+            receiver: VhostNetReceiver {
                 ring: Some(pair.receiver),
                 tap: tap_receiver,
             },
-            transmitter: Transmitter {
+            transmitter: VhostNetTransmitter {
                 ring: Some(pair.transmitter),
                 tap: tap_transmitter,
             },
@@ -189,10 +189,10 @@ const TURN: usize = 64 << 10;
 const LONG_SILENCE: u32 = 4;
 
 impl Link for VhostNet {
-    type Receiver<'a> = &'a mut Receiver;
-    type Transmitter<'a> = &'a mut Transmitter;
+    type Receiver<'a> = &'a mut VhostNetReceiver;
+    type Transmitter<'a> = &'a mut VhostNetTransmitter;
 
-    fn halves(&mut self) -> (&mut Receiver, &mut Transmitter) {
+    fn halves(&mut self) -> (&mut VhostNetReceiver, &mut VhostNetTransmitter) {
         (&mut self.receiver, &mut self.transmitter)
     }
 
@@ -210,7 +210,7 @@ impl Link for VhostNet {
     }
 
     fn has_frames(&mut self) -> bool {
-        let has_frames = self.receiver.look(receive::Receiver::waiting);
+        let has_frames = self.receiver.look(receive::VringReceiver::waiting);
         if has_frames {
             self.silence = 0;
         }
@@ -247,7 +247,7 @@ impl Link for VhostNet {
             let used = ring.rearm();
             ring.queue().checked(used).is_some_and(|used| used > 0)
         };
-        let frames = wait.frames && self.receiver.look(receive::Receiver::rearm);
+        let frames = wait.frames && self.receiver.look(receive::VringReceiver::rearm);
         self.look_for_guest();
         (frames || room || self.disconnected.is_some()).then_some(Duration::ZERO)
     }
@@ -262,15 +262,15 @@ impl Link for VhostNet {
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Receiver {
-    ring: Option<receive::Receiver>,
-    tap: tap::Receiver,
+pub struct VhostNetReceiver {
+    ring: Option<receive::VringReceiver>,
+    tap: tap::TapReceiver,
 }
 
-impl Receiver {
+impl VhostNetReceiver {
     /// Returns true if frames wait in the ring, if there is one; `how` looks for them, with or without a
     /// notification request.
-    fn look(&mut self, how: fn(&mut receive::Receiver) -> Result<u16, Failure>) -> bool {
+    fn look(&mut self, how: fn(&mut receive::VringReceiver) -> Result<u16, Failure>) -> bool {
         self.ring.as_mut().is_some_and(|ring| {
             let waiting = how(ring);
             ring.queue().checked(waiting).is_some_and(|waiting| waiting > 0)
@@ -278,13 +278,13 @@ impl Receiver {
     }
 }
 
-impl Receive for Receiver {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+impl Receive for VhostNetReceiver {
+    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
         let Some(ring) = &mut self.ring else {
             return self.tap.receive(max, until, sink);
         };
         let burst = ring.receive(max, sink);
-        ring.queue().checked(burst).unwrap_or(Burst {
+        ring.queue().checked(burst).unwrap_or(ReceivedBurst {
             frames: 0,
             malformed: 0,
             rest: Rest::Drained,
@@ -294,13 +294,13 @@ impl Receive for Receiver {
 
 /// The sending half.
 #[derive(Debug)]
-pub struct Transmitter {
-    ring: Option<transmit::Transmitter>,
-    tap: tap::Transmitter,
+pub struct VhostNetTransmitter {
+    ring: Option<transmit::VringTransmitter>,
+    tap: tap::TapTransmitter,
 }
 
-impl Transmit for Transmitter {
-    type Room<'a> = Reservation<'a>;
+impl Transmit for VhostNetTransmitter {
+    type Room<'a> = VhostNetReservation<'a>;
 
     fn limits(&self) -> Limits {
         self.tap.limits()
@@ -313,10 +313,13 @@ impl Transmit for Transmitter {
         }
     }
 
-    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<VhostNetReservation<'_>> {
         match &mut self.ring {
-            Some(ring) => ring.reserve(frames, payload).map(Reservation::Ring),
-            None => self.tap.reserve(frames, head, payload).map(Reservation::Tap),
+            Some(ring) => ring.reserve(frames, payload).map(VhostNetReservation::Ring),
+            None => self
+                .tap
+                .reserve(frames, head, payload)
+                .map(VhostNetReservation::Tap),
         }
     }
 
@@ -330,14 +333,14 @@ impl Transmit for Transmitter {
 
 /// Reserved frames.
 #[derive(Debug)]
-pub enum Reservation<'a> {
+pub enum VhostNetReservation<'a> {
     /// In the circular buffer.
-    Ring(transmit::Reservation<'a>),
+    Ring(transmit::VringReservation<'a>),
     /// The tap's.
-    Tap(tap::Reservation<'a>),
+    Tap(tap::TapReservation<'a>),
 }
 
-impl Room for Reservation<'_> {
+impl Room for VhostNetReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         match self {
             Self::Ring(room) => room.payloads(),

@@ -17,7 +17,7 @@ use tracing::warn;
 use vm_memory::GuestMemoryMmap;
 
 use super::guest_listener::{GuestConnection, GuestListener, Source};
-use super::{Burst, Disconnected, For, Link, LinkCounters, Receive, Rest, Until};
+use super::{Disconnected, For, Link, LinkCounters, Receive, ReceivedBurst, Rest, Until};
 
 mod attach;
 
@@ -191,9 +191,9 @@ impl Link for VhostUser {
 
 impl Receive for Receiver {
     /// The next frame is in memory: looking for it costs nothing.
-    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
         let burst = Self::receive(self, max, sink);
-        Burst {
+        ReceivedBurst {
             frames: burst.frames,
             malformed: burst.malformed,
             rest: match burst.more {

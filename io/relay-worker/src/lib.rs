@@ -39,7 +39,7 @@ pub fn run(control: OwnedFd, sandbox: Sandbox, disabled: &Disabled) -> io::Resul
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // With the default slack of 50 us a sleep of 100 us would take 150.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let worker = worker::Worker::new(control)?;
+    let worker = worker::RelayWorker::new(control)?;
     let layers = sandbox.enter(disabled)?;
     if layers.any_refused() {
         warn!("the sandbox is incomplete: {}", layers.missing());

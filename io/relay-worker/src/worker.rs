@@ -15,17 +15,17 @@ use rustix::thread::{ClockId, clock_nanosleep_relative};
 
 use crate::counters::Counters;
 use crate::forwarder::Forwarder;
-use crate::input::{Input, RingInput, SocketInput};
+use crate::input::{PacketInput, RingInput, SocketInput};
 use crate::messages::{self, Kind, MAX_LEN, Message, Output, RuleEntry, Settings};
 use crate::querier::QuerierSocket;
 use crate::sender::Sender;
 
 /// A worker that has received its settings.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct RelayWorker {
     control: OwnedFd,
     settings: Settings,
-    inputs: BTreeMap<u32, Source>,
+    inputs: BTreeMap<u32, RelayInput>,
     queriers: BTreeMap<u32, QuerierSocket>,
     /// Memberships of queriers whose sockets are yet to be received, by the querier's id.
     restored: BTreeMap<u32, Vec<(IpAddr, SourceFilter)>>,
@@ -41,13 +41,13 @@ pub(crate) struct Worker {
 
 /// An input with its table of rules and its row of counters.
 #[derive(Debug)]
-struct Source {
+struct RelayInput {
     table: u32,
     row: u32,
-    input: Input,
+    input: PacketInput,
 }
 
-impl Worker {
+impl RelayWorker {
     /// Receives the supervisor's first message.
     ///
     /// # Errors
@@ -182,15 +182,15 @@ impl Worker {
     fn apply(&mut self, message: Message, descriptor: Option<OwnedFd>) -> io::Result<()> {
         match (message, descriptor) {
             (Message::Input(input), Some(socket)) => {
-                let source = Source {
+                let source = RelayInput {
                     table: input.table,
                     row: input.row,
                     input: match input.kind {
                         Kind::Ring { size, used } => {
                             let position = used.then(|| self.forwarder.position(input.row));
-                            Input::Ring(RingInput::new(socket, size, position)?)
+                            PacketInput::Ring(RingInput::new(socket, size, position)?)
                         }
-                        Kind::Socket(port) => Input::Socket(SocketInput::new(socket, port)),
+                        Kind::Socket(port) => PacketInput::Socket(SocketInput::new(socket, port)),
                     },
                 };
                 self.inputs.insert(input.id, source);

@@ -24,7 +24,7 @@ pub mod seccomp;
 pub mod trap;
 
 pub use layers::{Layer, Layers};
-pub use limits::Limits;
+pub use limits::ResourceLimits;
 pub use namespaces::Namespaces;
 pub use seccomp::Role;
 

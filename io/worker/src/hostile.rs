@@ -33,12 +33,12 @@ struct Play<F: Framing> {
     guest: UnixStream,
     /// The bytes of each of the guest's calls.
     sent: Vec<Vec<u8>>,
-    received: Received,
+    received: ReceivedFrames,
 }
 
 /// The frames that the link has received, and its end.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Received {
+struct ReceivedFrames {
     frames: Vec<Vec<u8>>,
     malformed: u64,
     end: Option<Disconnected>,
@@ -54,13 +54,13 @@ impl<F: Framing> Play<F> {
             link: Socket::new(Source::Connected(ours), 1500).expect("a link"),
             guest,
             sent: Vec::new(),
-            received: Received::default(),
+            received: ReceivedFrames::default(),
         }
     }
 
     /// The guest sends and the link receives, by turns; then the guest disconnects. The link must receive all that a
     /// reader finds in the concatenated bytes.
-    fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> Received) {
+    fn run(mut self, mut script: &[u8], read: fn(&[Vec<u8>]) -> ReceivedFrames) {
         while let Some((&step, rest)) = script.split_first() {
             script = rest;
             let bytes = usize::from(step / 4);
@@ -145,12 +145,12 @@ fn whole(frame: &pontoon_engine::Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-fn stream(sent: &[Vec<u8>]) -> Received {
+fn stream(sent: &[Vec<u8>]) -> ReceivedFrames {
     let sent = sent.concat();
     let mut rest = &sent[..];
-    let mut received = Received {
+    let mut received = ReceivedFrames {
         end: Some(Disconnected::Closed),
-        ..Received::default()
+        ..ReceivedFrames::default()
     };
     while let Some((prefix, behind)) = rest.split_first_chunk() {
         let len = u32::from_be_bytes(*prefix) as usize;
@@ -173,12 +173,12 @@ fn stream(sent: &[Vec<u8>]) -> Received {
     received
 }
 
-fn packets(sent: &[Vec<u8>]) -> Received {
+fn packets(sent: &[Vec<u8>]) -> ReceivedFrames {
     let sound = |message: &&Vec<u8>| (1..=MAX_FRAME).contains(&message.len());
     // An empty one is the end, as is the socket's.
     let end = sent.iter().position(Vec::is_empty).unwrap_or(sent.len());
     let (frames, malformed): (Vec<_>, Vec<_>) = sent[..end].iter().partition(sound);
-    Received {
+    ReceivedFrames {
         frames: frames.into_iter().cloned().collect(),
         malformed: malformed.len() as u64,
         end: Some(Disconnected::Closed),

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_link::vhost_user::VhostUser;
 use pontoon_link::{Link, Serve};
-use pontoon_sandbox::{Limits, Sandbox};
+use pontoon_sandbox::{ResourceLimits, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -185,9 +185,9 @@ impl Serve for EngineStart<'_> {
 
 /// Returns resource limits that an engine never reaches. A worker begins with 36 MiB of memory, a flow has less than 1
 /// KiB, and tables double when they grow; the end-to-end tests, with 10,000 flows that stall, bring it to 40.
-fn most(max_flows: u32, workers: usize) -> Limits {
+fn most(max_flows: u32, workers: usize) -> ResourceLimits {
     let workers = workers as u64;
-    Limits {
+    ResourceLimits {
         memory: (512 << 20) + workers * (256 << 20) + u64::from(max_flows) * (8 << 10),
         // A capture's writer, and those of captures that come to their end.
         threads: workers + 8,

@@ -7,7 +7,7 @@ use pontoon_engine::{Config, Counters, Instant};
 
 /// The limits on flows, and how many were refused by them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct FlowLimits {
     max_flows: u32,
     max_flow_rate: Option<u32>,
     /// Refusals that have been logged.
@@ -23,7 +23,7 @@ pub(crate) struct RefusedFlows {
     max_flow_rate: Option<u32>,
 }
 
-impl Limits {
+impl FlowLimits {
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             max_flows: config.max_flows,
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn refused_flows_are_reported_once_a_minute() {
-        let mut limits = Limits {
+        let mut limits = FlowLimits {
             max_flows: 9,
             max_flow_rate: None,
             known: 0,

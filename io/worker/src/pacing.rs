@@ -64,7 +64,7 @@ pub(crate) enum Side {
 pub(crate) struct Pacer {
     pacing: Pacing,
     /// The wait under way.
-    waiting: Option<Waiting>,
+    waiting: Option<SpinWait>,
     /// After work of each side. (With one ration for all spins, a single miss meant sleeping for up to 80 ms: the 99th
     /// percentile of round trips was 117 us and is 59. Medians of 9 interleaved, 2026-11-21.)
     waits: [WaitHistory; 2],
@@ -75,7 +75,7 @@ pub(crate) struct Pacer {
 
 /// A wait for work.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct SpinWait {
     /// The side of the last work.
     after: Side,
     since: Instant,
@@ -146,7 +146,7 @@ impl Pacer {
                     true => (Spin::UnderWay, Wait::No),
                     false => (Spin::None, Wait::Sleep),
                 };
-                self.waiting = Some(Waiting {
+                self.waiting = Some(SpinWait {
                     after: from,
                     since: end,
                     spin,

@@ -20,7 +20,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{info, warn};
 
 use crate::capture::CaptureControl;
-use crate::limits::Limits;
+use crate::limits::FlowLimits;
 use crate::mesh::WorkerHandle;
 use crate::messages::{Gathered, Refused};
 use crate::pacing::{Pacer, Side, Wait};
@@ -45,7 +45,7 @@ pub(crate) struct Worker<L> {
     /// Access to the other workers, if there are any.
     pub(crate) handle: Option<WorkerHandle>,
     pub(crate) pacer: Pacer,
-    pub(crate) limits: Limits,
+    pub(crate) limits: FlowLimits,
     /// Frames that the link dropped for invalid offload metadata or an invalid length.
     pub(crate) malformed: u64,
     /// The number of frames in each burst that was not empty.
@@ -70,7 +70,7 @@ pub(crate) struct Worker<L> {
 
 /// The reason for which the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum LoopEnd {
     /// The supervisor closed its end.
     Supervisor,
     /// The guest disconnected, and no other can connect.
@@ -91,9 +91,9 @@ pub(crate) fn now() -> Instant {
 impl<L: Link> Worker<L> {
     /// Moves packets until the supervisor closes its end of the channel, or the guest disconnects for good.
     ///
-    /// One turn processes at most [`BURST`] frames, [`EVENTS`] events and one quantum of each ready flow, then waits. No
-    /// other function of a worker waits.
-    pub(crate) fn run(&mut self) -> io::Result<End> {
+    /// One turn processes at most [`BURST`](pontoon_link::BURST) frames, [`EVENTS`](pontoon_event::EVENTS) events and one
+    /// quantum of each ready flow, then waits. No other function of a worker waits.
+    pub(crate) fn run(&mut self) -> io::Result<LoopEnd> {
         let mut events = Events::new();
         let mut pending = std::mem::take(&mut self.pending);
         pending.frames = true;
@@ -127,7 +127,7 @@ impl<L: Link> Worker<L> {
 
             if let Some(reason) = pending.disconnected.take() {
                 if !self.disconnect(reason, begin) {
-                    return Ok(End::Link);
+                    return Ok(LoopEnd::Link);
                 }
                 // A command that the front-end wrote before it disconnected is processed when frames are received.
                 pending.frames = true;
@@ -138,7 +138,7 @@ impl<L: Link> Worker<L> {
             // each frame whether to copy it.
             if std::mem::take(&mut self.pending.capture) {
                 self.pending = pending;
-                return Ok(End::Capture);
+                return Ok(LoopEnd::Capture);
             }
 
             // Sockets for the next flows are opened here, when all output of this turn has been sent.

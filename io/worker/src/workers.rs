@@ -16,11 +16,11 @@ use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::capture::CaptureControl;
-use crate::limits::Limits;
+use crate::limits::FlowLimits;
 use crate::mesh::{self, WorkerHandle};
 use crate::messages::Gathered;
 use crate::pacing::Pacer;
-use crate::worker::{self, End, PendingInput, Tally, Worker};
+use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
 use crate::{Setup, context};
 
 /// Builds a worker for each of the links, which are one guest's.
@@ -72,7 +72,7 @@ pub(crate) fn build<L: Link>(
             supervisor: supervisor.take(),
             report_fd: report_fd.try_clone()?,
             handle,
-            limits: Limits::new(&setup.config),
+            limits: FlowLimits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),
             malformed: 0,
             bursts: Histogram::new(&BURSTS),
@@ -100,7 +100,7 @@ pub(crate) fn build<L: Link>(
 
 /// Runs the workers, the first one in this thread, until one of them ends, which ends all. Logs the sum of their counters,
 /// and returns the reason.
-pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
+pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<LoopEnd> {
     let capture_control = workers.first().map(|first| Arc::clone(&first.capture_control));
     let mut ends = thread::scope(|scope| {
         let mut workers = workers.into_iter();
@@ -131,13 +131,13 @@ pub(crate) fn run<L: Link>(workers: Vec<Worker<L>>) -> io::Result<End> {
         capture_control.finish();
     }
     // The first worker to end has a reason; the reason of the others is that it ended.
-    let reason = |end: &io::Result<End>| !matches!(end, Ok(End::Peer));
+    let reason = |end: &io::Result<LoopEnd>| !matches!(end, Ok(LoopEnd::Peer));
     let first = ends.iter().position(reason).map(|at| ends.swap_remove(at));
-    first.unwrap_or(Ok(End::Supervisor))
+    first.unwrap_or(Ok(LoopEnd::Supervisor))
 }
 
 /// The reason for which a worker's loop ended, and the worker, unless it panicked.
-type Ended<L> = (io::Result<End>, Option<Worker<L>>);
+type Ended<L> = (io::Result<LoopEnd>, Option<Worker<L>>);
 
 fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
     let _ends_all = ends_all(&worker);
@@ -151,14 +151,14 @@ fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
                 end
             }
         };
-        if !matches!(end, Ok(End::Capture)) {
+        if !matches!(end, Ok(LoopEnd::Capture)) {
             return (end, Some(worker));
         }
     }
 }
 
 /// Logs the counters before the workers are dropped: to close a queue takes the kernel longer than all the rest.
-fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<End>> {
+fn conclude<L: Link>(ended: Vec<Ended<L>>) -> Vec<io::Result<LoopEnd>> {
     let mut tally = Tally::default();
     for worker in ended.iter().filter_map(|(_, worker)| worker.as_ref()) {
         tally.add(&worker.tally());

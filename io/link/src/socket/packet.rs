@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use pontoon_engine::Frame;
-use pontoon_sys::messages::{self, Received};
+use pontoon_sys::messages::{self, BatchedMessage};
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use vm_memory::VolatileSlice;
 
 use super::header_buffers::{HeaderBuffers, Places};
 use super::{Framing, MAX_FRAME, SocketHalf};
-use crate::{BURST, Burst, Disconnected, Receive, Rest, Until};
+use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, Until};
 
 /// Each frame in a message of its own.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ const STRIDE: usize = 66 << 10;
 const _: () = assert!(STRIDE >= MAX_FRAME);
 
 impl Framing for Packet {
-    type Receiver = Receiver;
+    type Receiver = PacketReceiver;
 
     const PREFIX: usize = 0;
 
@@ -36,7 +36,7 @@ impl Framing for Packet {
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct PacketReceiver {
     socket: Option<Arc<OwnedFd>>,
     /// A message of no bytes is the end of the connection.
     has_end: bool,
@@ -44,7 +44,7 @@ pub struct Receiver {
     headers: HeaderBuffers,
 }
 
-impl Default for Receiver {
+impl Default for PacketReceiver {
     fn default() -> Self {
         Self {
             socket: None,
@@ -55,7 +55,7 @@ impl Default for Receiver {
     }
 }
 
-impl SocketHalf for Receiver {
+impl SocketHalf for PacketReceiver {
     fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.has_end = guest
             .as_ref()
@@ -64,9 +64,9 @@ impl SocketHalf for Receiver {
     }
 }
 
-impl Receive for Receiver {
-    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-        let mut burst = Burst {
+impl Receive for PacketReceiver {
+    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
+        let mut burst = ReceivedBurst {
             frames: 0,
             malformed: 0,
             rest: Rest::Drained,
@@ -109,7 +109,7 @@ fn read(
     socket: &OwnedFd,
     buffer: &mut [u8],
     count: usize,
-) -> Result<ArrayVec<Received, { messages::MOST }>, Errno> {
+) -> Result<ArrayVec<BatchedMessage, { messages::MOST }>, Errno> {
     let into: ArrayVec<_, BURST> = buffer
         .chunks_exact_mut(STRIDE)
         .take(count)

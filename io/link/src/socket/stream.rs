@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
 use super::header_buffers::{HeaderBuffers, Places};
 use super::{Framing, MAX_FRAME, SocketHalf};
-use crate::{BURST, Burst, Disconnected, Receive, Rest, Until};
+use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, Until};
 
 /// Frames behind their lengths.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ const PREFIX: usize = 4;
 const BUFFER: usize = 256 << 10;
 
 impl Framing for Stream {
-    type Receiver = Receiver;
+    type Receiver = StreamReceiver;
 
     const PREFIX: usize = PREFIX;
 
@@ -38,7 +38,7 @@ impl Framing for Stream {
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Receiver {
+pub struct StreamReceiver {
     socket: Option<Arc<OwnedFd>>,
     buffer: Box<[u8]>,
     /// The range of the buffer that was read from the socket and not yet passed to the engine.
@@ -48,7 +48,7 @@ pub struct Receiver {
     headers: HeaderBuffers,
 }
 
-impl Default for Receiver {
+impl Default for StreamReceiver {
     fn default() -> Self {
         Self {
             socket: None,
@@ -60,7 +60,7 @@ impl Default for Receiver {
     }
 }
 
-impl SocketHalf for Receiver {
+impl SocketHalf for StreamReceiver {
     fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.socket = guest;
         self.unread = 0..0;
@@ -68,9 +68,9 @@ impl SocketHalf for Receiver {
     }
 }
 
-impl Receive for Receiver {
-    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-        let mut burst = Burst {
+impl Receive for StreamReceiver {
+    fn receive(&mut self, max: usize, _: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
+        let mut burst = ReceivedBurst {
             frames: 0,
             malformed: 0,
             rest: Rest::Drained,
@@ -98,7 +98,7 @@ impl Receive for Receiver {
     }
 }
 
-impl Receiver {
+impl StreamReceiver {
     /// Takes up to `max` whole frames out of what was read.
     ///
     /// # Errors

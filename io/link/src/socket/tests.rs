@@ -14,7 +14,7 @@ use super::*;
 use crate::conformance::{
     self, FRAMES_AND_ROOM, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole,
 };
-use crate::{BURST, Burst, Rest, Until};
+use crate::{BURST, ReceivedBurst, Rest, Until};
 
 mod guests;
 
@@ -136,7 +136,7 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
 }
 
 /// One burst.
-fn burst<F: Framing>(link: &mut Socket<F>, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
+fn burst<F: Framing>(link: &mut Socket<F>, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
     link.halves().0.receive(BURST, Until::Empty, sink)
 }
 

@@ -30,11 +30,11 @@ const MAX_FRAMES: usize = 64;
 const HEADROOM: usize = 128;
 
 /// The sending half.
-pub struct Transmitter<F> {
+pub struct SocketTransmitter<F> {
     socket: Option<Arc<OwnedFd>>,
     limits: Limits,
     bytes: Box<[u8]>,
-    waiting: Waiting,
+    waiting: WaitingFrames,
     /// The kernel did not take all that was waiting, the last time.
     blocked: bool,
     /// A frame was refused for want of room.
@@ -44,13 +44,13 @@ pub struct Transmitter<F> {
     framing: PhantomData<F>,
 }
 
-impl<F> Transmitter<F> {
+impl<F> SocketTransmitter<F> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             socket: None,
             limits,
             bytes: vec![0; ROOM].into(),
-            waiting: Waiting::new(),
+            waiting: WaitingFrames::new(),
             blocked: false,
             full: false,
             disconnected: None,
@@ -65,7 +65,7 @@ impl<F> Transmitter<F> {
     }
 }
 
-impl<F> SocketHalf for Transmitter<F> {
+impl<F> SocketHalf for SocketTransmitter<F> {
     fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>) {
         self.socket = guest;
         self.waiting.clear();
@@ -73,10 +73,11 @@ impl<F> SocketHalf for Transmitter<F> {
     }
 }
 
-impl<F: Framing> Transmitter<F> {
+impl<F: Framing> SocketTransmitter<F> {
     /// Returns true if the buffer has `bytes` more at its end, for one frame or several.
     fn has_room(&mut self, bytes: usize) -> bool {
-        let fits = |waiting: &Waiting| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
+        let fits =
+            |waiting: &WaitingFrames| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
         if !self.blocked && !fits(&self.waiting) {
             self.flush();
         }
@@ -106,8 +107,8 @@ impl<F: Framing> Transmitter<F> {
     }
 }
 
-impl<F: Framing> Transmit for Transmitter<F> {
-    type Room<'a> = Reservation<'a>;
+impl<F: Framing> Transmit for SocketTransmitter<F> {
+    type Room<'a> = SocketReservation<'a>;
 
     fn limits(&self) -> Limits {
         self.limits
@@ -129,7 +130,7 @@ impl<F: Framing> Transmit for Transmitter<F> {
         Ok(())
     }
 
-    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<SocketReservation<'_>> {
         let payload = payload.min(MAX_FRAME);
         let stride = HEADROOM + payload;
         if frames == 0 || !self.has_room(stride) {
@@ -144,7 +145,7 @@ impl<F: Framing> Transmit for Transmitter<F> {
         let payloads: Option<ArrayVec<_, MAX_FRAMES>> = (0..frames)
             .map(|nth| room.subslice(nth * stride + HEADROOM, payload).ok())
             .collect();
-        Some(Reservation {
+        Some(SocketReservation {
             payloads: payloads?,
             room,
             begin,
@@ -177,9 +178,9 @@ impl<F: Framing> Transmit for Transmitter<F> {
     }
 }
 
-impl<F> fmt::Debug for Transmitter<F> {
+impl<F> fmt::Debug for SocketTransmitter<F> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("Transmitter")
+        to.debug_struct("SocketTransmitter")
             .field("socket", &self.socket)
             .field("waiting", &self.waiting.frames.len())
             .field("blocked", &self.blocked)
@@ -189,8 +190,8 @@ impl<F> fmt::Debug for Transmitter<F> {
 
 /// Reserved frames.
 #[derive(Debug)]
-pub struct Reservation<'a> {
-    waiting: &'a mut Waiting,
+pub struct SocketReservation<'a> {
+    waiting: &'a mut WaitingFrames,
     /// Frames side by side, each [`HEADROOM`] and then its payload.
     room: VolatileSlice<'a>,
     /// The position of the reserved bytes in the buffer.
@@ -202,7 +203,7 @@ pub struct Reservation<'a> {
     connected: bool,
 }
 
-impl Room for Reservation<'_> {
+impl Room for SocketReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         &self.payloads[self.next..]
     }
@@ -238,7 +239,7 @@ fn is_whole(offload: Offload, head_len: usize) -> bool {
 
 /// Frames that wait in the buffer, in order.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingFrames {
     frames: Vec<Place>,
     /// The number of finished frames.
     finished: usize,
@@ -257,7 +258,7 @@ struct Place {
     checksum: Checksum,
 }
 
-impl Waiting {
+impl WaitingFrames {
     fn new() -> Self {
         Self {
             frames: Vec::with_capacity(MAX_WAITING),

@@ -10,8 +10,8 @@ use pontoon_wire::vnet::{self, Offload};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use super::Queue;
-use crate::{BURST, Burst, Disconnected, Receive, Rest, Until};
+use super::QueueFd;
+use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, Until};
 
 /// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
 const STRIDE: usize = 66 << 10;
@@ -24,8 +24,8 @@ const MOST_FAILURES: u32 = 1000;
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Receiver {
-    queue: Queue,
+pub struct TapReceiver {
+    queue: QueueFd,
     header_len: usize,
     frames: Vec<u8>,
     headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
@@ -33,8 +33,8 @@ pub struct Receiver {
     failures: u32,
 }
 
-impl Receiver {
-    pub(super) fn new(queue: Queue, vnet_hdr: bool) -> Self {
+impl TapReceiver {
+    pub(super) fn new(queue: QueueFd, vnet_hdr: bool) -> Self {
         Self {
             queue,
             header_len: if vnet_hdr { vnet::LEN } else { 0 },
@@ -45,16 +45,16 @@ impl Receiver {
     }
 }
 
-impl Receive for Receiver {
-    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
-        let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
+impl Receive for TapReceiver {
+    fn receive(&mut self, max: usize, until: Until, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
+        let mut taken = ArrayVec::<ReadFrame<'_>, BURST>::new();
         let mut malformed = 0;
         let mut rest = Rest::More;
         let buffers = self.frames.chunks_exact_mut(STRIDE).zip(self.headers.iter_mut());
         for (buffer, head) in buffers.take(max) {
             let buffer = VolatileSlice::from(buffer);
             match message::read(&self.queue, &buffer) {
-                Ok(len) => match Taken::new(&buffer, len, head, self.header_len) {
+                Ok(len) => match ReadFrame::new(&buffer, len, head, self.header_len) {
                     Some(frame) => {
                         let last = until == Until::Question && frame.asks();
                         taken.push(frame);
@@ -88,11 +88,11 @@ impl Receive for Receiver {
         if !taken.is_empty() {
             self.failures = 0;
         }
-        let frames: ArrayVec<Frame<'_>, BURST> = taken.iter().map(Taken::frame).collect();
+        let frames: ArrayVec<Frame<'_>, BURST> = taken.iter().map(ReadFrame::frame).collect();
         if !frames.is_empty() {
             sink(&frames);
         }
-        Burst {
+        ReceivedBurst {
             frames: frames.len(),
             malformed,
             rest,
@@ -100,20 +100,20 @@ impl Receive for Receiver {
     }
 }
 
-impl AsFd for Receiver {
+impl AsFd for TapReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }
 }
 
 /// A frame that was read.
-struct Taken<'a> {
+struct ReadFrame<'a> {
     offload: Offload,
     head: &'a [u8],
     whole: VolatileSlice<'a>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> ReadFrame<'a> {
     /// Takes the offload metadata off the `len` bytes that were read into `buffer`, and copies the frame's head.
     fn new(
         buffer: &VolatileSlice<'a>,

@@ -12,7 +12,7 @@ use pontoon_wire::vnet::{self, Offload, Segmentation};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-use super::{MAX_PACKET, Queue};
+use super::{MAX_PACKET, QueueFd};
 
 /// Bytes that reservations are carved from.
 const ROOM: usize = 1 << 20;
@@ -26,14 +26,14 @@ const HEADROOM: usize = 128;
 
 /// The sending half.
 #[derive(Debug)]
-pub struct Transmitter {
+pub struct TapTransmitter {
     writer: Writer,
     limits: Limits,
     room: Vec<u8>,
 }
 
-impl Transmitter {
-    pub(super) fn new(queue: Queue, vnet_hdr: bool, limits: Limits) -> Self {
+impl TapTransmitter {
+    pub(super) fn new(queue: QueueFd, vnet_hdr: bool, limits: Limits) -> Self {
         // Without metadata a frame is put together and summed here.
         let plain = (!vnet_hdr).then(|| Vec::with_capacity(HEADROOM + MAX_PACKET));
         Self {
@@ -53,8 +53,8 @@ impl Transmitter {
     }
 }
 
-impl Transmit for Transmitter {
-    type Room<'a> = Reservation<'a>;
+impl Transmit for TapTransmitter {
+    type Room<'a> = TapReservation<'a>;
 
     fn limits(&self) -> Limits {
         self.limits
@@ -64,12 +64,12 @@ impl Transmit for Transmitter {
         self.writer.send(offload, head, payload)
     }
 
-    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<TapReservation<'_>> {
         let payload = payload.min(MAX_PACKET);
         let stride = HEADROOM + payload;
         let frames = frames.min(MAX_FRAMES).min(self.room.len() / stride);
         let room = VolatileSlice::from(&mut self.room[..]);
-        let mut reservation = Reservation {
+        let mut reservation = TapReservation {
             writer: &mut self.writer,
             room,
             stride,
@@ -90,7 +90,7 @@ impl Transmit for Transmitter {
 
 /// Reserved frames.
 #[derive(Debug)]
-pub struct Reservation<'a> {
+pub struct TapReservation<'a> {
     writer: &'a mut Writer,
     /// Frames side by side, each [`HEADROOM`] and then its payload.
     room: VolatileSlice<'a>,
@@ -99,7 +99,7 @@ pub struct Reservation<'a> {
     next: usize,
 }
 
-impl Room for Reservation<'_> {
+impl Room for TapReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         &self.payloads[self.next..]
     }
@@ -120,7 +120,7 @@ impl Room for Reservation<'_> {
 /// Writes frames, each with its metadata or complete.
 #[derive(Debug)]
 struct Writer {
-    queue: Queue,
+    queue: QueueFd,
     /// A buffer in which frames are completed, on a tap without offload metadata.
     plain: Option<Vec<u8>>,
     full: bool,

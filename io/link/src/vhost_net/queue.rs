@@ -21,7 +21,7 @@ const FEATURES: Features = Features {
 };
 
 /// A queue of ours.
-pub(super) struct Queue {
+pub(super) struct VhostNetQueue {
     device: Arc<Device>,
     driver: Driver<Box<[Slot]>>,
     call: OwnedFd,
@@ -31,7 +31,7 @@ pub(super) struct Queue {
 }
 
 /// The ring, found in memory.
-pub(super) type Ring<'a> = driver::Queue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
+pub(super) type AttachedRing<'a> = driver::Queue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
 
 /// The reason for which vhost-net was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +59,7 @@ impl From<LayoutError> for Failure {
     }
 }
 
-impl Queue {
+impl VhostNetQueue {
     /// Creates a queue of `size` descriptors at offset `at` of the device's memory, and registers it with the kernel.
     pub(super) fn new(
         device: &Arc<Device>,
@@ -94,7 +94,7 @@ impl Queue {
     }
 
     /// The ring, for a burst.
-    pub(super) fn ring(&mut self) -> Result<Ring<'_>, Failure> {
+    pub(super) fn ring(&mut self) -> Result<AttachedRing<'_>, Failure> {
         Ok(self.driver.attach(window(&self.device))?)
     }
 
@@ -127,9 +127,9 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for VhostNetQueue {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("Queue")
+        to.debug_struct("VhostNetQueue")
             .field("free", &self.driver.free())
             .field("outstanding", &self.driver.outstanding())
             .finish_non_exhaustive()

@@ -13,8 +13,8 @@ use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::places;
-use super::queue::{Alarm, Bell, Failure, Queue};
-use crate::{BURST, Burst, Rest};
+use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use crate::{BURST, ReceivedBurst, Rest};
 
 /// Buffers: a burst of the longest frames with us, and another with the kernel.
 pub(super) const BUFFERS: u16 = 128;
@@ -34,9 +34,9 @@ const MOST: usize = 4;
 
 /// The receiving half.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct VringReceiver {
     device: Arc<Device>,
-    queue: Queue,
+    queue: VhostNetQueue,
     headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
     /// Buffers that are not the kernel's. Where it has none left to write to, they are all here, or written to and wait.
     ours: ArrayVec<u32, { BUFFERS as usize }>,
@@ -44,13 +44,13 @@ pub(super) struct Receiver {
     bytes: usize,
 }
 
-impl Receiver {
+impl VringReceiver {
     /// Offers all buffers to the kernel, which fills them once the queue has started.
     pub(super) fn new(device: &Arc<Device>, bell: &Bell, alarm: &Arc<Alarm>) -> io::Result<Self> {
         let (which, at) = (Which::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
             device: device.clone(),
-            queue: Queue::new(device, which, BUFFERS, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, BUFFERS, at, bell, alarm)?,
             headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             ours: (0..u32::from(BUFFERS)).collect(),
             bytes: 0,
@@ -59,11 +59,11 @@ impl Receiver {
         Ok(receiver)
     }
 
-    pub(super) fn queue(&self) -> &Queue {
+    pub(super) fn queue(&self) -> &VhostNetQueue {
         &self.queue
     }
 
-    /// As [`Queue::take_due`].
+    /// As [`VhostNetQueue::take_due`].
     pub(super) fn take_due(&mut self) -> bool {
         self.queue.take_due()
     }
@@ -84,10 +84,14 @@ impl Receiver {
     }
 
     /// As [`crate::Receive::receive`].
-    pub(super) fn receive(&mut self, max: usize, sink: impl FnOnce(&[Frame<'_>])) -> Result<Burst, Failure> {
+    pub(super) fn receive(
+        &mut self,
+        max: usize,
+        sink: impl FnOnce(&[Frame<'_>]),
+    ) -> Result<ReceivedBurst, Failure> {
         let memory = self.device.memory().whole();
         let mut parts = ArrayVec::<VolatileSlice<'_>, { BURST * MOST }>::new();
-        let mut taken = ArrayVec::<Taken, BURST>::new();
+        let mut taken = ArrayVec::<UsedFrame, BURST>::new();
         let mut malformed = 0;
         let mut ring = self.queue.ring()?;
         ring.suppress();
@@ -111,7 +115,7 @@ impl Receiver {
                 parts.push(written(&memory, next)?);
             }
             match vnet::parse(&head[..copied]) {
-                Ok((offload, head)) => taken.push(Taken {
+                Ok((offload, head)) => taken.push(UsedFrame {
                     offload,
                     head: vnet::LEN..vnet::LEN + head.len(),
                     parts: begin..parts.len(),
@@ -140,7 +144,7 @@ impl Receiver {
             0 => Rest::Drained,
             _ => Rest::More,
         };
-        Ok(Burst {
+        Ok(ReceivedBurst {
             frames: taken.len(),
             malformed,
             rest,
@@ -168,7 +172,7 @@ fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'
 }
 
 /// A frame that was taken.
-struct Taken {
+struct UsedFrame {
     offload: Offload,
     /// The range of its head in the copy of its first buffer.
     head: Range<usize>,
@@ -176,7 +180,7 @@ struct Taken {
     parts: Range<usize>,
 }
 
-impl Taken {
+impl UsedFrame {
     fn frame<'a>(&self, head: &'a [u8], parts: &'a [VolatileSlice<'a>]) -> Frame<'a> {
         let parts = &parts[self.parts.clone()];
         Frame {

@@ -195,11 +195,11 @@ fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap() {
 fn withdrawn() -> VhostNet {
     let (tap_receiver, tap_transmitter) = guest(all(), 1500).0.into_halves();
     VhostNet {
-        receiver: Receiver {
+        receiver: VhostNetReceiver {
             ring: None,
             tap: tap_receiver,
         },
-        transmitter: Transmitter {
+        transmitter: VhostNetTransmitter {
             ring: None,
             tap: tap_transmitter,
         },

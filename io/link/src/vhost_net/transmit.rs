@@ -14,7 +14,7 @@ use vm_memory::VolatileSlice;
 
 use super::frame_ring::{FrameRing, Run};
 use super::places;
-use super::queue::{Alarm, Bell, Failure, Queue};
+use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
 
 /// Frames that the kernel may have at one time.
 pub(super) const FRAMES: u16 = 256;
@@ -36,9 +36,9 @@ const MAX_FRAME: usize = 18 + MAX_PACKET;
 
 /// The sending half.
 #[derive(Debug)]
-pub(super) struct Transmitter {
+pub(super) struct VringTransmitter {
     device: Arc<Device>,
-    queue: Queue,
+    queue: VhostNetQueue,
     ring: FrameRing,
     limits: Limits,
     /// A frame was refused for want of room.
@@ -47,7 +47,7 @@ pub(super) struct Transmitter {
     bytes: usize,
 }
 
-impl Transmitter {
+impl VringTransmitter {
     pub(super) fn new(
         device: &Arc<Device>,
         bell: &Bell,
@@ -57,7 +57,7 @@ impl Transmitter {
         let (which, at) = (Which::Transmit, places::TRANSMIT_RING);
         Ok(Self {
             device: device.clone(),
-            queue: Queue::new(device, which, FRAMES, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, FRAMES, at, bell, alarm)?,
             ring: FrameRing::new(BYTES, FRAMES),
             limits,
             full: false,
@@ -65,11 +65,11 @@ impl Transmitter {
         })
     }
 
-    pub(super) fn queue(&self) -> &Queue {
+    pub(super) fn queue(&self) -> &VhostNetQueue {
         &self.queue
     }
 
-    /// As [`Queue::take_due`].
+    /// As [`VhostNetQueue::take_due`].
     pub(super) fn take_due(&mut self) -> bool {
         self.queue.take_due()
     }
@@ -105,7 +105,7 @@ impl Transmitter {
     }
 
     /// As [`pontoon_engine::Transmit::reserve`].
-    pub(super) fn reserve(&mut self, frames: usize, payload: usize) -> Option<Reservation<'_>> {
+    pub(super) fn reserve(&mut self, frames: usize, payload: usize) -> Option<VringReservation<'_>> {
         let payload = payload.min(MAX_PACKET);
         let stride = (HEADROOM + payload).next_multiple_of(HEADROOM);
         if frames == 0 {
@@ -119,7 +119,7 @@ impl Transmitter {
         let payloads: Option<ArrayVec<_, MAX_FRAMES>> = (0..frames)
             .map(|nth| place(&self.device, run.at + nth * stride + HEADROOM, payload).ok())
             .collect();
-        Some(Reservation {
+        Some(VringReservation {
             payloads: payloads?,
             device: &self.device,
             ring: &mut self.ring,
@@ -184,7 +184,7 @@ impl Transmitter {
 
 /// Reserved frames.
 #[derive(Debug)]
-pub struct Reservation<'a> {
+pub struct VringReservation<'a> {
     device: &'a Device,
     ring: &'a mut FrameRing,
     limits: &'a Limits,
@@ -195,7 +195,7 @@ pub struct Reservation<'a> {
     next: usize,
 }
 
-impl Room for Reservation<'_> {
+impl Room for VringReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         &self.payloads[self.next..]
     }

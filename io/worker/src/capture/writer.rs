@@ -46,7 +46,7 @@ pub(super) struct Writer {
 
 /// Why a capture ends.
 #[derive(Debug, thiserror::Error)]
-enum End {
+enum CaptureEnd {
     #[error("it was stopped")]
     Stopped,
     #[error("it was to take no longer")]
@@ -83,10 +83,10 @@ impl Writer {
     pub(super) fn run(mut self) {
         let mut end = self.follow();
         self.capture_queue.close();
-        if !matches!(end, End::Failed(_))
+        if !matches!(end, CaptureEnd::Failed(_))
             && let Err(error) = self.conclude()
         {
-            end = End::Failed(error);
+            end = CaptureEnd::Failed(error);
         }
         let [frames, dropped] = self.capture_queue.counts();
         let captured = Captured {
@@ -94,21 +94,21 @@ impl Writer {
             frames,
             dropped,
             bytes: self.bytes,
-            failed: matches!(end, End::Failed(_)),
+            failed: matches!(end, CaptureEnd::Failed(_)),
             why: end.to_string(),
         };
         send_report(&self.report_fd, &Report::Captured(captured));
     }
 
-    fn follow(&mut self) -> End {
+    fn follow(&mut self) -> CaptureEnd {
         match self.file.stream_position() {
             Ok(position) => self.bytes = position,
-            Err(error) => return End::Failed(error),
+            Err(error) => return CaptureEnd::Failed(error),
         }
         pcapng::begin(&mut self.buffer, self.snap);
         if !self.fits(0) {
             self.buffer.clear();
-            return End::Size;
+            return CaptureEnd::Size;
         }
         loop {
             // Read before the queue is emptied: records that were put into it before it was closed are not left behind.
@@ -118,23 +118,23 @@ impl Writer {
             {
                 let frame = pcapng::FRAME_OVERHEAD + (record.bytes.len() as u64).next_multiple_of(4);
                 if !self.fits(frame) {
-                    return End::Size;
+                    return CaptureEnd::Size;
                 }
                 pcapng::frame(&mut self.buffer, record.at, record.way, &record.bytes, record.len);
                 self.buffered += 1;
             }
             let more = self.buffer.len() >= CHUNK;
             if let Err(error) = self.write() {
-                return End::Failed(error);
+                return CaptureEnd::Failed(error);
             }
             if closed && !more {
-                return End::Stopped;
+                return CaptureEnd::Stopped;
             }
             let left = self
                 .ends
                 .map(|ends| ends.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return End::Time;
+                return CaptureEnd::Time;
             }
             if !more {
                 thread::park_timeout(left.map_or(PERIOD, |left| left.min(PERIOD)));

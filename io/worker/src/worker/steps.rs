@@ -5,10 +5,10 @@ use std::io;
 use pontoon_engine::{Instant, Transmit as _};
 use pontoon_event::{EVENTS, Edge, Events};
 use pontoon_host::ping::Next;
-use pontoon_link::{BURST, Burst, Disconnected, Link, Receive as _, Rest, Until};
+use pontoon_link::{BURST, Disconnected, Link, Receive as _, ReceivedBurst, Rest, Until};
 use pontoon_sys::Family;
 
-use super::{End, Worker};
+use super::{LoopEnd, Worker};
 use crate::pacing::Side;
 
 /// Input and conditions that no further event reports, as their events are edge triggered.
@@ -57,10 +57,10 @@ impl<L: Link> Worker<L> {
         pending: &mut PendingInput,
         worked: &mut Option<Side>,
         now: Instant,
-    ) -> io::Result<Option<End>> {
+    ) -> io::Result<Option<LoopEnd>> {
         if pending.inbox {
             let Some((frames, more)) = self.inbox(now) else {
-                return Ok(Some(End::Peer));
+                return Ok(Some(LoopEnd::Peer));
             };
             if frames > 0 {
                 *worked = worked.or(Some(Side::Host));
@@ -84,7 +84,7 @@ impl<L: Link> Worker<L> {
         }
 
         if pending.supervisor && !self.supervisor(now)? {
-            return Ok(Some(End::Supervisor));
+            return Ok(Some(LoopEnd::Supervisor));
         }
         pending.supervisor = false;
 
@@ -111,7 +111,7 @@ impl<L: Link> Worker<L> {
     }
 
     /// Receives a burst of at most `most` frames.
-    fn frames(&mut self, most: usize, until: Until, now: Instant) -> Burst {
+    fn frames(&mut self, most: usize, until: Until, now: Instant) -> ReceivedBurst {
         let Self {
             engine, host, link, ..
         } = self;
