@@ -305,7 +305,7 @@ impl Host for KernelHost {
     }
 
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Socket) {
-        // Registering once more makes the kernel look, and remember that somebody waits (`tcp_poll`). It fails only for
+        // Registering again makes the kernel check, and note that a process waits (`tcp_poll`). It fails only for
         // want of memory; the guest's own window probes then find the room.
         if let Ok(stream) = socket.stream() {
             let _ = self.epoll.rename(&*stream, flow.into());

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tcp_has_three_fourths_of_the_range() {
+    fn tcp_share_is_three_fourths_of_the_range() {
         for (text, share) in [
             ("40000\t40099\n", 40_000..=40_074),
             ("1 65535", 1..=49_151),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_begins_where_connections_hold_a_share_of_the_range() {
+    fn ports_are_limited_when_connections_hold_a_fourth_of_the_range() {
         let mut share = TcpShare::new(1..=75, 12);
         for _ in 0..12 {
             assert_eq!(share.limit_next(), None);

@@ -58,7 +58,7 @@ fn events(host: &KernelHost) -> Vec<(FlowId, Readiness)> {
     events.flows().collect()
 }
 
-/// Waits, for two seconds, until an event on `flow` has what `wanted` asks for.
+/// Waits, for two seconds, until an event on `flow` satisfies `wanted`.
 #[track_caller]
 fn until(host: &KernelHost, flow: FlowId, wanted: impl Fn(Readiness) -> bool) {
     for _ in 0..100 {
@@ -71,7 +71,7 @@ fn until(host: &KernelHost, flow: FlowId, wanted: impl Fn(Readiness) -> bool) {
     panic!("other things happen, but not this");
 }
 
-/// Both loopbacks, and where this machine lacks one a line that says so.
+/// Returns both loopback addresses, and prints a line for one that this machine lacks.
 fn loopbacks(test: &str) -> Vec<IpAddr> {
     let mut found = Vec::new();
     for ip in [Family::V4.loopback(), Family::V6.loopback()] {

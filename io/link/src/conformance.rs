@@ -134,11 +134,11 @@ macro_rules! suite {
         $crate::conformance::suite! { $guest:
             carries_datagrams_of_every_size
             bursts_are_bounded_and_report_remaining_frames
-            a_frame_wakes_a_sleeping_worker
+            frame_wakes_a_sleeping_worker
             frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker
             reservations_are_used_in_order_and_undone
             frames_beyond_the_limits_are_refused
-            says_when_the_guest_is_gone
+            disconnected_guest_is_reported
         }
     };
     ($guest:ty: $($case:ident)*) => {
@@ -219,7 +219,7 @@ fn reports_frames(epoll: &Epoll, events: &mut Events, patience: Duration) -> boo
 }
 
 /// A sleeping worker gets an event for the next frame, and for a frame that arrived just before it slept.
-pub(super) fn a_frame_wakes_a_sleeping_worker<G: Guest>() {
+pub(super) fn frame_wakes_a_sleeping_worker<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
@@ -348,7 +348,7 @@ pub(super) fn frames_beyond_the_limits_are_refused<G: Guest>() {
     assert!(!guest.receives(PAIRS[0]));
 }
 
-pub(super) fn says_when_the_guest_is_gone<G: Guest>() {
+pub(super) fn disconnected_guest_is_reported<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     drain(&mut link);
     guest.send(PAIRS[0], b"final frame");

@@ -129,7 +129,7 @@ impl RelayWorker {
         let inputs = &others[..self.inputs.len()];
         for (fd, source) in inputs.iter().zip(self.inputs.values()) {
             if fd.revents().contains(PollFlags::ERR) {
-                // The interface has gone down, say; reading the error clears it.
+                // For example, the interface has gone down; reading the error clears it.
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }

@@ -155,7 +155,7 @@ pub fn open_without_ring(
 /// Sends a packet, from the IP header on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
 ///
 /// # Errors
-/// The kernel's: the interface is down, say.
+/// The kernel's, for example if the interface is down.
 pub fn send_to_group(
     socket: impl AsFd,
     interface: u32,
@@ -357,7 +357,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Searches for the oldest packet if there is none at the position: a predecessor may have died before it stored its own.
+    /// Searches for the oldest packet if there is none at the position: a predecessor may have exited before it stored its own.
     pub fn find(&mut self) {
         let slots = self.size.slots;
         let mut after = (0..slots).map(|step| (self.position + step) % slots);

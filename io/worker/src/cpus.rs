@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_both_versions() {
+    fn quota_directories_of_both_cgroup_versions_are_found() {
         let mounts = "\
 30 25 0:26 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct
 31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_cpu() {
+    fn available_cpus_are_more_than_zero() {
         assert!(available() > 0.0);
     }
 }

@@ -195,7 +195,7 @@ fn echo(packet: &[u8], family: Family) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn stands_the_corpus() {
+    fn corpus_is_parsed_without_panic() {
         pontoon_test_support::corpus::replay("socket", 20, super::play);
     }
 }

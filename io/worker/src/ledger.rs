@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_connection_or_any() {
+    fn arbitrary_words_are_decoded_or_ignored() {
         let shared = Shared::new(1, 0).unwrap();
         for word in shared.words {
             word.store(u64::MAX, Ordering::Relaxed);

@@ -50,13 +50,13 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, OwnedFd, OwnedFd) {
     (setup, ours, supervisor)
 }
 
-/// An engine, in a thread of its own: what it gives up is gone for good.
+/// An engine, in a thread of its own, as it drops its privileges for good.
 fn spawn(setup: Setup, attachment: Attachment, supervisor: OwnedFd) -> JoinHandle<io::Result<()>> {
     let disabled = Disabled::from_env().unwrap();
     thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
 }
 
-/// Waits for the engine to say that it runs.
+/// Waits until the engine reports that it runs.
 fn until_ready(supervisor: &OwnedFd) {
     let mut buffer = [0; 64];
     let message = seqpacket::receive(supervisor, &mut buffer).unwrap().unwrap();
@@ -64,40 +64,43 @@ fn until_ready(supervisor: &OwnedFd) {
 }
 
 #[test]
-fn runs_unprivileged_until_the_supervisor_is_gone() {
-    namespace::run("tests::runs_unprivileged_until_the_supervisor_is_gone", || {
-        for (pacing, queues) in [
-            (Pacing::Event, 1),
-            (Pacing::Hybrid, 1),
-            (Pacing::Poll, 1),
-            (Pacing::Event, 4),
-        ] {
-            let ((setup, ours, supervisor), attachment) = (setup(pacing, queues), tap(queues));
-            let other = thread::spawn(move || {
-                until_ready(&supervisor);
-                let update = Update::Owned(vec!["192.0.2.1/32".parse().unwrap()]);
-                seqpacket::send(&supervisor, &update.encode(), &[]).unwrap();
-                seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
-                thread::sleep(Duration::from_millis(50));
-            });
-            // In a thread of its own, for what it gives up is gone for good.
-            let engine = thread::spawn(move || {
-                run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours).unwrap();
-                // It is in the sandbox, where nobody asks.
-                assert_eq!(
-                    caps::verify().unwrap_err().kind(),
-                    io::ErrorKind::PermissionDenied
-                );
-            });
-            other.join().unwrap();
-            engine.join().unwrap();
-        }
-    });
+fn engine_runs_unprivileged_until_the_supervisor_closes_the_channel() {
+    namespace::run(
+        "tests::engine_runs_unprivileged_until_the_supervisor_closes_the_channel",
+        || {
+            for (pacing, queues) in [
+                (Pacing::Event, 1),
+                (Pacing::Hybrid, 1),
+                (Pacing::Poll, 1),
+                (Pacing::Event, 4),
+            ] {
+                let ((setup, ours, supervisor), attachment) = (setup(pacing, queues), tap(queues));
+                let other = thread::spawn(move || {
+                    until_ready(&supervisor);
+                    let update = Update::Owned(vec!["192.0.2.1/32".parse().unwrap()]);
+                    seqpacket::send(&supervisor, &update.encode(), &[]).unwrap();
+                    seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
+                    thread::sleep(Duration::from_millis(50));
+                });
+                // In a thread of its own, as it drops its privileges for good.
+                let engine = thread::spawn(move || {
+                    run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours).unwrap();
+                    // The sandbox does not permit the call.
+                    assert_eq!(
+                        caps::verify().unwrap_err().kind(),
+                        io::ErrorKind::PermissionDenied
+                    );
+                });
+                other.join().unwrap();
+                engine.join().unwrap();
+            }
+        },
+    );
 }
 
 #[test]
-fn ends_with_the_guests_interface() {
-    namespace::run("tests::ends_with_the_guests_interface", || {
+fn engine_ends_when_the_interface_is_deleted() {
+    namespace::run("tests::engine_ends_when_the_interface_is_deleted", || {
         for queues in [1, 4] {
             let ((setup, ours, supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
             let engine = spawn(setup, attachment, ours);
@@ -115,7 +118,7 @@ fn listener(name: &str) -> (OwnedFd, SocketAddr) {
     (UnixListener::bind_addr(&name).unwrap().into(), name)
 }
 
-/// Comes as a guest, asks for the gateway's Ethernet address, and hears it.
+/// Connects as a guest, and receives the gateway's Ethernet address by ARP.
 fn come(name: &SocketAddr) -> UnixStream {
     let mut guest = UnixStream::connect_addr(name).unwrap();
     guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -136,7 +139,7 @@ fn come(name: &SocketAddr) -> UnixStream {
 }
 
 #[test]
-fn serves_one_guest_after_the_other() {
+fn engine_serves_guests_one_after_the_other() {
     let (setup, ours, supervisor) = setup(Pacing::Event, 1);
     let (listener, name) = listener("several");
     let source = Source::Listening {
@@ -153,7 +156,7 @@ fn serves_one_guest_after_the_other() {
 }
 
 #[test]
-fn ends_with_the_only_guest() {
+fn engine_ends_when_a_one_off_guest_disconnects() {
     let (setup, ours, supervisor) = setup(Pacing::Hybrid, 1);
     let (listener, name) = listener("one");
     let source = Source::Listening {

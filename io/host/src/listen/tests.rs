@@ -15,7 +15,7 @@ fn published(protocol: Protocol, host: SocketAddr) -> Published {
 
 /// A plain file stands for a listener that the kernel does not register for now.
 #[test]
-fn a_listener_that_could_not_be_registered_again_is_tried_once_more() {
+fn failed_registration_of_a_listener_is_retried() {
     let epoll = Epoll::new().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ fn a_listener_that_could_not_be_registered_again_is_tried_once_more() {
 }
 
 #[test]
-fn a_udp_port_that_could_not_be_taken_is_taken_later() {
+fn udp_port_can_be_taken_after_a_failed_attempt() {
     let epoll = Epoll::new().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = published(Protocol::Udp, socket.local_addr().unwrap());

@@ -36,7 +36,7 @@ fn raw_socket(family: Family) -> Option<OwnedFd> {
     socket_with(family.domain(), SocketType::RAW, flags, Some(protocol)).ok()
 }
 
-/// A new network namespace allows nobody: no sysctl is needed for that.
+/// A new network namespace permits ping sockets to no group, without a sysctl.
 fn allow_ping_sockets() {
     sysctl("net/ipv4/ping_group_range", "0 0");
 }
@@ -105,7 +105,7 @@ fn a_raw_socket_is_shared_by_all_ids() {
             }
             assert_eq!(host.take_shared(family), Next::Drained);
 
-            // Replies to an id that was given up are nobody's.
+            // Replies to an id that was closed belong to no flow.
             host.ping_send(&mut first, ip, META, 33, b"").unwrap();
             host.close(first);
             assert_eq!(deal(&mut host, family), []);
@@ -143,28 +143,31 @@ fn pings_that_are_too_big_for_the_path_are_reported_with_its_mtu() {
 }
 
 #[test]
-fn a_shared_socket_sends_from_where_it_is_to() {
-    namespace::run("tests::pings::a_shared_socket_sends_from_where_it_is_to", || {
-        ip("link set lo up");
-        let open = || raw_socket(Family::V4);
-        let address: IpAddr = "127.0.0.7".parse().unwrap();
-        let socket = open().unwrap();
-        let same = socket.try_clone().unwrap();
-        KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
-        let bound = getsockname(&same).unwrap();
-        assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
+fn shared_socket_sends_from_the_outbound_address() {
+    namespace::run(
+        "tests::pings::shared_socket_sends_from_the_outbound_address",
+        || {
+            ip("link set lo up");
+            let open = || raw_socket(Family::V4);
+            let address: IpAddr = "127.0.0.7".parse().unwrap();
+            let socket = open().unwrap();
+            let same = socket.try_clone().unwrap();
+            KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
+            let bound = getsockname(&same).unwrap();
+            assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
 
-        let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
-        for (name, exists) in [("lo", true), ("nowhere", false)] {
-            let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
-            assert_eq!(host.raw[0].is_some(), exists, "{name}");
-        }
-    });
+            let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
+            for (name, exists) in [("lo", true), ("nowhere", false)] {
+                let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
+                assert_eq!(host.raw[0].is_some(), exists, "{name}");
+            }
+        },
+    );
 }
 
 #[test]
-fn routers_complaints_come_back() {
-    namespace::run("tests::pings::routers_complaints_come_back", || {
+fn icmp_errors_of_routers_are_reported() {
+    namespace::run("tests::pings::icmp_errors_of_routers_are_reported", || {
         let mut tap = tun::open("tap0", TapOffload::NONE, 1).unwrap();
         ip("link set tap0 address 02:00:00:00:00:01 up");
         ip("addr add 10.9.9.1/24 dev tap0");
@@ -198,7 +201,7 @@ fn routers_complaints_come_back() {
                 "its checksum is right"
             );
 
-            // A router on the way says that time is exceeded (RFC 792).
+            // A router on the way reports that time is exceeded (RFC 792).
             let mut complaint = vec![11, 0, 0, 0, 0, 0, 0, 0];
             complaint.extend_from_slice(&request);
             let sum = Sum::new().add(&complaint).finish();

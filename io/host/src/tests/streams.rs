@@ -36,8 +36,8 @@ fn variants() -> [KernelHost; 2] {
 
 /// A byte like the others, in front of which a peek stops.
 #[test]
-fn urgent_data_is_in_line() {
-    for ip in loopbacks("urgent_data_is_in_line") {
+fn urgent_data_is_received_inline() {
+    for ip in loopbacks("urgent_data_is_received_inline") {
         let (listener, at) = listener(ip);
         let mut host = published(Protocol::Tcp, listener, at);
         let client = TcpStream::connect(at).unwrap();
@@ -68,8 +68,8 @@ fn in_line(host: &mut KernelHost, mut socket: Socket, mut peer: TcpStream) {
 
 /// Bytes in flight towards the guest stay in the socket and do not hide the reset.
 #[test]
-fn a_reset_behind_bytes_that_were_peeked_is_an_error() {
-    for ip in loopbacks("a_reset_behind_bytes_that_were_peeked_is_an_error") {
+fn reset_after_peeked_bytes_is_an_error() {
+    for ip in loopbacks("reset_after_peeked_bytes_is_an_error") {
         for mut host in variants() {
             let (mut socket, mut peer) = connection(&mut host, ip);
             peer.write_all(b"0123456789").unwrap();
@@ -276,7 +276,7 @@ fn flow_of_listener() -> FlowId {
 #[test]
 fn pending_connects_wait_for_an_event() {
     namespace::run("tests::streams::pending_connects_wait_for_an_event", || {
-        // Behind this tap nobody answers.
+        // No host replies behind this tap.
         let _tap = pontoon_sys::tun::open("tap0", pontoon_sys::tun::TapOffload::NONE, 1).unwrap();
         ip("link set tap0 up");
         ip("addr add 10.9.9.1/24 dev tap0");

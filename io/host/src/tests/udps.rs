@@ -110,7 +110,7 @@ fn segments_leave_together_and_arrive_together() {
 }
 
 #[test]
-fn without_offloads_they_go_one_by_one() {
+fn datagrams_are_sent_one_by_one_without_offloads() {
     let mut host = host(NONE);
     let (peer, at) = peer(Family::V4.loopback());
     let mut socket = host.udp_open(id(), at.ip()).unwrap();
@@ -127,8 +127,8 @@ fn without_offloads_they_go_one_by_one() {
 }
 
 #[test]
-fn a_port_survives_its_disconnect() {
-    for ip in loopbacks("a_port_survives_its_disconnect") {
+fn port_is_kept_after_a_disconnect() {
+    for ip in loopbacks("port_is_kept_after_a_disconnect") {
         let mut host = host(ALL);
         let ((first, one), (second, two)) = (peer(ip), peer(ip));
         let mut socket = host.udp_open(id(), ip).unwrap();
@@ -143,8 +143,8 @@ fn a_port_survives_its_disconnect() {
 }
 
 #[test]
-fn a_refusal_comes_back_as_a_problem() {
-    for ip in loopbacks("a_refusal_comes_back_as_a_problem") {
+fn port_unreachable_is_reported_as_a_problem() {
+    for ip in loopbacks("port_unreachable_is_reported_as_a_problem") {
         let mut host = host(ALL);
         let (_, closed) = peer(ip);
         let mut socket = host.udp_open(id(), ip).unwrap();
@@ -199,7 +199,7 @@ fn datagrams_that_are_too_big_are_reported_with_the_mtu() {
 }
 
 #[test]
-fn a_datagram_that_was_cut_is_none() {
+fn truncated_datagram_is_an_error() {
     let mut host = host(ALL);
     let (peer, at) = peer(Family::V4.loopback());
     let mut socket = host.udp_open(id(), at.ip()).unwrap();
@@ -214,7 +214,7 @@ fn a_datagram_that_was_cut_is_none() {
 }
 
 #[test]
-fn a_published_port_is_taken_once_and_given_back() {
+fn published_port_is_taken_once_and_returned() {
     let (server, at) = peer(Family::V4.loopback());
     let mut host = published(Protocol::Udp, server, at);
     let (client, from) = peer(at.ip());
@@ -232,7 +232,7 @@ fn a_published_port_is_taken_once_and_given_back() {
 }
 
 #[test]
-fn a_published_wildcard_answers_from_where_it_was_asked() {
+fn published_wildcard_replies_from_the_queried_address() {
     let server = UdpSocket::bind("0.0.0.0:0").unwrap();
     let at = server.local_addr().unwrap();
     let mut host = published(Protocol::Udp, server, at);

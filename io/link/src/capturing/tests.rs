@@ -25,7 +25,7 @@ fn next(link: &CapturingLink<Socket<Packet>>) -> Option<(Way, u32, Vec<u8>)> {
 }
 
 #[test]
-fn both_ways_up_to_the_snap_length() {
+fn frames_of_both_directions_are_captured_up_to_the_snap_length() {
     for (snap, kept) in [(1000, 60), (60, 60), (40, 40), (14, 14), (3, 3), (0, 0)] {
         let (mut link, guest) = open(snap);
         let up: Vec<u8> = (0..60).collect();
@@ -53,7 +53,7 @@ fn both_ways_up_to_the_snap_length() {
 
 /// A frame that the link refuses is not captured.
 #[test]
-fn refused_frames_are_not_on_it() {
+fn refused_frames_are_not_captured() {
     // A guest that takes nothing.
     let (mut link, _guest) = open(96);
     let mut transmitter = link.transmitter();

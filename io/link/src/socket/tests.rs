@@ -34,7 +34,7 @@ mod packet {
 
     suite!(Machine<Packet>);
 }
-/// A guest that says and takes frames at the other end of the socket.
+/// A guest that sends and receives frames at the other end of the socket.
 struct Machine<F> {
     socket: UnixStream,
     framing: PhantomData<F>,
@@ -155,7 +155,7 @@ fn fill<F: Framing>(link: &mut Socket<F>) -> u16 {
     unreachable!("a link holds less");
 }
 
-/// A guest that does not read loses nothing: the link refuses what it has no room for, and says when it has some.
+/// The link refuses frames for which it has no room, and reports when it has room again.
 fn pushes_back<F: Speaks>() {
     let (mut link, mut guest) = open::<F>(1500);
     let epoll = Epoll::new().unwrap();
@@ -164,7 +164,7 @@ fn pushes_back<F: Speaks>() {
     assert!(taken > 100, "{taken}");
     assert!(link.transmitter().reserve(1, 42, 1000).is_none());
     assert_eq!(link.take_full(), Ok(true));
-    assert_eq!(link.sleep(&epoll, FRAMES_AND_ROOM), None, "an event will tell");
+    assert_eq!(link.sleep(&epoll, FRAMES_AND_ROOM), None, "an event reports it");
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
     assert_eq!(events.edges().count(), 0);
@@ -188,18 +188,18 @@ fn pushes_back<F: Speaks>() {
 }
 
 #[test]
-fn a_stream_pushes_back() {
+fn full_stream_refuses_frames_until_the_guest_reads() {
     pushes_back::<Stream>();
 }
 
 #[test]
-fn a_packet_socket_pushes_back() {
+fn full_packet_socket_refuses_frames_until_the_guest_reads() {
     pushes_back::<Packet>();
 }
 
-/// Nothing tells that the peer of a datagram socket is gone, but sending to it.
+/// Only sending shows that the peer of a datagram socket has closed it.
 #[test]
-fn a_datagram_socket_carries_frames_too() {
+fn datagram_socket_carries_frames() {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
     let mut link = Socket::<Packet>::new(Source::Connected(ours), 1500).unwrap();
@@ -229,7 +229,7 @@ fn a_datagram_socket_carries_frames_too() {
 
 /// QEMU's virtio-net hands frames of up to 64 KiB on with their checksums unfinished.
 #[test]
-fn a_long_frame_with_a_partial_checksum_is_taken_as_it_is() {
+fn long_frame_with_partial_checksum_is_accepted() {
     let (mut link, guest) = open::<Stream>(1500);
     let data = vec![7; 65_000];
     let head = head_up(PAIRS[1], data.len());
@@ -246,7 +246,7 @@ fn a_long_frame_with_a_partial_checksum_is_taken_as_it_is() {
 
 /// A stream's reads cut frames anywhere.
 #[test]
-fn frames_in_pieces_are_put_together() {
+fn frames_in_pieces_are_reassembled() {
     let (mut link, mut guest) = open::<Stream>(65_520);
     let head = head_up(PAIRS[0], 500);
     let frame = [head.bytes(), &[3; 500]].concat();
@@ -286,7 +286,7 @@ fn invalid_frames_are_counted_or_end_the_connection() {
 }
 
 #[test]
-fn the_end_of_a_frame_that_does_not_come_is_the_end() {
+fn end_of_stream_within_a_frame_disconnects() {
     let (mut link, mut guest) = open::<Stream>(1500);
     guest.socket.write_all(&[0, 0, 1, 0, 1, 2, 3]).unwrap();
     drop(guest);

@@ -31,10 +31,10 @@ impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
     }
 
     fn open(mtu: u16) -> (Tap, Self) {
-        let wish = if METADATA { all() } else { TapOffload::NONE };
-        let (link, offload) = guest(wish, mtu);
+        let requested = if METADATA { all() } else { TapOffload::NONE };
+        let (link, offload) = guest(requested, mtu);
         assert_eq!(
-            offload, wish,
+            offload, requested,
             "every kernel that this runs on since 6.2 has them all"
         );
         (link, Self(PAIRS.map(socket)))
@@ -71,8 +71,8 @@ impl<const METADATA: bool> Namespace<METADATA> {
 }
 
 /// A tap in this namespace, set up as a guest's.
-pub(crate) fn guest(wish: TapOffload, mtu: u16) -> (Tap, TapOffload) {
-    let mut tap = tun::open("tap0", wish, 1).unwrap();
+pub(crate) fn guest(requested: TapOffload, mtu: u16) -> (Tap, TapOffload) {
+    let mut tap = tun::open("tap0", requested, 1).unwrap();
     sysctl("net/ipv6/conf/tap0/accept_ra", "0");
     sysctl("net/ipv6/conf/tap0/addr_gen_mode", "1");
     // Without ARP and NDP the kernel joins no solicited-node group, whose MLD reports it would send amid a test's frames.
@@ -121,9 +121,9 @@ pub(crate) fn socket(pair: Pair) -> UdpSocket {
 
 /// Groups that need no MLD report are those of all nodes (RFC 3810 section 6).
 #[test]
-fn the_kernel_joins_no_group_that_it_reports_on_the_tap() {
+fn kernel_joins_no_group_that_needs_a_report_on_the_tap() {
     namespace::run(
-        "tap::tests::the_kernel_joins_no_group_that_it_reports_on_the_tap",
+        "tap::tests::kernel_joins_no_group_that_needs_a_report_on_the_tap",
         || {
             let _link = guest(all(), 1500);
             let joined = std::fs::read_to_string("/proc/net/igmp6").unwrap();
@@ -143,8 +143,8 @@ fn the_kernel_joins_no_group_that_it_reports_on_the_tap() {
 }
 
 #[test]
-fn checksums_are_left_partial_both_ways() {
-    namespace::run("tap::tests::checksums_are_left_partial_both_ways", || {
+fn checksums_are_partial_in_both_directions() {
+    namespace::run("tap::tests::checksums_are_partial_in_both_directions", || {
         let (Tap { mut receiver, .. }, _) = guest(all(), 1500);
         socket(PAIRS[0]).send(b"x").unwrap();
         let mut partial = 0;
@@ -159,8 +159,8 @@ fn checksums_are_left_partial_both_ways() {
 }
 
 #[test]
-fn a_super_frame_arrives_as_datagrams() {
-    namespace::run("tap::tests::a_super_frame_arrives_as_datagrams", || {
+fn udp_super_frame_is_segmented_into_datagrams() {
+    namespace::run("tap::tests::udp_super_frame_is_segmented_into_datagrams", || {
         let (Tap { mut transmitter, .. }, offload) = guest(all(), 1500);
         assert!(offload.uso && transmitter.limits().uso, "USO is from Linux 6.2");
         for pair in PAIRS {
@@ -182,22 +182,25 @@ fn a_super_frame_arrives_as_datagrams() {
 }
 
 #[test]
-fn refuses_while_the_interface_is_down() {
-    namespace::run("tap::tests::refuses_while_the_interface_is_down", || {
-        let (Tap { mut transmitter, .. }, _) = guest(all(), 1500);
-        ip("link set tap0 down");
-        let head = head(PAIRS[0], 0);
-        assert_eq!(
-            transmitter.send(whole(&head), head.bytes(), &[]),
-            Err(Refused::Rejected)
-        );
-        assert!(!transmitter.take_full());
-    });
+fn frames_are_rejected_while_the_interface_is_down() {
+    namespace::run(
+        "tap::tests::frames_are_rejected_while_the_interface_is_down",
+        || {
+            let (Tap { mut transmitter, .. }, _) = guest(all(), 1500);
+            ip("link set tap0 down");
+            let head = head(PAIRS[0], 0);
+            assert_eq!(
+                transmitter.send(whole(&head), head.bytes(), &[]),
+                Err(Refused::Rejected)
+            );
+            assert!(!transmitter.take_full());
+        },
+    );
 }
 
 #[test]
-fn nothing_is_cut_without_metadata() {
-    namespace::run("tap::tests::nothing_is_cut_without_metadata", || {
+fn super_frames_are_rejected_without_metadata() {
+    namespace::run("tap::tests::super_frames_are_rejected_without_metadata", || {
         let (Tap { mut transmitter, .. }, _) = guest(TapOffload::NONE, 1500);
         let limits = transmitter.limits();
         assert_eq!(

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_lie_behind_each_other_and_never_across_the_end() {
+    fn frames_are_contiguous_and_do_not_cross_the_end() {
         let mut ring = FrameRing::new(640, 8);
         assert_eq!(produce(&mut ring, 200), Some(0));
         assert_eq!(produce(&mut ring, 200), Some(256));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_buffer_begins_anew() {
+    fn empty_buffer_is_used_from_its_beginning() {
         let mut ring = FrameRing::new(256, 4);
         for _ in 0..10 {
             assert_eq!(produce(&mut ring, 100), Some(0));

@@ -67,9 +67,9 @@ const ROUNDS: u32 = 100;
 const DATAGRAMS: u32 = 1000;
 
 #[test]
-fn a_full_ring_to_the_guest_loses_and_doubles_nothing() {
+fn full_ring_to_the_guest_neither_loses_nor_duplicates_frames() {
     run(
-        "vhost_net::tests::a_full_ring_to_the_guest_loses_and_doubles_nothing",
+        "vhost_net::tests::full_ring_to_the_guest_neither_loses_nor_duplicates_frames",
         || {
             let (mut link, epoll) = watched();
             let socket = socket(PAIRS[0]);
@@ -102,9 +102,9 @@ fn a_full_ring_to_the_guest_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
+fn full_ring_from_the_guest_neither_loses_nor_duplicates_frames() {
     run(
-        "vhost_net::tests::a_full_ring_from_the_guest_loses_and_doubles_nothing",
+        "vhost_net::tests::full_ring_from_the_guest_neither_loses_nor_duplicates_frames",
         || {
             let (mut link, epoll) = watched();
             let socket = socket(PAIRS[0]);
@@ -132,9 +132,9 @@ fn a_full_ring_from_the_guest_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn goes_on_by_the_tap_when_the_kernel_rings_the_alarm() {
+fn link_continues_on_the_tap_when_the_kernel_reports_an_error() {
     run(
-        "vhost_net::tests::goes_on_by_the_tap_when_the_kernel_rings_the_alarm",
+        "vhost_net::tests::link_continues_on_the_tap_when_the_kernel_reports_an_error",
         || {
             let (mut link, epoll) = watched();
             link.transmitter.ring.as_mut().unwrap().offer_nonsense();
@@ -248,7 +248,7 @@ fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     wait_for(epoll, timeout, Edge::Room);
 }
 
-/// Waits for an event, as long as a link that sleeps says; without that, it has to come.
+/// Waits for an event, for as long as the link may sleep; without a limit the event has to arrive.
 fn wait_for(epoll: &Epoll, timeout: Option<Duration>, edge: Edge) {
     let mut events = Events::new();
     if let Some(timeout) = timeout {

@@ -127,7 +127,7 @@ fn reports_control(epoll: &Epoll, events: &mut Events) -> bool {
 }
 
 #[test]
-fn guests_come_one_after_the_other_and_one_at_a_time() {
+fn guests_are_served_one_after_the_other_and_one_at_a_time() {
     let (source, path) = listening("vhost-user");
     let mut links = open(source, 2, 1500).unwrap();
     let [first, second] = &mut links[..] else {
@@ -170,7 +170,7 @@ fn guests_come_one_after_the_other_and_one_at_a_time() {
 
 /// One that goes while a queue has something left to do for it does not keep the next one out.
 #[test]
-fn one_that_comes_as_the_other_goes_is_the_next_one() {
+fn guest_that_connects_while_another_disconnects_is_served_next() {
     let (source, path) = listening("next-guest");
     let mut link = open(source, 1, 1500).unwrap().remove(0);
     let epoll = Epoll::new().unwrap();
@@ -182,7 +182,7 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
     let mut reports_control = || reports_control(&epoll, &mut events);
     while reports_control() {}
 
-    // SET_VRING_ENABLE of ring 0, which nobody waits for.
+    // SET_VRING_ENABLE of ring 0, whose reply is not awaited.
     let words = [18_u32, 1, 8, 0, 1];
     let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     std::io::Write::write_all(&mut front_end, &message).unwrap();
@@ -202,9 +202,9 @@ fn one_that_comes_as_the_other_goes_is_the_next_one() {
 
 /// In a process of its own, as it takes every descriptor.
 #[test]
-fn one_that_found_no_descriptor_is_served_when_there_is_one() {
+fn guest_without_descriptor_is_accepted_after_a_pause() {
     namespace::run(
-        "vhost_user::tests::one_that_found_no_descriptor_is_served_when_there_is_one",
+        "vhost_user::tests::guest_without_descriptor_is_accepted_after_a_pause",
         || {
             let (source, path) = listening("no-descriptor");
             let mut link = open(source, 1, 1500).unwrap().remove(0);
@@ -216,7 +216,7 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             let mut reports_control = || reports_control(&epoll, &mut events);
             assert!(reports_control());
             assert_eq!(without_descriptors(|| turn(&mut link, &epoll)), Ok(()));
-            assert!(!reports_control(), "it rests");
+            assert!(!reports_control(), "the listener is not registered");
 
             thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
             assert_eq!(link.sleep(&epoll, FRAMES), None);
@@ -229,7 +229,7 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
 }
 
 #[test]
-fn queues_that_guests_break_are_counted() {
+fn queue_faults_are_counted() {
     let (mut link, guest) = <Guest as conformance::Guest>::open(1500);
     let available = guest.queues.tx.queue.layout().available;
     assert_eq!(link.counters().queue_faults, 0);
@@ -248,7 +248,7 @@ fn queues_that_guests_break_are_counted() {
 
 /// A guest that was there from the start is the only one.
 #[test]
-fn a_connected_guest_is_the_last() {
+fn connected_guest_has_no_successor() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut links = open(Source::Connected(ours.into()), 1, 1500).unwrap();
     drop(theirs);

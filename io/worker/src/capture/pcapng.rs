@@ -131,7 +131,7 @@ mod tests {
     use crate::capture::tests::blocks;
 
     #[test]
-    fn a_section_of_one_interface() {
+    fn section_has_one_interface() {
         let at = SystemTime::UNIX_EPOCH + Duration::new(5, 7);
         let mut file = Vec::new();
         begin(&mut file, 96);

@@ -101,7 +101,7 @@ fn put(capture_queue: &CaptureQueue, frames: usize, len: usize) {
 }
 
 #[test]
-fn everything_is_in_the_file_that_is_stopped() {
+fn stopped_capture_has_all_frames_in_its_file() {
     let mut scene = Scene::new();
     let capture_queue = scene.start(None, None);
     put(&capture_queue, 1000, 60);
@@ -127,7 +127,7 @@ fn everything_is_in_the_file_that_is_stopped() {
 }
 
 #[test]
-fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
+fn workers_share_the_queue_of_the_running_capture() {
     let scene = Scene::new();
     let capture_queue = scene.start(None, None);
     assert!(Arc::ptr_eq(&capture_queue, &scene.start(None, None)));
@@ -144,7 +144,7 @@ fn each_worker_gets_the_same_tape_of_the_capture_that_runs() {
 }
 
 #[test]
-fn the_file_grows_no_larger_than_it_may() {
+fn capture_ends_at_its_maximum_size() {
     let mut scene = Scene::new();
     let capture_queue = scene.start(Some(10_000), None);
     put(&capture_queue, 1000, 60);
@@ -157,7 +157,7 @@ fn the_file_grows_no_larger_than_it_may() {
 }
 
 #[test]
-fn it_takes_no_longer_than_it_may() {
+fn capture_ends_after_its_maximum_time() {
     let mut scene = Scene::new();
     let begin = Instant::now();
     let capture_queue = scene.start(None, Some(Duration::from_millis(50)));
@@ -171,7 +171,7 @@ fn it_takes_no_longer_than_it_may() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_ends_it() {
+fn capture_ends_when_its_file_cannot_be_written() {
     let mut scene = Scene::new();
     scene.file = File::options().write(true).open("/dev/full").unwrap();
     let _tape = scene.start(None, None);

@@ -50,7 +50,7 @@ fn drain(handle: &WorkerHandle) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_key_has_one_owner() {
+fn flow_key_has_one_owner() {
     let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
@@ -68,7 +68,7 @@ fn a_key_has_one_owner() {
 }
 
 #[test]
-fn a_race_for_a_key_has_one_winner() {
+fn concurrent_claims_of_a_key_succeed_once() {
     const KEYS: u16 = 2_000;
     let handles = handles(4, MAC).unwrap();
     let won = AtomicUsize::new(0);
@@ -127,9 +127,9 @@ fn a_full_inbox_refuses_frames_and_keeps_its_content() {
     assert!(send(&handles[0], 1, b"again"));
 }
 
-/// Nobody is told twice, and nobody sleeps over a frame.
+/// A worker is notified once for several frames, and does not sleep while a frame waits.
 #[test]
-fn no_frame_waits_for_a_bell_that_has_rung() {
+fn frame_after_a_rung_bell_is_received() {
     const EACH: usize = 20_000;
     let handles = handles(4, MAC).unwrap();
     let (to, from) = handles.split_first().unwrap();
@@ -161,7 +161,7 @@ fn no_frame_waits_for_a_bell_that_has_rung() {
 }
 
 #[test]
-fn updates_reach_all_others_the_newest_of_each_kind() {
+fn newest_update_of_each_kind_reaches_the_other_workers() {
     let handles = handles(3, MAC).unwrap();
     let owned = |text: &str| Update::Owned(vec![text.parse().unwrap()]);
     handles[0].forward(&owned("192.0.2.1/32"));
@@ -178,7 +178,7 @@ fn updates_reach_all_others_the_newest_of_each_kind() {
 }
 
 #[test]
-fn limits_are_of_all_together() {
+fn limits_hold_for_all_workers_together() {
     let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
@@ -197,7 +197,7 @@ fn limits_are_of_all_together() {
 }
 
 #[test]
-fn the_guests_address_and_the_end_are_seen_by_all() {
+fn guest_mac_and_end_are_visible_to_all_workers() {
     let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };
@@ -225,7 +225,7 @@ fn fragments_of_one_datagram_have_one_reassembler_and_datagrams_many() {
 }
 
 #[test]
-fn clients_of_each_port_are_counted_apart() {
+fn clients_are_counted_for_each_port() {
     let [one, two] = &handles(2, MAC).unwrap()[..] else {
         panic!("two were made")
     };

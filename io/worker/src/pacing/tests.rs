@@ -36,7 +36,7 @@ impl Clocked {
     }
 
     /// A turn with work, then turns of a microsecond until the pacer sleeps or `next` microseconds have passed, when
-    /// there is work again. Says whether it slept.
+    /// there is work again. Returns true if it slept.
     fn work_again_after(&mut self, next: u64) -> bool {
         let end = self.now + next;
         let mut wait = self.turn(true);
@@ -53,7 +53,7 @@ impl Clocked {
 }
 
 #[test]
-fn event_sleeps_and_poll_does_not() {
+fn pacing_event_sleeps_and_poll_does_not() {
     for worked in [true, false] {
         assert_eq!(Clocked::new(Pacing::Event, 8.0).turn(worked), Wait::Sleep);
         assert_eq!(Clocked::new(Pacing::Poll, 1.0).turn(worked), Wait::No);
@@ -84,7 +84,7 @@ fn hybrid_needs_a_second_cpu() {
 }
 
 #[test]
-fn one_spin_lasts_a_window() {
+fn spin_ends_after_the_busy_poll_time() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
     assert!(clocked.work_again_after(10_000));
     assert_eq!(clocked.spun, 50);
@@ -100,7 +100,7 @@ fn idle_wake_ups_do_not_spin() {
 }
 
 #[test]
-fn spins_in_vain_are_rationed() {
+fn unsuccessful_spins_are_limited_in_each_period() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
     // By turns, work comes soon often enough for spins to seem worth it, and just too late.
     let (mut in_vain, mut slept) = (0, 0);
@@ -119,7 +119,7 @@ fn spins_in_vain_are_rationed() {
 }
 
 #[test]
-fn spins_that_hit_go_on() {
+fn successful_spins_are_not_limited() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
     while clocked.now < 1_000_000 {
         assert!(!clocked.work_again_after(40), "slept at {} us", clocked.now);
@@ -128,7 +128,7 @@ fn spins_that_hit_go_on() {
 }
 
 #[test]
-fn a_miss_among_hits_changes_nothing() {
+fn single_long_wait_among_short_ones_does_not_stop_spinning() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
     while clocked.now < 1_000_000 {
         for _ in 0..99 {
@@ -139,7 +139,7 @@ fn a_miss_among_hits_changes_nothing() {
 }
 
 #[test]
-fn long_waits_end_the_spinning_and_short_ones_bring_it_back() {
+fn long_waits_stop_spinning_and_short_waits_resume_it() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
     clocked.get_used_to(10_000);
     assert_eq!(clocked.turn(true), Wait::Sleep);
@@ -150,7 +150,7 @@ fn long_waits_end_the_spinning_and_short_ones_bring_it_back() {
 }
 
 #[test]
-fn each_side_has_waits_of_its_own() {
+fn wait_history_is_kept_for_each_side() {
     let mut pacer = Pacer::new(Pacing::Hybrid, Instant(0));
     let mut now = 0;
     let mut waits = Vec::new();

@@ -16,14 +16,17 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const LEN: usize = 32 << 20;
 
 #[test]
-fn streams_go_through_a_machines_memory() {
-    namespace::run("tests::machine::streams_go_through_a_machines_memory", || {
-        ip("link set lo up");
-        // All there is, and nothing but what a header has always had.
-        for features in [u64::MAX, 1 << 32] {
-            transfer(features);
-        }
-    });
+fn streams_pass_through_the_memory_of_a_machine() {
+    namespace::run(
+        "tests::machine::streams_pass_through_the_memory_of_a_machine",
+        || {
+            ip("link set lo up");
+            // All there is, and nothing but what a header has always had.
+            for features in [u64::MAX, 1 << 32] {
+                transfer(features);
+            }
+        },
+    );
 }
 
 fn transfer(features: u64) {

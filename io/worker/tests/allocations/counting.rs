@@ -71,7 +71,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[test]
-fn counts_every_way_to_allocate_on_the_judged_thread_only() {
+fn every_allocation_of_the_counted_thread_is_counted() {
     let mut list = Vec::new();
     let mut allocate = || {
         list = std::hint::black_box(Vec::<u8>::with_capacity(1));

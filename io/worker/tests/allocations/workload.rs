@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A server, its load, and what the load must come to.
 pub(crate) struct Workload {
-    /// Starts the server, which serves for as long as this process lives, and says where it is.
+    /// Starts the server, which runs until this process exits. Returns its address.
     pub(crate) serve: fn() -> io::Result<SocketAddr>,
     /// The guest's part, until [`finish`].
     pub(crate) load: fn(SocketAddr) -> io::Result<()>,

@@ -1,4 +1,4 @@
-//! Guests that come and go.
+//! Guests that connect and disconnect.
 
 use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::net::{SocketAddrUnix, bind, connect, listen, socket_with};
@@ -39,7 +39,7 @@ fn link(listener: OwnedFd, one_off: bool, epoll: &Epoll) -> Socket<Stream> {
     link
 }
 
-/// Which of the link's sources have something to say.
+/// Returns the link's sources that are ready.
 fn edges(epoll: &Epoll) -> Vec<Edge> {
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
@@ -47,13 +47,13 @@ fn edges(epoll: &Epoll) -> Vec<Edge> {
 }
 
 #[test]
-fn one_after_the_other_is_served() {
+fn guests_are_served_one_after_the_other() {
     let epoll = Epoll::new().unwrap();
     let (listener, name) = listener();
     let mut link = link(listener, false, &epoll);
     let lonely = head(PAIRS[0], 0);
     let sent = link.transmitter().send(whole(&lonely), lonely.bytes(), &[]);
-    assert_eq!(sent, Err(Refused::Rejected), "there is nobody");
+    assert_eq!(sent, Err(Refused::Rejected), "no guest is connected");
     assert_eq!(burst(&mut link, |_| ()).rest, Rest::Drained);
 
     for nth in 0..3_u8 {
@@ -73,13 +73,13 @@ fn one_after_the_other_is_served() {
             burst(&mut link, |_| ()).rest,
             Rest::Disconnected(Disconnected::Closed)
         );
-        assert!(link.detach(&epoll), "another one may come");
+        assert!(link.detach(&epoll), "another one can connect");
         assert_eq!(edges(&epoll), []);
     }
 }
 
 #[test]
-fn a_second_one_at_a_time_is_turned_away() {
+fn second_guest_is_refused_while_one_is_connected() {
     let epoll = Epoll::new().unwrap();
     let (listener, name) = listener();
     let mut link = link(listener, false, &epoll);
@@ -92,7 +92,7 @@ fn a_second_one_at_a_time_is_turned_away() {
 }
 
 #[test]
-fn one_that_comes_as_the_other_goes_is_the_next_one() {
+fn guest_that_connects_while_another_disconnects_is_served_next() {
     let epoll = Epoll::new().unwrap();
     let (listener, name) = listener();
     let mut link = link(listener, false, &epoll);
@@ -133,9 +133,9 @@ fn no_guest_connects_after_a_one_off_guest() {
 
 /// In a process of its own, as it takes every descriptor.
 #[test]
-fn one_that_found_no_descriptor_is_served_when_there_is_one() {
+fn guest_without_descriptor_is_accepted_after_a_pause() {
     namespace::run(
-        "socket::tests::guests::one_that_found_no_descriptor_is_served_when_there_is_one",
+        "socket::tests::guests::guest_without_descriptor_is_accepted_after_a_pause",
         || {
             let epoll = Epoll::new().unwrap();
             let (listener, name) = listener();
@@ -144,7 +144,7 @@ fn one_that_found_no_descriptor_is_served_when_there_is_one() {
             assert_eq!(edges(&epoll), [Edge::Control]);
             without_descriptors(|| link.control(&epoll)).unwrap();
             assert!(!link.has_guest());
-            assert_eq!(edges(&epoll), [], "it rests");
+            assert_eq!(edges(&epoll), [], "the listener is not registered");
 
             std::thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
             assert_eq!(link.sleep(&epoll, FRAMES), None);
