@@ -10,7 +10,7 @@ use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Disconnected, For, Link, LinkCounters, Receive, ReceivedBurst, Until};
+use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, Until};
 
 mod queue;
 
@@ -69,16 +69,16 @@ impl<L: Link> Link for CapturingLink<L> {
         self.link.watch(epoll)
     }
 
-    fn has_frames(&mut self) -> bool {
-        self.link.has_frames()
+    fn poll_frames(&mut self) -> bool {
+        self.link.poll_frames()
     }
 
     fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.link.control(epoll)
     }
 
-    fn has_guest(&mut self) -> bool {
-        self.link.has_guest()
+    fn poll_guest(&mut self) -> bool {
+        self.link.poll_guest()
     }
 
     fn take_full(&mut self) -> Result<bool, Disconnected> {
@@ -97,7 +97,7 @@ impl<L: Link> Link for CapturingLink<L> {
         self.link.counters()
     }
 
-    fn detach(&mut self, epoll: &Epoll) -> bool {
+    fn detach(&mut self, epoll: &Epoll) -> NextGuest {
         self.link.detach(epoll)
     }
 }

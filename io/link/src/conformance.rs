@@ -228,7 +228,7 @@ pub(super) fn frame_wakes_a_sleeping_worker<G: Guest>() {
     for before in [false, true, false] {
         drain(&mut link);
         while reports_frames(Duration::ZERO) {}
-        assert!(!link.has_frames());
+        assert!(!link.poll_frames());
         if before {
             guest.send(PAIRS[0], b"before");
         }
@@ -261,7 +261,7 @@ pub(super) fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker<G: Gues
             assert!(!reports_frames(Duration::from_millis(20)), "frame {nth}");
         }
         assert_eq!(drain(&mut link).0.len(), 2);
-        assert!(!link.has_frames());
+        assert!(!link.poll_frames());
 
         if sleeps {
             assert_eq!(link.sleep(&epoll, FRAMES), None);
@@ -269,7 +269,7 @@ pub(super) fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker<G: Gues
         guest.send(PAIRS[0], b"later");
         G::settle(&mut link, 1);
         assert!(
-            reports_frames(Duration::from_millis(20)) || link.has_frames(),
+            reports_frames(Duration::from_millis(20)) || link.poll_frames(),
             "sleeps: {sleeps}"
         );
         assert_eq!(drain(&mut link).0.len(), 1);

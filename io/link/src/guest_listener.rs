@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use tracing::{info, warn};
 
+use crate::NextGuest;
+
 /// The socket from which guests come.
 #[derive(Debug)]
 pub enum Source {
@@ -144,12 +146,13 @@ impl GuestListener {
             .sleep(|| epoll.rename(listener, Edge::Control.token()))
     }
 
-    /// Registers the listener again, as a guest has disconnected. Returns true if another one can connect;
-    /// [`Edge::Control`] then also reports one that is in the backlog already.
-    pub(crate) fn await_next(&self, epoll: &Epoll) -> bool {
-        match &self.listener {
-            Some(listener) if !self.one_off => epoll.rename(listener, Edge::Control.token()).is_ok(),
-            _ => false,
+    /// Registers the listener again, as a guest has disconnected. If another one can connect, [`Edge::Control`] reports
+    /// it, also if it is in the backlog already.
+    pub(crate) fn await_next(&self, epoll: &Epoll) -> NextGuest {
+        let listener = self.listener.as_ref().filter(|_| !self.one_off);
+        match listener.map(|listener| epoll.rename(listener, Edge::Control.token())) {
+            Some(Ok(())) => NextGuest::CanConnect,
+            Some(Err(_)) | None => NextGuest::Never,
         }
     }
 }

@@ -83,9 +83,9 @@ pub trait Link: Send {
     /// Out of memory, or of the user's watches.
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()>;
 
-    /// Returns true if frames are pending that no event may have reported. A link in shared memory checks this without a
-    /// system call and needs no notification while its worker is awake.
-    fn has_frames(&mut self) -> bool {
+    /// Polls the link for frames that no event may have reported, and returns true if there are some. A link in shared
+    /// memory does this without a system call and needs no notification while its worker is awake.
+    fn poll_frames(&mut self) -> bool {
         false
     }
 
@@ -98,8 +98,8 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// Returns true if a guest is attached that accepts frames.
-    fn has_guest(&mut self) -> bool {
+    /// Polls the link for a guest, and returns true if one is attached that accepts frames.
+    fn poll_guest(&mut self) -> bool {
         true
     }
 
@@ -122,10 +122,10 @@ pub trait Link: Send {
         LinkCounters::default()
     }
 
-    /// Detaches a guest that has disconnected. Returns true if another one can connect; `Edge::Control` reports it.
-    fn detach(&mut self, epoll: &Epoll) -> bool {
+    /// Detaches a guest that has disconnected. If another one can connect, `Edge::Control` reports it.
+    fn detach(&mut self, epoll: &Epoll) -> NextGuest {
         let _ = epoll;
-        false
+        NextGuest::Never
     }
 }
 
@@ -180,6 +180,15 @@ pub enum Rest {
     More,
     /// The guest is gone.
     Disconnected(Disconnected),
+}
+
+/// The prospect of another guest after one has disconnected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextGuest {
+    /// Another guest can connect.
+    CanConnect,
+    /// The link has ended.
+    Never,
 }
 
 /// The reason for which a guest was disconnected.

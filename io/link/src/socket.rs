@@ -14,7 +14,7 @@ use pontoon_engine::Limits;
 use pontoon_event::Epoll;
 use rustix::io::Errno;
 
-use super::{Disconnected, For, Link, RETRY, Receive};
+use super::{Disconnected, For, Link, NextGuest, RETRY, Receive};
 
 mod attach;
 mod guest;
@@ -118,11 +118,11 @@ impl<F: Framing> Link for Socket<F> {
         Ok(())
     }
 
-    fn has_guest(&mut self) -> bool {
+    fn poll_guest(&mut self) -> bool {
         self.guest_slot.is_connected()
     }
 
-    fn has_frames(&mut self) -> bool {
+    fn poll_frames(&mut self) -> bool {
         self.guest_slot.has_frames()
     }
 
@@ -138,7 +138,7 @@ impl<F: Framing> Link for Socket<F> {
             .min()
     }
 
-    fn detach(&mut self, epoll: &Epoll) -> bool {
+    fn detach(&mut self, epoll: &Epoll) -> NextGuest {
         self.guest_slot.vacate();
         self.attach();
         self.guest_listener.await_next(epoll)

@@ -86,7 +86,7 @@ impl Link for Tap {
         Ok(epoll.add_level(&self.receiver, Edge::Link.token())?)
     }
 
-    fn has_frames(&mut self) -> bool {
+    fn poll_frames(&mut self) -> bool {
         self.rx_interest.misses(&self.receiver)
     }
 

@@ -209,7 +209,7 @@ impl Link for VhostNet {
         Ok(())
     }
 
-    fn has_frames(&mut self) -> bool {
+    fn poll_frames(&mut self) -> bool {
         let has_frames = self.receiver.look(receive::VringReceiver::waiting);
         if has_frames {
             self.silence = 0;

@@ -17,7 +17,7 @@ use tracing::warn;
 use vm_memory::GuestMemoryMmap;
 
 use super::guest_listener::{GuestConnection, GuestListener, Source};
-use super::{Disconnected, For, Link, LinkCounters, Receive, ReceivedBurst, Rest, Until};
+use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, Rest, Until};
 
 mod attach;
 
@@ -153,7 +153,7 @@ impl Link for VhostUser {
         }
     }
 
-    fn has_guest(&mut self) -> bool {
+    fn poll_guest(&mut self) -> bool {
         self.transmitter.poll()
     }
 
@@ -161,7 +161,7 @@ impl Link for VhostUser {
         Ok(self.transmitter.take_full())
     }
 
-    fn has_frames(&mut self) -> bool {
+    fn poll_frames(&mut self) -> bool {
         self.receiver.poll()
     }
 
@@ -182,10 +182,11 @@ impl Link for VhostUser {
         }
     }
 
-    fn detach(&mut self, epoll: &Epoll) -> bool {
-        self.front_end
-            .as_ref()
-            .is_none_or(|front_end| front_end.guest_listener.await_next(epoll))
+    fn detach(&mut self, epoll: &Epoll) -> NextGuest {
+        match &self.front_end {
+            Some(front_end) => front_end.guest_listener.await_next(epoll),
+            None => NextGuest::CanConnect,
+        }
     }
 }
 

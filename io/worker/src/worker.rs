@@ -13,7 +13,7 @@ use pontoon_engine::{Engine, Histogram, Instant};
 use pontoon_event::Events;
 use pontoon_host::KernelHost;
 use pontoon_link::capturing::CaptureQueue;
-use pontoon_link::{BURSTS, Disconnected, For, Link, Until};
+use pontoon_link::{BURSTS, Disconnected, For, Link, NextGuest, Until};
 use pontoon_sandbox::Layers;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
@@ -111,22 +111,22 @@ impl<L: Link> Worker<L> {
             let mut worked = None;
             for sockets in [sockets_first, !sockets_first] {
                 if sockets {
-                    if self.sockets(&events, begin) {
-                        worked = worked.or(Some(Side::Host));
-                    }
-                } else if self.guest_frames(&mut pending, until, begin) {
-                    worked = Some(Side::Guest);
+                    let events = self.handle_sockets(&events, begin);
+                    worked = worked.or((events > 0).then_some(Side::Host));
+                } else {
+                    let frames = self.receive_frames(&mut pending, until, begin);
+                    worked = (frames > 0).then_some(Side::Guest).or(worked);
                 }
             }
             sockets_first = !sockets_first;
 
-            if let Some(end) = self.other_input(&mut pending, &mut worked, begin)? {
+            if let Some(end) = self.handle_other_input(&mut pending, &mut worked, begin)? {
                 return Ok(end);
             }
-            let more = self.output(&mut pending, begin);
+            let more = self.send_output(&mut pending, begin);
 
             if let Some(reason) = pending.disconnected.take() {
-                if !self.disconnect(reason, begin) {
+                if self.disconnect(reason, begin) == NextGuest::Never {
                     return Ok(LoopEnd::Link);
                 }
                 // A command that the front-end wrote before it disconnected is processed when frames are received.
@@ -157,20 +157,19 @@ impl<L: Link> Worker<L> {
         }
     }
 
-    /// Detaches the guest and closes its flows. Returns false if no other guest can connect; its flows remain then, as the
-    /// loop ends.
+    /// Detaches the guest and closes its flows. They remain if no other guest can connect, as the loop ends.
     #[cold]
-    fn disconnect(&mut self, reason: Disconnected, now: Instant) -> bool {
+    fn disconnect(&mut self, reason: Disconnected, now: Instant) -> NextGuest {
         match reason {
             Disconnected::Interface(_) | Disconnected::Closed => info!("{reason}"),
             Disconnected::Connection(_) | Disconnected::Protocol(_) => warn!("{reason}"),
         }
-        let may_reconnect = self.link.detach(self.host.epoll());
-        if may_reconnect {
+        let next = self.link.detach(self.host.epoll());
+        if next == NextGuest::CanConnect {
             self.engine
                 .forget_guest(&mut self.link.transmitter(), &mut self.host, now);
         }
-        may_reconnect
+        next
     }
 
     /// Logs failures of the engine, and limits that flows have reached.
@@ -187,7 +186,7 @@ impl<L: Link> Worker<L> {
     /// Ends a turn that began at `begin`, had input from the side `worked`, and left `more` to send. Returns how to wait.
     #[inline]
     fn wait(&mut self, pending: &mut PendingInput, worked: Option<Side>, more: bool, begin: Instant) -> Wait {
-        pending.frames |= self.link.has_frames();
+        pending.frames |= self.link.poll_frames();
         // Frames beyond the rate limit stay in the link; a timer of the engine ends the sleep when they are permitted.
         let frames = pending.frames && self.engine.frames_allowed(begin) > 0;
         let more = more || frames || pending.inbox || pending.icmp || pending.icmpv6;

@@ -74,16 +74,21 @@ impl<F> SocketHalf for SocketTransmitter<F> {
 }
 
 impl<F: Framing> SocketTransmitter<F> {
-    /// Returns true if the buffer has `bytes` more at its end, for one frame or several.
-    fn has_room(&mut self, bytes: usize) -> bool {
+    /// Sends waiting frames if the buffer has no room for `bytes` more at its end, for one frame or several.
+    ///
+    /// # Errors
+    /// There is no room even so.
+    fn make_room(&mut self, bytes: usize) -> Result<(), Refused> {
         let fits =
             |waiting: &WaitingFrames| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
         if !self.blocked && !fits(&self.waiting) {
             self.flush();
         }
-        let has_room = !self.blocked && fits(&self.waiting);
-        self.full |= !has_room;
-        has_room
+        if self.blocked || !fits(&self.waiting) {
+            self.full = true;
+            return Err(Refused::Full);
+        }
+        Ok(())
     }
 
     /// Sends what waits, as far as the kernel takes it.
@@ -119,9 +124,7 @@ impl<F: Framing> Transmit for SocketTransmitter<F> {
         if self.socket.is_none() || len > MAX_FRAME || !is_whole(offload, head.len()) {
             return Err(Refused::Rejected);
         }
-        if !self.has_room(F::PREFIX + len) {
-            return Err(Refused::Full);
-        }
+        self.make_room(F::PREFIX + len)?;
         let begin = self.waiting.end;
         let (to_head, to_payload) = self.bytes[begin + F::PREFIX..][..len].split_at_mut(head.len());
         to_head.copy_from_slice(head);
@@ -133,9 +136,10 @@ impl<F: Framing> Transmit for SocketTransmitter<F> {
     fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<SocketReservation<'_>> {
         let payload = payload.min(MAX_FRAME);
         let stride = HEADROOM + payload;
-        if frames == 0 || !self.has_room(stride) {
+        if frames == 0 {
             return None;
         }
+        self.make_room(stride).ok()?;
         let begin = self.waiting.end;
         let frames = frames
             .min(MAX_FRAMES)

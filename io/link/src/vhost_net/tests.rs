@@ -183,7 +183,7 @@ fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap() {
             assert!(reports_frames());
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
             assert!(!reports_frames());
-            assert!(link.has_frames(), "who does not sleep finds them");
+            assert!(link.poll_frames(), "who does not sleep finds them");
             assert_eq!(link.sleep(&epoll, FRAMES), None);
             assert!(reports_frames());
             assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), b"up".to_vec())]);

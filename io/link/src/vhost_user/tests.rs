@@ -157,12 +157,12 @@ fn guests_are_served_one_after_the_other_and_one_at_a_time() {
             disconnected
         });
         assert_eq!(disconnected, Some(Disconnected::Closed));
-        assert!(first.detach(&epolls[0]));
+        assert_eq!(first.detach(&epolls[0]), NextGuest::CanConnect);
         assert_eq!(turn(first, &epolls[0]), Ok(()));
         epolls[1].wait(&mut events, Some(Duration::ZERO)).unwrap();
         assert!(events.edges().any(|(edge, _)| edge == Edge::Control));
         assert_eq!(turn(second, &epolls[1]), Err(Disconnected::Closed));
-        assert!(second.detach(&epolls[1]));
+        assert_eq!(second.detach(&epolls[1]), NextGuest::CanConnect);
         assert_eq!(turn(second, &epolls[1]), Ok(()));
     }
     std::fs::remove_file(path).unwrap();
@@ -193,10 +193,10 @@ fn guest_that_connects_while_another_disconnects_is_served_next() {
     assert_eq!(link.control(&epoll), Ok(()), "the order has not been obeyed");
     assert_eq!(turn(&mut link, &epoll), Err(Disconnected::Closed));
     while reports_control() {}
-    assert!(link.detach(&epoll));
+    assert_eq!(link.detach(&epoll), NextGuest::CanConnect);
     assert!(reports_control());
     let guest = Guest::connect(&mut link, next, &epoll);
-    assert!(link.has_guest());
+    assert!(link.poll_guest());
     drop(guest);
 }
 
@@ -255,5 +255,5 @@ fn connected_guest_has_no_successor() {
     let epoll = Epoll::new().unwrap();
     links[0].watch(&epoll).unwrap();
     assert_eq!(turn(&mut links[0], &epoll), Err(Disconnected::Closed));
-    assert!(!links[0].detach(&epoll));
+    assert_eq!(links[0].detach(&epoll), NextGuest::Never);
 }

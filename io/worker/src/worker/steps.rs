@@ -8,6 +8,7 @@ use pontoon_host::ping::Next;
 use pontoon_link::{BURST, Disconnected, Link, Receive as _, ReceivedBurst, Rest, Until};
 use pontoon_sys::Family;
 
+use super::updates::ChannelState;
 use super::{LoopEnd, Worker};
 use crate::pacing::Side;
 
@@ -29,37 +30,45 @@ pub(crate) struct PendingInput {
     pub(super) capture: bool,
 }
 
+/// The state of a raw ICMP socket after some of its packets were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RawSocketState {
+    /// An event reports the next packet.
+    Drained,
+    /// There may be more packets, which no event reports.
+    More,
+}
+
 impl<L: Link> Worker<L> {
-    /// Receives a burst of frames from the guest, if some may be pending and the rate limit permits. Returns true if there
-    /// was a frame.
+    /// Receives a burst of frames from the guest, if some may be pending and the rate limit permits. Returns their number.
     #[inline]
-    pub(super) fn guest_frames(&mut self, pending: &mut PendingInput, until: Until, now: Instant) -> bool {
+    pub(super) fn receive_frames(&mut self, pending: &mut PendingInput, until: Until, now: Instant) -> usize {
         if !pending.frames {
-            return false;
+            return 0;
         }
         let most @ 1.. = self.engine.frames_allowed(now) else {
-            return false;
+            return 0;
         };
-        let burst = self.frames(most.min(BURST), until, now);
+        let burst = self.receive_burst(most.min(BURST), until, now);
         pending.frames = burst.rest == Rest::More;
         if let Rest::Disconnected(reason) = burst.rest {
             pending.disconnected = Some(reason);
         }
-        burst.frames > 0
+        burst.frames
     }
 
     /// Processes the input that is neither a frame of the guest nor an event on a flow's socket: frames handed over by
     /// other workers, shared ICMP sockets, the link's control events, the supervisor's messages and timers. Returns the
     /// reason if the loop has to end.
     #[inline]
-    pub(super) fn other_input(
+    pub(super) fn handle_other_input(
         &mut self,
         pending: &mut PendingInput,
         worked: &mut Option<Side>,
         now: Instant,
     ) -> io::Result<Option<LoopEnd>> {
         if pending.inbox {
-            let Some((frames, more)) = self.inbox(now) else {
+            let Some((frames, more)) = self.receive_handed(now) else {
                 return Ok(Some(LoopEnd::Peer));
             };
             if frames > 0 {
@@ -69,8 +78,12 @@ impl<L: Link> Worker<L> {
         }
 
         // The raw ICMP sockets, which all flows share.
-        pending.icmp = pending.icmp && self.shared(Family::V4, now);
-        pending.icmpv6 = pending.icmpv6 && self.shared(Family::V6, now);
+        if pending.icmp {
+            pending.icmp = self.receive_echoes(Family::V4, now) == RawSocketState::More;
+        }
+        if pending.icmpv6 {
+            pending.icmpv6 = self.receive_echoes(Family::V6, now) == RawSocketState::More;
+        }
 
         if std::mem::take(&mut pending.control) {
             pending.frames = true;
@@ -79,11 +92,11 @@ impl<L: Link> Worker<L> {
             }
         }
 
-        if !self.orphans.is_empty() && self.link.has_guest() {
+        if !self.orphans.is_empty() && self.link.poll_guest() {
             self.engine.ask_about(std::mem::take(&mut self.orphans));
         }
 
-        if pending.supervisor && !self.supervisor(now)? {
+        if pending.supervisor && self.receive_updates(now)? == ChannelState::Closed {
             return Ok(Some(LoopEnd::Supervisor));
         }
         pending.supervisor = false;
@@ -98,7 +111,7 @@ impl<L: Link> Worker<L> {
     /// Sends frames that waited for room in the link, then one quantum of each ready flow. Returns true if a flow has more
     /// to send.
     #[inline]
-    pub(super) fn output(&mut self, pending: &mut PendingInput, now: Instant) -> bool {
+    pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) -> bool {
         let mut link = self.link.transmitter();
         if std::mem::take(&mut pending.room) {
             self.engine.handle_link_ready(&mut link, &mut self.host, now);
@@ -111,7 +124,7 @@ impl<L: Link> Worker<L> {
     }
 
     /// Receives a burst of at most `most` frames.
-    fn frames(&mut self, most: usize, until: Until, now: Instant) -> ReceivedBurst {
+    fn receive_burst(&mut self, most: usize, until: Until, now: Instant) -> ReceivedBurst {
         let Self {
             engine, host, link, ..
         } = self;
@@ -126,22 +139,22 @@ impl<L: Link> Worker<L> {
         burst
     }
 
-    /// Processes the events on the flows' sockets. Returns true if there was one.
-    pub(super) fn sockets(&mut self, events: &Events, now: Instant) -> bool {
-        let mut worked = false;
+    /// Processes the events on the flows' sockets. Returns their number.
+    pub(super) fn handle_sockets(&mut self, events: &Events, now: Instant) -> usize {
+        let mut count = 0;
         for (flow, ready) in events.flows() {
             self.engine
                 .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
-            worked = true;
+            count += 1;
         }
-        worked
+        count
     }
 
-    /// Dispatches at most [`EVENTS`] packets of a shared socket to their flows. Returns true if there may be more.
-    fn shared(&mut self, family: Family, now: Instant) -> bool {
+    /// Dispatches at most [`EVENTS`] packets of a raw ICMP socket to their flows.
+    fn receive_echoes(&mut self, family: Family, now: Instant) -> RawSocketState {
         for _ in 0..EVENTS {
             match self.host.take_shared(family) {
-                Next::Drained => return false,
+                Next::Drained => return RawSocketState::Drained,
                 Next::Unmatched => {}
                 Next::Flow(flow, ready) => {
                     self.engine
@@ -149,12 +162,12 @@ impl<L: Link> Worker<L> {
                 }
             }
         }
-        true
+        RawSocketState::More
     }
 
     /// Processes frames and updates that other workers put into the inbox. Returns the number of frames, and true if there
     /// may be more; `None` if another worker's loop has ended.
-    fn inbox(&mut self, now: Instant) -> Option<(usize, bool)> {
+    fn receive_handed(&mut self, now: Instant) -> Option<(usize, bool)> {
         let Self {
             engine,
             host,

@@ -12,21 +12,32 @@ use tracing::warn;
 use super::Worker;
 use crate::messages::{Door, Flows, MAX_LEN, Refused, Report, Update};
 
+/// The state of the supervisor's channel after its messages were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChannelState {
+    /// An event reports the next message.
+    Drained,
+    /// The supervisor has closed its end.
+    Closed,
+}
+
 impl<L: Link> Worker<L> {
-    /// Receives and applies the supervisor's messages. Returns false if its end is closed.
-    pub(super) fn supervisor(&mut self, now: Instant) -> io::Result<bool> {
+    /// Receives and applies the supervisor's messages.
+    pub(super) fn receive_updates(&mut self, now: Instant) -> io::Result<ChannelState> {
         let mut buffer = vec![0; MAX_LEN];
         while let Some(supervisor) = &self.supervisor {
             // If this process is out of descriptors, ports without their socket are decoded as `Door::Lost`.
             let (message, descriptors) = match seqpacket::receive_what_fits(supervisor, &mut buffer) {
                 Ok(Some(message)) => (&buffer[..message.len], message.descriptors),
-                Ok(None) => return Ok(false),
+                Ok(None) => return Ok(ChannelState::Closed),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     warn!("ignoring unreadable supervisor message: {error}");
                     continue;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ChannelState::Drained),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Ok(ChannelState::Closed);
+                }
                 Err(error) => return Err(error),
             };
             match Update::decode(message, descriptors) {
@@ -42,7 +53,7 @@ impl<L: Link> Worker<L> {
                 Err(error) => warn!("ignoring malformed supervisor message: {error}"),
             }
         }
-        Ok(true)
+        Ok(ChannelState::Drained)
     }
 
     /// Applies an update of the supervisor's.

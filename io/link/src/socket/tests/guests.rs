@@ -73,7 +73,7 @@ fn guests_are_served_one_after_the_other() {
             burst(&mut link, |_| ()).rest,
             Rest::Disconnected(Disconnected::Closed)
         );
-        assert!(link.detach(&epoll), "another one can connect");
+        assert_eq!(link.detach(&epoll), NextGuest::CanConnect);
         assert_eq!(edges(&epoll), []);
     }
 }
@@ -105,7 +105,7 @@ fn guest_that_connects_while_another_disconnects_is_served_next() {
         burst(&mut link, |_| ()).rest,
         Rest::Disconnected(Disconnected::Closed)
     );
-    assert!(link.detach(&epoll));
+    assert_eq!(link.detach(&epoll), NextGuest::CanConnect);
     assert_eq!(edges(&epoll), [Edge::Control]);
     link.control(&epoll).unwrap();
     conformance::Guest::send(&mut second, PAIRS[0], b"x");
@@ -123,12 +123,12 @@ fn no_guest_connects_after_a_one_off_guest() {
         burst(&mut listening, |_| ()).rest,
         Rest::Disconnected(Disconnected::Closed)
     );
-    assert!(!listening.detach(&epoll));
+    assert_eq!(listening.detach(&epoll), NextGuest::Never);
 
     let (mut connected, guest) = open::<Stream>(1500);
     connected.watch(&epoll).unwrap();
     drop(guest);
-    assert!(!connected.detach(&epoll));
+    assert_eq!(connected.detach(&epoll), NextGuest::Never);
 }
 
 /// In a process of its own, as it takes every descriptor.
@@ -143,7 +143,7 @@ fn guest_without_descriptor_is_accepted_after_a_pause() {
             let mut guest = come(&name);
             assert_eq!(edges(&epoll), [Edge::Control]);
             without_descriptors(|| link.control(&epoll)).unwrap();
-            assert!(!link.has_guest());
+            assert!(!link.poll_guest());
             assert_eq!(edges(&epoll), [], "the listener is not registered");
 
             std::thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
