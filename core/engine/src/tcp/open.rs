@@ -10,10 +10,10 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use rand_chacha::rand_core::RngCore;
 
+use super::Tcp;
 use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
-use super::{ACCEPT_RETRY, Tcp};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
@@ -208,12 +208,8 @@ impl<S> Tcp<S> {
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => self.accept(listener.index, accepted, ctx),
                 Err(Failure::Exhausted) => {
-                    // Looked at again when a connection ends: its descriptor is then free.
+                    // The host reports the listener again when a descriptor may be free.
                     ctx.net.counters.host_exhausted += 1;
-                    if !self.waiting_for_descriptor.contains(&listener) {
-                        self.waiting_for_descriptor.push(listener);
-                    }
-                    self.accept_retry_at.get_or_insert(ctx.now + ACCEPT_RETRY);
                     return false;
                 }
                 // No other client waits, or the port is published no more.
