@@ -14,11 +14,11 @@ use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
-use pontoon_runtime::{Outbound, Pacing};
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::options::{Loopback, MachineProtocol, Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
+use pontoon_worker::{Outbound, Pacing};
 
 use crate::values;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pontoon_control::reply::Level;
 use pontoon_engine::config::UdpFilter;
-use pontoon_runtime::{Outbound, Pacing};
 use pontoon_supervisor::config::OUR_MAC;
 use pontoon_supervisor::options::{Loopback, MachineProtocol, Target, VhostNet};
 use pontoon_wire::Mac;
+use pontoon_worker::{Outbound, Pacing};
 
 use crate::args::Resolver;
 

@@ -98,6 +98,6 @@ mod options;
 pub use network::{NetDevice, Network};
 pub use options::NetworkOptions;
 pub use pontoon_engine as engine;
-pub use pontoon_runtime::messages::Stats;
-pub use pontoon_runtime::{Attachment, Outbound, Pacing, Source};
 pub use pontoon_vhost_user::{ActivateError, Queue};
+pub use pontoon_worker::messages::Stats;
+pub use pontoon_worker::{Attachment, FrontEndSocket, Outbound, Pacing, Source};

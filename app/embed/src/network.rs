@@ -6,12 +6,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::Rule;
-use pontoon_runtime::link::vhost_user;
-use pontoon_runtime::messages::{EngineChannel, Report, Stats, SupervisorChannel, Update};
-use pontoon_runtime::{Attachment, Setup, ledger, pacing};
+use pontoon_link::vhost_user;
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{ActivateError, Queue};
 use pontoon_wire::Mac;
+use pontoon_worker::messages::{EngineChannel, Report, Stats, SupervisorChannel, Update};
+use pontoon_worker::{Attachment, Setup, ledger, pacing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryMmap;
@@ -52,7 +52,7 @@ impl Network {
         let mac = options.config.guest_mac;
         let (control, link) = vhost_user::in_process(mtu)?;
         let network = Self::new(options, 1, |setup, supervisor| {
-            pontoon_runtime::carry_in_process(setup, link, supervisor)
+            pontoon_worker::carry_in_process(setup, link, supervisor)
         })?;
         Ok((network, NetDevice { control, mac, mtu }))
     }
@@ -64,7 +64,7 @@ impl Network {
     pub fn attach(options: NetworkOptions, attachment: Attachment) -> io::Result<Self> {
         let workers = attachment.workers();
         Self::new(options, workers, |setup, supervisor| {
-            pontoon_runtime::carry(setup, attachment, supervisor)
+            pontoon_worker::carry(setup, attachment, supervisor)
         })
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use pontoon_engine::config::{Addresses, GUEST_MAC, OUR_MAC, UdpFilter, V4, V6};
 use pontoon_engine::{Config, Egress};
-use pontoon_runtime::{Outbound, Pacing};
+use pontoon_worker::{Outbound, Pacing};
 
 /// The options of a network.
 #[derive(Debug)]

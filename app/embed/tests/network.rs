@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use pontoon_embed::engine::config::{self, Published};
 use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
-use pontoon_embed::{Attachment, Network, NetworkOptions, Pacing, Source};
+use pontoon_embed::{Attachment, FrontEndSocket, Network, NetworkOptions, Pacing, Source};
 
 /// An ARP request (RFC 826) for the gateway, behind its length.
 fn arp_request() -> Vec<u8> {
@@ -127,10 +127,10 @@ fn published_listener_is_set_to_non_blocking() {
 #[test]
 fn stats_are_the_sum_over_all_workers() {
     let (_guest, ours) = UnixStream::pair().unwrap();
-    let attachment = Attachment::VhostUser {
+    let attachment = Attachment::VhostUser(FrontEndSocket {
         source: Source::Connected(OwnedFd::from(ours)),
         workers: 3,
-    };
+    });
     let mut network = Network::attach(NetworkOptions::default(), attachment).unwrap();
     for round in 1..=20 {
         let stats = network.stats().unwrap();

@@ -19,8 +19,8 @@ use pontoon_control::server::Server;
 use pontoon_engine::egress::Rule;
 use pontoon_process::error::Error;
 use pontoon_process::pid_namespace::PidNamespace;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Report;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Report;
 use rustix::event::PollFd;
 use tracing::level_filters::LevelFilter;
 

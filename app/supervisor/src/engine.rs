@@ -18,11 +18,11 @@ use pontoon_process::child::stderr_pipe::StderrPipe;
 use pontoon_process::child::{environment, stdio};
 use pontoon_process::error::{Context as _, Error, one_line};
 use pontoon_process::log::{output, panics};
-use pontoon_runtime::messages::{CaptureCommand, EngineChannel, PortUpdate, Report, SupervisorChannel};
-use pontoon_runtime::{Attachment, Outbound, Setup, Update};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
+use pontoon_worker::messages::{CaptureCommand, EngineChannel, PortUpdate, Report, SupervisorChannel};
+use pontoon_worker::{Attachment, Outbound, Setup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
@@ -546,7 +546,7 @@ fn become_engine(
             attachment,
             supervisor,
             reports,
-        }) => match pontoon_runtime::run(setup, attachment, sandbox, disabled, supervisor) {
+        }) => match pontoon_worker::run(setup, attachment, sandbox, disabled, supervisor) {
             Ok(()) => 0,
             Err(error) => {
                 let _ = reports.try_send(&Report::failed(&error));

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
 
 use pontoon_process::error::{Context as _, Error};
-use pontoon_runtime::Outbound;
+use pontoon_worker::Outbound;
 use rustix::net::{
     AddressFamily, Protocol, SocketFlags, SocketType, ipproto, netdevice, socket, socket_with,
 };

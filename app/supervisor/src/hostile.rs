@@ -5,9 +5,9 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use pontoon_ipc::ChannelMessage;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Report;
 use pontoon_sys::udp::Ancillary;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Report;
 
 use crate::capture::Capture;
 use crate::guest::handshake::{self, FromGuest};

@@ -21,9 +21,9 @@ use pontoon_process::log::{output, panics};
 use pontoon_process::ready_notify::ReadyNotifier;
 use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
-use pontoon_runtime::{Attachment, Setup, Vhost, ledger, pacing};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
+use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -193,11 +193,11 @@ fn attach_tap(
     addresses: Addresses,
 ) -> (Attachment, Option<GuestRoute>) {
     let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
-    let attachment = Attachment::Tap {
+    let attachment = Attachment::Tap(TapQueues {
         queues: tap.queues,
         offload: tap.offload,
         vhost,
-    };
+    });
     (attachment, addresses.v6.map(route))
 }
 

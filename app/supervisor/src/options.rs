@@ -11,8 +11,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_control::Metrics;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::Rule;
-use pontoon_runtime::{Outbound, Pacing};
 use pontoon_wire::Mac;
+use pontoon_worker::{Outbound, Pacing};
 
 use crate::capture::Capture;
 use crate::publish::Publish;

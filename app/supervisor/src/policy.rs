@@ -9,7 +9,7 @@ use std::path::Path;
 
 use pontoon_engine::egress::{Action, Match, Rule};
 use pontoon_process::error::{Context as _, Error};
-use pontoon_runtime::Update;
+use pontoon_worker::Update;
 use serde::{Deserialize, Serialize};
 
 /// Rules as written in a policy file.

@@ -8,7 +8,7 @@ use pontoon_process::error::{Context as _, Error};
 use pontoon_process::log::output;
 use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_process::signals::{Sender, Signal, Signals};
-use pontoon_runtime::Update;
+use pontoon_worker::Update;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::Control;

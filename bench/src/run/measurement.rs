@@ -62,7 +62,7 @@ pub(crate) struct JobRequest {
 
 /// The event that ends a timed start of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum StopAt {
     End,
     FirstLine,
 }
@@ -136,13 +136,13 @@ impl Measurement<'_> {
     ///
     /// # Errors
     /// The observation of a failed start.
-    pub(crate) fn time(&self, program: &[OsString], until: Until) -> Result<Duration, Box<Observation>> {
+    pub(crate) fn time(&self, program: &[OsString], until: StopAt) -> Result<Duration, Box<Observation>> {
         let begun = Instant::now();
         let mut session = Session::start(self.host, self.stack, &self.config, program)
             .map_err(|error| Observation::failed(format!("{error:#}")))?;
         let reached = match until {
-            Until::End => session.wait_for_success(begun + START),
-            Until::FirstLine => matches!(session.next(begun + START), Next::Other),
+            StopAt::End => session.wait_for_success(begun + START),
+            StopAt::FirstLine => matches!(session.next(begun + START), Next::Other),
         };
         let elapsed = begun.elapsed();
         if reached {

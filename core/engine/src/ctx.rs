@@ -11,6 +11,7 @@ use rand_chacha::ChaCha12Rng;
 use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::flow_rate::FlowLimitReached;
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
@@ -140,25 +141,32 @@ impl Net {
         }
     }
 
-    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. Returns false,
-    /// and counts a refusal, if either does not allow it. [`Self::opened`] counts the flow itself.
-    pub fn admit(&mut self, now: Instant) -> bool {
-        if self.is_full() || !self.count_against_rate(now) {
-            self.counters.flows_refused += 1;
-            return false;
-        }
-        true
+    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. [`Self::opened`]
+    /// counts the flow itself.
+    ///
+    /// # Errors
+    /// A limit does not allow the flow; the refusal is counted.
+    pub fn admit(&mut self, now: Instant) -> Result<(), FlowLimitReached> {
+        let admitted = match self.is_full() {
+            true => Err(FlowLimitReached),
+            false => self.count_against_rate(now),
+        };
+        self.counters.flows_refused += u64::from(admitted.is_err());
+        admitted
     }
 
-    /// Counts one more flow against `--max-flow-rate`. Returns false, and counts nothing, if the rate does not allow it.
-    pub(crate) fn count_against_rate(&mut self, now: Instant) -> bool {
+    /// Counts one more flow against `--max-flow-rate`.
+    ///
+    /// # Errors
+    /// The rate does not allow the flow, and nothing is counted.
+    pub(crate) fn count_against_rate(&mut self, now: Instant) -> Result<(), FlowLimitReached> {
         let Some(rate) = self.config.max_flow_rate else {
-            return true;
+            return Ok(());
         };
         if let Some(siblings) = &self.siblings {
             return siblings.count_against_rate(rate, now);
         }
-        flow_rate::admit(&mut self.flow_due, rate, now)
+        flow_rate::count(&mut self.flow_due, rate, now)
     }
 
     /// Returns true if there are as many flows as `--max-flows` allows, those of other workers among them: clients of a

@@ -265,10 +265,6 @@ impl<H: Host> Engine<H> {
         if self.net.throttle.open(now) {
             self.handle_link_ready(link, host, now);
         }
-        if self.protocols.tcp.next_accept_retry().is_some_and(|at| at <= now) {
-            let (protocols, ctx) = &mut self.split(link, host, now);
-            protocols.tcp.retry_accept(ctx);
-        }
         while let Some(flow) = self.net.timers.expired(now) {
             self.guarded(Some(flow), link, host, now, |_, protocols, ctx| match flow.kind {
                 Kind::Tcp => protocols.tcp.handle_timeout(flow, ctx),
@@ -416,7 +412,6 @@ impl<H: Host> Engine<H> {
             self.net.delayed_ack_at,
             self.net.throttle.next(),
             self.net.policy.egress.next_sweep(),
-            self.protocols.tcp.next_accept_retry(),
         ]
         .into_iter()
         .flatten()

@@ -7,22 +7,26 @@ use crate::Instant;
 /// As many as a limit allows in this time may begin at once: programs open many connections together.
 const BURST: Duration = Duration::from_secs(1);
 
-/// Returns true if one more flow may begin under a limit of `rate` a second; counts it if so. `due` is when the last
-/// one would have begun, had all come evenly.
+/// A flow is refused because `--max-flows` or `--max-flow-rate` is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowLimitReached;
+
+/// Counts one more flow under a limit of `rate` a second. `due` is when the last one would have begun, had all come
+/// evenly.
 ///
 /// A sender above the limit is admitted evenly. With as many a second as come first, a flood of connects took the
 /// worker's whole time for a fifth of each second.
-#[must_use]
-pub fn admit(due: &mut Instant, rate: u32, now: Instant) -> bool {
-    let Some(one) = Duration::from_secs(1).checked_div(rate) else {
-        return false;
-    };
+///
+/// # Errors
+/// The limit does not allow the flow, and it is not counted.
+pub fn count(due: &mut Instant, rate: u32, now: Instant) -> Result<(), FlowLimitReached> {
+    let one = Duration::from_secs(1).checked_div(rate).ok_or(FlowLimitReached)?;
     let next = (*due).max(now) + one;
-    let is_within = next <= now + BURST;
-    if is_within {
-        *due = next;
+    if next > now + BURST {
+        return Err(FlowLimitReached);
     }
-    is_within
+    *due = next;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -31,17 +35,17 @@ mod tests {
 
     const NOW: Instant = Instant(7_000_000_000);
 
-    /// Returns the number of `wishes` that are admitted at one time.
-    fn at_once(due: &mut Instant, rate: u32, now: Instant, wishes: usize) -> usize {
-        (0..wishes).filter(|_| admit(due, rate, now)).count()
+    /// Returns the number of `flows` that are admitted at one time.
+    fn at_once(due: &mut Instant, rate: u32, now: Instant, flows: usize) -> usize {
+        (0..flows).filter(|_| count(due, rate, now).is_ok()).count()
     }
 
     #[test]
     fn what_a_second_allows_may_begin_at_once() {
         for rate in [1, 2, 7, 20_000, u32::MAX] {
-            let wishes = 2 * rate.min(100_000) as usize;
-            let expected = wishes.min(rate as usize);
-            assert_eq!(at_once(&mut Instant(0), rate, NOW, wishes), expected, "{rate}");
+            let flows = 2 * rate.min(100_000) as usize;
+            let expected = flows.min(rate as usize);
+            assert_eq!(at_once(&mut Instant(0), rate, NOW, flows), expected, "{rate}");
         }
         assert_eq!(at_once(&mut Instant(0), 0, NOW, 1), 0);
     }

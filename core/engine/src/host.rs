@@ -153,7 +153,8 @@ pub trait Host {
     /// Takes a connection from the listener at `index` of the configuration. `flow` is what it is registered as.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none, `Exhausted` when there is no descriptor for it.
+    /// `WouldBlock` when there is none. `Exhausted` when there is no descriptor for it: an event reports the listener again
+    /// when there may be one, because a socket was closed or some time has passed.
     fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Self::Socket>, Failure>;
 
     /// Returns true if [`Self::tcp_peek`] can begin anywhere at no cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for

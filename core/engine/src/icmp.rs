@@ -295,9 +295,7 @@ impl<S> Icmp<S> {
         if ctx.net.is_full() && !self.evict(ctx) {
             ctx.net.reclaim();
         }
-        if !ctx.net.admit(ctx.now) {
-            return Err(Failure::Exhausted);
-        }
+        ctx.net.admit(ctx.now).map_err(|_| Failure::Exhausted)?;
         let (index, generation) = self.echoes.vacant();
         let flow = ctx.net.flow(Kind::Icmp, index, generation);
         let opened = ctx.host.ping_open(flow, key.0);

@@ -11,6 +11,7 @@ use std::collections::btree_map::Entry;
 
 use pontoon_wire::Mac;
 
+use crate::flow_rate::FlowLimitReached;
 use crate::{Frame, Instant, WorkerId};
 
 /// The key of a flow in the directory.
@@ -120,9 +121,12 @@ pub trait Siblings: Debug + Send {
     /// A UDP endpoint of this worker's has given its port back.
     fn port_freed(&self, family_of: IpAddr);
 
-    /// Counts one more flow against a limit of `rate` a second for all workers together. Returns false, and counts
-    /// nothing, if the limit does not allow it. See [`flow_rate`](crate::flow_rate).
-    fn count_against_rate(&self, rate: u32, now: Instant) -> bool;
+    /// Counts one more flow against a limit of `rate` a second for all workers together. See
+    /// [`flow_rate`](crate::flow_rate).
+    ///
+    /// # Errors
+    /// The limit does not allow the flow, and nothing is counted.
+    fn count_against_rate(&self, rate: u32, now: Instant) -> Result<(), FlowLimitReached>;
 
     /// The guest's Ethernet address is another one than was known.
     fn guest_moved(&self, mac: Mac);

@@ -41,7 +41,7 @@ use self::table::Table;
 use crate::ctx::{Ctx, Net, Routed};
 use crate::slab::Slab;
 use crate::table::Secret;
-use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
+use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
 
 /// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
@@ -51,8 +51,6 @@ const HOP_LIMIT: u8 = 64;
 const TIME_WAIT: Duration = Duration::from_secs(60);
 /// So many are remembered for so long; with more, the oldest are forgotten before.
 const MOST_WAITING: usize = 8192;
-/// The time after which a listener that found no descriptor tries again: other processes may have freed one.
-const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
@@ -97,10 +95,6 @@ pub struct Tcp<S> {
     stalled: VecDeque<FlowId>,
     /// The slot to look at next for a connection to probe.
     next_look: u32,
-    /// Listeners that found no descriptor for a client.
-    waiting_for_descriptor: Vec<FlowId>,
-    /// When they look again at the latest.
-    accept_retry_at: Option<Instant>,
 }
 
 /// The IP header of a segment that we make.
@@ -128,8 +122,6 @@ impl<S> Tcp<S> {
             half_closed: VecDeque::new(),
             stalled: VecDeque::new(),
             next_look: 0,
-            waiting_for_descriptor: Vec::new(),
-            accept_retry_at: None,
         }
     }
 
@@ -396,7 +388,6 @@ impl<S> Tcp<S> {
                     if self.waiting.len() > MOST_WAITING {
                         self.forget_oldest(ctx);
                     }
-                    self.retry_accept(ctx);
                     return;
                 }
             }
@@ -431,7 +422,6 @@ impl<S> Tcp<S> {
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
-        self.retry_accept(ctx);
     }
 
     /// The name of a connection.
@@ -503,18 +493,6 @@ impl<S> Tcp<S> {
             }
             self.waiting.pop_front();
         }
-        self.retry_accept(ctx);
-    }
-
-    /// A descriptor may be free: listeners that lacked one look again.
-    pub fn retry_accept<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        self.accept_retry_at = None;
-        ctx.net.ready.extend(self.waiting_for_descriptor.drain(..));
-    }
-
-    /// When listeners are to be fed, whether a connection has ended or not.
-    pub fn next_accept_retry(&self) -> Option<Instant> {
-        self.accept_retry_at
     }
 }
 

@@ -14,7 +14,7 @@ use pontoon_relay::{Datagram, Gather, Table};
 use rustc_hash::FxHasher;
 
 use crate::counters::Counters;
-use crate::input::{DropReason, Input, PayloadRef, RxPacket};
+use crate::input::{DropReason, PacketInput, PayloadRef, RxPacket};
 use crate::messages::RuleEntry;
 use crate::sender::{Outcome, Sender, TxBurst};
 
@@ -123,7 +123,7 @@ impl Forwarder {
     }
 
     /// Forwards the packets of an input, at most one batch. Returns the number of packets.
-    pub(crate) fn forward_batch(&mut self, input: &mut Input, table: u32, row: u32) -> u64 {
+    pub(crate) fn forward_batch(&mut self, input: &mut PacketInput, table: u32, row: u32) -> u64 {
         let mut counts = BatchCounts::default();
         self.gather.clear();
         while let Some(packet) = input.take() {
@@ -193,7 +193,7 @@ fn flow(datagram: &Datagram) -> usize {
 fn send(
     entry: &RuleEntry,
     burst: &Burst<'_, BurstKey, PayloadRef>,
-    input: &Input,
+    input: &PacketInput,
     senders: &mut [Option<Sender>],
     counters: &Counters,
 ) {

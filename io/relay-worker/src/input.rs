@@ -12,9 +12,9 @@ mod socket;
 pub(crate) use ring::RingInput;
 pub(crate) use socket::SocketInput;
 
-/// An input. Received packets stay in its memory until [`Input::release`].
+/// An input. Received packets stay in its memory until [`PacketInput::release`].
 #[derive(Debug)]
-pub(crate) enum Input {
+pub(crate) enum PacketInput {
     Ring(RingInput),
     Socket(SocketInput),
 }
@@ -53,7 +53,7 @@ pub(crate) enum DropReason {
     Cut(u64),
 }
 
-impl Input {
+impl PacketInput {
     /// Returns the next packet, if there is one and this batch has room for it.
     pub(crate) fn take(&mut self) -> Option<RxPacket> {
         match self {
@@ -96,7 +96,7 @@ impl Input {
     }
 }
 
-impl AsFd for Input {
+impl AsFd for PacketInput {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Ring(ring) => ring.as_fd(),

@@ -34,11 +34,11 @@ pub use counters::Counters;
 /// The sandbox could not be entered; the supervisor has sent an invalid message; the kernel's.
 pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabled) -> io::Result<()> {
     let _ = set_name(c"pontoon-relay");
-    // If the supervisor has died already, its end of the channel is closed, which ends the loop.
+    // If the supervisor has exited already, its end of the channel is closed, which ends the loop.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // With the default slack of 50 us a sleep of 100 us would take 150.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
-    let worker = worker::Worker::new(control)?;
+    let worker = worker::RelayWorker::new(control)?;
     let layers = sandbox.enter(disabled)?;
     if layers.any_refused() {
         warn!("the sandbox is incomplete: {}", layers.missing());

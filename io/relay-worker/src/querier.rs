@@ -116,7 +116,7 @@ impl QuerierSocket {
                     }
                 }
                 Err(error) => {
-                    // The interface has gone down, say; the supervisor will remove this querier.
+                    // For example, the interface has gone down; the supervisor will remove this querier.
                     if error != Errno::AGAIN {
                         debug!(%error, "cannot receive reports");
                     }

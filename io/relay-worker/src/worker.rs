@@ -16,7 +16,7 @@ use rustix::thread::{ClockId, clock_nanosleep_relative};
 
 use crate::counters::Counters;
 use crate::forwarder::Forwarder;
-use crate::input::{Input, RingInput, SocketInput};
+use crate::input::{PacketInput, RingInput, SocketInput};
 use crate::messages::{
     InputKind, OutputConfig, RelayReport, RelayUpdate, RuleEntry, Settings, WorkerChannel,
 };
@@ -25,10 +25,10 @@ use crate::sender::Sender;
 
 /// A worker that has received its settings.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct RelayWorker {
     control: WorkerChannel,
     settings: Settings,
-    inputs: BTreeMap<u32, Source>,
+    inputs: BTreeMap<u32, RelayInput>,
     queriers: BTreeMap<u32, QuerierSocket>,
     /// Memberships of queriers whose sockets are yet to be received, by the querier's id.
     restored: BTreeMap<u32, Vec<(IpAddr, SourceFilter)>>,
@@ -44,13 +44,13 @@ pub(crate) struct Worker {
 
 /// An input with its table of rules and its row of counters.
 #[derive(Debug)]
-struct Source {
+struct RelayInput {
     table: u32,
     row: u32,
-    input: Input,
+    input: PacketInput,
 }
 
-impl Worker {
+impl RelayWorker {
     /// Receives the supervisor's first message.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Worker {
         let inputs = &others[..self.inputs.len()];
         for (fd, source) in inputs.iter().zip(self.inputs.values()) {
             if fd.revents().contains(PollFlags::ERR) {
-                // The interface has gone down, say; reading the error clears it.
+                // For example, the interface has gone down; reading the error clears it.
                 let _ = rustix::net::sockopt::socket_error(&source.input);
             }
         }
@@ -181,15 +181,15 @@ impl Worker {
         match update {
             RelayUpdate::Input(input, socket) => {
                 let socket = received(socket)?;
-                let source = Source {
+                let source = RelayInput {
                     table: input.table,
                     row: input.row,
                     input: match input.kind {
                         InputKind::Ring { size, used } => {
                             let position = used.then(|| self.forwarder.position(input.row));
-                            Input::Ring(RingInput::new(socket, size, position)?)
+                            PacketInput::Ring(RingInput::new(socket, size, position)?)
                         }
-                        InputKind::Socket(port) => Input::Socket(SocketInput::new(socket, port)),
+                        InputKind::Socket(port) => PacketInput::Socket(SocketInput::new(socket, port)),
                     },
                 };
                 self.inputs.insert(input.id, source);

@@ -24,7 +24,7 @@ pub mod seccomp;
 pub mod trap;
 
 pub use layers::{Layer, Layers};
-pub use limits::Limits;
+pub use limits::ResourceLimits;
 pub use namespaces::Namespaces;
 pub use seccomp::Role;
 
@@ -59,13 +59,13 @@ impl Sandbox {
             // Not active yet: the list does not have what comes before it.
             seccomp: Layer::Disabled,
         };
-        // The engine's sockets are the user's own, as others tell them apart by that; a relay is handed its sockets.
+        // The engine's sockets belong to the user, by whom firewalls distinguish them; a relay receives its sockets.
         if self.role == Role::Relay {
-            nobody::become_one().map_err(|error| say("cannot become nobody", &error))?;
+            nobody::become_one().map_err(|error| context("cannot become nobody", &error))?;
         }
-        caps::drop_all().map_err(|error| say("cannot drop privileges", &error))?;
+        caps::drop_all().map_err(|error| context("cannot drop privileges", &error))?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(|error| say("cannot forbid core dumps", &error.into()))?;
+            .map_err(|error| context("cannot forbid core dumps", &error.into()))?;
         let layers = Layers {
             seccomp: match disabled.seccomp {
                 true => Layer::Disabled,
@@ -84,6 +84,6 @@ impl Sandbox {
     }
 }
 
-fn say(what: &str, error: &io::Error) -> io::Error {
+fn context(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }

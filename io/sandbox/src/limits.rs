@@ -11,7 +11,7 @@ use crate::Sandbox;
 
 /// The resource limits of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ResourceLimits {
     /// Bytes of memory of its own that it may write to. What it shares with others is not among them.
     pub memory: u64,
     /// Threads.
@@ -27,7 +27,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn limit(&self, limits: Limits, disabled: &Disabled) -> io::Result<()> {
+    pub fn limit(&self, limits: ResourceLimits, disabled: &Disabled) -> io::Result<()> {
         if disabled.limits {
             return Ok(());
         }

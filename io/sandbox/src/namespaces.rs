@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_network_stays_the_hosts() {
+    fn network_namespace_is_not_among_the_flags() {
         for choice in choices(&Disabled::default()) {
             assert_eq!(choice.flags() & libc::CLONE_NEWNET, 0);
         }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn disabled_means_none() {
+    fn disabled_namespaces_have_no_flags() {
         let disabled = Disabled {
             namespaces: true,
             ..Disabled::default()
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing() {
+    fn missing_namespaces_are_listed() {
         let disabled = Disabled::default();
         let choices = choices(&disabled);
         let best = choices[0].layer(&disabled);

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entry_is_there_once_and_has_a_reason() {
+    fn system_calls_occur_once_and_have_a_reason() {
         for role in ROLES {
             let mut calls = std::collections::BTreeSet::new();
             for entry in allowed(role) {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_opens_no_socket() {
+    fn relay_filter_permits_no_call_that_opens_a_socket() {
         let opening = [
             libc::SYS_socket,
             libc::SYS_bind,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_condition_is_empty_or_can_never_hold() {
+    fn conditions_are_neither_empty_nor_contradictory() {
         for entry in ROLES.into_iter().flat_map(allowed) {
             for only in entry.only {
                 assert!(!only.values.is_empty(), "{}", entry.reason);

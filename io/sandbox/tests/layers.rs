@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
 
-use pontoon_sandbox::{Layer, Limits, Namespaces, Role, Sandbox, namespaces, trap};
+use pontoon_sandbox::{Layer, Namespaces, ResourceLimits, Role, Sandbox, namespaces, trap};
 use pontoon_sys::disabled::Disabled;
 
 /// A layer that is on, alone.
@@ -184,7 +184,7 @@ fn memory() -> i32 {
         namespaces: Namespaces::NONE,
         required: false,
     };
-    let limits = Limits {
+    let limits = ResourceLimits {
         memory: LIMIT.into(),
         threads: 1,
     };

@@ -65,7 +65,7 @@ impl<const N: usize> Default for Encoder<N> {
 
 /// A control message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct ControlMessage<'a> {
     /// Level: the protocol.
     pub level: i32,
     /// Type of the message within the level.
@@ -74,7 +74,7 @@ pub struct Message<'a> {
     pub data: &'a [u8],
 }
 
-impl Message<'_> {
+impl ControlMessage<'_> {
     /// Returns the first int of the data.
     #[must_use]
     pub fn int(&self) -> Option<i32> {
@@ -83,14 +83,14 @@ impl Message<'_> {
 }
 
 /// Returns the control messages in `bytes`, up to the first truncated one.
-pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = ControlMessage<'_>> {
     std::iter::from_fn(move || {
         let len = usize::from_ne_bytes(array(bytes, 0)?);
         let level = i32::from_ne_bytes(array(bytes, size_of::<usize>())?);
         let kind = i32::from_ne_bytes(array(bytes, size_of::<usize>() + 4)?);
         let data = bytes.get(HEADER..len)?;
         bytes = bytes.get(align(len)..).unwrap_or_default();
-        Some(Message { level, kind, data })
+        Some(ControlMessage { level, kind, data })
     })
 }
 

@@ -29,7 +29,7 @@ pub enum Origin {
 
 /// An entry of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ErrorQueueEntry {
     /// The error.
     pub errno: Errno,
     /// Origin of the error.
@@ -48,7 +48,7 @@ pub struct Entry {
 ///
 /// # Errors
 /// EAGAIN: the queue is empty.
-pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
+pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<ErrorQueueEntry, Errno> {
     let mut control = [0; udp::CONTROL];
     let received = message::receive(socket, &[VolatileSlice::from(into)], &mut control, Take::Error)?;
     let control = control.get(..received.control_len).unwrap_or_default();
@@ -62,7 +62,7 @@ pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
         .find_map(|message| decode(message.data));
     // The kernel adds one to every entry. Without it nothing is known about the error.
     let entry = entry.ok_or(Errno::AGAIN)?;
-    Ok(Entry {
+    Ok(ErrorQueueEntry {
         destination: received.address,
         len: received.len,
         ..entry
@@ -70,13 +70,13 @@ pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<Entry, Errno> {
 }
 
 /// Decodes `sock_extended_err` and the address behind it.
-fn decode(data: &[u8]) -> Option<Entry> {
+fn decode(data: &[u8]) -> Option<ErrorQueueEntry> {
     let errno = i32::from_ne_bytes(array(data, 0)?);
     let errno = (1..4096)
         .contains(&errno)
         .then(|| Errno::from_raw_os_error(errno))?;
     let [origin, kind, code] = array(data, 4)?;
-    Some(Entry {
+    Some(ErrorQueueEntry {
         errno,
         origin: match origin {
             libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => Origin::Icmp { kind, code },

@@ -17,7 +17,7 @@ pub const MAX_PARTS: usize = 1024;
 
 /// A received message.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Bytes received.
     pub len: usize,
     /// Address of the sender; with the error queue, the destination of the datagram.
@@ -120,7 +120,7 @@ pub fn receive(
     into: &[VolatileSlice<'_>],
     control: &mut [u8],
     take: Take,
-) -> Result<Received, Errno> {
+) -> Result<ReceivedMessage, Errno> {
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, into)?;
     let mut name = RawAddress::EMPTY;
@@ -143,7 +143,7 @@ pub fn receive(
     let len = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, flags) };
     let len = usize::try_from(len).map_err(|_| last_error())?;
     name.len = header.msg_namelen as usize;
-    Ok(Received {
+    Ok(ReceivedMessage {
         len,
         address: name.decode(),
         control_len: header.msg_controllen,

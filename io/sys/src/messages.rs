@@ -14,7 +14,7 @@ pub const MOST: usize = 64;
 
 /// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct BatchedMessage {
     /// Bytes received.
     pub len: usize,
     /// The message was longer than its slice.
@@ -25,7 +25,10 @@ pub struct Received {
 ///
 /// # Errors
 /// The kernel's, for the first message. At the end of the connection a message without bytes is returned.
-pub fn receive(socket: impl AsFd, into: &[VolatileSlice<'_>]) -> Result<ArrayVec<Received, MOST>, Errno> {
+pub fn receive(
+    socket: impl AsFd,
+    into: &[VolatileSlice<'_>],
+) -> Result<ArrayVec<BatchedMessage, MOST>, Errno> {
     let mut parts: ArrayVec<libc::iovec, MOST> = into
         .iter()
         .take(MOST)
@@ -45,7 +48,7 @@ pub fn receive(socket: impl AsFd, into: &[VolatileSlice<'_>]) -> Result<ArrayVec
     Ok(headers
         .iter()
         .take(received)
-        .map(|header| Received {
+        .map(|header| BatchedMessage {
             len: header.msg_len as usize,
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         })
@@ -108,11 +111,11 @@ mod tests {
 
         let mut bytes = [[0; 4]; 4];
         let into = bytes.each_mut().map(|bytes| VolatileSlice::from(&mut bytes[..]));
-        let whole = |len| Received {
+        let whole = |len| BatchedMessage {
             len,
             truncated: false,
         };
-        let cut = Received {
+        let cut = BatchedMessage {
             len: 4,
             truncated: true,
         };

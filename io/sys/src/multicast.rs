@@ -134,7 +134,7 @@ mod tests {
     fn reports_a_missing_interface() {
         for (family, group) in [(Family::V4, "239.255.77.2"), (Family::V6, "ff15::77:2")] {
             let Ok(socket) = UdpSocket::bind((family.unspecified(), 0)) else {
-                crate::skipped("says_what_is_missing", family);
+                crate::skipped("missing_namespaces_are_listed", family);
                 continue;
             };
             let group = group.parse().unwrap();

@@ -155,7 +155,7 @@ pub fn open_without_ring(
 /// Sends a packet, from the IP header on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
 ///
 /// # Errors
-/// The kernel's: the interface is down, say.
+/// The kernel's, for example if the interface is down.
 pub fn send_to_group(
     socket: impl AsFd,
     interface: u32,
@@ -327,7 +327,7 @@ unsafe impl Send for Ring {}
 
 /// A packet in the ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet<'a> {
+pub struct RingPacket<'a> {
     /// `virtio_net_hdr`.
     pub vnet: &'a [u8],
     /// The packet, from the IP header on; truncated if it was longer than the slot.
@@ -357,7 +357,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Searches for the oldest packet if there is none at the position: a predecessor may have died before it stored its own.
+    /// Searches for the oldest packet if there is none at the position: a predecessor may have exited before it stored its own.
     pub fn find(&mut self) {
         let slots = self.size.slots;
         let mut after = (0..slots).map(|step| (self.position + step) % slots);
@@ -380,7 +380,7 @@ impl Ring {
 
     /// Returns the packet that is `ahead` slots behind the oldest, if it is there. It stays until it is released.
     #[must_use]
-    pub fn packet(&self, ahead: u32) -> Option<Packet<'_>> {
+    pub fn packet(&self, ahead: u32) -> Option<RingPacket<'_>> {
         if ahead >= self.size.slots {
             return None;
         }
@@ -393,7 +393,7 @@ impl Ring {
         // with Acquire) and does not access it before the status is changed, which only `release` does, and that borrows the
         // ring exclusively: no slice exists then.
         let bytes = unsafe { std::slice::from_raw_parts(self.slot(slot), self.size.slot_bytes as usize) };
-        Some(Packet::read(bytes, status))
+        Some(RingPacket::read(bytes, status))
     }
 
     /// Returns the oldest `count` slots to the kernel.
@@ -421,7 +421,7 @@ impl Ring {
     }
 }
 
-impl<'a> Packet<'a> {
+impl<'a> RingPacket<'a> {
     /// Decodes `struct tpacket2_hdr`: status, length, captured length, offsets of Ethernet and IP.
     fn read(slot: &'a [u8], status: u32) -> Self {
         let word = |at| array(slot, at).map_or(0, u32::from_ne_bytes) as usize;

@@ -19,7 +19,7 @@ const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
 /// A received message.
 #[derive(Debug)]
-pub struct Message {
+pub struct SeqpacketMessage {
     /// Bytes received, at the front of the caller's buffer.
     pub len: usize,
     /// Descriptors of the message, close-on-exec.
@@ -83,7 +83,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 ///
 /// # Errors
 /// `InvalidData`: longer than `buffer`, or with more descriptors than [`MAX_DESCRIPTORS`]. `WouldBlock`.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<SeqpacketMessage>> {
     let (message, flags) = receive_any(socket, buffer)?;
     if flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         Err(truncated())
@@ -96,7 +96,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Messag
 ///
 /// # Errors
 /// `InvalidData`: longer than `buffer`. `WouldBlock`.
-pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Message>> {
+pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<SeqpacketMessage>> {
     let (message, flags) = receive_any(socket, buffer)?;
     if flags.intersects(ReturnFlags::TRUNC) {
         Err(truncated())
@@ -109,7 +109,7 @@ fn truncated() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "message longer than its buffer")
 }
 
-fn receive_any(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(Option<Message>, ReturnFlags)> {
+fn receive_any(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(Option<SeqpacketMessage>, ReturnFlags)> {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
@@ -126,7 +126,7 @@ fn receive_any(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(Option<Messa
             descriptors.extend(rights);
         }
     }
-    let message = (received.bytes > 0).then_some(Message {
+    let message = (received.bytes > 0).then_some(SeqpacketMessage {
         len: received.bytes,
         descriptors,
     });

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_or_socket_delays_no_writer() {
+    fn full_pipe_or_socket_does_not_block_the_writer() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let total = fill(&write, &[b'x'; 1000]);
         assert!((60_000..=65_536).contains(&total), "{total}");

@@ -73,9 +73,9 @@ pub struct Tap {
 /// `Unsupported`: this kernel's taps have one queue.
 /// `NotFound` or `PermissionDenied` opening `/dev/net/tun`; EPERM without CAP_NET_ADMIN over the namespace; EBUSY if the name
 /// is taken; `InvalidInput` for a name that is empty or longer than 15 bytes. The text names the step.
-pub fn open(name: &str, wish: TapOffload, queues: u8) -> io::Result<Tap> {
+pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
-    if wish.vnet_hdr {
+    if requested.vnet_hdr {
         flags |= libc::IFF_VNET_HDR;
     }
     let first = device()?;
@@ -91,8 +91,8 @@ pub fn open(name: &str, wish: TapOffload, queues: u8) -> io::Result<Tap> {
     };
     let name = attach(&first, name)?;
     // Offloads are per interface, and can only be set while it has one queue.
-    let offload = if wish.vnet_hdr {
-        negotiate(first.as_fd(), wish)
+    let offload = if requested.vnet_hdr {
+        negotiate(first.as_fd(), requested)
             .map_err(|error| with_context(&format!("cannot set offloads of {name:?}"), &error))?
     } else {
         TapOffload::NONE
@@ -146,14 +146,14 @@ fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<Stri
     {
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
     }
-    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, alive and exclusively borrowed.
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, live and exclusively borrowed.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
     let chosen = request.ifr_name.iter().map(|byte| byte.to_ne_bytes()[0]);
     Ok(String::from_utf8_lossy(&chosen.take_while(|byte| *byte != 0).collect::<Vec<_>>()).into_owned())
 }
 
 /// Sets header size and byte order, then the largest set of offloads that the kernel supports.
-fn negotiate(fd: BorrowedFd<'_>, wish: TapOffload) -> io::Result<TapOffload> {
+fn negotiate(fd: BorrowedFd<'_>, requested: TapOffload) -> io::Result<TapOffload> {
     let size = VNET_HDR_LEN;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `size` is.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) })?;
@@ -161,12 +161,15 @@ fn negotiate(fd: BorrowedFd<'_>, wish: TapOffload) -> io::Result<TapOffload> {
     // SAFETY: TUNSETVNETLE reads one int, which `yes` is.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETLE, &raw const yes) })?;
 
-    let without_uso = TapOffload { uso: false, ..wish };
+    let without_uso = TapOffload {
+        uso: false,
+        ..requested
+    };
     let checksums_only = TapOffload {
         tso: false,
         ..without_uso
     };
-    match set_offload(fd, wish).or_else(|error| retry(fd, error, without_uso)) {
+    match set_offload(fd, requested).or_else(|error| retry(fd, error, without_uso)) {
         Ok(offload) => Ok(offload),
         Err(error) => retry(fd, error, checksums_only),
     }

@@ -126,7 +126,7 @@ impl Device {
             end.ok_or(io::ErrorKind::InvalidInput)?;
         }
         let index = which as u32;
-        let state = |number| State { index, number };
+        let state = |number| VringState { index, number };
         let file = |fd: BorrowedFd<'_>| File {
             index,
             fd: fd.as_raw_fd(),
@@ -171,7 +171,7 @@ struct MemoryTable {
 
 /// `struct vhost_vring_state`.
 #[repr(C)]
-struct State {
+struct VringState {
     index: u32,
     number: u32,
 }
@@ -195,12 +195,12 @@ struct File {
 }
 
 /// An ioctl(2) with an argument of type `T`, or without one.
-struct Request<T> {
+struct VhostIoctl<T> {
     number: libc::Ioctl,
     argument: PhantomData<fn(T)>,
 }
 
-impl<T> Request<T> {
+impl<T> VhostIoctl<T> {
     const fn new(number: libc::Ioctl) -> Self {
         Self {
             number,
@@ -217,7 +217,7 @@ impl<T> Request<T> {
     }
 }
 
-impl Request<u64> {
+impl VhostIoctl<u64> {
     fn get(&self, device: &OwnedFd, mut value: u64) -> io::Result<u64> {
         // SAFETY: the one request of this kind, VHOST_GET_FEATURES, writes one u64, which `value` is.
         done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, &raw mut value) })?;
@@ -225,7 +225,7 @@ impl Request<u64> {
     }
 }
 
-impl Request<()> {
+impl VhostIoctl<()> {
     fn none(&self, device: &OwnedFd) -> io::Result<()> {
         // SAFETY: the one request of this kind, VHOST_SET_OWNER, takes no argument.
         done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number) })
@@ -240,18 +240,18 @@ fn done(result: libc::c_int) -> io::Result<()> {
 }
 
 const VHOST: u32 = 0xaf;
-const GET_FEATURES: Request<u64> = Request::new(libc::_IOR::<u64>(VHOST, 0x00));
-const SET_FEATURES: Request<u64> = Request::new(libc::_IOW::<u64>(VHOST, 0x00));
-const SET_OWNER: Request<()> = Request::new(libc::_IO(VHOST, 0x01));
+const GET_FEATURES: VhostIoctl<u64> = VhostIoctl::new(libc::_IOR::<u64>(VHOST, 0x00));
+const SET_FEATURES: VhostIoctl<u64> = VhostIoctl::new(libc::_IOW::<u64>(VHOST, 0x00));
+const SET_OWNER: VhostIoctl<()> = VhostIoctl::new(libc::_IO(VHOST, 0x01));
 /// Its number encodes the size of the table without regions.
-const SET_MEM_TABLE: Request<MemoryTable> = Request::new(libc::_IOW::<u64>(VHOST, 0x03));
-const SET_VRING_NUM: Request<State> = Request::new(libc::_IOW::<State>(VHOST, 0x10));
-const SET_VRING_ADDR: Request<Addresses> = Request::new(libc::_IOW::<Addresses>(VHOST, 0x11));
-const SET_VRING_BASE: Request<State> = Request::new(libc::_IOW::<State>(VHOST, 0x12));
-const SET_VRING_KICK: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x20));
-const SET_VRING_CALL: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x21));
-const SET_VRING_ERR: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x22));
-const NET_SET_BACKEND: Request<File> = Request::new(libc::_IOW::<File>(VHOST, 0x30));
+const SET_MEM_TABLE: VhostIoctl<MemoryTable> = VhostIoctl::new(libc::_IOW::<u64>(VHOST, 0x03));
+const SET_VRING_NUM: VhostIoctl<VringState> = VhostIoctl::new(libc::_IOW::<VringState>(VHOST, 0x10));
+const SET_VRING_ADDR: VhostIoctl<Addresses> = VhostIoctl::new(libc::_IOW::<Addresses>(VHOST, 0x11));
+const SET_VRING_BASE: VhostIoctl<VringState> = VhostIoctl::new(libc::_IOW::<VringState>(VHOST, 0x12));
+const SET_VRING_KICK: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x20));
+const SET_VRING_CALL: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x21));
+const SET_VRING_ERR: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x22));
+const NET_SET_BACKEND: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x30));
 
 #[cfg(test)]
 mod tests {

@@ -99,6 +99,8 @@ pub struct SimHost {
     own: BTreeSet<IpAddr>,
     conns: Vec<Conn>,
     listeners: BTreeMap<u32, VecDeque<usize>>,
+    /// Listeners with a client for which there was no descriptor.
+    unreported: BTreeSet<u32>,
     datagrams: Datagrams,
     agenda: Agenda<Due>,
     woken: Vec<Woken>,
@@ -149,6 +151,7 @@ impl SimHost {
             own: BTreeSet::new(),
             conns: Vec::new(),
             listeners: BTreeMap::new(),
+            unreported: BTreeSet::new(),
             datagrams: Datagrams::default(),
             agenda: Agenda::default(),
             woken: Vec::new(),
@@ -361,6 +364,14 @@ impl SimHost {
     /// Has so many descriptors from now on.
     pub fn set_descriptors(&mut self, descriptors: usize) {
         self.plan.descriptors = descriptors;
+        self.report_listeners();
+    }
+
+    /// Reports listeners again that may find a descriptor now.
+    fn report_listeners(&mut self) {
+        for listener in core::mem::take(&mut self.unreported) {
+            self.wake(Woken::Listener(listener));
+        }
     }
 
     fn take_descriptor(&mut self) -> Result<(), Failure> {
@@ -388,6 +399,7 @@ impl SimHost {
                 }
             }
         }
+        self.report_listeners();
     }
 }
 

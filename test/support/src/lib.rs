@@ -9,6 +9,8 @@
 pub mod corpus;
 #[cfg(feature = "engine")]
 pub mod engine;
+#[cfg(feature = "namespace")]
+pub mod exhaustion;
 #[cfg(feature = "frame")]
 pub mod frame;
 #[cfg(feature = "guest")]

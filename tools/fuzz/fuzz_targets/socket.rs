@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|script: &[u8]| pontoon_runtime::hostile::play(script));
+fuzz_target!(|script: &[u8]| pontoon_worker::hostile::play(script));

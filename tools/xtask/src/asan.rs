@@ -23,11 +23,17 @@ pub(crate) fn steps(workspace: &Path) -> Result<Vec<(String, Command)>> {
     let test = ["test", "--lib", "--tests", "--target", TARGET];
     let packages = [
         "-p",
-        "pontoon-runtime",
+        "pontoon-event",
+        "-p",
+        "pontoon-host",
+        "-p",
+        "pontoon-link",
         "-p",
         "pontoon-sys",
         "-p",
         "pontoon-vhost-user",
+        "-p",
+        "pontoon-worker",
     ];
     let mut links = nightly(&[&test[..], &packages[..]].concat());
     links

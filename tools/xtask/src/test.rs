@@ -187,8 +187,8 @@ fn end_to_end(tally: &mut Tally, programs: &Path) -> Result<()> {
 fn vhost_net(tally: &mut Tally, programs: &Path) -> Result<()> {
     let kernel = kernel::recent(&target())?;
     let end_to_end = programs.join("pontoon-e2e");
-    let mut link = cargo(&["test", "-p", "pontoon-runtime", "--lib", "--"]);
-    link.args(["link::vhost_net", "--test-threads=1"]).env(
+    let mut link = cargo(&["test", "-p", "pontoon-link", "--lib", "--"]);
+    link.args(["vhost_net", "--test-threads=1"]).env(
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
         format!("{} boot {}", end_to_end.display(), kernel.display()),
     );

@@ -18,8 +18,8 @@ use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
 use pontoon_engine::egress::Rule;
 use pontoon_process::error::Error;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{Report, Stats};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{Report, Stats};
 use tracing::level_filters::LevelFilter;
 
 use super::Served;

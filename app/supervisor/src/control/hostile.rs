@@ -10,8 +10,8 @@ use pontoon_control::reply::{self, Problem};
 use pontoon_control::server::{self, Answer};
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{FlowPage, Report, Stats};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{FlowPage, Report, Stats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

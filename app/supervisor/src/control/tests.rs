@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use pontoon_control::{CLIENTS, IDLE_TIMEOUT, REQUEST_TIMEOUT, reply};
 use pontoon_engine::flow_dump::{Flow, Page};
-use pontoon_runtime::messages::{FlowPage, FlowPageRequest, PortError, Stats};
+use pontoon_worker::messages::{FlowPage, FlowPageRequest, PortError, Stats};
 
 use super::*;
 use crate::publish::Families;

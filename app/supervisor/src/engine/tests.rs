@@ -3,11 +3,11 @@ use std::process::Command;
 
 use ipnet::IpNet;
 use pontoon_engine::config::Protocol;
-use pontoon_runtime::messages::OwnedParts;
-use pontoon_runtime::{ledger, pacing};
 use pontoon_simnet::settings;
 use pontoon_sys::tun::TapOffload;
 use pontoon_test_support::process::alone;
+use pontoon_worker::messages::OwnedParts;
+use pontoon_worker::{TapQueues, ledger, pacing};
 
 use super::*;
 
@@ -45,11 +45,11 @@ fn process(script: &str) -> (Process, EngineChannel) {
 
 fn engine(script: &str) -> (Engine, EngineChannel) {
     let (process, theirs) = process(script);
-    let attachment = Attachment::Tap {
+    let attachment = Attachment::Tap(TapQueues {
         queues: Vec::new(),
         offload: TapOffload::NONE,
         vhost: None,
-    };
+    });
     let engine = Engine {
         state: ProcessState::Running(process),
         setup: setup(),

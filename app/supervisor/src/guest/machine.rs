@@ -8,7 +8,7 @@ use std::path::Path;
 use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::socket_file::{SocketFile, is_left_over};
-use pontoon_runtime::{Attachment, Source};
+use pontoon_worker::{Attachment, FrontEndSocket, Source};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
@@ -40,7 +40,7 @@ pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option
         MachineSocket::Descriptor(number) => (inherited(*number, kinds, one_off)?, None),
     };
     let attachment = match machine.protocol {
-        MachineProtocol::VhostUser => Attachment::VhostUser { source, workers },
+        MachineProtocol::VhostUser => Attachment::VhostUser(FrontEndSocket { source, workers }),
         MachineProtocol::Stream => Attachment::Stream(source),
         MachineProtocol::Packet => Attachment::Packet(source),
     };

@@ -3,10 +3,10 @@
 use std::io;
 
 use pontoon_process::error::{Error, reason};
-use pontoon_runtime::Vhost;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
 use pontoon_sys::vhost::{self, PATH};
+use pontoon_worker::Vhost;
 
 use crate::options::VhostNet;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_process::error::Error;
-use pontoon_runtime::messages::PortUpdate;
+use pontoon_worker::messages::PortUpdate;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Families, Publish, open_socket, refused};

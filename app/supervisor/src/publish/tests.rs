@@ -185,7 +185,7 @@ fn published_ports_may_be_added_again_and_others_removed() {
     assert!(
         matches!(
             changed.port_updates[..],
-            [pontoon_runtime::messages::PortUpdate::Redirect(_)]
+            [pontoon_worker::messages::PortUpdate::Redirect(_)]
         ),
         "{changed:?}"
     );

@@ -10,13 +10,14 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use rand_chacha::rand_core::RngCore;
 
+use super::Tcp;
 use super::connection::{Connection, Key, SCALE, State, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
-use super::{ACCEPT_RETRY, Tcp};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Destination, Protocol};
+use crate::flow_rate::FlowLimitReached;
 use crate::host::{Accepted, Connect};
 use crate::link::Refused;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
@@ -61,7 +62,7 @@ impl<S> Tcp<S> {
                 }
             }
         }
-        let Some(target) = target.filter(|_| admit(victim, ctx)) else {
+        let Some(target) = target.filter(|_| admit(victim, ctx).is_ok()) else {
             return reply_reset(ip, segment, ctx);
         };
         if let Err(winner) = ctx.net.claim(&key.into()) {
@@ -207,12 +208,8 @@ impl<S> Tcp<S> {
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => self.accept(listener.index, accepted, ctx),
                 Err(Failure::Exhausted) => {
-                    // Looked at again when a connection ends: its descriptor is then free.
+                    // The host reports the listener again when a descriptor may be free.
                     ctx.net.counters.host_exhausted += 1;
-                    if !self.waiting_for_descriptor.contains(&listener) {
-                        self.waiting_for_descriptor.push(listener);
-                    }
-                    self.accept_retry_at.get_or_insert(ctx.now + ACCEPT_RETRY);
                     return false;
                 }
                 // No other client waits, or the port is published no more.
@@ -238,10 +235,8 @@ impl<S> Tcp<S> {
         let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
-        let Some(key) = Some(())
-            .filter(|()| admit(victim, ctx))
-            .and_then(|()| self.appear(guest, accepted.peer, ctx))
-        else {
+        let admitted = admit(victim, ctx).ok();
+        let Some(key) = admitted.and_then(|()| self.appear(guest, accepted.peer, ctx)) else {
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
@@ -386,10 +381,15 @@ impl<S> Connection<S> {
     }
 }
 
-/// Counts a new flow against `--max-flow-rate`, and returns true if that and `--max-flows` allow it. A flow that
-/// replaces `victim` needs no room of its own.
-fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
-    victim.is_some() && ctx.net.count_against_rate(ctx.now) || ctx.net.admit(ctx.now)
+/// Counts a new flow against `--max-flow-rate` and `--max-flows`. A flow that replaces `victim` needs no room of its own.
+///
+/// # Errors
+/// A limit does not allow the flow; the refusal is counted.
+fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> Result<(), FlowLimitReached> {
+    match victim {
+        Some(_) if ctx.net.count_against_rate(ctx.now).is_ok() => Ok(()),
+        _ => ctx.net.admit(ctx.now),
+    }
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.

@@ -239,9 +239,7 @@ impl<S> Udp<S> {
                 }
             }
         }
-        if !ctx.net.admit(ctx.now) {
-            return None;
-        }
+        ctx.net.admit(ctx.now).ok()?;
         // What is beside a published port's endpoint is on its worker, and the flow is that one's already.
         let is_home = nth == 0;
         if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {

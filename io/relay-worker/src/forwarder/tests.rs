@@ -11,7 +11,7 @@ use crate::input::SocketInput;
 /// A forwarder on the loopback interface that sends what arrives at its port to two receivers.
 struct World {
     forwarder: Forwarder,
-    input: Input,
+    input: PacketInput,
     client: UdpSocket,
     receivers: [UdpSocket; 2],
 }
@@ -42,7 +42,7 @@ fn world() -> World {
     }
     World {
         forwarder,
-        input: Input::Socket(SocketInput::new(ingress.into(), port)),
+        input: PacketInput::Socket(SocketInput::new(ingress.into(), port)),
         client,
         receivers,
     }

@@ -16,7 +16,7 @@ use super::{DropReason, Location, RxPacket};
 pub(crate) struct RingInput {
     socket: OwnedFd,
     ring: Ring,
-    /// The position in the ring is the kernel's. It is not known yet if a predecessor of this process may have died before it
+    /// The position in the ring is the kernel's. It is not known yet if a predecessor of this process may have exited before it
     /// stored its position.
     position_known: bool,
     /// Slots of this batch.
@@ -160,7 +160,7 @@ impl LongPackets {
         let begin = taken.checked_sub(len).filter(|begin| *begin >= VNET_HDR_LEN);
         let is_ours = begin.is_some_and(|begin| buffer.get(begin..begin + head.len()) == Some(head));
         let Some(begin) = begin.filter(|_| is_ours) else {
-            // A predecessor has died after it received a packet and before it released the slot; this packet is a later slot's.
+            // A predecessor has exited after it received a packet and before it released the slot; this packet is a later slot's.
             self.held = Some(taken);
             return None;
         };

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_is_there_once_and_has_a_reason() {
+    fn options_occur_once_and_have_a_reason() {
         for role in ROLES {
             let mut seen = BTreeSet::new();
             for option in settable(role) {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn none_gives_a_socket_another_purpose() {
+    fn permitted_options_do_not_change_the_purpose_of_a_socket() {
         let never = [
             (SOL_IP, IP_HDRINCL),
             (SOL_IPV6, IPV6_HDRINCL),

@@ -39,7 +39,7 @@ fn between(size: Size) -> Option<(UdpSocket, UdpSocket, OwnedFd)> {
     Some((sender, receiver, ring))
 }
 
-fn wait_for(ring: &Ring, ahead: u32) -> Packet<'_> {
+fn wait_for(ring: &Ring, ahead: u32) -> RingPacket<'_> {
     let begin = Instant::now();
     loop {
         if let Some(packet) = ring.packet(ahead) {
@@ -51,7 +51,7 @@ fn wait_for(ring: &Ring, ahead: u32) -> Packet<'_> {
 }
 
 /// The UDP payload of an IPv4 packet without options.
-fn payload(packet: &Packet<'_>) -> Vec<u8> {
+fn payload(packet: &RingPacket<'_>) -> Vec<u8> {
     packet.bytes[28..].to_vec()
 }
 

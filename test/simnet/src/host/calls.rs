@@ -69,7 +69,10 @@ impl Host for SimHost {
             self.calls += 1;
             return Err(Failure::WouldBlock);
         }
-        self.take_descriptor()?;
+        if let Err(failure) = self.take_descriptor() {
+            self.unreported.insert(listener);
+            return Err(failure);
+        }
         let index = self
             .listeners
             .get_mut(&listener)

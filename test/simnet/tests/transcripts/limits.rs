@@ -191,7 +191,7 @@ fn no_descriptor_for_a_connect() {
 }
 
 #[test]
-fn a_starved_listener_is_fed_when_a_connection_ends() {
+fn listener_without_descriptor_accepts_when_a_connection_ends() {
     let mut given = given(any(), descriptors(1));
     let first = dial(1, 80);
     is_answered(&mut given, &first);
@@ -215,7 +215,7 @@ fn a_starved_listener_is_fed_when_a_connection_ends() {
 
 /// The descriptors that it lacks may be held by another process.
 #[test]
-fn a_starved_listener_looks_again_by_itself() {
+fn listener_without_descriptor_accepts_when_the_host_reports_it_again() {
     let mut given = given(any(), descriptors(0));
     given
         .host
@@ -229,7 +229,7 @@ fn a_starved_listener_looks_again_by_itself() {
 }
 
 #[test]
-fn a_listener_that_starves_again_is_fed_once() {
+fn listener_that_lacks_a_descriptor_again_accepts_one_client() {
     let mut given = given(any(), descriptors(1));
     let first = dial(1, 80);
     is_answered(&mut given, &first);
@@ -252,7 +252,7 @@ fn a_listener_that_starves_again_is_fed_once() {
 
 /// A connection in TIME_WAIT has given its descriptor back.
 #[test]
-fn a_starved_listener_is_fed_by_time_wait() {
+fn listener_without_descriptor_accepts_after_time_wait_begins() {
     let mut given = given(any(), descriptors(1));
     closing_server(&mut given);
     given

@@ -10,8 +10,8 @@ use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_ipc::Descriptor;
 use pontoon_process::error::{Error, one_line};
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{CaptureCommand, CaptureResult, CaptureStart};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{CaptureCommand, CaptureResult, CaptureStart};
 use serde::Deserialize;
 
 use super::{Api, silent};

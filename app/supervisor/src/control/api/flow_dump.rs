@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use pontoon_engine::flow_dump::Flow;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{FlowPage, FlowPageRequest};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{FlowPage, FlowPageRequest};
 
 use crate::control::REPORT_TIMEOUT;
 

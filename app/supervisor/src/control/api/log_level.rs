@@ -5,7 +5,7 @@ use std::time::Instant;
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply::{Level, LogLevel};
 use pontoon_control::server::Answer;
-use pontoon_runtime::Update;
+use pontoon_worker::Update;
 use tracing::level_filters::LevelFilter;
 
 use super::Api;

@@ -7,8 +7,8 @@ use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::metrics_text::{MetricType, MetricsText};
 use pontoon_control::server::Answer;
 use pontoon_engine::{Counters, histogram};
-use pontoon_runtime::link::BURSTS;
-use pontoon_runtime::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
+use pontoon_link::BURSTS;
+use pontoon_worker::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
 
 use super::Api;
 

@@ -6,8 +6,8 @@ use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::egress::{Rule, Target};
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Stats;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Stats;
 
 use super::Api;
 use crate::policy::{self, Lists};

@@ -6,8 +6,8 @@ use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::config::Published;
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::{PortError, PortUpdate, Stats};
+use pontoon_worker::Update;
+use pontoon_worker::messages::{PortError, PortUpdate, Stats};
 use serde::Deserialize;
 
 use super::Api;

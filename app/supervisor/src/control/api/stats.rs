@@ -5,7 +5,7 @@ use std::time::Instant;
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
-use pontoon_runtime::messages::Stats;
+use pontoon_worker::messages::Stats;
 
 use super::Api;
 

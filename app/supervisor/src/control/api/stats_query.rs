@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use pontoon_runtime::Update;
-use pontoon_runtime::messages::Stats;
+use pontoon_worker::Update;
+use pontoon_worker::messages::Stats;
 
 use crate::control::REPORT_TIMEOUT;
 

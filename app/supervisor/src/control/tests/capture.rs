@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use pontoon_runtime::messages::{CaptureCommand, CaptureResult};
+use pontoon_worker::messages::{CaptureCommand, CaptureResult};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Published ports, added and removed together or not at all.
 
 use pontoon_control::http::BODY;
-use pontoon_runtime::messages::PortUpdate;
+use pontoon_worker::messages::PortUpdate;
 
 use super::*;
 

@@ -140,10 +140,10 @@ fn descriptor_must_be_a_socket_of_the_protocol() {
         assert!(file.is_none());
         assert!(matches!(
             attachment,
-            Attachment::VhostUser {
+            Attachment::VhostUser(FrontEndSocket {
                 source: Source::Connected(_),
                 workers: 1
-            } | Attachment::Stream(Source::Connected(_))
+            }) | Attachment::Stream(Source::Connected(_))
                 | Attachment::Packet(Source::Connected(_))
         ));
     }
@@ -185,6 +185,9 @@ fn several_workers_need_vhost_user() {
         2,
     )
     .unwrap();
-    assert!(matches!(attachment, Attachment::VhostUser { workers: 2, .. }));
+    assert!(matches!(
+        attachment,
+        Attachment::VhostUser(FrontEndSocket { workers: 2, .. })
+    ));
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }

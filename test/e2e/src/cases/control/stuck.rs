@@ -69,7 +69,7 @@ fn round_trips(context: &Context) -> Result<()> {
             .collect::<Result<Vec<_>>>()
     };
     let _stuck = stuck()?;
-    // Until they have been heard, and this client's end has been seen.
+    // StopAt they have been heard, and this client's end has been seen.
     scene.ctl(&["stats"])?;
     std::thread::sleep(Duration::from_millis(200));
     let before = supervisor()?;

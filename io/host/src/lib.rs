@@ -1,0 +1,456 @@
+//! Host sockets, from the kernel.
+//!
+//! Every socket is registered for events once, when it is opened, edge triggered. What the kernel can do is looked at
+//! once, here at the start; an error of one call never withdraws a feature, because both the guest and strangers on
+//! the network can provoke errors.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pontoon_engine::config::Published;
+use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::{Failure, FlowId, Host};
+use pontoon_event::Epoll;
+use pontoon_sys::disabled::Disabled;
+use pontoon_sys::{Family, tcp, udp as udp_sys};
+#[cfg(test)]
+use pontoon_test_support::namespace;
+use rustix::io::Errno;
+use tracing::{debug, info, warn};
+use vm_memory::VolatileSlice;
+
+mod failure;
+mod listen;
+pub mod ping;
+mod ports;
+mod problem;
+mod properties;
+mod spare;
+mod stream;
+mod udp;
+
+use failure::failure;
+use listen::PublishedSockets;
+use ping::RawSocket;
+use ports::{Ports, TcpShare};
+use spare::Spare;
+
+/// The source of the host side's packets (`--outbound`).
+#[derive(Clone, Debug)]
+pub enum Outbound {
+    /// An address, for its own family.
+    Address(IpAddr),
+    /// An interface (`SO_BINDTODEVICE`).
+    Interface(String),
+}
+
+/// The kernel's sockets.
+#[derive(Debug)]
+pub struct KernelHost {
+    epoll: Epoll,
+    can: Can,
+    outbound: Option<Outbound>,
+    published: PublishedSockets,
+    ports: Ports,
+    /// The local ports of TCP connections; none where the kernel cannot limit them.
+    tcp_ports: Option<TcpShare>,
+    /// For the next connection.
+    streams: Spare<OwnedFd>,
+    /// For the next endpoint.
+    endpoints: Spare<udp::Fresh>,
+    raw: [Option<RawSocket>; 2],
+    ping_refused: bool,
+    /// A buffer for the bytes before those that a peek asks for, on kernels without SO_PEEK_OFF for TCP.
+    aside: Vec<u8>,
+}
+
+/// The optional features of the running kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Can {
+    /// Peek at an offset, by family.
+    pub peek_off: [bool; 2],
+    /// `UDP_SEGMENT`.
+    pub udp_gso: bool,
+    /// `UDP_GRO`.
+    pub udp_gro: bool,
+}
+
+/// An open socket.
+#[derive(Debug)]
+pub enum Socket {
+    /// A TCP connection.
+    Stream(stream::Stream),
+    /// A UDP endpoint.
+    Udp(udp::Endpoint),
+    /// An echo id.
+    Ping(ping::Ping),
+}
+
+/// Place of a family in a pair.
+const fn index(family: Family) -> usize {
+    match family {
+        Family::V4 => 0,
+        Family::V6 => 1,
+    }
+}
+
+impl Can {
+    /// Tests each feature that is not disabled, and logs once which ones are missing.
+    #[must_use]
+    pub fn probe(disabled: &Disabled) -> Self {
+        let peek_off = [Family::V4, Family::V6].map(|family| {
+            let can = if disabled.peek_off {
+                Ok(false)
+            } else {
+                tcp::peeks_at_offset(family)
+            };
+            match &can {
+                Ok(true) => {}
+                Ok(false) => info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight is kept small"),
+                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, not using it: {error}"),
+            }
+            can.unwrap_or(false)
+        });
+        let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
+        let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);
+        if !udp_gso {
+            info!("no UDP_SEGMENT: sending datagrams one by one");
+        }
+        if !udp_gro {
+            info!("no UDP_GRO: receiving datagrams one by one");
+        }
+        Self {
+            peek_off,
+            udp_gso,
+            udp_gro,
+        }
+    }
+}
+
+impl KernelHost {
+    /// `raw` are the raw ICMP and ICMPv6 sockets that the supervisor opened.
+    ///
+    /// # Errors
+    /// Out of descriptors, or a socket that is not what it should be.
+    pub fn new(can: Can, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        let aside = if can.peek_off == [true; 2] {
+            Vec::new()
+        } else {
+            vec![0; stream::ASIDE]
+        };
+        let ports = Ports::of_host();
+        let mut host = Self {
+            epoll,
+            can,
+            outbound,
+            published: PublishedSockets::default(),
+            tcp_ports: ports.for_tcp(),
+            ports,
+            streams: Spare::new(),
+            endpoints: Spare::new(),
+            raw: [None, None],
+            ping_refused: false,
+            aside,
+        };
+        for (family, fd) in [Family::V4, Family::V6].into_iter().zip(raw) {
+            // An engine that takes another one's place may find the interface gone: no ping rather than by another way.
+            let bound = |fd: &OwnedFd| {
+                host.bind_ping(fd, family.unspecified())
+                    .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
+                    .is_ok()
+            };
+            let shared = |fd| RawSocket::new(fd, family, &host.epoll);
+            host.raw[index(family)] = fd.filter(bound).map(shared).transpose()?;
+        }
+        Ok(host)
+    }
+
+    /// Takes into account that there are several workers, each with a host of its own.
+    pub fn set_workers(&mut self, workers: u8) {
+        if let Some(ports) = &mut self.tcp_ports {
+            ports.divide(workers);
+        }
+    }
+
+    /// Opens sockets for the next flows in advance. It is called when a turn's output has been sent.
+    pub fn prepare(&mut self) {
+        self.streams.refill(stream::fresh);
+        let coalesce = self.can.udp_gro;
+        self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
+        self.retry_accept();
+    }
+
+    /// Registers listeners of published ports with clients that no event reports again, once their pause is over. Returns
+    /// the longest time for which the worker may sleep.
+    pub fn retry_accept(&mut self) -> Option<Duration> {
+        self.published.retry_accept(&self.epoll)
+    }
+
+    /// Returns the epoll instance in which the worker waits.
+    #[must_use]
+    pub fn epoll(&self) -> &Epoll {
+        &self.epoll
+    }
+
+    /// Takes over the socket of a published port, listening or bound and non-blocking. Returns its index: the lowest that is
+    /// free, from 0.
+    ///
+    /// # Errors
+    /// Out of memory or descriptors, or a socket that is not what it should be.
+    pub fn add_published(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
+        self.published
+            .open(&self.epoll, published, socket, self.can.udp_gro)
+    }
+
+    /// Closes the socket of a published port, which no flow uses any more.
+    pub fn remove_published(&mut self, index: u32) {
+        self.published.close(&self.epoll, index);
+    }
+
+    /// Returns the index of a published port.
+    #[must_use]
+    pub fn find_published(&self, published: &Published) -> Option<u32> {
+        self.published.find(published.protocol, published.host)
+    }
+
+    /// Takes the next packet off the raw socket of `family`: see [`RawSocket::take`].
+    pub fn take_shared(&mut self, family: Family) -> ping::Next {
+        self.raw[index(family)]
+            .as_mut()
+            .map_or(ping::Next::Drained, RawSocket::take)
+    }
+
+    /// Binds `socket`, which is to reach `towards`, to where the host side sends from. Loopback is reached from itself.
+    fn bind_outbound(&self, socket: impl AsFd, towards: IpAddr) -> Result<(), Errno> {
+        if towards.is_loopback() {
+            return Ok(());
+        }
+        match &self.outbound {
+            Some(Outbound::Interface(name)) => pontoon_sys::bind::to_device(socket, name),
+            Some(Outbound::Address(_)) | None => Ok(()),
+        }
+    }
+
+    /// The address to bind to for reaching `towards`: `--outbound`'s where it is of that family.
+    fn source(&self, towards: IpAddr) -> Option<IpAddr> {
+        match self.outbound {
+            Some(Outbound::Address(address))
+                if Family::of(address) == Family::of(towards) && !towards.is_loopback() =>
+            {
+                Some(address)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Host for KernelHost {
+    type Socket = Socket;
+
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Socket, Connect), Failure> {
+        let (stream, connect) = self.open_stream(flow, to).map_err(failure)?;
+        Ok((Socket::Stream(stream), connect))
+    }
+
+    fn tcp_connected(&mut self, socket: &mut Socket) -> Result<(), Failure> {
+        socket.stream()?.connected().map_err(failure)
+    }
+
+    fn tcp_reaches_host(&mut self, socket: &mut Socket, to: IpAddr, took: Duration) -> bool {
+        let bound = self.source(to).is_some();
+        socket
+            .stream()
+            .is_ok_and(|stream| stream.reaches_host(to, took, bound))
+    }
+
+    fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Socket>, Failure> {
+        let (stream, peer) = self.accept_stream(listener, flow).map_err(failure)?;
+        Ok(Accepted {
+            socket: Socket::Stream(stream),
+            peer,
+        })
+    }
+
+    fn peeks_at_offset(&self, remote: IpAddr) -> bool {
+        self.can.peek_off[index(Family::of(remote))]
+    }
+
+    fn tcp_peek(
+        &mut self,
+        socket: &mut Socket,
+        at: u32,
+        into: &[VolatileSlice<'_>],
+    ) -> Result<usize, Failure> {
+        socket.stream()?.peek(at, into, &mut self.aside).map_err(failure)
+    }
+
+    fn tcp_discard(&mut self, socket: &mut Socket, len: u32) -> Result<(), Failure> {
+        socket.stream()?.discard(len).map_err(failure)
+    }
+
+    fn tcp_send(&mut self, socket: &mut Socket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
+        socket.stream()?.send(parts).map_err(failure)
+    }
+
+    fn tcp_receive_memory(&mut self, socket: &mut Socket) -> u32 {
+        socket.stream().map_or(0, |stream| stream.receive_memory())
+    }
+
+    fn tcp_send_room(&mut self, socket: &mut Socket) -> u32 {
+        socket.stream().map_or(0, |stream| stream.send_room())
+    }
+
+    fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Socket) {
+        // Registering again makes the kernel check, and note that a process waits (`tcp_poll`). It fails only for
+        // want of memory; the guest's own window probes then find the room.
+        if let Ok(stream) = socket.stream() {
+            let _ = self.epoll.rename(&*stream, flow.into());
+        }
+    }
+
+    fn tcp_shutdown(&mut self, socket: &mut Socket) -> Result<(), Failure> {
+        socket.stream()?.shutdown().map_err(failure)
+    }
+
+    fn tcp_error(&mut self, socket: &mut Socket) -> Option<Failure> {
+        socket.stream().ok()?.error().map(failure)
+    }
+
+    fn tcp_keepalive(&mut self, socket: &mut Socket) {
+        if let Ok(stream) = socket.stream() {
+            stream.keepalive();
+        }
+    }
+
+    fn close(&mut self, socket: Socket) {
+        match socket {
+            Socket::Stream(stream) => {
+                drop(stream);
+                if let Some(ports) = &mut self.tcp_ports {
+                    ports.closed();
+                }
+            }
+            Socket::Udp(endpoint) => {
+                if let Some((index, fd)) = endpoint.into_published() {
+                    self.published.give_back(&self.epoll, index, fd);
+                }
+            }
+            Socket::Ping(ping) => self.close_ping(ping),
+        }
+        self.published.rearm(&self.epoll);
+    }
+
+    fn abort(&mut self, socket: Socket) {
+        if let Socket::Stream(stream) = &socket {
+            stream.reset_on_close();
+        }
+        self.close(socket);
+    }
+
+    fn udp_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Socket, Failure> {
+        self.open_udp(flow, family_of).map(Socket::Udp).map_err(failure)
+    }
+
+    fn udp_published(&mut self, index: u32, flow: FlowId) -> Result<Socket, Failure> {
+        let endpoint = self
+            .published
+            .take_udp(&self.epoll, index, flow)
+            .map_err(failure)?;
+        Ok(Socket::Udp(endpoint))
+    }
+
+    fn udp_connect(&mut self, socket: &mut Socket, to: Option<SocketAddr>) -> Result<(), Failure> {
+        socket.udp()?.connect(to).map_err(failure)
+    }
+
+    fn udp_send(
+        &mut self,
+        socket: &mut Socket,
+        to: Option<SocketAddr>,
+        from: Option<IpAddr>,
+        meta: DatagramMeta,
+        segment: Option<u16>,
+        parts: &[VolatileSlice<'_>],
+    ) -> Result<(), Failure> {
+        if segment.is_some() && !self.can.udp_gso {
+            return Err(Failure::Invalid);
+        }
+        socket
+            .udp()?
+            .send(to, from, meta, segment, parts)
+            .map_err(failure)
+    }
+
+    fn udp_receive(&mut self, socket: &mut Socket, into: &[VolatileSlice<'_>]) -> Result<Received, Failure> {
+        socket.udp()?.receive(into).map_err(failure)
+    }
+
+    fn ping_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Socket, Failure> {
+        match self.open_ping(flow, family_of) {
+            Err(Errno::ACCESS | Errno::PERM) if !self.ping_refused => {
+                self.ping_refused = true;
+                warn!(
+                    "the guest cannot ping: this user may open neither ping sockets nor raw ones \
+                     (try: as root: sysctl net.ipv4.ping_group_range='0 2147483647')"
+                );
+                Err(Failure::Prohibited)
+            }
+            opened => opened.map(Socket::Ping).map_err(failure),
+        }
+    }
+
+    fn ping_send(
+        &mut self,
+        socket: &mut Socket,
+        to: IpAddr,
+        meta: DatagramMeta,
+        seq: u16,
+        data: &[u8],
+    ) -> Result<(), Failure> {
+        self.send_ping(socket.ping()?, to, meta, seq, data)
+            .map_err(failure)
+    }
+
+    fn ping_receive(&mut self, socket: &mut Socket, into: &mut [u8]) -> Result<PingReply, Failure> {
+        self.receive_ping(socket.ping()?, into).map_err(failure)
+    }
+
+    fn problem(&mut self, socket: &mut Socket, into: &mut [u8]) -> Option<Problem> {
+        match socket {
+            Socket::Stream(_) => None,
+            Socket::Udp(endpoint) => problem::next(endpoint.as_fd(), into),
+            Socket::Ping(ping) => self.ping_problem(ping, into),
+        }
+    }
+}
+
+/// A call for another kind of socket is the caller's error: refused, without effect.
+impl Socket {
+    fn stream(&mut self) -> Result<&mut stream::Stream, Failure> {
+        match self {
+            Self::Stream(stream) => Ok(stream),
+            Self::Udp(_) | Self::Ping(_) => Err(Failure::Invalid),
+        }
+    }
+
+    fn udp(&mut self) -> Result<&mut udp::Endpoint, Failure> {
+        match self {
+            Self::Udp(endpoint) => Ok(endpoint),
+            Self::Stream(_) | Self::Ping(_) => Err(Failure::Invalid),
+        }
+    }
+
+    fn ping(&mut self) -> Result<&mut ping::Ping, Failure> {
+        match self {
+            Self::Ping(ping) => Ok(ping),
+            Self::Stream(_) | Self::Udp(_) => Err(Failure::Invalid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! Sockets of published ports, which the supervisor opens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pontoon_engine::config::{Protocol, Published};
+use pontoon_engine::{FlowId, Kind, Token, WorkerId};
+use pontoon_event::{AcceptBackoff, Epoll};
+use pontoon_sys::{Family, udp as udp_sys};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrAny, sockopt};
+
+use super::udp::Endpoint;
+
+/// Published ports' sockets, each in a place that has its number for as long as it is published.
+#[derive(Debug, Default)]
+pub(super) struct PublishedSockets {
+    places: Vec<Option<PublishedSocket>>,
+    /// Free places before the end of `places`.
+    free: BTreeSet<u32>,
+    /// The place of each port: a guest may have tens of thousands.
+    by_port: BTreeMap<(Protocol, SocketAddr), u32>,
+    /// Listeners with connections waiting for a descriptor, or that could not be registered again: no event
+    /// reports them.
+    unreported: Vec<u32>,
+    /// The pause before they are registered again, unless a descriptor becomes free here before.
+    accept_backoff: AcceptBackoff,
+}
+
+#[derive(Debug)]
+struct PublishedSocket {
+    published: Published,
+    socket: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// A listener, which all workers share.
+    Listener(Arc<OwnedFd>),
+    /// A UDP socket; `None` while an endpoint has it.
+    Udp(Option<OwnedFd>),
+}
+
+impl PublishedSockets {
+    /// Takes a socket over, and returns its place.
+    pub(super) fn open(
+        &mut self,
+        epoll: &Epoll,
+        published: Published,
+        socket: Arc<OwnedFd>,
+        coalesce: bool,
+    ) -> io::Result<u32> {
+        let end = u32::try_from(self.places.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let index = self.free.first().copied().unwrap_or(end);
+        let socket = match published.protocol {
+            Protocol::Tcp => {
+                // Inherited by what it accepts, see `stream.rs`.
+                sockopt::set_socket_oobinline(&socket, true)?;
+                epoll.add_shared(&socket, token(index))?;
+                Held::Listener(socket)
+            }
+            Protocol::Udp => {
+                let family = Family::of(published.host.ip());
+                udp_sys::enable_recv_info(&socket, family)?;
+                if published.host.ip().is_unspecified() {
+                    udp_sys::enable_pktinfo(&socket, family)?;
+                }
+                if coalesce {
+                    udp_sys::coalesce(&socket)?;
+                }
+                let socket = socket.try_clone()?;
+                epoll.add(&socket, token(index))?;
+                Held::Udp(Some(socket))
+            }
+        };
+        let entry = Some(PublishedSocket { published, socket });
+        match self.free.pop_first() {
+            Some(free) => self.places[free as usize] = entry,
+            None => self.places.push(entry),
+        }
+        self.by_port.insert((published.protocol, published.host), index);
+        Ok(index)
+    }
+
+    /// Closes a socket that no endpoint has.
+    pub(super) fn close(&mut self, epoll: &Epoll, index: u32) {
+        let place = usize::try_from(index).ok();
+        let entry = place.and_then(|place| self.places.get_mut(place)?.take());
+        if let Some(PublishedSocket { published, .. }) = &entry {
+            let port = (published.protocol, published.host);
+            if self.by_port.get(&port) == Some(&index) {
+                self.by_port.remove(&port);
+            }
+            self.free.insert(index);
+        }
+        // Other processes have the socket too, so that the kernel would go on reporting its events.
+        match entry.map(|entry| entry.socket) {
+            Some(Held::Listener(socket)) => epoll.remove(&socket),
+            Some(Held::Udp(Some(socket))) => epoll.remove(&socket),
+            Some(Held::Udp(None)) | None => {}
+        }
+    }
+
+    /// The place of a published port.
+    pub(super) fn find(&self, protocol: Protocol, host: SocketAddr) -> Option<u32> {
+        self.by_port.get(&(protocol, host)).copied()
+    }
+
+    /// Accepts from the listener at `index`. A connection that was broken off while it waited is passed over.
+    pub(super) fn accept(
+        &mut self,
+        index: u32,
+        mut accept: impl FnMut(BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno>,
+    ) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
+        let listener = self.listener(index)?.as_fd();
+        loop {
+            match accept(listener) {
+                Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    if !self.unreported.contains(&index) {
+                        self.unreported.push(index);
+                    }
+                    self.accept_backoff.begin();
+                    return Err(error);
+                }
+                Err(Errno::AGAIN) => return Err(Errno::AGAIN),
+                // Errors of the connection, not of the listener: accept(2), "Error handling".
+                Err(
+                    Errno::CONNABORTED
+                    | Errno::PROTO
+                    | Errno::NOPROTOOPT
+                    | Errno::NETDOWN
+                    | Errno::NETUNREACH
+                    | Errno::HOSTDOWN
+                    | Errno::HOSTUNREACH
+                    | Errno::OPNOTSUPP
+                    | Errno::INTR,
+                ) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Registers listeners with unreported connections again once their pause is over. Returns the longest time for
+    /// which the worker may sleep.
+    pub(super) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        let mut backoff = std::mem::take(&mut self.accept_backoff);
+        let sleep = backoff.sleep(|| self.register_again(epoll));
+        self.accept_backoff = backoff;
+        sleep
+    }
+
+    /// Registers listeners with unreported connections again, as a descriptor is free.
+    pub(super) fn rearm(&mut self, epoll: &Epoll) {
+        if self.register_again(epoll).is_ok() {
+            self.accept_backoff.end();
+        }
+    }
+
+    /// Registers listeners with unreported connections again.
+    ///
+    /// # Errors
+    /// That of a listener that could not be registered, and remains unreported.
+    fn register_again(&mut self, epoll: &Epoll) -> Result<(), Errno> {
+        let mut outcome = Ok(());
+        let mut unreported = std::mem::take(&mut self.unreported);
+        unreported.retain(|index| {
+            // A port that is published no longer is left out.
+            let Ok(listener) = self.listener(*index) else {
+                return false;
+            };
+            let registered = epoll.renew_shared(listener, token(*index));
+            outcome = outcome.and(registered);
+            registered.is_err()
+        });
+        self.unreported = unreported;
+        outcome
+    }
+
+    /// Makes the UDP socket at `index` the endpoint of `flow`.
+    pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<Endpoint, Errno> {
+        let entry = self.at_mut(index).ok_or(Errno::INVAL)?;
+        let family = Family::of(entry.published.host.ip());
+        let Held::Udp(held) = &mut entry.socket else {
+            return Err(Errno::INVAL);
+        };
+        let fd = held.as_ref().ok_or(Errno::INVAL)?;
+        // If that fails, the socket stays here: dropping it would unpublish the port.
+        epoll.rename(fd, flow.into())?;
+        let fd = held.take().ok_or(Errno::INVAL)?;
+        Ok(Endpoint::published(fd, family, index))
+    }
+
+    /// Takes an endpoint's socket back: the port stays published.
+    pub(super) fn give_back(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
+        if let Some(PublishedSocket {
+            socket: Held::Udp(held),
+            ..
+        }) = self.at_mut(index)
+        {
+            let _ = epoll.rename(&fd, token(index));
+            *held = Some(fd);
+        }
+    }
+
+    fn at_mut(&mut self, index: u32) -> Option<&mut PublishedSocket> {
+        self.places.get_mut(usize::try_from(index).ok()?)?.as_mut()
+    }
+
+    fn listener(&self, index: u32) -> Result<&OwnedFd, Errno> {
+        let place = usize::try_from(index).map_err(|_| Errno::INVAL)?;
+        match self.places.get(place) {
+            Some(Some(PublishedSocket {
+                socket: Held::Listener(socket),
+                ..
+            })) => Ok(socket),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+fn token(index: u32) -> Token {
+    FlowId {
+        kind: Kind::Listener,
+        worker: WorkerId(0),
+        index,
+        generation: 0,
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! TCP connections.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use pontoon_engine::FlowId;
+use pontoon_engine::host::Connect;
+use pontoon_sys::message::{self, Take};
+use pontoon_sys::{Family, tcp};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    Shutdown, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername, getsockname, shutdown,
+    socket_with, sockopt,
+};
+use vm_memory::VolatileSlice;
+
+use super::ports::TcpShare;
+use super::{KernelHost, index};
+
+/// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: what is set aside at each peek.
+pub(super) const ASIDE: usize = 256 << 10;
+
+/// Slices of one peek at most: what the engine asks for. With fewer, bytes that were not asked for would look like none.
+const MAX_INTO: usize = 512;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Stream {
+    fd: OwnedFd,
+    peek: Peek,
+    sent: Sent,
+}
+
+/// State of TCP_NODELAY. StopAt it is set, the kernel may hold a part of a segment back (RFC 896). Data that fit into one
+/// segment leave at once when nothing is in flight, and many connections send no more than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Something,
+    NoDelay,
+}
+
+/// Bytes that fit into the smallest segment (RFC 9293 section 3.7.1).
+const ONE_SEGMENT: usize = 536;
+
+/// The position at which the kernel's next peek begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peek {
+    /// Always at the head: this kernel cannot do otherwise.
+    Head,
+    /// At the head, until the first peek that begins elsewhere: most connections are short, and need no option.
+    NotYet,
+    /// So many bytes after the head.
+    At(u32),
+}
+
+/// StopAt then one SYN was sent, to where the route led when the source was chosen: Linux repeats it after 1 s
+/// (`TCP_TIMEOUT_INIT`), to where the route leads then.
+const FIRST_SYN: Duration = Duration::from_millis(900);
+
+/// Addresses that no host has (RFC 1112 section 4, RFC 6666).
+const NOWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x0100, 0, 0, 0, 0, 0, 0, 1)),
+];
+
+/// Returns true if `address` belongs to this host, that is, if a socket can be bound to it. If sockets can be bound to
+/// any address (`ip_nonlocal_bind`), binding proves nothing, and false is returned.
+fn is_own(address: IpAddr) -> bool {
+    let family = Family::of(address);
+    let can_bind = |address| {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        socket_with(family.domain(), SocketType::DGRAM, flags, None)
+            .and_then(|fd| bind(&fd, &SocketAddr::new(address, 0)))
+            .is_ok()
+    };
+    can_bind(address) && !can_bind(NOWHERE[index(family)])
+}
+
+/// A socket for the next connection, from one of the local `ports` if they are limited.
+pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
+    if family == Family::V6 {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    // Urgent data is data (RFC 6093): elsewhere the kernel would leave it out.
+    sockopt::set_socket_oobinline(&fd, true)?;
+    Ok(fd)
+}
+
+impl KernelHost {
+    pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
+        let family = Family::of(to.ip());
+        let fd = self.streams.take(family, || fresh(family))?;
+        if let Some(ports) = self.tcp_ports.as_mut().and_then(TcpShare::limit_next) {
+            pontoon_sys::bind::limit_ports(&fd, ports)?;
+        }
+        self.bind_outbound(&fd, to.ip())?;
+        if let Some(source) = self.source(to.ip()) {
+            // Else a port would be taken for every destination at once.
+            pontoon_sys::bind::without_port(&fd)?;
+            bind(&fd, &SocketAddr::from((source, 0)))?;
+        }
+        let stream = self.stream(fd, family);
+        let connect = match connect(&stream.fd, &to) {
+            Ok(()) => Connect::Done,
+            // On loopback and LANs the connection is often established or refused by now; a second call
+            // returns the result (connect(2)).
+            Err(Errno::INPROGRESS) => match connect(&stream.fd, &to) {
+                Ok(()) | Err(Errno::ISCONN) => Connect::Done,
+                Err(Errno::ALREADY) => Connect::Pending,
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        };
+        self.epoll.add(&stream.fd, flow.into())?;
+        self.count_stream();
+        Ok((stream, connect))
+    }
+
+    pub(super) fn accept_stream(
+        &mut self,
+        listener: u32,
+        flow: FlowId,
+    ) -> Result<(Stream, SocketAddr), Errno> {
+        let (fd, peer) = self.published.accept(listener, |listener| {
+            acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+        })?;
+        let peer = peer
+            .and_then(|peer| SocketAddr::try_from(peer).ok())
+            .ok_or(Errno::AFNOSUPPORT)?;
+        let stream = self.stream(fd, Family::of(peer.ip()));
+        self.epoll.add(&stream.fd, flow.into())?;
+        self.count_stream();
+        Ok((stream, peer))
+    }
+
+    fn count_stream(&mut self) {
+        if let Some(ports) = &mut self.tcp_ports {
+            ports.opened();
+        }
+    }
+
+    fn stream(&self, fd: OwnedFd, family: Family) -> Stream {
+        let peek = if self.can.peek_off[index(family)] {
+            Peek::NotYet
+        } else {
+            Peek::Head
+        };
+        Stream {
+            fd,
+            peek,
+            sent: Sent::Nothing,
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Stream {
+    /// The outcome of a connect that was under way.
+    pub(super) fn connected(&self) -> Result<(), Errno> {
+        if let Some(error) = self.error() {
+            return Err(error);
+        }
+        match getpeername(&self.fd) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOTCONN) => Err(Errno::AGAIN),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns true if the connection leads to the host itself. The kernel connects to an address of its own from that
+    /// same address, if the host had the address when the kernel chose the source: this does not hold if more than one
+    /// SYN may have been sent, nor if the source is `bound`.
+    pub(super) fn reaches_host(&self, to: IpAddr, took: Duration, bound: bool) -> bool {
+        let own = getsockname(&self.fd)
+            .ok()
+            .and_then(|own| SocketAddr::try_from(own).ok());
+        own.is_none_or(|own| own.ip() == to) || ((bound || took >= FIRST_SYN) && is_own(to))
+    }
+
+    pub(super) fn peek(
+        &mut self,
+        at: u32,
+        into: &[VolatileSlice<'_>],
+        aside: &mut [u8],
+    ) -> Result<usize, Errno> {
+        match self.peek {
+            Peek::Head => return self.peek_from_head(at, into, aside),
+            Peek::NotYet if at == 0 => return Ok(message::receive(&self.fd, into, &mut [], Take::Peek)?.len),
+            Peek::At(next) if next == at => {}
+            Peek::NotYet | Peek::At(_) => {
+                tcp::set_peek_offset(&self.fd, at)?;
+                self.peek = Peek::At(at);
+            }
+        }
+        let len = message::receive(&self.fd, into, &mut [], Take::Peek)?.len;
+        // The kernel has moved its offset by as much.
+        self.peek = Peek::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
+        Ok(len)
+    }
+
+    /// Peeks the `at` bytes in front as well, and forgets them.
+    fn peek_from_head(&self, at: u32, into: &[VolatileSlice<'_>], aside: &mut [u8]) -> Result<usize, Errno> {
+        let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
+        let front = VolatileSlice::from(aside.get_mut(..at).ok_or(Errno::INVAL)?);
+        let mut parts = ArrayVec::<_, { MAX_INTO + 1 }>::new();
+        parts.push(front);
+        parts.extend(into.iter().copied().take(MAX_INTO));
+        let look = || {
+            message::receive(&self.fd, &parts, &mut [], Take::Peek)
+                .map(|peeked| peeked.len.saturating_sub(at))
+        };
+        match look()? {
+            // Behind what is in flight there is nothing yet, or the end: it reads as 0 only at the head.
+            0 if at > 0 && !self.ended()? => Err(Errno::AGAIN),
+            // It may have come since, with the last bytes before it.
+            0 if at > 0 => look(),
+            len => Ok(len),
+        }
+    }
+
+    /// Returns true if the peer has closed its direction.
+    ///
+    /// # Errors
+    /// The connection's error, which a peek does not report while there is data.
+    fn ended(&self) -> Result<bool, Errno> {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        rustix::event::poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }),
+        )?;
+        let events = fds[0].revents();
+        if events.contains(PollFlags::ERR)
+            && let Some(error) = self.error()
+        {
+            return Err(error);
+        }
+        Ok(events.intersects(PollFlags::RDHUP | PollFlags::HUP))
+    }
+
+    pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {
+        let mut left = len;
+        while left > 0 {
+            let dropped = tcp::discard(&self.fd, usize::try_from(left).map_err(|_| Errno::INVAL)?)?;
+            if dropped == 0 {
+                return Err(Errno::CONNRESET);
+            }
+            left = left.saturating_sub(u32::try_from(dropped).unwrap_or(u32::MAX));
+        }
+        // The kernel has moved its offset back by as much.
+        if let Peek::At(next) = &mut self.peek {
+            *next = next.saturating_sub(len);
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
+        match self.sent {
+            Sent::NoDelay => {}
+            Sent::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
+                self.sent = Sent::Something;
+            }
+            Sent::Nothing | Sent::Something => {
+                sockopt::set_tcp_nodelay(&self.fd, true)?;
+                self.sent = Sent::NoDelay;
+            }
+        }
+        // A stream takes what it can: the rest is the caller's to send again.
+        let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
+        message::send(&self.fd, parts, None, &[])
+    }
+
+    pub(super) fn receive_memory(&self) -> u32 {
+        tcp::receive_memory(&self.fd).unwrap_or(0)
+    }
+
+    pub(super) fn send_room(&self) -> u32 {
+        tcp::send_room(&self.fd).unwrap_or(0)
+    }
+
+    pub(super) fn shutdown(&self) -> Result<(), Errno> {
+        shutdown(&self.fd, Shutdown::Write)
+    }
+
+    /// Takes the pending error.
+    pub(super) fn error(&self) -> Option<Errno> {
+        sockopt::socket_error(&self.fd).ok()?.err()
+    }
+
+    /// Enables keepalive probes at the host's intervals. A failure means that the connection is closed already.
+    pub(super) fn keepalive(&self) {
+        let _ = sockopt::set_socket_keepalive(&self.fd, true);
+    }
+
+    /// Makes closing the socket reset the connection. A failure means that it is closed already.
+    pub(super) fn reset_on_close(&self) {
+        let _ = tcp::reset_on_close(&self.fd);
+    }
+}

@@ -1,0 +1,234 @@
+//! A link that captures the frames of another one.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::{Frame, Limits, Transmit};
+use pontoon_event::Epoll;
+use pontoon_wire::vnet::Offload;
+use vm_memory::VolatileSlice;
+
+use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, StopAt};
+
+mod queue;
+
+pub use queue::{CaptureQueue, Record, Way};
+/// A link and the queue for copies of its frames.
+#[derive(Debug)]
+pub struct CapturingLink<L> {
+    link: L,
+    capture_queue: Arc<CaptureQueue>,
+}
+
+impl<L: Link> CapturingLink<L> {
+    /// Captures the frames of `link`.
+    #[must_use]
+    pub fn new(link: L, capture_queue: Arc<CaptureQueue>) -> Self {
+        Self { link, capture_queue }
+    }
+
+    /// Returns the link, whose frames are captured no longer.
+    #[must_use]
+    pub fn into_inner(self) -> L {
+        self.link
+    }
+
+    #[cfg(test)]
+    pub(super) fn inner(&mut self) -> &mut L {
+        &mut self.link
+    }
+}
+
+impl<L: Link> Link for CapturingLink<L> {
+    type Receiver<'a>
+        = CapturingReceiver<'a, L::Receiver<'a>>
+    where
+        Self: 'a;
+    type Transmitter<'a>
+        = CapturingTransmitter<'a>
+    where
+        Self: 'a;
+
+    fn halves(&mut self) -> (Self::Receiver<'_>, CapturingTransmitter<'_>) {
+        let (receiver, transmitter) = self.link.halves();
+        let capture_queue = &*self.capture_queue;
+        let receiver = CapturingReceiver {
+            link: receiver,
+            capture_queue,
+        };
+        let transmitter = CapturingTransmitter {
+            link: Box::new(transmitter),
+            capture_queue,
+        };
+        (receiver, transmitter)
+    }
+
+    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
+        self.link.watch(epoll)
+    }
+
+    fn poll_frames(&mut self) -> bool {
+        self.link.poll_frames()
+    }
+
+    fn control(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
+        self.link.control(epoll)
+    }
+
+    fn poll_guest(&mut self) -> bool {
+        self.link.poll_guest()
+    }
+
+    fn take_full(&mut self) -> Result<bool, Disconnected> {
+        self.link.take_full()
+    }
+
+    fn end_turn(&mut self, more: bool) {
+        self.link.end_turn(more);
+    }
+
+    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+        self.link.sleep(epoll, wait)
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.link.counters()
+    }
+
+    fn detach(&mut self, epoll: &Epoll) -> NextGuest {
+        self.link.detach(epoll)
+    }
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub struct CapturingReceiver<'a, R> {
+    link: R,
+    capture_queue: &'a CaptureQueue,
+}
+
+impl<R: Receive> Receive for CapturingReceiver<'_, R> {
+    fn receive(&mut self, max: usize, stop_at: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
+        let capture_queue = self.capture_queue;
+        self.link.receive(max, stop_at, |frames| {
+            for frame in frames {
+                if let Some(mut record) = capture_queue.record(Way::Up, frame.len) {
+                    record.fill(capture_queue.room(&record).min(frame.len), |bytes| {
+                        frame.copy(0, bytes);
+                    });
+                    capture_queue.put(record);
+                }
+            }
+            sink(frames);
+        })
+    }
+}
+
+/// The sending half of any link, so that the engine is compiled for one more, and not for each once more.
+pub struct CapturingTransmitter<'a> {
+    link: Box<dyn AnyTransmit + 'a>,
+    capture_queue: &'a CaptureQueue,
+}
+
+impl Transmit for CapturingTransmitter<'_> {
+    type Room<'a>
+        = CapturingReservation<'a>
+    where
+        Self: 'a;
+
+    fn limits(&self) -> Limits {
+        self.link.limits()
+    }
+
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+        self.link.send(offload, head, payload)?;
+        if let Some(mut record) = self.capture_queue.record(Way::Down, head.len() + payload.len()) {
+            for part in [head, payload] {
+                record.extend(&part[..part.len().min(self.capture_queue.room(&record))]);
+            }
+            self.capture_queue.put(record);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<CapturingReservation<'_>> {
+        Some(CapturingReservation {
+            room: self.link.reserve(frames, head, payload)?,
+            capture_queue: self.capture_queue,
+        })
+    }
+
+    fn flush(&mut self) {
+        self.link.flush();
+    }
+}
+
+/// Reserved frames.
+pub struct CapturingReservation<'a> {
+    room: Box<dyn Room + 'a>,
+    capture_queue: &'a CaptureQueue,
+}
+
+impl CapturingReservation<'_> {
+    /// A copy of the next frame, as it will be: afterwards its memory is the guest's.
+    fn record(&self, head: &[u8], len: usize) -> Option<Record> {
+        let mut record = self.capture_queue.record(Way::Down, head.len() + len)?;
+        record.extend(&head[..head.len().min(self.capture_queue.room(&record))]);
+        let mut left = len.min(self.capture_queue.room(&record));
+        for slice in self.room.payloads() {
+            let here = left.min(slice.len());
+            record.fill(here, |bytes| {
+                slice.copy_to(bytes);
+            });
+            left -= here;
+        }
+        Some(record)
+    }
+}
+
+impl Room for CapturingReservation<'_> {
+    fn payloads(&self) -> &[VolatileSlice<'_>] {
+        self.room.payloads()
+    }
+
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+        let record = self.record(head, len);
+        self.room.commit(offload, head, len)?;
+        if let Some(record) = record {
+            self.capture_queue.put(record);
+        }
+        Ok(())
+    }
+}
+
+/// [`Transmit`], without knowing whose.
+trait AnyTransmit {
+    fn limits(&self) -> Limits;
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused>;
+    fn reserve<'a>(&'a mut self, frames: usize, head: usize, payload: usize) -> Option<Box<dyn Room + 'a>>;
+    fn flush(&mut self);
+}
+
+impl<T: Transmit> AnyTransmit for T {
+    fn limits(&self) -> Limits {
+        Transmit::limits(self)
+    }
+
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+        Transmit::send(self, offload, head, payload)
+    }
+
+    fn reserve<'a>(&'a mut self, frames: usize, head: usize, payload: usize) -> Option<Box<dyn Room + 'a>> {
+        let room = Transmit::reserve(self, frames, head, payload)?;
+        Some(Box::new(room))
+    }
+
+    fn flush(&mut self) {
+        Transmit::flush(self);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! A tap that the supervisor has opened, with or without vhost-net.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use pontoon_sys::tun::TapOffload;
+use tracing::info;
+
+use super::Tap;
+use crate::attachment::{Attach, Serve, context};
+use crate::vhost_net::{Pair, VhostNet};
+
+/// The queues of a tap.
+#[derive(Debug)]
+pub struct TapQueues {
+    /// One for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD if `offload`
+    /// has metadata, and with `IFF_MULTI_QUEUE` if there are several.
+    pub queues: Vec<OwnedFd>,
+    /// The offloads that were negotiated with the kernel.
+    pub offload: TapOffload,
+    /// The use of the kernel's vhost-net for its frames; `None`: frames are read from and written to the tap.
+    pub vhost: Option<Vhost>,
+}
+
+/// `/dev/vhost-net`, which the engine opens for itself: a device works for the one process that took it first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vhost {
+    /// Unless it does not work.
+    Wanted,
+    /// It is an error when it does not.
+    Required,
+}
+
+impl Attach for Tap {
+    type Endpoint = TapQueues;
+
+    fn workers(tap: &TapQueues) -> u8 {
+        // More than 255 are refused when they are built.
+        tap.queues.len().try_into().unwrap_or(u8::MAX)
+    }
+
+    fn descriptors(tap: &TapQueues) -> Vec<BorrowedFd<'_>> {
+        tap.queues.iter().map(AsFd::as_fd).collect()
+    }
+
+    fn try_clone(tap: &TapQueues) -> io::Result<TapQueues> {
+        let queues: io::Result<_> = tap.queues.iter().map(OwnedFd::try_clone).collect();
+        Ok(TapQueues {
+            queues: queues?,
+            offload: tap.offload,
+            vhost: tap.vhost,
+        })
+    }
+
+    fn outlives_engine(_: &TapQueues) -> bool {
+        true
+    }
+
+    fn serve(tap: TapQueues, mtu: u16, server: impl Serve) -> io::Result<()> {
+        let open = |queue| Self::new(queue, tap.offload, mtu);
+        let taps: io::Result<Vec<_>> = tap.queues.into_iter().map(open).collect();
+        let taps = taps.map_err(|error| context("cannot take over the tap", &error))?;
+        let Some(pairs) = vhost_pairs(&taps, tap.vhost)? else {
+            return server.serve(taps);
+        };
+        let links = taps.into_iter().zip(pairs);
+        let links = links.map(|(tap, pair)| VhostNet::new(tap, pair)).collect();
+        server.serve(links)
+    }
+}
+
+/// Starts vhost-net on the taps. `None`: they are used without it.
+fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<Pair>>> {
+    let Some(vhost) = vhost else {
+        return Ok(None);
+    };
+    let pairs: io::Result<Vec<_>> = taps.iter().map(Pair::start).collect();
+    match (pairs, vhost) {
+        (Ok(pairs), _) => Ok(Some(pairs)),
+        (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
+        (Err(error), Vhost::Wanted) => {
+            info!("cannot set up vhost-net ({error}); using the tap without it");
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Frames to the guest.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+
+use arrayvec::ArrayVec;
+use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::{Limits, Transmit};
+use pontoon_sys::message;
+use pontoon_wire::checksum;
+use pontoon_wire::vnet::{self, Offload, Segmentation};
+use rustix::io::Errno;
+use vm_memory::VolatileSlice;
+
+use super::{MAX_PACKET, QueueFd};
+
+/// Bytes that reservations are carved from.
+const ROOM: usize = 1 << 20;
+
+/// Frames of one reservation.
+const MAX_FRAMES: usize = 64;
+
+/// Bytes in front of each payload, for `virtio_net_hdr` and the frame's headers: a frame then leaves by one write of
+/// one run of bytes.
+const HEADROOM: usize = 128;
+
+/// The sending half.
+#[derive(Debug)]
+pub struct TapTransmitter {
+    writer: Writer,
+    limits: Limits,
+    room: Vec<u8>,
+}
+
+impl TapTransmitter {
+    pub(super) fn new(queue: QueueFd, vnet_hdr: bool, limits: Limits) -> Self {
+        // Without metadata a frame is put together and summed here.
+        let plain = (!vnet_hdr).then(|| Vec::with_capacity(HEADROOM + MAX_PACKET));
+        Self {
+            writer: Writer {
+                queue,
+                plain,
+                full: false,
+            },
+            limits,
+            room: vec![0; ROOM],
+        }
+    }
+
+    /// Returns true if a frame was refused for lack of room since the last call.
+    pub fn take_full(&mut self) -> bool {
+        std::mem::take(&mut self.writer.full)
+    }
+}
+
+impl Transmit for TapTransmitter {
+    type Room<'a> = TapReservation<'a>;
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+        self.writer.send(offload, head, payload)
+    }
+
+    fn reserve(&mut self, frames: usize, _head: usize, payload: usize) -> Option<TapReservation<'_>> {
+        let payload = payload.min(MAX_PACKET);
+        let stride = HEADROOM + payload;
+        let frames = frames.min(MAX_FRAMES).min(self.room.len() / stride);
+        let room = VolatileSlice::from(&mut self.room[..]);
+        let mut reservation = TapReservation {
+            writer: &mut self.writer,
+            room,
+            stride,
+            payloads: ArrayVec::new(),
+            next: 0,
+        };
+        for nth in 0..frames {
+            reservation
+                .payloads
+                .push(room.subslice(nth * stride + HEADROOM, payload).ok()?);
+        }
+        (frames > 0).then_some(reservation)
+    }
+
+    /// Nothing to do: a frame is in the guest's stack when its write returns.
+    fn flush(&mut self) {}
+}
+
+/// Reserved frames.
+#[derive(Debug)]
+pub struct TapReservation<'a> {
+    writer: &'a mut Writer,
+    /// Frames side by side, each [`HEADROOM`] and then its payload.
+    room: VolatileSlice<'a>,
+    stride: usize,
+    payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
+    next: usize,
+}
+
+impl Room for TapReservation<'_> {
+    fn payloads(&self) -> &[VolatileSlice<'_>] {
+        &self.payloads[self.next..]
+    }
+
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+        if self.next == self.payloads.len() {
+            return Err(Refused::Rejected);
+        }
+        let slot = self
+            .room
+            .subslice(self.next * self.stride, self.stride)
+            .map_err(|_| Refused::Rejected)?;
+        self.next += 1;
+        self.writer.commit(offload, head, len, &slot)
+    }
+}
+
+/// Writes frames, each with its metadata or complete.
+#[derive(Debug)]
+struct Writer {
+    queue: QueueFd,
+    /// A buffer in which frames are completed, on a tap without offload metadata.
+    plain: Option<Vec<u8>>,
+    full: bool,
+}
+
+impl Writer {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+        if let Some(frame) = &mut self.plain {
+            frame.clear();
+            frame.extend_from_slice(head);
+            frame.extend_from_slice(payload);
+            return self.write_plain(offload);
+        }
+        let header = vnet::emit(offload, head.len());
+        let parts = [IoSlice::new(&header), IoSlice::new(head), IoSlice::new(payload)];
+        let used = if payload.is_empty() { 2 } else { 3 };
+        let written = rustix::io::writev(self.queue.as_fd(), &parts[..used]);
+        self.outcome(written)
+    }
+
+    /// Sends the first `len` bytes of `slot`'s payload behind `head`, which goes in front of it.
+    fn commit(
+        &mut self,
+        offload: Offload,
+        head: &[u8],
+        len: usize,
+        slot: &VolatileSlice<'_>,
+    ) -> Result<(), Refused> {
+        let end = HEADROOM + len;
+        if let Some(frame) = &mut self.plain {
+            let payload = slot.subslice(HEADROOM, len).map_err(|_| Refused::Rejected)?;
+            frame.clear();
+            frame.extend_from_slice(head);
+            frame.resize(head.len() + len, 0);
+            payload.copy_to(&mut frame[head.len()..]);
+            return self.write_plain(offload);
+        }
+        let header = vnet::emit(offload, head.len());
+        let begin = HEADROOM
+            .checked_sub(header.len() + head.len())
+            .ok_or(Refused::Rejected)?;
+        let frame = slot
+            .subslice(begin, end.saturating_sub(begin))
+            .map_err(|_| Refused::Rejected)?;
+        frame.copy_from(&header);
+        frame
+            .offset(header.len())
+            .map_err(|_| Refused::Rejected)?
+            .copy_from(head);
+        let written = message::write(&self.queue, &frame);
+        self.outcome(written)
+    }
+
+    /// Completes and writes the frame in `plain`.
+    fn write_plain(&mut self, offload: Offload) -> Result<(), Refused> {
+        let Some(frame) = &mut self.plain else {
+            return Err(Refused::Rejected);
+        };
+        // `limits` declares no segmentation here.
+        if offload.segmentation != Segmentation::Whole {
+            return Err(Refused::Rejected);
+        }
+        checksum::complete(frame, offload.checksum, []).map_err(|_| Refused::Rejected)?;
+        let written = rustix::io::write(self.queue.as_fd(), frame);
+        self.outcome(written)
+    }
+
+    fn outcome(&mut self, written: Result<usize, Errno>) -> Result<(), Refused> {
+        match written {
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
+                self.full = true;
+                Err(Refused::Full)
+            }
+            // EIO: the interface is down. EINVAL, EMSGSIZE: it does not take this frame. EBADFD: it is gone.
+            Err(_) => Err(Refused::Rejected),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The socket of a front-end that the supervisor has opened.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::VhostUser;
+use crate::attachment::{Attach, Serve, context};
+use crate::guest_listener::Source;
+
+/// A SOCK_STREAM socket on which a front-end speaks vhost-user.
+#[derive(Debug)]
+pub struct FrontEndSocket {
+    /// The socket.
+    pub source: Source,
+    /// The number of workers, and of queue pairs that are offered.
+    pub workers: u8,
+}
+
+impl Attach for VhostUser {
+    type Endpoint = FrontEndSocket;
+
+    fn workers(socket: &FrontEndSocket) -> u8 {
+        socket.workers
+    }
+
+    fn descriptors(socket: &FrontEndSocket) -> Vec<BorrowedFd<'_>> {
+        vec![socket.source.as_fd()]
+    }
+
+    fn try_clone(socket: &FrontEndSocket) -> io::Result<FrontEndSocket> {
+        Ok(FrontEndSocket {
+            source: socket.source.try_clone()?,
+            workers: socket.workers,
+        })
+    }
+
+    /// On a connected socket the memory layout of the machine is unknown.
+    fn outlives_engine(socket: &FrontEndSocket) -> bool {
+        !matches!(socket.source, Source::Connected(_))
+    }
+
+    fn serve(socket: FrontEndSocket, mtu: u16, server: impl Serve) -> io::Result<()> {
+        let links = super::open(socket.source, socket.workers, mtu)
+            .map_err(|error| context("cannot take over the guest's socket", &error))?;
+        server.serve(links)
+    }
+}

@@ -1,0 +1,501 @@
+//! Messages between supervisor and engine.
+
+use std::io;
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use pontoon_engine::Histogram;
+use pontoon_engine::egress::Rule;
+use pontoon_ipc::{Channel, ChannelMessage, Descriptor, text};
+use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
+use serde::{Deserialize, Serialize};
+use tracing::level_filters::LevelFilter;
+
+mod capture;
+mod flows;
+mod owned;
+mod port_update;
+mod total;
+
+pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
+pub use flows::{FlowPage, FlowPageRequest};
+pub use owned::{OwnedPart, OwnedParts};
+pub use port_update::{PortError, PortUpdate};
+
+/// Bytes of the longest message.
+pub const MAX_LEN: usize = 64 << 10;
+
+/// Bytes of the longest text in a [`Report`].
+pub const MAX_TEXT: usize = 4096;
+
+/// The engine's end of its channel to the supervisor.
+pub type EngineChannel = Channel<Report, Update>;
+
+/// The supervisor's end of its channel to the engine.
+pub type SupervisorChannel = Channel<Update, Report>;
+
+/// A message of the supervisor to a running engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Update {
+    /// The host's resolvers changed.
+    Resolvers(Vec<SocketAddr>),
+    /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
+    Owned(#[serde(with = "text::list")] Vec<IpNet>),
+    /// Some of them, if one message has no room for all.
+    OwnedPart(OwnedPart),
+    /// The host has got, or lost, its IPv6 default route.
+    Ipv6Route(bool),
+    /// The user's rules changed.
+    Rules(#[serde(with = "text::list")] Vec<Rule>),
+    /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the
+    /// last one counts; this one is an event.
+    Published(Vec<PortUpdate>),
+    /// The level of the engine's log.
+    LogLevel(#[serde(with = "text")] LevelFilter),
+    /// Requests a [`Report::Stats`] with this number from each worker.
+    Ask(u64),
+    /// Requests some of a worker's flows: [`Report::Flows`].
+    Flows(FlowPageRequest),
+    /// A capture starts or stops: an event, too. [`Report::Captured`] reports its end.
+    Capture(CaptureCommand),
+}
+
+/// A message of the engine to the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// Privileges are dropped and the loop runs.
+    Ready,
+    /// The counters and state of a worker.
+    Stats(Stats),
+    /// Some of a worker's flows.
+    Flows(FlowPage),
+    /// A capture has ended, and its file is complete.
+    Captured(CaptureResult),
+    /// The engine exits because of this error.
+    Failed(String),
+}
+
+/// The counters and state of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stats {
+    /// The number of the request.
+    pub round: u64,
+    /// The worker.
+    pub worker: u8,
+    /// Flows that it has.
+    pub flows: u64,
+    /// Bytes of pool memory that they hold.
+    pub pool_bytes: u64,
+    /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
+    pub rules: Vec<u64>,
+    /// Published ports that it could not take over: [`PortError::MOST`] at most.
+    pub port_errors: Vec<PortError>,
+    /// Measured values since its start.
+    pub histograms: Vec<Distribution>,
+    /// Counters since its start.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// The name of the durations of successful connects, in nanoseconds: [`pontoon_engine::histogram::CONNECT_TIMES`].
+pub const CONNECT_TIMES: &str = "connect_times";
+
+/// The name of the numbers of frames in the guest's bursts: [`BURSTS`](pontoon_link::BURSTS).
+pub const BATCHES: &str = "batches";
+
+/// A histogram of measured values, with bounds that both sides know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distribution {
+    /// The name of the measured quantity.
+    pub name: String,
+    /// The sum of all values.
+    pub sum: u64,
+    /// The number of values above one bound and not above the next; the last is the number above all bounds.
+    pub counts: Vec<u64>,
+}
+
+impl Update {
+    /// Published ports in one message, each of which may have a socket.
+    pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
+
+    /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
+    #[must_use]
+    pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
+        if list.len() <= OwnedPart::MOST {
+            return vec![Self::Owned(list)];
+        }
+        OwnedPart::split(&list).map(Self::OwnedPart).collect()
+    }
+}
+
+impl ChannelMessage for Update {
+    const MAX_LEN: usize = MAX_LEN;
+    const REPLACES: bool = true;
+
+    fn descriptors(&self) -> Vec<&Descriptor> {
+        match self {
+            Self::Published(ports) => ports.iter().filter_map(PortUpdate::descriptor).collect(),
+            Self::Capture(CaptureCommand::Start(start)) => vec![&start.file],
+            _ => Vec::new(),
+        }
+    }
+
+    fn descriptors_mut(&mut self) -> Vec<&mut Descriptor> {
+        match self {
+            Self::Published(ports) => ports.iter_mut().filter_map(PortUpdate::descriptor_mut).collect(),
+            Self::Capture(CaptureCommand::Start(start)) => vec![&mut start.file],
+            _ => Vec::new(),
+        }
+    }
+
+    /// A port without its socket is reported as an error of this port only.
+    fn may_lack_descriptors(&self) -> bool {
+        matches!(self, Self::Published(_))
+    }
+
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Published(ports) => ports.len() <= Self::MAX_PORT_UPDATES,
+            _ => true,
+        }
+    }
+
+    fn replaces(&self, older: &Self) -> bool {
+        match self {
+            Self::Published(_) | Self::Capture(_) => false,
+            Self::OwnedPart(part) if part.from > 0 => false,
+            Self::Owned(_) | Self::OwnedPart(_) => matches!(older, Self::Owned(_) | Self::OwnedPart(_)),
+            Self::Resolvers(_)
+            | Self::Ipv6Route(_)
+            | Self::Rules(_)
+            | Self::LogLevel(_)
+            | Self::Ask(_)
+            | Self::Flows(_) => std::mem::discriminant(self) == std::mem::discriminant(older),
+        }
+    }
+
+    /// Returns true if the update is a state that does not depend on earlier events. A reply to a request confirms all
+    /// updates before the request, so that requests must not overtake.
+    fn may_overtake(&self) -> bool {
+        match self {
+            Self::Resolvers(_)
+            | Self::Owned(_)
+            | Self::OwnedPart(_)
+            | Self::Ipv6Route(_)
+            | Self::Rules(_)
+            | Self::LogLevel(_) => true,
+            Self::Published(_) | Self::Capture(_) | Self::Ask(_) | Self::Flows(_) => false,
+        }
+    }
+}
+
+impl Report {
+    /// A report of an error, whose text is cut to [`MAX_TEXT`] bytes.
+    #[must_use]
+    pub fn failed(error: &io::Error) -> Self {
+        let mut text = error.to_string();
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        Self::Failed(text)
+    }
+}
+
+impl ChannelMessage for Report {
+    const MAX_LEN: usize = MAX_LEN;
+
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Ready => true,
+            Self::Stats(stats) => stats.is_valid(),
+            Self::Flows(page) => page.is_valid(),
+            Self::Captured(result) => result.is_valid(),
+            Self::Failed(text) => text.len() <= MAX_TEXT,
+        }
+    }
+}
+
+impl Stats {
+    fn is_valid(&self) -> bool {
+        let mut names = self.counters.iter().map(|(name, _)| name);
+        self.port_errors.len() <= PortError::MOST
+            && self.port_errors.iter().all(PortError::is_valid)
+            && names.all(|name| is_plain(name))
+            && self.histograms.iter().all(|histogram| is_plain(&histogram.name))
+    }
+}
+
+impl Distribution {
+    /// Returns the counts of `histogram`.
+    #[must_use]
+    pub fn of<const N: usize>(name: &str, histogram: &Histogram<N>) -> Self {
+        Self {
+            name: name.to_owned(),
+            sum: histogram.sum(),
+            counts: histogram.counts().collect(),
+        }
+    }
+}
+
+/// Returns true for the name of a counter, which is shown as it is: it contains nothing that a terminal or a format
+/// interprets.
+fn is_plain(name: &str) -> bool {
+    let plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+    !name.is_empty() && name.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pontoon_engine::config::{Protocol, Published};
+    use pontoon_engine::flow_dump::{Flow, Page, Phase, Traffic};
+    use pontoon_engine::{FlowId, Kind, WorkerId, egress};
+    use pontoon_ipc::{decode, encode};
+
+    use super::*;
+
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn published(host: &str, guest_port: u16) -> Published {
+        Published {
+            protocol: Protocol::Udp,
+            host: host.parse().unwrap(),
+            guest_port,
+        }
+    }
+
+    fn assert_is_decoded<M: ChannelMessage + PartialEq + std::fmt::Debug>(message: &M) {
+        let decoded: M = decode(&encode(message).unwrap(), Vec::new()).unwrap();
+        assert_eq!(&decoded, message);
+    }
+
+    #[test]
+    fn decoded_updates_equal_the_encoded_ones() {
+        for update in [
+            Update::Resolvers(vec![
+                "192.0.2.1:53".parse().unwrap(),
+                "[fe80::1%2]:53".parse().unwrap(),
+            ]),
+            Update::Resolvers(Vec::new()),
+            Update::Owned(vec![
+                "192.0.2.1/32".parse().unwrap(),
+                "2001:db8::/64".parse().unwrap(),
+            ]),
+            Update::Rules(vec![
+                "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
+                "allow *.example.org".parse().unwrap(),
+            ]),
+            Update::OwnedPart(OwnedPart {
+                from: 7,
+                of: 9,
+                list: vec![
+                    "192.0.2.0/24".parse().unwrap(),
+                    "2001:db8::1/128".parse().unwrap(),
+                ],
+            }),
+            Update::Ipv6Route(true),
+            Update::LogLevel(LevelFilter::WARN),
+            Update::Ask(u64::MAX),
+            Update::Capture(CaptureCommand::Stop(7)),
+            Update::Flows(FlowPageRequest {
+                number: 7,
+                worker: 3,
+                from: u64::MAX,
+            }),
+        ] {
+            assert_is_decoded(&update);
+        }
+    }
+
+    #[test]
+    fn decoded_reports_equal_the_encoded_ones() {
+        let stats = Stats {
+            round: 7,
+            worker: 3,
+            flows: 12,
+            pool_bytes: 65_536,
+            rules: vec![0, 5],
+            port_errors: vec![PortError::new(published("[::1]:53", 5353), "no more room")],
+            histograms: vec![Distribution {
+                name: "connect_times".to_owned(),
+                sum: u64::MAX,
+                counts: vec![0, 7, 1],
+            }],
+            counters: vec![("frames_up".to_owned(), 9), ("frames_down".to_owned(), 0)],
+        };
+        let flow = |remote: Option<&str>| Flow {
+            id: FlowId {
+                kind: Kind::Udp,
+                worker: WorkerId(3),
+                index: 70_000,
+                generation: 9,
+            },
+            protocol: egress::Protocol::Udp,
+            guest: "[fd70:6f6e:746f::15]:53".parse().unwrap(),
+            remote: remote.map(|remote| remote.parse().unwrap()),
+            came_in: remote.is_some(),
+            phase: Phase::TimeWait,
+            age: Duration::from_millis(1_234),
+            traffic: Traffic {
+                up: 5,
+                down: u64::MAX,
+            },
+        };
+        let page = |next| FlowPage {
+            number: 7,
+            page: Page {
+                flows: vec![flow(None), flow(Some("192.0.2.1:999"))],
+                next,
+            },
+        };
+        let captured = |failed, why: &str| CaptureResult {
+            number: 3,
+            frames: 9,
+            dropped: 1,
+            bytes: 4096,
+            failed,
+            why: why.to_owned(),
+        };
+        for report in [
+            Report::Flows(page(Some(u64::MAX))),
+            Report::Flows(page(None)),
+            Report::Ready,
+            Report::Captured(captured(true, "cannot write: no space")),
+            Report::Captured(captured(false, "it was stopped")),
+            Report::Stats(stats),
+            Report::Stats(Stats::default()),
+            Report::failed(&io::Error::other("no memory")),
+        ] {
+            assert_is_decoded(&report);
+        }
+    }
+
+    #[test]
+    fn sockets_are_passed_with_their_ports() {
+        let received = null();
+        let number = received.as_raw_fd();
+        let update = Update::Published(vec![
+            PortUpdate::Close(published("127.0.0.1:80", 80)),
+            PortUpdate::Open(published("[::]:81", 8081), Arc::new(null()).into()),
+            PortUpdate::Redirect(published("0.0.0.0:82", 8082)),
+        ]);
+        assert_eq!(update.descriptors().len(), 1);
+        for (descriptors, expected) in [(Vec::new(), None), (vec![received], Some(number))] {
+            let decoded = decode(&encode(&update).unwrap(), descriptors).unwrap();
+            let Update::Published(ports) = decoded else {
+                panic!("{decoded:?}");
+            };
+            let [
+                PortUpdate::Close(_),
+                PortUpdate::Open(opened, socket),
+                PortUpdate::Redirect(_),
+            ] = &ports[..]
+            else {
+                panic!("{ports:?}");
+            };
+            assert_eq!(*opened, published("[::]:81", 8081));
+            assert_eq!(socket.borrow().map(|fd| fd.as_raw_fd()), expected);
+        }
+    }
+
+    #[test]
+    fn capture_is_decoded_with_its_file_only() {
+        for (size, time) in [(None, None), (Some(9), Some(Duration::from_millis(7)))] {
+            let start = CaptureStart {
+                number: 2,
+                file: Arc::new(null()).into(),
+                snap: 96,
+                size,
+                time,
+            };
+            let bytes = encode(&Update::Capture(CaptureCommand::Start(start))).unwrap();
+            let received = null();
+            let number = received.as_raw_fd();
+            let decoded = decode(&bytes, vec![received]).unwrap();
+            let Update::Capture(CaptureCommand::Start(got)) = decoded else {
+                panic!("{decoded:?}");
+            };
+            assert_eq!((got.number, got.snap, got.size, got.time), (2, 96, size, time));
+            assert_eq!(got.file.borrow().map(|fd| fd.as_raw_fd()), Some(number));
+            for count in [0, 2] {
+                let descriptors = (0..count).map(|_| null()).collect();
+                assert!(decode::<Update>(&bytes, descriptors).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_updates_are_refused() {
+        let port = r#"{"protocol":"tcp","host":"0.0.0.0:80","guest_port":80}"#;
+        assert!(
+            decode::<Update>(
+                format!(r#"{{"published":[{{"close":{port}}}]}}"#).as_bytes(),
+                vec![]
+            )
+            .is_ok()
+        );
+        for message in [
+            "",
+            "\"ready\"",
+            r#"{"owned":["192.0.2"]}"#,
+            r#"{"resolvers":["192.0.2.1"]}"#,
+            r#"{"owned_part":{"from":0,"list":["192.0.2.1/32"]}}"#,
+            r#"{"owned_part":{"from":0,"of":1,"list":["192.0.2"]}}"#,
+            r#"{"rules":["allow"]}"#,
+            r#"{"log_level":"loud"}"#,
+            r#"{"ask":null}"#,
+            r#"{"ask":1}{"ask":2}"#,
+            r#"{"published":[{"close":{"protocol":"sctp","host":"0.0.0.0:80","guest_port":80}}]}"#,
+            r#"{"published":[{"close":{"protocol":"tcp","host":"0.0.0.0:80","guest_port":80,"x":0}}]}"#,
+            r#"{"flows":{"number":1,"worker":256,"from":3}}"#,
+            r#"{"flows":{"number":1,"worker":2}}"#,
+            r#"{"capture":{"stop":"1"}}"#,
+        ] {
+            assert!(
+                decode::<Update>(message.as_bytes(), Vec::new()).is_err(),
+                "{message}"
+            );
+        }
+        let many = vec![PortUpdate::Close(published("[::]:1", 1)); Update::MAX_PORT_UPDATES + 1];
+        let many = encode(&Update::Published(many)).unwrap();
+        assert!(decode::<Update>(&many, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn malformed_reports_are_refused() {
+        let stats = |name: &str| {
+            let stats = Stats {
+                counters: vec![(name.to_owned(), 1)],
+                ..Stats::default()
+            };
+            encode(&Report::Stats(stats)).unwrap()
+        };
+        assert!(decode::<Report>(&stats("frames_up"), Vec::new()).is_ok());
+        for name in ["", "\u{1b}[2J", "name\"}", "a\r"] {
+            assert!(decode::<Report>(&stats(name), Vec::new()).is_err(), "{name:?}");
+        }
+        for message in [
+            r#"{"ready":1}"#,
+            r#"{"captured":{"number":1}}"#,
+            r#"{"flows":{"number":1}}"#,
+            r#"{"flows":{"number":1,"page":{"next":null,"flows":[[0,"tcp","10.0.2.15:1",null,false,"open",0,0]]}}}"#,
+            r#"{"flows":{"number":1,"page":{"next":null,"flows":[[0,"tcp","10.0.2.15:1",null,false,"opened",0,0,0]]}}}"#,
+        ] {
+            assert!(
+                decode::<Report>(message.as_bytes(), Vec::new()).is_err(),
+                "{message}"
+            );
+        }
+        let failed = Report::failed(&io::Error::other("\u{e4}".repeat(MAX_TEXT)));
+        assert!(decode::<Report>(&encode(&failed).unwrap(), Vec::new()).is_ok());
+        let long = encode(&Report::Failed("a".repeat(MAX_TEXT + 1))).unwrap();
+        assert!(decode::<Report>(&long, Vec::new()).is_err());
+        assert!(decode::<Report>(b"\"ready\"", vec![null()]).is_err());
+    }
+}

@@ -1,0 +1,176 @@
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pontoon_sandbox::{Namespaces, Role};
+use pontoon_simnet::settings::{self, GUEST_MAC, OUR_MAC};
+use pontoon_sys::{caps, seqpacket, tun};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+use crate::messages::SupervisorChannel;
+use crate::namespace::{self, ip};
+
+mod machine;
+/// As far as a thread can be in one.
+const SANDBOX: Sandbox = Sandbox {
+    role: Role::Engine,
+    namespaces: Namespaces::NONE,
+    required: false,
+};
+
+/// A new tap of this namespace.
+fn tap(queues: u8) -> Attachment {
+    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), queues).unwrap();
+    ip("link set tap0 up");
+    Attachment::Tap(TapQueues {
+        queues: tap.queues,
+        offload: tap.offload,
+        vhost: None,
+    })
+}
+
+/// Returns the setup of an engine, and both ends of the supervisor's channel.
+fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChannel) {
+    let (supervisor, ours) = seqpacket::pair().unwrap();
+    let mut config = settings::config(1500);
+    config.addresses.v6 = None;
+    config.connect_timeout = None;
+    config.max_flows = 64;
+    let setup = Setup {
+        config,
+        owned: Vec::new(),
+        published: Vec::new(),
+        raw_icmp: [None, None],
+        pacing,
+        outbound: None,
+        ledger: ledger::Shared::new(workers, 64).unwrap(),
+        set_log_level: |_| {},
+    };
+    let ours = EngineChannel::new(ours, 0).unwrap();
+    (setup, ours, SupervisorChannel::new(supervisor, 0).unwrap())
+}
+
+/// An engine, in a thread of its own, as it drops its privileges for good.
+fn spawn(setup: Setup, attachment: Attachment, supervisor: EngineChannel) -> JoinHandle<io::Result<()>> {
+    let disabled = Disabled::from_env().unwrap();
+    thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
+}
+
+/// Waits for the engine's report that its loop runs.
+fn until_ready(supervisor: &mut SupervisorChannel) {
+    let timeout = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(&*supervisor, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert_eq!(supervisor.receive().unwrap(), Some(Report::Ready));
+}
+
+#[test]
+fn engine_runs_unprivileged_until_the_supervisor_closes_the_channel() {
+    namespace::run(
+        "tests::engine_runs_unprivileged_until_the_supervisor_closes_the_channel",
+        || {
+            for (pacing, queues) in [
+                (Pacing::Event, 1),
+                (Pacing::Hybrid, 1),
+                (Pacing::Poll, 1),
+                (Pacing::Event, 4),
+            ] {
+                let ((setup, ours, mut supervisor), attachment) = (setup(pacing, queues), tap(queues));
+                let other = thread::spawn(move || {
+                    until_ready(&mut supervisor);
+                    let update = Update::Owned(vec!["192.0.2.1/32".parse().unwrap()]);
+                    supervisor.try_send(&update).unwrap();
+                    seqpacket::send(&supervisor, b"nonsense", &[]).unwrap();
+                    thread::sleep(Duration::from_millis(50));
+                });
+                // In a thread of its own, as it drops its privileges for good.
+                let engine = thread::spawn(move || {
+                    run(setup, attachment, SANDBOX, &Disabled::from_env().unwrap(), ours).unwrap();
+                    // The sandbox does not permit the call.
+                    assert_eq!(
+                        caps::verify().unwrap_err().kind(),
+                        io::ErrorKind::PermissionDenied
+                    );
+                });
+                other.join().unwrap();
+                engine.join().unwrap();
+            }
+        },
+    );
+}
+
+#[test]
+fn engine_ends_when_the_interface_is_deleted() {
+    namespace::run("tests::engine_ends_when_the_interface_is_deleted", || {
+        for queues in [1, 4] {
+            let ((setup, ours, mut supervisor), attachment) = (setup(Pacing::Event, queues), tap(queues));
+            let engine = spawn(setup, attachment, ours);
+            until_ready(&mut supervisor);
+            ip("link del tap0");
+            engine.join().unwrap().unwrap();
+        }
+    });
+}
+
+/// A listening socket without a file, and its name.
+fn listener(name: &str) -> (OwnedFd, SocketAddr) {
+    let name = format!("pontoon-worker.{}.{name}", std::process::id());
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    (UnixListener::bind_addr(&name).unwrap().into(), name)
+}
+
+/// Connects as a guest, and receives the gateway's Ethernet address by ARP.
+fn come(name: &SocketAddr) -> UnixStream {
+    let mut guest = UnixStream::connect_addr(name).unwrap();
+    guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut request = vec![0, 0, 0, 42];
+    request.extend([0xff; 6]);
+    request.extend(GUEST_MAC.0);
+    request.extend([8, 6]);
+    request.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+    request.extend(GUEST_MAC.0);
+    request.extend([10, 0, 2, 15]);
+    request.extend([0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+    guest.write_all(&request).unwrap();
+    let mut reply = [0; 46];
+    guest.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..4], [0, 0, 0, 42]);
+    assert_eq!(reply[24..36], *[&[0, 2], &OUR_MAC.0[..], &[10, 0, 2, 2]].concat());
+    guest
+}
+
+#[test]
+fn engine_serves_guests_one_after_the_other() {
+    let (setup, ours, mut supervisor) = setup(Pacing::Event, 1);
+    let (listener, name) = listener("several");
+    let source = Source::Listening {
+        listener,
+        one_off: false,
+    };
+    let engine = spawn(setup, Attachment::Stream(source), ours);
+    until_ready(&mut supervisor);
+    for _ in 0..3 {
+        drop(come(&name));
+    }
+    drop(supervisor);
+    engine.join().unwrap().unwrap();
+}
+
+#[test]
+fn engine_ends_when_a_one_off_guest_disconnects() {
+    let (setup, ours, mut supervisor) = setup(Pacing::Hybrid, 1);
+    let (listener, name) = listener("one");
+    let source = Source::Listening {
+        listener,
+        one_off: true,
+    };
+    let engine = spawn(setup, Attachment::Stream(source), ours);
+    until_ready(&mut supervisor);
+    drop(come(&name));
+    engine.join().unwrap().unwrap();
+}

@@ -1,0 +1,243 @@
+//! The loop of a worker.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pontoon_engine::config::Protocol;
+use pontoon_engine::ledger::Ends;
+use pontoon_engine::{Engine, Histogram, Instant};
+use pontoon_event::Events;
+use pontoon_host::KernelHost;
+use pontoon_link::capturing::CaptureQueue;
+use pontoon_link::{BURSTS, Disconnected, For, Link, NextGuest, StopAt};
+use pontoon_sandbox::Layers;
+use rustix::time::{ClockId, clock_gettime};
+use tracing::level_filters::LevelFilter;
+use tracing::{info, warn};
+
+use crate::capture::CaptureControl;
+use crate::limits::FlowLimits;
+use crate::mesh::WorkerHandle;
+use crate::messages::{EngineChannel, OwnedParts, PortError};
+use crate::pacing::{Pacer, Side, Wait};
+
+mod reports;
+mod steps;
+mod updates;
+
+pub(crate) use reports::Tally;
+pub(crate) use steps::PendingInput;
+
+/// A worker: an engine between the two halves of a link and the host's sockets.
+#[derive(Debug)]
+pub(crate) struct Worker<L> {
+    pub(crate) engine: Engine<KernelHost>,
+    pub(crate) host: KernelHost,
+    pub(crate) link: L,
+    /// The supervisor's channel, in the first worker only, which forwards updates to the others.
+    pub(crate) supervisor: Option<EngineChannel>,
+    /// The channel for reports to the supervisor. All workers send on it.
+    pub(crate) reports: EngineChannel,
+    /// Access to the other workers, if there are any.
+    pub(crate) handle: Option<WorkerHandle>,
+    pub(crate) pacer: Pacer,
+    pub(crate) limits: FlowLimits,
+    /// Frames that the link dropped for invalid offload metadata or an invalid length.
+    pub(crate) malformed: u64,
+    /// The number of frames in each burst that was not empty.
+    pub(crate) bursts: Histogram<{ BURSTS.len() }>,
+    /// Connections of the engine before this one. They are resolved when a guest is attached.
+    pub(crate) orphans: Vec<Ends>,
+    /// The process's sandbox, in the first worker only, which reports it.
+    pub(crate) sandbox: Option<Layers>,
+    /// Starts and stops the process's captures.
+    pub(crate) capture_control: Arc<CaptureControl>,
+    /// The queue for copies of frames, from the next turn on; `None`: frames are not captured.
+    pub(crate) capture_queue: Option<Arc<CaptureQueue>>,
+    /// The part of the host's addresses received so far, if they do not fit into one message.
+    pub(crate) gathered: OwnedParts,
+    /// Sets the level of the process's log.
+    pub(crate) set_log_level: fn(LevelFilter),
+    /// Published ports that this worker could not take over, with the reasons.
+    pub(crate) port_errors: BTreeMap<(Protocol, SocketAddr), PortError>,
+    /// Sources with input that is left from the last turn.
+    pub(crate) pending: PendingInput,
+}
+
+/// The reason for which the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoopEnd {
+    /// The supervisor closed its end.
+    Supervisor,
+    /// The guest disconnected, and no other can connect.
+    Link,
+    /// Another worker's loop has ended.
+    Peer,
+    /// A capture starts or stops: the loop has to be run again on a link of the other type.
+    Capture,
+}
+
+/// Returns the current time (CLOCK_MONOTONIC). It is read once or twice a turn.
+pub(crate) fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Instant(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+impl<L: Link> Worker<L> {
+    /// Moves packets until the supervisor closes its end of the channel, or the guest disconnects for good.
+    ///
+    /// One turn processes at most [`BURST`](pontoon_link::BURST) frames, [`EVENTS`](pontoon_event::EVENTS) events and one
+    /// quantum of each ready flow, then waits. No other function of a worker waits.
+    pub(crate) fn run(&mut self) -> io::Result<LoopEnd> {
+        let mut events = Events::new();
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.frames = true;
+        pending.supervisor = self.supervisor.is_some();
+        let mut sockets_first = false;
+        let mut stop_at = StopAt::Empty;
+        loop {
+            let begin = now();
+            pending.note_events(&events);
+            if let Some(handle) = &self.handle {
+                self.engine.set_guest_mac(handle.guest_mac());
+            }
+
+            // Input: frames from the guest and events on the host's sockets. Each of them is first in every other turn.
+            let mut worked = None;
+            for sockets in [sockets_first, !sockets_first] {
+                if sockets {
+                    let events = self.handle_sockets(&events, begin);
+                    worked = worked.or((events > 0).then_some(Side::Host));
+                } else {
+                    let frames = self.receive_frames(&mut pending, stop_at, begin);
+                    worked = (frames > 0).then_some(Side::Guest).or(worked);
+                }
+            }
+            sockets_first = !sockets_first;
+
+            if let Some(end) = self.handle_other_input(&mut pending, &mut worked, begin)? {
+                return Ok(end);
+            }
+            let more = self.send_output(&mut pending, begin);
+
+            if let Some(reason) = pending.disconnected.take() {
+                if self.disconnect(reason, begin) == NextGuest::Never {
+                    return Ok(LoopEnd::Link);
+                }
+                // A command that the front-end wrote before it disconnected is processed when frames are received.
+                pending.frames = true;
+            }
+            self.log_failures(begin);
+
+            // A worker that captures runs on a link of another type, so that one that does not capture need not check for
+            // each frame whether to copy it.
+            if std::mem::take(&mut self.pending.capture) {
+                self.pending = pending;
+                return Ok(LoopEnd::Capture);
+            }
+
+            // Sockets for the next flows are opened here, when all output of this turn has been sent.
+            self.host.prepare();
+            let wait = self.wait(&mut pending, worked, more, begin);
+            stop_at = if worked.is_some() && wait == Wait::No {
+                StopAt::Empty
+            } else {
+                StopAt::Request
+            };
+            let timeout = match wait {
+                Wait::No => Some(Duration::ZERO),
+                Wait::Sleep => self.sleep_timeout(&mut pending, begin),
+            };
+            self.host.epoll().wait(&mut events, timeout)?;
+        }
+    }
+
+    /// Detaches the guest and closes its flows. They remain if no other guest can connect, as the loop ends.
+    #[cold]
+    fn disconnect(&mut self, reason: Disconnected, now: Instant) -> NextGuest {
+        match reason {
+            Disconnected::Interface(_) | Disconnected::Closed => info!("{reason}"),
+            Disconnected::Connection(_) | Disconnected::Protocol(_) => warn!("{reason}"),
+        }
+        let next = self.link.detach(self.host.epoll());
+        if next == NextGuest::CanConnect {
+            self.engine
+                .forget_guest(&mut self.link.transmitter(), &mut self.host, now);
+        }
+        next
+    }
+
+    /// Logs failures of the engine, and limits that flows have reached.
+    #[inline]
+    fn log_failures(&mut self, now: Instant) {
+        for news in self.engine.take_news() {
+            warn!("{news}");
+        }
+        if let Some(refused) = self.limits.take_refused(self.engine.counters(), now) {
+            warn!("{refused}");
+        }
+    }
+
+    /// Ends a turn that began at `begin`, had input from the side `worked`, and left `more` to send. Returns how to wait.
+    #[inline]
+    fn wait(&mut self, pending: &mut PendingInput, worked: Option<Side>, more: bool, begin: Instant) -> Wait {
+        pending.frames |= self.link.poll_frames();
+        // Frames beyond the rate limit stay in the link; a timer of the engine ends the sleep when they are permitted.
+        let frames = pending.frames && self.engine.frames_allowed(begin) > 0;
+        let more = more || frames || pending.inbox || pending.icmp || pending.icmpv6;
+        self.link.end_turn(more);
+        match worked {
+            _ if more => self.pacer.busy(),
+            _ if pending.room => self.pacer.blocked(),
+            Some(from) => self.pacer.worked(from, begin, now()),
+            None => self.pacer.idle(begin),
+        }
+    }
+
+    /// Does the work that is left for idle times, and returns how long to sleep: until the next timer, without limit if
+    /// there is none.
+    #[inline]
+    fn sleep_timeout(&mut self, pending: &mut PendingInput, now: Instant) -> Option<Duration> {
+        self.engine
+            .handle_idle(&mut self.link.transmitter(), &mut self.host, now);
+        pending.note_full(self.link.take_full());
+        if pending.disconnected.is_some() {
+            return Some(Duration::ZERO);
+        }
+        let wait = For {
+            frames: !pending.frames,
+            room: pending.room,
+        };
+        let due = self.engine.next_timeout().map(|due| due.since(now));
+        let link = self.link.sleep(self.host.epoll(), wait);
+        due.into_iter().chain(link).chain(self.host.retry_accept()).min()
+    }
+
+    /// Returns the worker with another link, which `link` makes of the present one.
+    pub(crate) fn on<M: Link>(self, link: impl FnOnce(L) -> M) -> Worker<M> {
+        Worker {
+            engine: self.engine,
+            host: self.host,
+            link: link(self.link),
+            supervisor: self.supervisor,
+            reports: self.reports,
+            handle: self.handle,
+            pacer: self.pacer,
+            limits: self.limits,
+            malformed: self.malformed,
+            bursts: self.bursts,
+            orphans: self.orphans,
+            sandbox: self.sandbox,
+            capture_control: self.capture_control,
+            capture_queue: self.capture_queue,
+            gathered: self.gathered,
+            set_log_level: self.set_log_level,
+            pending: self.pending,
+            port_errors: self.port_errors,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The steps of a turn: input, then output.
+
+use std::io;
+
+use pontoon_engine::{Instant, Transmit as _};
+use pontoon_event::{EVENTS, Edge, Events};
+use pontoon_host::ping::Next;
+use pontoon_link::{BURST, Disconnected, Link, Receive as _, ReceivedBurst, Rest, StopAt};
+use pontoon_sys::Family;
+
+use super::updates::ChannelState;
+use super::{LoopEnd, Worker};
+use crate::pacing::Side;
+
+/// Input and conditions that no further event reports, as their events are edge triggered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PendingInput {
+    pub(super) frames: bool,
+    pub(super) icmp: bool,
+    pub(super) icmpv6: bool,
+    pub(super) supervisor: bool,
+    pub(super) inbox: bool,
+    /// The link had no room.
+    pub(super) room: bool,
+    /// [`Link::control`] has to be called.
+    pub(super) control: bool,
+    /// The guest disconnected, for this reason.
+    pub(super) disconnected: Option<Disconnected>,
+    /// A capture starts or stops.
+    pub(super) capture: bool,
+}
+
+/// The state of a raw ICMP socket after some of its packets were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RawSocketState {
+    /// An event reports the next packet.
+    Drained,
+    /// There may be more packets, which no event reports.
+    More,
+}
+
+impl<L: Link> Worker<L> {
+    /// Receives a burst of frames from the guest, if some may be pending and the rate limit permits. Returns their number.
+    #[inline]
+    pub(super) fn receive_frames(
+        &mut self,
+        pending: &mut PendingInput,
+        stop_at: StopAt,
+        now: Instant,
+    ) -> usize {
+        if !pending.frames {
+            return 0;
+        }
+        let most @ 1.. = self.engine.frames_allowed(now) else {
+            return 0;
+        };
+        let burst = self.receive_burst(most.min(BURST), stop_at, now);
+        pending.frames = burst.rest == Rest::More;
+        if let Rest::Disconnected(reason) = burst.rest {
+            pending.disconnected = Some(reason);
+        }
+        burst.frames
+    }
+
+    /// Processes the input that is neither a frame of the guest nor an event on a flow's socket: frames handed over by
+    /// other workers, shared ICMP sockets, the link's control events, the supervisor's messages and timers. Returns the
+    /// reason if the loop has to end.
+    #[inline]
+    pub(super) fn handle_other_input(
+        &mut self,
+        pending: &mut PendingInput,
+        worked: &mut Option<Side>,
+        now: Instant,
+    ) -> io::Result<Option<LoopEnd>> {
+        if pending.inbox {
+            let Some((frames, more)) = self.receive_handed(now) else {
+                return Ok(Some(LoopEnd::Peer));
+            };
+            if frames > 0 {
+                *worked = worked.or(Some(Side::Host));
+            }
+            pending.inbox = more;
+        }
+
+        // The raw ICMP sockets, which all flows share.
+        if pending.icmp {
+            pending.icmp = self.receive_echoes(Family::V4, now) == RawSocketState::More;
+        }
+        if pending.icmpv6 {
+            pending.icmpv6 = self.receive_echoes(Family::V6, now) == RawSocketState::More;
+        }
+
+        if std::mem::take(&mut pending.control) {
+            pending.frames = true;
+            if let Err(reason) = self.link.control(self.host.epoll()) {
+                pending.disconnected = Some(reason);
+            }
+        }
+
+        if !self.orphans.is_empty() && self.link.poll_guest() {
+            self.engine.ask_about(std::mem::take(&mut self.orphans));
+        }
+
+        if pending.supervisor && self.receive_updates(now)? == ChannelState::Closed {
+            return Ok(Some(LoopEnd::Supervisor));
+        }
+        pending.supervisor = false;
+
+        if self.engine.next_timeout().is_some_and(|due| due <= now) {
+            self.engine
+                .handle_timeout(&mut self.link.transmitter(), &mut self.host, now);
+        }
+        Ok(None)
+    }
+
+    /// Sends frames that waited for room in the link, then one quantum of each ready flow. Returns true if a flow has more
+    /// to send.
+    #[inline]
+    pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) -> bool {
+        let mut link = self.link.transmitter();
+        if std::mem::take(&mut pending.room) {
+            self.engine.handle_link_ready(&mut link, &mut self.host, now);
+        }
+        let more = self.engine.handle_ready(&mut link, &mut self.host, now);
+        link.flush();
+        drop(link);
+        pending.note_full(self.link.take_full());
+        more
+    }
+
+    /// Receives a burst of at most `most` frames.
+    fn receive_burst(&mut self, most: usize, stop_at: StopAt, now: Instant) -> ReceivedBurst {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        let (mut receiver, mut transmitter) = link.halves();
+        let burst = receiver.receive(most, stop_at, |frames| {
+            engine.handle_frames(frames, &mut transmitter, host, now)
+        });
+        self.malformed += burst.malformed;
+        if burst.frames > 0 {
+            self.bursts.count(burst.frames as u64);
+        }
+        burst
+    }
+
+    /// Processes the events on the flows' sockets. Returns their number.
+    pub(super) fn handle_sockets(&mut self, events: &Events, now: Instant) -> usize {
+        let mut count = 0;
+        for (flow, ready) in events.flows() {
+            self.engine
+                .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
+            count += 1;
+        }
+        count
+    }
+
+    /// Dispatches at most [`EVENTS`] packets of a raw ICMP socket to their flows.
+    fn receive_echoes(&mut self, family: Family, now: Instant) -> RawSocketState {
+        for _ in 0..EVENTS {
+            match self.host.take_shared(family) {
+                Next::Drained => return RawSocketState::Drained,
+                Next::Unmatched => {}
+                Next::Flow(flow, ready) => {
+                    self.engine
+                        .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
+                }
+            }
+        }
+        RawSocketState::More
+    }
+
+    /// Processes frames and updates that other workers put into the inbox. Returns the number of frames, and true if there
+    /// may be more; `None` if another worker's loop has ended.
+    fn receive_handed(&mut self, now: Instant) -> Option<(usize, bool)> {
+        let Self {
+            engine,
+            host,
+            link,
+            handle,
+            ..
+        } = self;
+        let Some(handle) = handle else {
+            return Some((0, false));
+        };
+        let received =
+            handle.receive(|frames| engine.handle_handed(frames, &mut link.transmitter(), host, now));
+        let (updates, is_over) = (handle.updates(), handle.is_over());
+        for update in updates {
+            self.apply(update, now);
+        }
+        (!is_over).then_some(received)
+    }
+}
+
+impl PendingInput {
+    /// Notes a full link, or a disconnected guest, after sending.
+    pub(super) fn note_full(&mut self, full: Result<bool, Disconnected>) {
+        match full {
+            Ok(full) => self.room |= full,
+            Err(how) => self.disconnected = Some(how),
+        }
+    }
+
+    /// Notes the events on the worker's own sources.
+    pub(super) fn note_events(&mut self, events: &Events) {
+        for (edge, ready) in events.edges() {
+            match edge {
+                Edge::Link => self.frames |= ready.readable || ready.error,
+                Edge::Supervisor => self.supervisor = true,
+                Edge::Icmp => self.icmp = true,
+                Edge::Icmpv6 => self.icmpv6 = true,
+                Edge::Inbox => self.inbox = true,
+                Edge::Room => self.room = true,
+                Edge::Control => self.control = true,
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The supervisor's messages to a worker.
+
+use std::io;
+
+use pontoon_engine::config::Protocol;
+use pontoon_engine::{Failure, Instant, siblings};
+use pontoon_link::Link;
+use rustix::io::Errno;
+use tracing::warn;
+
+use super::Worker;
+use crate::messages::{FlowPage, PortError, PortUpdate, Report, Update};
+
+/// The state of the supervisor's channel after its messages were received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChannelState {
+    /// An event reports the next message.
+    Drained,
+    /// The supervisor has closed its end.
+    Closed,
+}
+
+impl<L: Link> Worker<L> {
+    /// Receives and applies the supervisor's messages.
+    pub(super) fn receive_updates(&mut self, now: Instant) -> io::Result<ChannelState> {
+        while let Some(supervisor) = &mut self.supervisor {
+            let update = match supervisor.receive() {
+                Ok(Some(update)) => update,
+                Ok(None) => return Ok(ChannelState::Closed),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    warn!("ignoring a message of the supervisor: {error}");
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ChannelState::Drained),
+                Err(error) => return Err(error),
+            };
+            // The other workers get a UDP port after this worker has its socket: their endpoints that the port replaces are
+            // closed then, and are not opened again.
+            let forwarded = self.handle.is_some().then(|| update.clone());
+            self.apply(update, now);
+            if let (Some(handle), Some(update)) = (&self.handle, forwarded) {
+                handle.forward(&update);
+            }
+        }
+        Ok(ChannelState::Drained)
+    }
+
+    /// Applies an update of the supervisor's.
+    pub(super) fn apply(&mut self, update: Update, now: Instant) {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        match update {
+            Update::Resolvers(list) => engine.set_resolvers(list),
+            Update::Owned(list) => engine.set_owned_addresses(&list, &mut link.transmitter(), host, now),
+            Update::OwnedPart(some) => {
+                if let Some(list) = self.gathered.add(some) {
+                    engine.set_owned_addresses(&list, &mut link.transmitter(), host, now);
+                }
+            }
+            Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
+            Update::Rules(list) => engine.set_rules(&list, &mut link.transmitter(), host, now),
+            Update::Published(port_updates) => {
+                for port_update in port_updates {
+                    self.change(port_update, now);
+                }
+            }
+            Update::LogLevel(level) => (self.set_log_level)(level),
+            Update::Ask(round) => self.answer(round),
+            Update::Flows(request) if request.worker == engine.worker().0 => {
+                let page = engine.flows_from(request.from, now);
+                self.report(&Report::Flows(FlowPage {
+                    number: request.number,
+                    page,
+                }));
+            }
+            Update::Flows(_) => {}
+            Update::Capture(order) => {
+                self.capture_queue = self.capture_control.apply(order, &self.reports);
+                self.pending.capture = true;
+            }
+        }
+    }
+
+    /// Opens, redirects or closes a published port, and records a failure for the next report.
+    fn change(&mut self, port_update: PortUpdate, now: Instant) {
+        let published = port_update.published();
+        let key = (published.protocol, published.host);
+        self.port_errors.remove(&key);
+        if let Err(why) = self.try_change(port_update, now) {
+            warn!("cannot publish {}: {why}", published.host);
+            self.port_errors.insert(key, PortError::new(published, &why));
+        }
+    }
+
+    /// Opens, redirects or closes a published port.
+    ///
+    /// # Errors
+    /// The reason, for the user.
+    fn try_change(&mut self, port_update: PortUpdate, now: Instant) -> Result<(), String> {
+        let Self {
+            engine, host, link, ..
+        } = self;
+        let link = &mut link.transmitter();
+        let published = port_update.published();
+        if published.protocol == Protocol::Udp && engine.worker() != siblings::FIRST {
+            // The first worker has it, and with it the guest's endpoint.
+            engine.yield_port(published, link, host, now);
+            return Ok(());
+        }
+        let (place, stays) = match port_update {
+            PortUpdate::Open(_, socket) => {
+                // Empty if this process was out of descriptors.
+                let socket = socket.into_inner().ok_or_else(|| Errno::MFILE.to_string())?;
+                let place = host.add_published(published, socket);
+                (Some(place.map_err(|error| error.to_string())?), true)
+            }
+            PortUpdate::Redirect(_) => (host.find_published(&published), true),
+            PortUpdate::Close(_) => (host.find_published(&published), false),
+        };
+        let Some(place) = place else {
+            return Ok(());
+        };
+        if stays {
+            return engine
+                .publish(place, published, link, host, now)
+                .map_err(|failure| match failure {
+                    Failure::Invalid => format!(
+                        "too many published ports lead to guest port {} already",
+                        published.guest_port
+                    ),
+                    failure => failure.to_string(),
+                });
+        }
+        engine.unpublish(place, link, host, now);
+        host.remove_published(place);
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! A worker between a guest's network namespace and this one.
+
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pontoon_engine::Config;
+use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_sandbox::{Namespaces, Role, Sandbox};
+use pontoon_sys::disabled::Disabled;
+use pontoon_sys::seqpacket;
+use pontoon_sys::tun::{self, Tap};
+use pontoon_wire::Mac;
+use pontoon_worker::ledger::Shared;
+use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
+use pontoon_worker::{Attachment, Pacing, Setup, TapOffload, TapQueues};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::counting;
+use crate::namespace::{ip, sysctl};
+use crate::workload::{self, Workload};
+
+const WARM_UP: Duration = Duration::from_secs(2);
+const STEADY: Duration = Duration::from_secs(10);
+
+/// The MTU of guests in namespaces.
+const MTU: u16 = 65_520;
+
+/// The gateway, which stands for this namespace's loopback.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// Runs the workload, and judges its steady seconds.
+///
+/// # Panics
+/// The worker allocated, the guest did too little, or something else went wrong.
+pub(crate) fn judge(workload: &'static Workload) {
+    ip("link set lo up");
+    let (namespace, tap) = thread::spawn(guest).join().unwrap();
+    let (supervisor, worker) = worker(tap);
+    let server = (workload.serve)().unwrap();
+    let client = thread::spawn(move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        (workload.load)((GATEWAY, server.port()).into())
+    });
+
+    thread::sleep(WARM_UP);
+    let before = workload::operations();
+    let (allocations, first) = counting::during(|| thread::sleep(STEADY));
+    let operations = workload::operations() - before;
+
+    workload::finish();
+    client.join().unwrap().unwrap();
+    drop(supervisor);
+    worker.join().unwrap().unwrap();
+
+    let unit = workload.unit;
+    eprintln!("{allocations} allocations in {operations} {unit}");
+    if let Some(first) = first {
+        panic!("{allocations} allocations; the first:\n{first}");
+    }
+    assert!(operations >= workload.least, "{operations} {unit} are no load");
+}
+
+/// A namespace for the guest, and the tap in it.
+fn guest() -> (File, Tap) {
+    // SAFETY: this takes nothing but the network from the calling thread, and nothing at all from the others.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+    let tap = tun::open("tap0", TapOffload::all_but(&Disabled::default()), 1).unwrap();
+    ip("link set lo up");
+    ip(&format!("link set tap0 mtu {MTU} txqueuelen 4000 up"));
+    ip("addr add 10.0.2.15/24 dev tap0");
+    // Ports that the guest remembers are not free for its next connections.
+    sysctl("net/ipv4/tcp_max_tw_buckets", "1000");
+    (File::open("/proc/thread-self/ns/net").unwrap(), tap)
+}
+
+/// A worker on the tap, ready, and its supervisor's end.
+fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
+    let (supervisor, ours) = seqpacket::pair().unwrap();
+    let ours = EngineChannel::new(ours, 0).unwrap();
+    let mut supervisor = SupervisorChannel::new(supervisor, 0).unwrap();
+    let setup = Setup {
+        config: config(),
+        owned: Vec::new(),
+        published: Vec::new(),
+        raw_icmp: [None, None],
+        pacing: Pacing::Hybrid,
+        outbound: None,
+        ledger: Shared::new(1, 1024).unwrap(),
+        set_log_level: |_| {},
+    };
+    let attachment = Attachment::Tap(TapQueues {
+        queues: tap.queues,
+        offload: tap.offload,
+        vhost: None,
+    });
+    let worker = thread::spawn(move || {
+        counting::judge_this_thread();
+        let sandbox = Sandbox {
+            role: Role::Engine,
+            namespaces: Namespaces::NONE,
+            required: false,
+        };
+        pontoon_worker::run(setup, attachment, sandbox, &Disabled::from_env()?, ours)
+    });
+    let timeout = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(&supervisor, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert_eq!(supervisor.receive().unwrap(), Some(Report::Ready));
+    (supervisor, worker)
+}
+
+fn config() -> Config {
+    let addresses = Addresses {
+        v4: V4 {
+            subnet: "10.0.2.0/24".parse().unwrap(),
+            gateway: GATEWAY,
+            dns: Ipv4Addr::new(10, 0, 2, 3),
+            guest: Ipv4Addr::new(10, 0, 2, 15),
+        },
+        v6: None,
+    };
+    Config {
+        addresses,
+        our_mac: Mac([2, 0, 0, 0, 0, 2]),
+        guest_mac: Mac([2, 0, 0, 0, 0, 1]),
+        mtu: MTU,
+        hostname: None,
+        search: Vec::new(),
+        resolvers: Vec::new(),
+        host_loopback: vec![IpAddr::V4(GATEWAY)],
+        host_addresses: false,
+        metadata: false,
+        egress: pontoon_engine::Egress::default(),
+        published: Vec::new(),
+        connect_timeout: None,
+        udp_filter: UdpFilter::Address,
+        max_flows: 1024,
+        max_udp_ports: 7_058,
+        max_flow_rate: None,
+        bandwidth: None,
+    }
+}
