@@ -151,9 +151,7 @@ fn one(
     };
     let sent = network.send(plan, cpus.last)?;
     let after = (relays.cpu(), processes::machine_cpu()?);
-    // Datagrams in flight arrive meanwhile.
-    std::thread::sleep(Duration::from_millis(300));
-    let arrived = sinks.count()? - before.2;
+    let arrived = sinks.final_count()? - before.2;
     let seconds = sent.time.as_secs_f64();
     let each = arrived as f64 / network.outputs() as f64;
     Ok(Figure {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pontoon_guest::Pacing;
+use pontoon_netns::ip;
 
 use crate::args::Shm;
-use crate::network::ip;
 use crate::report::machine::in_words;
 use crate::report::number::counted;
 use crate::report::write_figures;

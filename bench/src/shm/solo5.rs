@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use pontoon_netns::ip;
 use pontoon_sys::Family;
 use pontoon_sys::batch::Batch;
 use pontoon_sys::{icmp, messages};
@@ -19,7 +20,6 @@ use rustix::process::geteuid;
 
 use super::process::Stopwatch;
 use super::{Sample, Task};
-use crate::network::ip;
 use crate::run::processes::Usage;
 
 /// The guest's address, a constant of Solo5's test.

@@ -13,8 +13,6 @@ pub mod engine;
 pub mod frame;
 #[cfg(feature = "guest")]
 pub mod guest;
-#[cfg(feature = "namespace")]
-pub mod namespace;
 pub mod notifier;
 #[cfg(feature = "property")]
 pub mod property;
@@ -27,3 +25,6 @@ pub mod script;
 pub mod vhost_user;
 #[cfg(feature = "vhost-user-device")]
 pub mod vhost_user_device;
+
+#[cfg(feature = "namespace")]
+pub use pontoon_netns::unit_test as namespace;
