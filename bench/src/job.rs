@@ -65,6 +65,8 @@ pub struct JobSpec {
     pub warm_up: f64,
     /// Seconds of the measurement.
     pub duration: f64,
+    /// Seconds without progress after which the job ends with `Stalled`.
+    pub timeout: f64,
 }
 
 /// The server's ports, all chosen by its kernel. It writes them as a line of JSON to its standard output when it is

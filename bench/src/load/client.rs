@@ -14,6 +14,7 @@ pub(crate) struct Client {
     job_spec: JobSpec,
     warm_up: Duration,
     duration: Duration,
+    timeout: Duration,
 }
 
 impl Client {
@@ -27,6 +28,7 @@ impl Client {
             server,
             warm_up: time(job_spec.warm_up)?,
             duration: time(job_spec.duration)?.max(SHORTEST),
+            timeout: time(job_spec.timeout)?.max(SHORTEST),
             job_spec,
         })
     }
@@ -52,10 +54,9 @@ impl Client {
         self.duration
     }
 
-    /// The longest time without progress. A wait that begins when the measurement's time is up ends when three times
-    /// that have passed.
+    /// The longest time without progress.
     pub(crate) fn timeout(&self) -> Duration {
-        self.duration * 2
+        self.timeout
     }
 
     /// Writes that the measurement begins.

@@ -19,8 +19,11 @@ use crate::stack::{Addresses, NetworkConfig, Stack};
 /// Time limit for a stack to start, and for a client to begin.
 const START: Duration = Duration::from_secs(5);
 
-/// Time limit of a measurement, as a multiple of its length.
-const DEADLINE: f64 = 3.0;
+/// The longest time without progress, as a multiple of a measurement's length.
+const TIMEOUT: f64 = 2.0;
+
+/// Time limit of a measurement, as a multiple of its length: a wait may begin at its end.
+const DEADLINE: f64 = 1.0 + TIMEOUT;
 
 /// Extra time for the client to report a stall itself, as it knows the position.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
@@ -163,6 +166,7 @@ impl Measurement<'_> {
             ports: self.ports,
             warm_up: (request.duration / 4.0).min(0.2),
             duration: request.duration,
+            timeout: request.duration * TIMEOUT,
         };
         let program: Vec<OsString> = vec![
             self.host.client.clone().into(),

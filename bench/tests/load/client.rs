@@ -11,6 +11,12 @@ pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) const DURATION: f64 = 0.4;
 
+/// Seconds without progress that no load of the machine causes.
+const TIMEOUT: f64 = 30.0;
+
+/// Seconds without progress after which a job ends whose server has stopped.
+const STALL_TIMEOUT: f64 = 0.8;
+
 /// A program whose output is read line by line, and which is killed on drop.
 pub(crate) struct Program {
     child: Child,
@@ -30,11 +36,16 @@ impl Program {
     }
 
     pub(crate) fn client(server: IpAddr, ports: Ports, job: Job, duration: f64) -> Self {
+        Self::client_with_timeout(server, ports, job, duration, TIMEOUT)
+    }
+
+    fn client_with_timeout(server: IpAddr, ports: Ports, job: Job, duration: f64, timeout: f64) -> Self {
         let job_spec = JobSpec {
             job,
             ports,
             warm_up: 0.05,
             duration,
+            timeout,
         };
         let job_spec = serde_json::to_string(&job_spec).unwrap();
         Self::start(&["load-client", &server.to_string(), &job_spec])
@@ -92,8 +103,17 @@ pub(crate) fn last_message_with<F: Fault>(job: Job) -> Message {
     last_message(LOOPBACK, faulty::<F>(), job)
 }
 
+/// Returns the last message of `job` with a server that stops answering.
+pub(crate) fn stalled_message_with<F: Fault>(job: Job) -> Message {
+    let client = Program::client_with_timeout(LOOPBACK, faulty::<F>(), job, DURATION, STALL_TIMEOUT);
+    last_message_of(client)
+}
+
 pub(crate) fn last_message(server: IpAddr, ports: Ports, job: Job) -> Message {
-    let mut client = Program::client(server, ports, job, DURATION);
+    last_message_of(Program::client(server, ports, job, DURATION))
+}
+
+fn last_message_of(mut client: Program) -> Message {
     let mut message = client.message();
     if message == Message::Begin {
         message = client.message();

@@ -89,13 +89,13 @@ fn processes_of_killed_client_end() {
     assert_eq!(children.len(), 3);
     client.kill();
     // The process that reaps them is not known here.
-    let alive = |pid: &String| {
+    let is_running = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ")
             .next()
             .is_some_and(|state| state.starts_with(['R', 'S', 'D']))
     };
-    wait_for("a process is left", || !children.iter().any(alive));
+    wait_for("a process is left", || !children.iter().any(is_running));
 }
 
 #[test]
