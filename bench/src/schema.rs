@@ -98,6 +98,16 @@ pub enum Role {
     Peer,
 }
 
+impl Role {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Kernel => "the kernel's own path",
+            Self::Pontoon => "pontoon",
+            Self::Peer => "peer",
+        }
+    }
+}
+
 /// A scenario with its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
@@ -194,6 +204,20 @@ pub struct Metric {
     /// The title of a row or a plot, with the unit.
     pub label: &'static str,
     pub meaning: &'static str,
+}
+
+impl Metric {
+    /// Returns the metric of a name. Those of newer programs are not known.
+    #[must_use]
+    pub fn of(name: &str) -> Option<&'static Self> {
+        METRICS.iter().find(|metric| metric.name == name)
+    }
+
+    /// Returns the label of a metric, or its name if it is not known.
+    #[must_use]
+    pub fn label_of(name: &str) -> &str {
+        Self::of(name).map_or(name, |metric| metric.label)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

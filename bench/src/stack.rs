@@ -69,7 +69,7 @@ const KINDS: &[StackKind] = &[
 pub(crate) const PONTOON: &str = "pontoon";
 
 /// The user that stacks run as if root runs the harness: they are made for unprivileged users.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_USER: u32 = 65534;
 
 /// A kind of stack.
 struct StackKind {
@@ -462,7 +462,7 @@ pub(crate) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if geteuid().is_root() {
         // With the user, `Command` drops supplementary groups.
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED_USER).gid(UNPRIVILEGED_USER);
     }
     command.current_dir("/");
     command

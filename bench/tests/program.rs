@@ -18,7 +18,7 @@ use pontoon_bench::schema::{Outcome, Report};
 use tempfile::TempDir;
 
 /// An unprivileged user.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_USER: u32 = 65534;
 
 /// The congestion controls that a network namespace may use.
 const CONGESTION_CONTROLS: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -147,7 +147,7 @@ fn measures_as_root_and_as_unprivileged_user() {
     let directory = Directory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
     let users: &[Option<u32>] = if rustix::process::geteuid().is_root() {
-        &[None, Some(NOBODY)]
+        &[None, Some(UNPRIVILEGED_USER)]
     } else {
         &[None]
     };

@@ -1,6 +1,6 @@
-//! The comparison of two reports, say of two revisions or two machines, as Markdown.
+//! The comparison of two reports, such as of two revisions or two machines, as Markdown.
 //!
-//! The samples of two runs are not pairs: the machine's state in the third round of one says nothing about that of the
+//! The samples of two runs are not pairs: the machine's state in the third round of one is unrelated to that of the
 //! other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
 //! between the runs that is not the stack's shows in a control, veth or direct, that was measured in both: the stack's
 //! ratio *to the control* in each round of one run is compared with the same of the other.
@@ -114,7 +114,7 @@ impl<'a> Pair<'a> {
             (None, [false, false]) => "neither was measured".to_owned(),
         };
         vec![
-            format!("`{}`: {}", of.cell.name, label::metric(&of.cell.figure)),
+            format!("`{}`: {}", of.cell.name, Metric::label_of(&of.cell.figure)),
             entry.stack.name.clone(),
             figure(entry),
             figure(both.right.1),

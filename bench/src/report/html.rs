@@ -61,7 +61,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                 thead {
                     tr {
                         th { "median" }
-                        @for stack in &summary.stacks { th { (stack.name) small { (label::role(stack)) } } }
+                        @for stack in &summary.stacks { th { (stack.name) small { (stack.role.label()) } } }
                     }
                 }
                 tbody {
@@ -69,7 +69,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                         tr {
                             th {
                                 a href={ "#" (of.cell.scenario) } { (label::cell(of.cell)) }
-                                small { (code(label::metric(&of.cell.figure))) (direction(of.metric)) }
+                                small { (code(Metric::label_of(&of.cell.figure))) (direction(of.metric)) }
                             }
                             @for entry in &of.entries { (headline_figure(of, entry)) }
                         }
@@ -102,7 +102,7 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-/// Returns the text that says which way is better.
+/// Returns the text for the direction that is better.
 fn direction(metric: Metric) -> &'static str {
     match metric.better {
         Some(Better::Higher) => "; higher is better",
@@ -184,7 +184,7 @@ fn stacks(report: &Report) -> Markup {
                         @for stack in &report.stacks {
                             tr {
                                 th { (stack.name) }
-                                td { (label::role(stack)) }
+                                td { (stack.role.label()) }
                                 td { (stack.version) }
                                 @match &stack.missing {
                                     Some(why) => td { "not part of this run: " (why) },

@@ -88,3 +88,18 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     fs::File::open(directory)?.sync_all()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_json() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("figures.json");
+        let figures = serde_json::json!({ "rows": [{ "per_s": 1.5 }] });
+        write_figures(&figures, &path).unwrap();
+        let text = fs::read_to_string(path).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), figures);
+    }
+}

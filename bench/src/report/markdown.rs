@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::schema::Report;
+use crate::schema::{Metric, Report};
 
 use super::machine;
 use super::summary::{self, CellSummary, Entry, Summary};
@@ -28,7 +28,7 @@ pub fn markdown(report: &Report) -> String {
 
 fn headline(summary: &Summary<'_>) -> String {
     let row = |of: &&CellSummary<'_>| {
-        let name = format!("{}: {}", label::cell(of.cell), label::metric(&of.cell.figure));
+        let name = format!("{}: {}", label::cell(of.cell), Metric::label_of(&of.cell.figure));
         let figure = |entry| match outcome::losses(entry) {
             Some(losses) => format!("{} ({losses})", of.headline(entry)),
             None => of.headline(entry),
@@ -84,7 +84,7 @@ fn other_rows(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
 }
 
 fn row_name(of: &CellSummary<'_>, metric: &str) -> String {
-    format!("`{}`: {}", of.cell.name, label::metric(metric))
+    format!("`{}`: {}", of.cell.name, Metric::label_of(metric))
 }
 
 fn stacks(report: &Report) -> String {
@@ -95,7 +95,7 @@ fn stacks(report: &Report) -> String {
         };
         vec![
             stack.name.clone(),
-            label::role(stack).to_owned(),
+            stack.role.label().to_owned(),
             stack.version.clone(),
             how,
         ]

@@ -252,8 +252,7 @@ pub(super) fn verdict(ratio: &Ratio, metric: Metric) -> Verdict {
 
 /// Returns the metric of a name. An unknown one, of a newer program, gets no unit.
 pub(super) fn metric(name: &str) -> Metric {
-    let known = METRICS.iter().find(|metric| metric.name == name);
-    known.copied().unwrap_or(Metric {
+    Metric::of(name).copied().unwrap_or(Metric {
         name: "?",
         unit: "?",
         better: None,

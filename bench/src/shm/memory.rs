@@ -66,7 +66,7 @@ impl Deref for SharedCounter {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is page-aligned, contains zeros or what was stored, lives as long as `self`, and is
+        // SAFETY: the mapping is page-aligned, contains zeros or what was stored, exists as long as `self`, and is
         // accessed only through this reference.
         unsafe { self.0.base.cast().as_ref() }
     }

@@ -8,7 +8,7 @@ use super::{code, direction, notes};
 use crate::report::plot::{self, Bars, Row};
 use crate::report::summary::{self, CellSummary, Entry, Summary};
 use crate::report::{label, number, outcome, overhead, warnings};
-use crate::schema::Stack;
+use crate::schema::{Metric, Stack};
 
 /// CPU time of the stack and of the machine, for each unit of work.
 const COSTS: &[(&str, &str)] = &[
@@ -76,7 +76,11 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
         let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
         let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
         let is_worth_it = metric == of.cell.figure || rows.iter().any(|row| row.bar.is_some());
-        let caption = format!("{}{}", label::metric(metric), direction(summary::metric(metric)));
+        let caption = format!(
+            "{}{}",
+            Metric::label_of(metric),
+            direction(summary::metric(metric))
+        );
         is_worth_it.then(|| plot(&parameters(of), &caption, &Bars { rows, end }.markup()))
     };
     metrics.filter_map(plot).collect()
@@ -133,7 +137,7 @@ fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) ->
             .iter()
             .filter_map(|entry| cost(entry, stacks, part, whole))
             .collect();
-        let caption = format!("{}; light: the whole machine", label::metric(part));
+        let caption = format!("{}; light: the whole machine", Metric::label_of(part));
         let bars = Bars {
             end: Bars::end(spreads.flatten()),
             rows,
@@ -188,7 +192,7 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                 tbody {
                     @for of in cells {
                         tr class="first" {
-                            th { (code(&format!("`{}`", of.cell.name))) small { (code(label::metric(&of.cell.figure))) } }
+                            th { (code(&format!("`{}`", of.cell.name))) small { (code(Metric::label_of(&of.cell.figure))) } }
                             @for entry in &of.entries {
                                 td { @for line in of.lines(entry) { div { (line) } } }
                             }
@@ -201,7 +205,7 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                         }
                         @for metric in of.other_metrics() {
                             tr {
-                                th { small { (label::metric(metric)) } }
+                                th { small { (Metric::label_of(metric)) } }
                                 @for entry in &of.entries {
                                     td { @if let Some(spread) = entry.spread_of(metric) { (summary::spread(&spread)) } }
                                 }
