@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
          route add default via 10.0.2.2",
         arguments.mtu
     ))?;
-    let backend = Backend::new(connect(&arguments.socket)?, arguments.guest_link)?;
+    let backend = BackendConnection::new(connect(&arguments.socket)?, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
         anyhow::bail!("no command");
     };
@@ -93,12 +93,12 @@ fn connect(socket: &Path) -> Result<UnixStream> {
 }
 
 /// The connection to the backend.
-enum Backend {
+enum BackendConnection {
     Queues(Machine, Vec<QueuePair>),
     Stream(UnixStream, Faults),
 }
 
-impl Backend {
+impl BackendConnection {
     fn new(stream: UnixStream, guest_link: GuestLink) -> Result<Self> {
         let features = match guest_link {
             GuestLink::Driver => ALL,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 
-use super::sender::{self, SendPlan, Sent};
+use super::sender::{self, SendPlan, SentDatagrams};
 use super::sink::Sinks;
 
 /// The arrangement of relays.
@@ -67,7 +67,7 @@ impl fmt::Display for Topology {
 }
 
 /// The namespaces, which exist as long as this value and processes inside.
-pub(super) struct Network {
+pub(super) struct RelayNetwork {
     sender: Namespace,
     relays: Vec<Namespace>,
     sinks: Vec<Namespace>,
@@ -82,7 +82,7 @@ pub(crate) struct Hop<'a> {
     pub(crate) outputs: Vec<Ipv4Addr>,
 }
 
-impl Network {
+impl RelayNetwork {
     pub(super) fn new(topology: Topology) -> Result<Self> {
         let (relays, sinks) = match topology {
             Topology::Chain(count) => (count, 1),
@@ -152,7 +152,7 @@ impl Network {
         })
     }
 
-    pub(super) fn send(&self, plan: SendPlan, cpu: usize) -> Result<Sent> {
+    pub(super) fn send(&self, plan: SendPlan, cpu: usize) -> Result<SentDatagrams> {
         self.sender
             .enter(|| sender::send(SocketAddr::V4(group(0)), plan, cpu))
     }

@@ -5,14 +5,14 @@ mod scenario;
 
 use maud::{Markup, html};
 
-use crate::schema::{Better, Metric, Report};
+use crate::schema::{BenchmarkReport, Better, Metric};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
-use super::summary::{CellSummary, Entry, Summary, Verdict};
+use super::summary::{CellSummary, StackSummary, Summary, Verdict};
 use super::{Completeness, label, machine, number, outcome, warnings};
 
 /// Returns the whole page.
-pub fn html(report: &Report) -> String {
+pub fn html(report: &BenchmarkReport) -> String {
     let summary = Summary::of(report);
     let title = "User-mode network stacks side by side";
     page::shell(
@@ -80,7 +80,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
     }
 }
 
-fn headline_figure(of: &CellSummary<'_>, entry: &Entry<'_>) -> Markup {
+fn headline_figure(of: &CellSummary<'_>, entry: &StackSummary<'_>) -> Markup {
     let ratio = entry.to_baseline.zip(of.baseline);
     let verdict = ratio.map(|(ratio, _)| of.verdict(&ratio));
     html! {
@@ -111,7 +111,7 @@ fn direction(metric: Metric) -> &'static str {
     }
 }
 
-fn how_to_read(report: &Report) -> Markup {
+fn how_to_read(report: &BenchmarkReport) -> Markup {
     html! {
         section class="prose" {
             h2 { "How to read this" }
@@ -152,7 +152,7 @@ fn how_to_read(report: &Report) -> Markup {
     }
 }
 
-fn how_it_was_measured(report: &Report) -> Markup {
+fn how_it_was_measured(report: &BenchmarkReport) -> Markup {
     let of = Completeness::of(report);
     html! {
         section class="prose" {
@@ -173,7 +173,7 @@ fn how_it_was_measured(report: &Report) -> Markup {
     }
 }
 
-fn stacks(report: &Report) -> Markup {
+fn stacks(report: &BenchmarkReport) -> Markup {
     html! {
         section {
             h2 { "Stacks" }
@@ -199,7 +199,7 @@ fn stacks(report: &Report) -> Markup {
     }
 }
 
-fn machine_table(report: &Report) -> Markup {
+fn machine_table(report: &BenchmarkReport) -> Markup {
     html! {
         section {
             h2 { "Machine" }

@@ -10,8 +10,8 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use super::backend::{self, Backend, BackendKind, Link};
-use super::{Addresses, Found, NetworkConfig, Selection, Stack, Started};
+use super::backend::{self, Backend, BackendKind, BackendLink};
+use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
 use crate::host::{Host, TAP_GUEST};
 use crate::tap_guest::GuestLink;
 
@@ -22,8 +22,8 @@ struct Native {
 
 pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<Found> {
     let link = match guest_link {
-        GuestLink::Driver | GuestLink::BareDriver => Link::VhostUser,
-        GuestLink::Stream | GuestLink::LossyStream => Link::Stream,
+        GuestLink::Driver | GuestLink::BareDriver => BackendLink::VhostUser,
+        GuestLink::Stream | GuestLink::LossyStream => BackendLink::Stream,
     };
     let backend = Backend::find(wanted, kind, link)?;
     Ok(Found {
@@ -49,7 +49,7 @@ fn command_line(guest_link: GuestLink, config: &NetworkConfig) -> [String; 5] {
 }
 
 impl Stack for Native {
-    fn addresses(&self) -> Addresses {
+    fn addresses(&self) -> StackAddresses {
         backend::ADDRESSES
     }
 

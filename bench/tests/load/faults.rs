@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pontoon_bench::job::{Direction, Job, Message};
+use pontoon_bench::job::{Direction, Job, JobMessage};
 use pontoon_bench::load::Fault;
 
 use crate::client::{last_message_with, results_with, stalled_message_with};
@@ -95,7 +95,7 @@ fn detects_wrong_block_of_stream() {
     for direction in [Direction::Up, Direction::Down] {
         for streams in [1, 4] {
             let message = last_message_with::<Corrupting>(Job::Stream { direction, streams });
-            let Message::Failed { why } = &message else {
+            let JobMessage::Failed { why } = &message else {
                 panic!("{direction:?} {streams}: {message:?}");
             };
             assert!(why.contains("wrong stamp in the block at byte"), "{why}");
@@ -108,7 +108,7 @@ fn detects_wrong_block_of_hashed_transfer() {
     for direction in [Direction::Up, Direction::Down] {
         let bytes = 1_000_000;
         let message = last_message_with::<Corrupting>(Job::Hash { direction, bytes });
-        let Message::Failed { why } = &message else {
+        let JobMessage::Failed { why } = &message else {
             panic!("{direction:?}: {message:?}");
         };
         assert!(why.contains("hash"), "{why}");
@@ -141,7 +141,7 @@ fn reports_stall_with_its_position() {
         ] {
             let began = Instant::now();
             let message = stalled_message_with::<Stopped>(job.clone());
-            let Message::Stalled { at_byte } = message else {
+            let JobMessage::Stalled { at_byte } = message else {
                 panic!("{job:?}: {message:?}");
             };
             // When a hash is sent, the bytes of all buffers are behind it.
@@ -163,12 +163,12 @@ fn reports_missing_answers_as_stall() {
     ] {
         let began = Instant::now();
         let message = stalled_message_with::<Unresponsive>(job.clone());
-        assert_eq!(message, Message::Stalled { at_byte: 0 }, "{job:?}");
+        assert_eq!(message, JobMessage::Stalled { at_byte: 0 }, "{job:?}");
         assert!(began.elapsed() < LIMIT, "{job:?}");
     }
     // The timeout of each answer is a second, whatever the duration.
     let message = stalled_message_with::<Unresponsive>(Job::DatagramRoundTrip);
-    assert!(matches!(message, Message::Failed { .. }), "{message:?}");
+    assert!(matches!(message, JobMessage::Failed { .. }), "{message:?}");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn reports_one_stalled_stream_of_several() {
         streams: 4,
     });
     assert!(
-        matches!(message, Message::Stalled { at_byte } if at_byte >= STOP),
+        matches!(message, JobMessage::Stalled { at_byte } if at_byte >= STOP),
         "{message:?}"
     );
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 
-use pontoon_bench::job::{Direction, Job, JobResults, Message};
+use pontoon_bench::job::{Direction, Job, JobMessage, JobResults};
 use pontoon_bench::load::{NoFault, calibrate};
 
 use crate::client::{LOOPBACK, faulty, found, last_message, last_message_with, results};
@@ -111,7 +111,7 @@ fn publish_connect_on_port_in_use_is_unreachable() {
     let port = listener.local_addr().unwrap().port();
     let address = LOOPBACK;
     let message = last_message_with::<NoFault>(Job::PublishConnect { address, port });
-    assert!(matches!(message, Message::Unreachable { .. }), "{message:?}");
+    assert!(matches!(message, JobMessage::Unreachable { .. }), "{message:?}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn too_many_segments_are_unreachable() {
         gro: true,
     };
     let message = last_message_with::<NoFault>(job);
-    assert!(matches!(message, Message::Unreachable { .. }), "{message:?}");
+    assert!(matches!(message, JobMessage::Unreachable { .. }), "{message:?}");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn blackhole_that_answers_is_unreachable() {
         pending: 3,
         address: LOOPBACK,
     });
-    let Message::Unreachable { why } = &message else {
+    let JobMessage::Unreachable { why } = &message else {
         panic!("{message:?}");
     };
     assert!(why.contains("127.0.0.1:9"), "{why}");
@@ -197,7 +197,7 @@ fn idle_flows() {
 #[test]
 fn more_idle_flows_than_descriptors_are_unreachable() {
     let message = last_message_with::<NoFault>(Job::IdleFlows { flows: u32::MAX });
-    let Message::Unreachable { why } = &message else {
+    let JobMessage::Unreachable { why } = &message else {
         panic!("{message:?}");
     };
     assert!(why.contains("RLIMIT_NOFILE"), "{why}");
@@ -230,7 +230,7 @@ fn echo() {
             continue;
         }
         match last_message_with::<NoFault>(Job::Echo { address }) {
-            Message::Unreachable { why } if !rustix::process::geteuid().is_root() => {
+            JobMessage::Unreachable { why } if !rustix::process::geteuid().is_root() => {
                 assert!(why.contains("ping_group_range"), "{why}");
                 skipped("echo", &why);
             }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::{code, direction, notes};
-use crate::report::plot::{self, Bars, Row};
-use crate::report::summary::{self, CellSummary, Entry, Summary};
+use crate::report::plot::{self, BarRow, Bars};
+use crate::report::summary::{self, CellSummary, StackSummary, Summary};
 use crate::report::{label, number, outcome, overhead, warnings};
-use crate::schema::{Metric, Stack};
+use crate::schema::{Metric, StackDescription};
 
 /// CPU time of the stack and of the machine, for each unit of work.
 const COSTS: &[(&str, &str)] = &[
@@ -38,7 +38,7 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
 
 /// Returns the plots: with curves, a row for each cell (bars, curves, CPU); otherwise all bars, then all CPU, which
 /// takes less space.
-fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
+fn plots(cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Markup {
     let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
     let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
     let curves: Vec<_> = cells.iter().map(|of| curves(of, stacks)).collect();
@@ -58,7 +58,7 @@ fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
 }
 
 /// Returns plots of the figure, and of others in [`OTHER_METRICS`].
-fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Vec<Markup> {
     let metrics = std::iter::once(&*of.cell.figure).chain(
         OTHER_METRICS
             .iter()
@@ -86,12 +86,12 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
     metrics.filter_map(plot).collect()
 }
 
-fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack]) -> Row {
+fn row(of: &CellSummary<'_>, entry: &StackSummary<'_>, metric: &str, stacks: &[&StackDescription]) -> BarRow {
     let name = entry.stack.name.clone();
     let colour = plot::colour(stacks, entry.stack);
     if metric != of.cell.figure {
         let bar = entry.spread_of(metric);
-        return Row {
+        return BarRow {
             name,
             colour,
             bar,
@@ -102,7 +102,7 @@ fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack])
     let ratio = entry.to_baseline.zip(of.baseline);
     let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
     let remark = outcome::losses(entry).or(ratio).unwrap_or_default();
-    Row {
+    BarRow {
         name,
         colour,
         bar: entry.spread,
@@ -112,7 +112,7 @@ fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack])
 }
 
 /// Returns the distribution of every histogram, and the loss by rate.
-fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
+fn curves(of: &CellSummary<'_>, stacks: &[&StackDescription]) -> Vec<Markup> {
     let samples = of.entries.iter().flat_map(|entry| &entry.samples);
     let names: BTreeSet<_> = samples.flat_map(|sample| sample.histograms.keys()).collect();
     let distributions = names.into_iter().filter_map(|name| {
@@ -128,7 +128,7 @@ fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
     distributions.chain(losses).collect()
 }
 
-fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Vec<Markup> {
     let plot = |&(part, whole): &(&str, &str)| {
         let entries = || cells.iter().flat_map(|of| &of.entries);
         let spreads = entries().flat_map(|entry| [entry.spread_of(part), entry.spread_of(whole)]);
@@ -147,7 +147,7 @@ fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) ->
     COSTS.iter().filter_map(plot).collect()
 }
 
-fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option<Row> {
+fn cost(entry: &StackSummary<'_>, stacks: &[&StackDescription], part: &str, whole: &str) -> Option<BarRow> {
     let (bar, whole) = (entry.spread_of(part), entry.spread_of(whole));
     let figure = number::figure(bar.or(whole)?.median);
     let remark = match (bar, whole) {
@@ -155,7 +155,7 @@ fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option
         (Some(_), None) => String::new(),
         (None, _) => "machine".to_owned(),
     };
-    Some(Row {
+    Some(BarRow {
         name: entry.stack.name.clone(),
         colour: plot::colour(stacks, entry.stack),
         bar,
