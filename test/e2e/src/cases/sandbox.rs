@@ -154,7 +154,7 @@ fn nothing_needed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Where the host refuses a layer, it runs and logs a warning; where the sandbox is required, it does not run.
+/// A layer that the host refuses is a warning; where the sandbox is required, it does not run.
 fn refusals(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let required = network.run().options(["--require-sandbox"]).command(["true"]);
