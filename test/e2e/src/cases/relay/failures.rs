@@ -227,7 +227,7 @@ fn late_address(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V6, 1), group(Family::V6, 2));
     row.relay(0).enter(|| {
-        ip("-6 address flush dev right scope global")?;
+        ip("address flush dev right to 2001:db8::/32")?;
         for option in ["accept_dad", "dad_transmits"] {
             sysctl(&format!("net/ipv6/conf/right/{option}"), "1")?;
         }
@@ -245,7 +245,7 @@ fn late_address(context: &Context) -> Result<()> {
         "it has another address yet"
     );
     row.relay(0)
-        .enter(|| ip("-6 address add 2001:db8:1::9/64 dev right"))?;
+        .enter(|| ip("address add 2001:db8:1::9/64 dev right"))?;
     wait_until("it sends from its address", Duration::from_secs(5), || {
         sender.send(0..1, usual)?;
         Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
