@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::{expect, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
-use crate::process;
+use crate::process::{self, Stopwatch};
 use crate::run::Running;
 use crate::sys;
 
@@ -60,7 +60,7 @@ impl<'a> Scene<'a> {
 
     /// Nothing stands still: neither the control socket nor connections of the guest, nor a signal.
     fn serves(&mut self) -> Result<()> {
-        let start = Instant::now();
+        let stats = Stopwatch::start();
         let mut command = self.context.program.command()?;
         let command = command.args(["ctl", "--control", SOCKET, "stats"]);
         let mut ctl = command.stdout(std::process::Stdio::null()).spawn()?;
@@ -72,11 +72,7 @@ impl<'a> Scene<'a> {
             ctl.wait()?;
         }
         ended?;
-        ensure!(
-            start.elapsed() < Duration::from_secs(2),
-            "stats took {:?}",
-            start.elapsed()
-        );
+        stats.within(Duration::from_secs(2), Duration::from_secs(5))?;
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
             self.server

@@ -9,7 +9,7 @@ use super::{expect, talk, tcp_server};
 use crate::case::{Caller, Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
-use crate::process::{Process, Program};
+use crate::process::{Process, Program, QuietMachine};
 use crate::run::Running;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -203,6 +203,7 @@ fn start(context: &Context) -> Result<()> {
         ensure!(status.success(), "{status}");
         Ok(start.elapsed())
     };
+    let machine = QuietMachine::begin()?;
     // Once for the caches.
     took(&open)?;
     let pairs = (0..25).map(|_| Ok([took(&open)?, took(&context.program)?]));
@@ -213,6 +214,8 @@ fn start(context: &Context) -> Result<()> {
         times[times.len() / 2]
     });
     eprintln!("a command that does nothing: {without:?}, with the sandbox {with:?}");
-    ensure!(with <= without + START_COST, "{without:?}, then {with:?}");
-    Ok(())
+    machine.judge(
+        with <= without + START_COST,
+        &format!("{without:?}, then {with:?}"),
+    )
 }

@@ -1,10 +1,11 @@
 //! TCP's semantics, end to end.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::{expect, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
+use crate::process::QuietMachine;
 
 /// More than any buffer on the way holds.
 const LARGE: &str = "268435456";
@@ -53,12 +54,12 @@ fn succeeds(context: &Context, family: Family, words: &[&str], wanted: &str) -> 
 fn refused(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let closed = std::net::SocketAddr::new(network.server_address(family), 9).to_string();
+    let machine = QuietMachine::begin()?;
     let micros: u64 = network
         .run()
         .guest(["tcp", &closed, "refused"])
         .text()?
         .trim_end()
         .parse()?;
-    ensure!(micros <= 10_000, "refused after {micros} us");
-    Ok(())
+    machine.judge(micros <= 10_000, &format!("refused after {micros} us"))
 }

@@ -9,6 +9,7 @@ use super::{expect, talk, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
+use crate::process::QuietMachine;
 use crate::server;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -124,14 +125,14 @@ fn path_mtu(context: &Context, family: Family) -> Result<()> {
 fn refused(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let closed = SocketAddr::new(network.server_address(family), 9).to_string();
+    let machine = QuietMachine::begin()?;
     let micros: u64 = network
         .run()
         .guest(["udp", "refused", &closed])
         .text()?
         .trim_end()
         .parse()?;
-    ensure!(micros <= 10_000, "refused after {micros} us");
-    Ok(())
+    machine.judge(micros <= 10_000, &format!("refused after {micros} us"))
 }
 
 fn peers(context: &Context, family: Family) -> Result<()> {

@@ -17,7 +17,7 @@ use crate::case::{Case, Context};
 use crate::cases::{expect, tmpfs, wanted};
 use crate::guest::{tcp, udp};
 use crate::network::Network;
-use crate::process;
+use crate::process::{self, QuietMachine};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -189,6 +189,7 @@ fn under_load(context: &Context) -> Result<()> {
         .guest(["serve", "tcp:0.0.0.0:80"])
         .spawn()?
         .listening()?;
+    let machine = QuietMachine::begin()?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| load(&over))).collect();
@@ -208,13 +209,15 @@ fn under_load(context: &Context) -> Result<()> {
             answered[count * 99 / 100],
         );
         // A lost SYN is sent again after a second.
-        ensure!(*slowest < Duration::from_secs(1), "a connection took {slowest:?}");
+        machine.judge(
+            *slowest < Duration::from_secs(1),
+            &format!("a connection took {slowest:?}"),
+        )?;
         let due = took.as_secs_f64() / PACE.as_secs_f64() * f64::from(CLIENTS);
-        ensure!(
+        machine.judge(
             count as f64 > due / 4.0,
-            "{count} connections instead of {due:.0}"
-        );
-        Ok(())
+            &format!("{count} connections instead of {due:.0}"),
+        )
     })
 }
 
