@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::args::{Bench, Compare, FirstByte, List, LoadClient, LoadServer, Measure, Stacks, TapGuest, Verb};
-use crate::job::Message;
+use crate::job::JobMessage;
 use crate::report::Completeness;
-use crate::run::{Run, now};
+use crate::run::{BenchmarkRun, now};
 use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
 use crate::scenario::{CellSpec, SCENARIOS};
-use crate::schema::{Plan, Report, VERSION};
+use crate::schema::{BenchmarkReport, Plan, VERSION};
 use crate::{exits, load, network, report, shm, stack, tap_guest, usage};
 
 /// Exit status if a sample stalled or failed.
@@ -93,11 +93,11 @@ fn measure(arguments: Measure) -> Result<u8> {
     })
 }
 
-fn plan(arguments: &Measure) -> Run {
+fn plan(arguments: &Measure) -> BenchmarkRun {
     let profile = arguments.stacks.profile;
     let candidates = stack::find(&arguments.stacks.wanted());
     let cells = cells(&arguments.stacks, &arguments.scenarios);
-    let report = Report {
+    let report = BenchmarkReport {
         version: VERSION,
         generator: concat!("pontoon bench ", env!("CARGO_PKG_VERSION")).to_owned(),
         began: now(),
@@ -119,7 +119,7 @@ fn plan(arguments: &Measure) -> Run {
         samples: Vec::new(),
         backends: Vec::new(),
     };
-    Run {
+    BenchmarkRun {
         cells,
         candidates,
         report,
@@ -150,7 +150,7 @@ pub(crate) fn command_line() -> String {
 }
 
 /// Prints the table and writes the page.
-fn print_report(of: &Report, html: Option<&Path>) -> Result<u8> {
+fn print_report(of: &BenchmarkReport, html: Option<&Path>) -> Result<u8> {
     print(&report::markdown(of))?;
     write_page(of, html)?;
     Ok(if Completeness::of(of).has_bad() {
@@ -160,7 +160,7 @@ fn print_report(of: &Report, html: Option<&Path>) -> Result<u8> {
     })
 }
 
-fn write_page(of: &Report, path: Option<&Path>) -> Result<()> {
+fn write_page(of: &BenchmarkReport, path: Option<&Path>) -> Result<()> {
     match path {
         Some(path) => {
             std::fs::write(path, report::html(of)).with_context(|| format!("cannot write {}", path.display()))
@@ -191,7 +191,7 @@ fn compare(arguments: &Compare) -> Result<u8> {
 }
 
 /// Removes all stacks but one from a report, and renames that one.
-fn select_stack(report: &mut Report, stack: &str, name: &str) -> Result<()> {
+fn select_stack(report: &mut BenchmarkReport, stack: &str, name: &str) -> Result<()> {
     let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
     report.stacks.retain(|one| one.name == stack);
     report.samples.retain(|sample| sample.stack == stack);
@@ -256,7 +256,7 @@ fn client(arguments: &LoadClient) -> Result<u8> {
     if let Some(name) = &arguments.congestion_control
         && let Err(error) = network::set_congestion_control(name)
     {
-        let message = Message::Unreachable {
+        let message = JobMessage::Unreachable {
             why: format!("{error:#}"),
         };
         print(&format!("{}\n", serde_json::to_string(&message)?))?;

@@ -37,7 +37,7 @@ pub(crate) struct Exits {
 
 /// The guest's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum GuestTask {
     Send,
     Receive,
     Connect,
@@ -45,7 +45,7 @@ enum Task {
 
 /// The path of frames between guest and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum FramePath {
     /// A call (an exit to the VMM) for each frame.
     Calls,
     /// Virtio, with doorbells and interrupts that the VMM forwards.
@@ -58,13 +58,13 @@ enum Link {
     Poll,
 }
 
-const TASKS: [Task; 3] = [Task::Send, Task::Receive, Task::Connect];
-const LINKS: [Link; 5] = [
-    Link::Calls,
-    Link::Passed,
-    Link::Direct,
-    Link::EventIndex,
-    Link::Poll,
+const TASKS: [GuestTask; 3] = [GuestTask::Send, GuestTask::Receive, GuestTask::Connect];
+const LINKS: [FramePath; 5] = [
+    FramePath::Calls,
+    FramePath::Passed,
+    FramePath::Direct,
+    FramePath::EventIndex,
+    FramePath::Poll,
 ];
 
 /// The fields of the machine's report that are of interest.
@@ -120,10 +120,10 @@ fn machine(wanted: Option<&Path>) -> Result<PathBuf> {
     Ok(beside)
 }
 
-fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<RunResult> {
+fn run(machine: &Path, task: GuestTask, link: FramePath, arguments: &Exits) -> Result<RunResult> {
     let count = match task {
-        Task::Send | Task::Receive => arguments.datagrams,
-        Task::Connect => arguments.connections,
+        GuestTask::Send | GuestTask::Receive => arguments.datagrams,
+        GuestTask::Connect => arguments.connections,
     };
     let output = Command::new(machine)
         .args(["--json", "--task", task.argument(), "--count", &count.to_string()])
@@ -144,16 +144,16 @@ fn run(machine: &Path, task: Task, link: Link, arguments: &Exits) -> Result<RunR
 
 impl RunResult {
     /// Returns the number of exits. A doorbell that the VMM handles is among the returns already.
-    fn exits(&self, link: Link) -> u64 {
+    fn exits(&self, link: FramePath) -> u64 {
         let taken = match link {
-            Link::Calls | Link::Passed => 0,
-            Link::Direct | Link::EventIndex | Link::Poll => self.doorbells,
+            FramePath::Calls | FramePath::Passed => 0,
+            FramePath::Direct | FramePath::EventIndex | FramePath::Poll => self.doorbells,
         };
         self.returns + taken + self.kvm.halts + self.kvm.interrupts
     }
 }
 
-impl Task {
+impl GuestTask {
     fn argument(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -171,7 +171,7 @@ impl Task {
     }
 }
 
-impl Link {
+impl FramePath {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Calls => &["--link", "calls"],

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::job::Ports;
+use crate::job::ServerPorts;
 use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
 use crate::sandbox_ns::SandboxNs;
 
@@ -32,12 +32,12 @@ pub(crate) struct Host {
     /// The port that was published last.
     published: Cell<u16>,
     /// Servers by the congestion control of their listening sockets.
-    servers: BTreeMap<String, Server>,
+    servers: BTreeMap<String, ServerProcess>,
 }
 
-struct Server {
+struct ServerProcess {
     child: Child,
-    ports: Ports,
+    ports: ServerPorts,
 }
 
 impl Host {
@@ -75,11 +75,11 @@ impl Host {
     ///
     /// # Errors
     /// A server does not start.
-    pub(crate) fn ports(&mut self, congestion_control: &str) -> Result<Ports> {
+    pub(crate) fn ports(&mut self, congestion_control: &str) -> Result<ServerPorts> {
         if let Some(server) = self.servers.get(congestion_control) {
             return Ok(server.ports);
         }
-        let server = Server::start()?;
+        let server = ServerProcess::start()?;
         let ports = server.ports;
         self.servers.insert(congestion_control.to_owned(), server);
         Ok(ports)
@@ -108,7 +108,7 @@ impl Host {
     }
 }
 
-impl Server {
+impl ServerProcess {
     fn start() -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args([SERVER, "0.0.0.0"])
@@ -123,7 +123,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

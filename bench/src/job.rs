@@ -1,7 +1,7 @@
 //! The interface of the load client: jobs and messages.
 //!
 //! The client is `pontoon-bench load-client SERVER JOB` inside the stack under test, with JOB as JSON. On its standard
-//! output it writes one [`Message`] per line, as JSON. It begins to measure when it has written `Begin`, and after
+//! output it writes one [`JobMessage`] per line, as JSON. It begins to measure when it has written `Begin`, and after
 //! `End` it waits for the end of its standard input, so that the harness can read counters of exactly that interval.
 
 use std::collections::BTreeMap;
@@ -60,18 +60,20 @@ pub enum Direction {
 #[serde(deny_unknown_fields)]
 pub struct JobSpec {
     pub job: Job,
-    pub ports: Ports,
+    pub ports: ServerPorts,
     /// Seconds of the job before the measurement, whose results are discarded.
     pub warm_up: f64,
     /// Seconds of the measurement.
     pub duration: f64,
+    /// Seconds without progress after which the job ends with `Stalled`.
+    pub timeout: f64,
 }
 
 /// The server's ports, all chosen by its kernel. It writes them as a line of JSON to its standard output when it is
 /// ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ports {
+pub struct ServerPorts {
     /// TCP: the control connection of a job, which lasts as long as the job.
     pub control: u16,
     /// TCP: receives the session's number (eight bytes), then stamped bytes, which it checks and counts.
@@ -93,7 +95,7 @@ pub struct Ports {
     pub datagram_echo: u16,
 }
 
-impl Ports {
+impl ServerPorts {
     /// The number of ports for idle connections.
     pub const IDLE: usize = 8;
 }
@@ -101,7 +103,7 @@ impl Ports {
 /// A message of the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
-pub enum Message {
+pub enum JobMessage {
     /// The warm-up is over, and the measurement begins.
     Begin,
     /// The measurement is over.

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::job::{Job, JobSpec, Message};
+use crate::job::{Job, JobMessage, JobSpec};
 
 mod blackhole;
 mod calibrate;
@@ -46,9 +46,9 @@ pub use calibrate::calibrate;
 pub use fault::{Fault, NoFault};
 pub use server::Server;
 
-use client::Client;
+use client::JobClient;
 
-/// Serves clients on `listen`: writes the [`Ports`](crate::job::Ports) as a line of JSON to standard output, and
+/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::Ports) as a line of JSON to standard output, and
 /// returns when standard input ends.
 ///
 /// # Errors
@@ -60,18 +60,18 @@ pub fn serve(listen: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Performs a job against the server at `server`, and writes [`Message`]s. The process must have one thread.
+/// Performs a job against the server at `server`, and writes [`JobMessage`]s. The process must have one thread.
 ///
 /// # Errors
 /// Standard output or input is closed.
 pub fn work(server: IpAddr, job_spec: JobSpec) -> Result<()> {
-    if let Err(message) = Client::new(server, job_spec).and_then(|mut client| perform(&mut client)) {
+    if let Err(message) = JobClient::new(server, job_spec).and_then(|mut client| perform(&mut client)) {
         write_line(&message)?;
     }
     Ok(())
 }
 
-fn perform(client: &mut Client) -> Result<(), Message> {
+fn perform(client: &mut JobClient) -> Result<(), JobMessage> {
     match client.job().clone() {
         Job::Stream { direction, streams } => stream::run(client, direction, streams),
         Job::Hash { direction, bytes } => hash::run(client, direction, bytes),
@@ -100,18 +100,18 @@ fn write_line(what: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-fn failed(why: impl Display) -> Message {
-    Message::Failed { why: why.to_string() }
+fn failed(why: impl Display) -> JobMessage {
+    JobMessage::Failed { why: why.to_string() }
 }
 
-fn unreachable(why: impl Display) -> Message {
-    Message::Unreachable { why: why.to_string() }
+fn unreachable(why: impl Display) -> JobMessage {
+    JobMessage::Unreachable { why: why.to_string() }
 }
 
 /// Returns the message for an error on a connection, after `at_byte` bytes (or transactions).
-fn stalled_or_failed(error: &io::Error, at_byte: u64) -> Message {
+fn stalled_or_failed(error: &io::Error, at_byte: u64) -> JobMessage {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Message::Stalled { at_byte },
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => JobMessage::Stalled { at_byte },
         _ => failed(format_args!("connection lost at byte {at_byte}: {error}")),
     }
 }

@@ -9,20 +9,12 @@
 //! dropped. Servers are on the host.
 
 use std::cell::Cell;
-use std::fs::File;
-use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::io::{FdFlags, fcntl_setfd};
+use anyhow::{Context, Result, ensure};
+use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 use rustix::process::{getegid, geteuid};
-use rustix::thread::{
-    CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities, configure_capability_in_ambient_set,
-    move_into_link_name_space, set_capabilities, unshare_unsafe,
-};
 
 pub(crate) mod resolver;
 
@@ -55,32 +47,24 @@ impl Network {
     pub(crate) fn new() -> Result<Self> {
         let outside = Namespace::new()?;
         let guest = Namespace::new()?;
-        let lines = format!(
-            "link set lo up
-             link add up0 type veth peer name out0 netns {}
-             address add 198.51.100.1/24 dev up0
-             link set up0 up
-             route add default via 198.51.100.2
-             link add veth0 mtu {best} type veth peer name eth0 mtu {best} netns {}
-             address add {VETH_HOST}/24 dev veth0
-             link set veth0 up",
-            outside.path(),
-            guest.path(),
-            best = BEST_MTU,
-        );
-        ip_with(&lines, &[&outside, &guest])?;
+        pontoon_netns::prepare()?;
+        veth("up0", &outside, "out0")?;
+        add_address("up0", "198.51.100.1/24")?;
+        ip("route add default via 198.51.100.2")?;
         outside.enter(|| {
-            ip("link set lo up
-                address add 198.51.100.2/24 dev out0
-                address add 203.0.113.2/32 dev lo
-                link set out0 up
-                route add 10.77.0.0/24 via 198.51.100.1")
+            ip(&format!(
+                "address add 198.51.100.2/24 dev out0
+                 address add {OUTSIDE}/32 dev lo
+                 route add 10.77.0.0/24 via 198.51.100.1"
+            ))
         })?;
+        veth("veth0", &guest, "eth0")?;
+        ip(&format!("link set veth0 mtu {BEST_MTU}"))?;
+        add_address("veth0", &format!("{VETH_HOST}/24"))?;
         guest.enter(|| {
             ip(&format!(
-                "link set lo up
+                "link set eth0 mtu {BEST_MTU}
                  address add {VETH_GUEST}/24 dev eth0
-                 link set eth0 up
                  route add default via {VETH_HOST}"
             ))
         })?;
@@ -148,13 +132,7 @@ impl Network {
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn run_in_guest(&self, command: &mut Command) -> Result<()> {
-        let namespace = self.guest.0.try_clone()?;
-        let enter = move || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)
-        };
-        // SAFETY: between fork and exec the closure makes one system call and accesses only its own memory.
-        unsafe { command.pre_exec(enter) };
-        Ok(())
+        self.guest.run_inside(command)
     }
 }
 
@@ -184,8 +162,7 @@ pub(crate) fn set_congestion_control(name: &str) -> Result<()> {
 /// # Errors
 /// The process has ended.
 pub(crate) fn interface_of(pid: u32, address: IpAddr) -> Result<(u32, u32)> {
-    let namespace = Namespace(File::open(format!("/proc/{pid}/ns/net"))?);
-    namespace.enter(|| {
+    Namespace::of_process(pid)?.enter(|| {
         let route = output(&["-o", "route", "get", &address.to_string()])?;
         let device = word_after(&route, "dev").context("no route")?.to_owned();
         let link = output(&["-o", "link", "show", "dev", &device])?;
@@ -202,85 +179,6 @@ fn word_after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     words.nth(1)
 }
 
-/// A network namespace, which exists as long as this value and processes inside.
-pub(crate) struct Namespace(File);
-
-impl Namespace {
-    pub(crate) fn new() -> Result<Self> {
-        let made = std::thread::spawn(|| -> Result<Self> {
-            // SAFETY: only descriptors are shared with other threads, and CLONE_NEWNET closes none of them.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
-            Ok(Self(File::open("/proc/thread-self/ns/net")?))
-        });
-        made.join().unwrap_or_else(|_| bail!("a thread panicked"))
-    }
-
-    /// Runs `inside` on a thread in this namespace.
-    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
-                inside()
-            });
-            thread.join().unwrap_or_else(|_| bail!("a thread panicked"))
-        })
-    }
-
-    /// Returns the path of the namespace for a program that inherits the descriptor.
-    pub(crate) fn path(&self) -> String {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd())
-    }
-}
-
-/// Runs `lines` as commands of `ip` in the caller's namespace.
-pub(crate) fn ip(lines: &str) -> Result<()> {
-    ip_with(lines, &[])
-}
-
-/// Runs `ip` with descriptors of `namespaces`.
-pub(crate) fn ip_with(lines: &str, namespaces: &[&Namespace]) -> Result<()> {
-    let mut command = Command::new("ip");
-    command
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let inherited: Vec<RawFd> = namespaces
-        .iter()
-        .map(|namespace| namespace.0.as_raw_fd())
-        .collect();
-    let prepare = move || {
-        for fd in &inherited {
-            // SAFETY: `namespaces` are borrowed until the program has been started, so they are open.
-            fcntl_setfd(unsafe { BorrowedFd::borrow_raw(*fd) }, FdFlags::empty())?;
-        }
-        keep_net_admin()
-    };
-    // SAFETY: between fork and exec the closure makes some system calls, and allocates nothing.
-    unsafe { command.pre_exec(prepare) };
-    let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
-    let mut input = child.stdin.take().context("the pipe is missing")?;
-    for line in lines.lines() {
-        writeln!(input, "{}", line.trim())?;
-    }
-    drop(input);
-    let output = child.wait_with_output()?;
-    let why = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip: {}", why.trim().replace('\n', "; "));
-    Ok(())
-}
-
-/// Keeps CAP_NET_ADMIN over the next exec, by which a user other than root would lose it.
-fn keep_net_admin() -> io::Result<()> {
-    let mut sets = capabilities(None)?;
-    sets.inheritable |= CapabilitySet::NET_ADMIN;
-    set_capabilities(None, sets)?;
-    Ok(configure_capability_in_ambient_set(
-        CapabilitySet::NET_ADMIN,
-        true,
-    )?)
-}
-
 fn output(arguments: &[&str]) -> Result<String> {
     let output = Command::new("ip").args(arguments).output()?;
     ensure!(
@@ -290,9 +188,4 @@ fn output(arguments: &[&str]) -> Result<String> {
         output.status
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Writes a sysctl of the caller's network namespace.
-pub(crate) fn sysctl(path: &str, value: &str) -> Result<()> {
-    std::fs::write(format!("/proc/sys/{path}"), value).with_context(|| format!("cannot write sysctl {path}"))
 }

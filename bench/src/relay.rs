@@ -26,9 +26,9 @@ mod sink;
 mod topology;
 
 use processes::Running;
-use report::{Figure, Report};
+use report::{Figure, RelayReport};
 use sender::{Frames, SendPlan};
-use topology::{Network, Topology};
+use topology::{RelayNetwork, Topology};
 
 pub(crate) use topology::{Hop, group, sender_address};
 
@@ -82,7 +82,7 @@ pub(crate) struct Arguments {
 /// A program is missing, or the namespaces cannot be made.
 pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
     let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
-    let report = Report::new(arguments.seconds, arguments.latency);
+    let report = RelayReport::new(arguments.seconds, arguments.latency);
     run_in_sandbox_ns(|_: &SandboxNs| match measure(arguments, &stacks, report) {
         Ok(()) => 0,
         Err(error) => {
@@ -92,7 +92,11 @@ pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
     })
 }
 
-fn measure(arguments: &Arguments, stacks: &[(String, Box<dyn Relay>)], mut report: Report) -> Result<()> {
+fn measure(
+    arguments: &Arguments,
+    stacks: &[(String, Box<dyn Relay>)],
+    mut report: RelayReport,
+) -> Result<()> {
     let cpus = Cpus::allowed()?;
     report::print_line(&report.header())?;
     for topology in &arguments.topology {
@@ -122,7 +126,7 @@ fn one(
     (name, relay): (&str, &dyn Relay),
     cpus: &Cpus,
 ) -> Result<Figure> {
-    let network = Network::new(topology)?;
+    let network = RelayNetwork::new(topology)?;
     let frames = match (arguments.together, arguments.latency) {
         (true, _) => Frames::Coalesced(32),
         (false, true) => Frames::Single,
@@ -151,9 +155,7 @@ fn one(
     };
     let sent = network.send(plan, cpus.last)?;
     let after = (relays.cpu(), processes::machine_cpu()?);
-    // Datagrams in flight arrive meanwhile.
-    std::thread::sleep(Duration::from_millis(300));
-    let arrived = sinks.count()? - before.2;
+    let arrived = sinks.final_count()? - before.2;
     let seconds = sent.time.as_secs_f64();
     let each = arrived as f64 / network.outputs() as f64;
     Ok(Figure {
@@ -187,7 +189,7 @@ pub(crate) trait Relay {
 pub(crate) const SCRATCH: &str = "/tmp";
 
 /// Starts a relay at every hop.
-fn start(relay: &dyn Relay, network: &Network) -> Result<Running> {
+fn start(relay: &dyn Relay, network: &RelayNetwork) -> Result<Running> {
     let mut running = Running(Vec::new());
     for hop in network.hops() {
         running.0.extend(relay.start(&hop)?);

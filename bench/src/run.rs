@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::report;
 use crate::sandbox_ns::SandboxNs;
 use crate::scenario::CellSpec;
-use crate::schema::{Outcome, Report, Sample};
+use crate::schema::{BenchmarkReport, Sample, SampleOutcome};
 use crate::stack::{Candidate, NetworkConfig, Stack};
 
 pub(crate) mod measurement;
@@ -28,15 +28,15 @@ use progress::Progress;
 const DESCRIPTORS: u64 = 262_144;
 
 /// A run, from its first measurement or resumed.
-pub(crate) struct Run {
+pub(crate) struct BenchmarkRun {
     pub(crate) cells: Vec<CellSpec>,
     pub(crate) candidates: Vec<Candidate>,
     /// The report so far. Its cells and stacks have the order of `cells` and `candidates`.
-    pub(crate) report: Report,
+    pub(crate) report: BenchmarkReport,
     pub(crate) output: Option<PathBuf>,
 }
 
-impl Run {
+impl BenchmarkRun {
     /// Continues with the report in `path`.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Run {
         let observation = self.observe(host, spec, stack, name, round);
         if matches!(
             observation.outcome,
-            Outcome::Stalled { .. } | Outcome::Failed { .. }
+            SampleOutcome::Stalled { .. } | SampleOutcome::Failed { .. }
         ) {
             host.restart_servers();
         }

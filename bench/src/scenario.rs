@@ -47,6 +47,13 @@ pub(crate) struct Scenario {
     pub(crate) cells: fn(Profile) -> Vec<CellSpec>,
 }
 
+impl Scenario {
+    /// Returns the scenario of a name. Those of newer programs are not known.
+    pub(crate) fn of(name: &str) -> Option<&'static Self> {
+        SCENARIOS.iter().find(|scenario| scenario.name == name)
+    }
+}
+
 /// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Profile {

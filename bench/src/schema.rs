@@ -11,7 +11,7 @@ pub const VERSION: u32 = 1;
 
 /// A report: all samples of a run, and the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchmarkReport {
     pub version: u32,
     /// Program and version that wrote it.
     pub generator: String,
@@ -25,7 +25,7 @@ pub struct Report {
     pub plan: Plan,
     pub machine: Machine,
     pub calibration: Calibration,
-    pub stacks: Vec<Stack>,
+    pub stacks: Vec<StackDescription>,
     pub cells: Vec<Cell>,
     /// Samples in the order in which they were taken.
     pub samples: Vec<Sample>,
@@ -72,11 +72,11 @@ pub struct Calibration {
 
 /// A stack of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stack {
+pub struct StackDescription {
     /// The name in `--against`, or that of a variant.
     pub name: String,
     #[serde(default)]
-    pub role: Role,
+    pub role: StackRole,
     pub version: String,
     /// The command that started it, with `CLIENT` in the client's place.
     pub command: String,
@@ -88,7 +88,7 @@ pub struct Stack {
 /// The role of a stack in a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum StackRole {
     /// The kernel's own path, `direct` or `veth`, with which others are compared.
     Kernel,
     /// Pontoon, with some flags or of some revision.
@@ -96,6 +96,16 @@ pub enum Role {
     /// A stack of another project.
     #[default]
     Peer,
+}
+
+impl StackRole {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Kernel => "the kernel's own path",
+            Self::Pontoon => "pontoon",
+            Self::Peer => "peer",
+        }
+    }
 }
 
 /// A scenario with its parameters.
@@ -121,7 +131,7 @@ pub struct Sample {
     pub round: u32,
     /// Milliseconds from the start of the report to that of the sample.
     pub at_ms: u64,
-    pub outcome: Outcome,
+    pub outcome: SampleOutcome,
     pub values: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
@@ -143,7 +153,7 @@ pub struct Trial {
 /// The outcome of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum SampleOutcome {
     Measured,
     /// There was no progress within the deadline, three times the duration.
     Stalled {
@@ -194,6 +204,20 @@ pub struct Metric {
     /// The title of a row or a plot, with the unit.
     pub label: &'static str,
     pub meaning: &'static str,
+}
+
+impl Metric {
+    /// Returns the metric of a name. Those of newer programs are not known.
+    #[must_use]
+    pub fn of(name: &str) -> Option<&'static Self> {
+        METRICS.iter().find(|metric| metric.name == name)
+    }
+
+    /// Returns the label of a metric, or its name if it is not known.
+    #[must_use]
+    pub fn label_of(name: &str) -> &str {
+        Self::of(name).map_or(name, |metric| metric.label)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pontoon_guest::Pacing;
+use pontoon_netns::ip;
 
 use crate::args::Shm;
-use crate::network::ip;
 use crate::report::machine::in_words;
 use crate::report::number::counted;
 use crate::report::write_figures;
@@ -37,14 +37,14 @@ use solo5::Solo5;
 /// A row: one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Case {
-    task: Task,
-    link: Link,
-    endpoint: Endpoint,
+    task: GuestTask,
+    link: FrameLink,
+    endpoint: LinkPeer,
 }
 
 /// The guest's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum GuestTask {
     /// Receives frames with 1,300 bytes of UDP payload.
     Receive,
     /// Sends frames back: of 64 bytes, or with an engine of 64 bytes of UDP payload.
@@ -57,7 +57,7 @@ enum Task {
 
 /// The link that carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum FrameLink {
     /// A SOCK_SEQPACKET socket, with a system call of the guest for each frame.
     Packet,
     /// Shared memory, with this pacing on both sides.
@@ -68,7 +68,7 @@ enum Link {
 
 /// The other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Endpoint {
+enum LinkPeer {
     /// A generator and a sink.
     Nothing,
     /// The engine with this pacing, and behind it the source.
@@ -113,10 +113,10 @@ struct Summary {
     rates: [f64; 2],
 }
 
-const MEMORY: [Link; 3] = [
-    Link::Memory(Pacing::Event),
-    Link::Memory(Pacing::Hybrid),
-    Link::Memory(Pacing::Poll),
+const MEMORY: [FrameLink; 3] = [
+    FrameLink::Memory(Pacing::Event),
+    FrameLink::Memory(Pacing::Hybrid),
+    FrameLink::Memory(Pacing::Poll),
 ];
 
 /// Measures all rows in turn, prints the tables, and returns the exit status.
@@ -177,37 +177,37 @@ fn cases(solo5: bool) -> Vec<Case> {
     let alone = |task, link| Case {
         task,
         link,
-        endpoint: Endpoint::Nothing,
+        endpoint: LinkPeer::Nothing,
     };
     let through = |task, link, pacing, send_mode| Case {
         task,
         link,
-        endpoint: Endpoint::Engine(pacing, send_mode),
+        endpoint: LinkPeer::Engine(pacing, send_mode),
     };
     let mut cases = Vec::new();
-    for task in [Task::Receive, Task::Echo, Task::Send(1)] {
-        cases.push(alone(task, Link::Packet));
+    for task in [GuestTask::Receive, GuestTask::Echo, GuestTask::Send(1)] {
+        cases.push(alone(task, FrameLink::Packet));
         cases.extend(MEMORY.map(|link| alone(task, link)));
     }
-    cases.extend(MEMORY.map(|link| alone(Task::Send(32), link)));
-    cases.extend(MEMORY[..2].iter().map(|link| alone(Task::Idle, *link)));
+    cases.extend(MEMORY.map(|link| alone(GuestTask::Send(32), link)));
+    cases.extend(MEMORY[..2].iter().map(|link| alone(GuestTask::Idle, *link)));
     for (task, send_mode) in [
-        (Task::Receive, SendMode::Segmented),
-        (Task::Echo, SendMode::Segmented),
-        (Task::Echo, SendMode::Single),
+        (GuestTask::Receive, SendMode::Segmented),
+        (GuestTask::Echo, SendMode::Segmented),
+        (GuestTask::Echo, SendMode::Single),
     ] {
         cases.extend(
-            [Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, Link::Packet, pacing, send_mode)),
+            [Pacing::Hybrid, Pacing::Poll].map(|pacing| through(task, FrameLink::Packet, pacing, send_mode)),
         );
         cases.extend(
             [Pacing::Event, Pacing::Hybrid, Pacing::Poll]
-                .map(|pacing| through(task, Link::Memory(pacing), pacing, send_mode)),
+                .map(|pacing| through(task, FrameLink::Memory(pacing), pacing, send_mode)),
         );
     }
     let tap = |window| Case {
-        task: Task::Echo,
-        link: Link::Tap(window),
-        endpoint: Endpoint::Kernel,
+        task: GuestTask::Echo,
+        link: FrameLink::Tap(window),
+        endpoint: LinkPeer::Kernel,
     };
     cases.extend([16, source::WINDOW].map(tap).into_iter().filter(|_| solo5));
     cases
@@ -225,16 +225,16 @@ struct Harness<'b> {
 impl Harness<'_> {
     fn measure(&self, case: Case) -> Result<Sample> {
         match (case.endpoint, case.link) {
-            (Endpoint::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
-            (Endpoint::Kernel, Link::Tap(window)) => {
+            (LinkPeer::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
+            (LinkPeer::Kernel, FrameLink::Tap(window)) => {
                 let solo5 = self.solo5.as_ref().context("no Solo5")?;
                 solo5.measure(window, self.duration)
             }
-            (_, Link::Memory(pacing)) => {
+            (_, FrameLink::Memory(pacing)) => {
                 let (guest, device) = memory::measure(case.task, pacing, self.duration)?;
                 Ok(Sample::alone(&guest, &device))
             }
-            (_, Link::Packet | Link::Tap(_)) => {
+            (_, FrameLink::Packet | FrameLink::Tap(_)) => {
                 let (guest, device) = packet::measure(case.task, self.duration)?;
                 Ok(Sample::alone(&guest, &device))
             }
@@ -290,7 +290,7 @@ impl Summary {
     }
 }
 
-impl Task {
+impl GuestTask {
     /// Returns the bytes of each frame without an engine.
     fn frame(self) -> usize {
         match self {

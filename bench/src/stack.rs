@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 
 use crate::host::Host;
 use crate::relay::Relay;
-use crate::schema::{self, Role};
+use crate::schema::{self, StackRole};
 use crate::tap_guest::GuestLink;
 
 mod backend;
@@ -33,7 +33,7 @@ mod socat;
 mod tap_guest;
 mod veth;
 
-use backend::{BackendKind, Link};
+use backend::{BackendKind, BackendLink};
 
 /// Every kind of stack, in the order in which they are measured.
 const KINDS: &[StackKind] = &[
@@ -54,10 +54,18 @@ const KINDS: &[StackKind] = &[
         GuestLink::LossyStream,
     ),
     StackKind::tap_guest("lossy-stream-passt", BackendKind::Passt, GuestLink::LossyStream),
-    StackKind::qemu("qemu-pontoon", BackendKind::Pontoon, Link::Stream),
-    StackKind::qemu("qemu-passt", BackendKind::Passt, Link::Stream),
-    StackKind::qemu("qemu-vhost-user-pontoon", BackendKind::Pontoon, Link::VhostUser),
-    StackKind::qemu("qemu-vhost-user-passt", BackendKind::Passt, Link::VhostUser),
+    StackKind::qemu("qemu-pontoon", BackendKind::Pontoon, BackendLink::Stream),
+    StackKind::qemu("qemu-passt", BackendKind::Passt, BackendLink::Stream),
+    StackKind::qemu(
+        "qemu-vhost-user-pontoon",
+        BackendKind::Pontoon,
+        BackendLink::VhostUser,
+    ),
+    StackKind::qemu(
+        "qemu-vhost-user-passt",
+        BackendKind::Passt,
+        BackendLink::VhostUser,
+    ),
     qemu_libslirp::KIND,
     pontoon_relay::KIND,
     mcr::KIND,
@@ -69,12 +77,12 @@ const KINDS: &[StackKind] = &[
 pub(crate) const PONTOON: &str = "pontoon";
 
 /// The user that stacks run as if root runs the harness: they are made for unprivileged users.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_USER: u32 = 65534;
 
 /// A kind of stack.
 struct StackKind {
     name: &'static str,
-    role: Role,
+    role: StackRole,
     find: Find,
 }
 
@@ -85,7 +93,7 @@ enum Find {
     /// A way out of a machine, here and in the next two. It is compared if it is named.
     Machine(fn(&Selection) -> Result<Found>),
     Native(BackendKind, GuestLink),
-    Qemu(BackendKind, Link),
+    Qemu(BackendKind, BackendLink),
     /// A relay of multicast.
     Relay(fn(&Selection) -> Result<Box<dyn Relay>>),
 }
@@ -108,7 +116,7 @@ impl StackKind {
         }
     }
 
-    const fn qemu(name: &'static str, backend: BackendKind, link: Link) -> Self {
+    const fn qemu(name: &'static str, backend: BackendKind, link: BackendLink) -> Self {
         Self {
             name,
             role: backend.role(),
@@ -166,7 +174,7 @@ struct Found {
 /// A stack that connects a namespace or a machine.
 pub(crate) trait Stack {
     /// Returns the addresses that its guest uses.
-    fn addresses(&self) -> Addresses;
+    fn addresses(&self) -> StackAddresses;
 
     /// Starts `program` inside the stack, with pipes on standard input, output and error.
     ///
@@ -185,7 +193,7 @@ pub(crate) trait Stack {
 
 /// Addresses of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct StackAddresses {
     /// The address of the host's servers.
     pub(crate) server: IpAddr,
     /// The address of a resolver.
@@ -221,7 +229,7 @@ impl Started {
 
 /// A stack of a run: its description in the report, and the stack if it is installed.
 pub(crate) struct Candidate {
-    pub(crate) described: schema::Stack,
+    pub(crate) described: schema::StackDescription,
     pub(crate) stack: Option<Box<dyn Stack>>,
 }
 
@@ -301,7 +309,7 @@ pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
             None => Default::default(),
         };
         Candidate {
-            described: schema::Stack {
+            described: schema::StackDescription {
                 name: one.name.clone(),
                 role: kind.role,
                 version,
@@ -337,7 +345,7 @@ pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(Stri
         match kind.find_relay(one) {
             Ok(relay) => relays.push((one.name.clone(), relay)),
             // By default the installed relays are compared.
-            Err(_) if !is_named && kind.role == Role::Peer => {}
+            Err(_) if !is_named && kind.role == StackRole::Peer => {}
             Err(error) => return Err(error),
         }
     }
@@ -462,7 +470,7 @@ pub(crate) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if geteuid().is_root() {
         // With the user, `Command` drops supplementary groups.
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED_USER).gid(UNPRIVILEGED_USER);
     }
     command.current_dir("/");
     command

@@ -1,6 +1,6 @@
 //! Statistics of a few noisy measurements.
 //!
-//! A run has few rounds (seven, say) and noise that is neither small nor normal: a rate may fall to a half in one round
+//! A run has few rounds (such as seven) and noise that is neither small nor normal: a rate may fall to a half in one round
 //! because the scheduler put two threads on one core. So all statistics here are based on ranks. A figure is summarised
 //! by its median with quartiles and extremes, and two stacks are compared by the median of their ratios with an
 //! interval that is exact at any number of rounds, without the assumption of a normal distribution or a large sample.

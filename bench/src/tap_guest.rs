@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use pontoon_netns::ip;
 use pontoon_sys::tun::{self, TapOffload, VNET_HDR_LEN};
 use pontoon_vm_peer::tap_bridge::{FaultInjector, Faults, Framing};
 use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 
 use crate::args;
-use crate::network::ip_with;
 
 /// Time limit for the backend to listen, and then to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,17 +56,14 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
         uso: segments,
     };
     let tap = tun::open("eth0", offload, 1)?.queues.remove(0);
-    ip_with(
-        &format!(
-            "link set lo up
-             link set eth0 mtu {} txqueuelen 4000 up
-             address add 10.0.2.15/24 dev eth0
-             route add default via 10.0.2.2",
-            arguments.mtu
-        ),
-        &[],
-    )?;
-    let backend = Backend::new(connect(&arguments.socket)?, arguments.guest_link)?;
+    ip(&format!(
+        "link set lo up
+         link set eth0 mtu {} txqueuelen 4000 up
+         address add 10.0.2.15/24 dev eth0
+         route add default via 10.0.2.2",
+        arguments.mtu
+    ))?;
+    let backend = BackendConnection::new(connect(&arguments.socket)?, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
         anyhow::bail!("no command");
     };
@@ -96,12 +93,12 @@ fn connect(socket: &Path) -> Result<UnixStream> {
 }
 
 /// The connection to the backend.
-enum Backend {
+enum BackendConnection {
     Queues(Machine, Vec<QueuePair>),
     Stream(UnixStream, Faults),
 }
 
-impl Backend {
+impl BackendConnection {
     fn new(stream: UnixStream, guest_link: GuestLink) -> Result<Self> {
         let features = match guest_link {
             GuestLink::Driver => ALL,

@@ -14,11 +14,11 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use pontoon_bench::report::read_json;
-use pontoon_bench::schema::{Outcome, Report};
+use pontoon_bench::schema::{BenchmarkReport, SampleOutcome};
 use tempfile::TempDir;
 
 /// An unprivileged user.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_USER: u32 = 65534;
 
 /// The congestion controls that a network namespace may use.
 const CONGESTION_CONTROLS: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -67,7 +67,7 @@ impl Directory {
         command
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> BenchmarkReport {
         read_json(&self.path("r.json")).unwrap()
     }
 
@@ -147,7 +147,7 @@ fn measures_as_root_and_as_unprivileged_user() {
     let directory = Directory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
     let users: &[Option<u32>] = if rustix::process::geteuid().is_root() {
-        &[None, Some(NOBODY)]
+        &[None, Some(UNPRIVILEGED_USER)]
     } else {
         &[None]
     };
@@ -171,7 +171,7 @@ fn measures_as_root_and_as_unprivileged_user() {
             };
             let measured = |cell: &str| {
                 let sample = find(cell);
-                assert_eq!(sample.outcome, Outcome::Measured, "{cell} of {stack}");
+                assert_eq!(sample.outcome, SampleOutcome::Measured, "{cell} of {stack}");
                 sample
             };
             assert!(measured("rr").values["p50_us"] > 1.0);
@@ -180,7 +180,7 @@ fn measures_as_root_and_as_unprivileged_user() {
                 if !allowed.split_whitespace().any(|other| other == control) {
                     let outcome = &find(&best).outcome;
                     assert!(
-                        matches!(outcome, Outcome::Unreachable { .. }),
+                        matches!(outcome, SampleOutcome::Unreachable { .. }),
                         "{best}: {outcome:?}"
                     );
                     continue;
@@ -228,7 +228,10 @@ fn reports_and_kills_stack_that_hangs() {
         .into_iter()
         .map(|sample| sample.outcome)
         .collect();
-    assert_eq!(outcomes, [Outcome::Measured, Outcome::Stalled { at_byte: 0 }]);
+    assert_eq!(
+        outcomes,
+        [SampleOutcome::Measured, SampleOutcome::Stalled { at_byte: 0 }]
+    );
     assert!(
         complaint(&output).contains("rr pasta: stalled"),
         "{}",
@@ -252,7 +255,7 @@ fn reports_last_line_of_stack_that_fails() {
             .report()
             .samples
             .iter()
-            .any(|sample| sample.outcome == Outcome::Failed { why: why.clone() })
+            .any(|sample| sample.outcome == SampleOutcome::Failed { why: why.clone() })
     );
 }
 

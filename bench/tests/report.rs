@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use pontoon_bench::report::{self, Completeness};
-use pontoon_bench::schema::{Outcome, Report, Role};
+use pontoon_bench::schema::{BenchmarkReport, SampleOutcome, StackRole};
 use scraper::{Html, Selector};
 
 use fixture::Fixture;
@@ -145,7 +145,7 @@ fn page_contains_plots() {
 fn renders_unusual_reports() {
     let some = || Fixture::default().scenarios(&["tcp-down", "rr", "udp-rate", "idle"]);
     let whole = || some().build();
-    let failed = Outcome::Failed {
+    let failed = SampleOutcome::Failed {
         why: "wrong byte".to_owned(),
     };
     let odd = [
@@ -166,7 +166,9 @@ fn renders_unusual_reports() {
                 .for_each(|stack| stack.missing = Some("gone".to_owned()))
         }),
         with(whole(), |of| of.stacks.clear()),
-        with(whole(), |of| of.stacks.retain(|stack| stack.role == Role::Peer)),
+        with(whole(), |of| {
+            of.stacks.retain(|stack| stack.role == StackRole::Peer)
+        }),
         with(whole(), |of| {
             of.cells
                 .iter_mut()
@@ -256,13 +258,13 @@ fn completeness_counts_planned_samples() {
     let measured = with(of, |of| {
         of.samples
             .iter_mut()
-            .for_each(|sample| sample.outcome = Outcome::Measured)
+            .for_each(|sample| sample.outcome = SampleOutcome::Measured)
     });
     assert!(Completeness::of(&measured).is_complete());
     assert!(!Completeness::of(&with(measured, |of| _ = of.samples.pop())).is_complete());
 }
 
-fn with(mut of: Report, change: impl FnOnce(&mut Report)) -> Report {
+fn with(mut of: BenchmarkReport, change: impl FnOnce(&mut BenchmarkReport)) -> BenchmarkReport {
     change(&mut of);
     of
 }

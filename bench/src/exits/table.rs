@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Link, RunResult, Task};
+use super::{FramePath, GuestTask, RunResult};
 use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::figure;
 
 /// Returns a table with one line for each run, and the published figures that it is to be compared with.
-pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
+pub(super) fn markdown(rows: &[(GuestTask, FramePath, RunResult)]) -> String {
     let mut out = String::from(HEAD);
     for (task, link, result) in rows {
         out += &row(*task, *link, result);
@@ -17,8 +17,8 @@ pub(super) fn markdown(rows: &[(Task, Link, RunResult)]) -> String {
 }
 
 /// Returns the figures as JSON: the program, the machine, and an object for each run.
-pub(super) fn json(rows: &[(Task, Link, RunResult)]) -> Value {
-    let row = |(task, link, result): &(Task, Link, RunResult)| {
+pub(super) fn json(rows: &[(GuestTask, FramePath, RunResult)]) -> Value {
+    let row = |(task, link, result): &(GuestTask, FramePath, RunResult)| {
         json!({
             "task": task.name(),
             "link": link.name(),
@@ -38,7 +38,7 @@ pub(super) fn json(rows: &[(Task, Link, RunResult)]) -> Value {
     })
 }
 
-fn row(task: Task, link: Link, result: &RunResult) -> String {
+fn row(task: GuestTask, link: FramePath, result: &RunResult) -> String {
     format!(
         "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
         task.name(),

@@ -9,12 +9,12 @@ fn counts_each_doorbell_once() {
             "kvm": {"halts": 6, "interrupts": 4, "exits": 1000000}}"#,
     )
     .unwrap();
-    assert_eq!(result.exits(Link::Passed), 60, "the VMM handles them");
-    assert_eq!(result.exits(Link::Direct), 100);
-    let table = table::markdown(&[(Task::Send, Link::Direct, result)]);
+    assert_eq!(result.exits(FramePath::Passed), 60, "the VMM handles them");
+    assert_eq!(result.exits(FramePath::Direct), 100);
+    let table = table::markdown(&[(GuestTask::Send, FramePath::Direct, result)]);
     let row = "| send 64 B | virtio, ioeventfd and irqfd | 200 | 50 | 40 | 6 | 4 | 0.500 |";
     assert!(table.lines().any(|line| line == row), "{table}");
-    let json = table::json(&[(Task::Send, Link::Direct, result)]);
+    let json = table::json(&[(GuestTask::Send, FramePath::Direct, result)]);
     let row = &json["rows"][0];
     assert_eq!(
         (&row["task"], &row["doorbells"]),
@@ -25,9 +25,9 @@ fn counts_each_doorbell_once() {
 
 #[test]
 fn links_have_distinct_arguments() {
-    let arguments: Vec<_> = LINKS.map(Link::arguments).into();
+    let arguments: Vec<_> = LINKS.map(FramePath::arguments).into();
     for (at, one) in arguments.iter().enumerate() {
         assert!(!arguments[..at].contains(one), "{one:?}");
     }
-    assert_eq!(TASKS.map(Task::argument), ["send", "receive", "crr"]);
+    assert_eq!(TASKS.map(GuestTask::argument), ["send", "receive", "crr"]);
 }

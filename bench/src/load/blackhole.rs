@@ -7,10 +7,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, connect};
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
-use super::control::Control;
+use super::client::JobClient;
+use super::control::ControlConnection;
 use super::latency;
 use super::round_trip::Pinger;
 use super::{descriptors, failed, socket, unreachable};
@@ -22,14 +22,14 @@ const PORT: u16 = 9;
 const OTHER_DESCRIPTORS: u64 = 64;
 
 /// Runs the client. The job has no server.
-pub(crate) fn run(client: &mut Client, pending: u32, address: IpAddr) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, pending: u32, address: IpAddr) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(pending) + OTHER_DESCRIPTORS)?;
-    let control = Control::open(client)?;
+    let control = ControlConnection::open(client)?;
     let mut pinger = Pinger::connect(client)?;
     let to = SocketAddr::new(address, PORT);
     let connections = (0..pending)
         .map(|_| attempt(to))
-        .collect::<Result<Vec<_>, Message>>()?;
+        .collect::<Result<Vec<_>, JobMessage>>()?;
     let all_pending = || match ended(&connections, PollFlags::OUT)? {
         0 => Ok(()),
         count => Err(format!("{count} of {pending} connections to {to} ended")),
@@ -42,7 +42,7 @@ pub(crate) fn run(client: &mut Client, pending: u32, address: IpAddr) -> Result<
     client.end(latency::results(&[samples], control.congestion_control())?)
 }
 
-fn attempt(to: SocketAddr) -> Result<OwnedFd, Message> {
+fn attempt(to: SocketAddr) -> Result<OwnedFd, JobMessage> {
     let begin = || {
         let socket = socket::stream_socket(to, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         match connect(&socket, &to) {

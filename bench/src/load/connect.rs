@@ -8,10 +8,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
-use super::control::Control;
+use super::client::JobClient;
+use super::control::ControlConnection;
 use super::fault::Fault;
 use super::fork::{Child, StartBarrier};
 use super::latency::{self, Samples, TransactionError};
@@ -64,7 +64,7 @@ pub(crate) fn transaction(to: SocketAddr, timeout: Duration) -> impl FnMut() -> 
         match Errno::from_io_error(&error) {
             // EINPROGRESS is the timeout of connect(2).
             Some(Errno::AGAIN | Errno::INPROGRESS) => {
-                Err(TransactionError::Fatal(Message::Stalled { at_byte: done }))
+                Err(TransactionError::Fatal(JobMessage::Stalled { at_byte: done }))
             }
             _ => Err(TransactionError::Counted(error.to_string())),
         }
@@ -88,14 +88,14 @@ fn transact(to: SocketAddr, timeout: Duration) -> io::Result<()> {
 }
 
 /// Runs the client, which starts `clients` processes.
-pub(crate) fn run(client: &mut Client, clients: u16) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, clients: u16) -> Result<(), JobMessage> {
     let to = client.at(client.ports().connect);
     let (warm_up, duration, timeout) = (client.warm_up(), client.duration(), client.timeout());
     let mut children = (0..clients)
         .map(|_| Child::new(|barrier| run_client(barrier, to, warm_up, duration, timeout)))
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| failed(format_args!("cannot fork: {error}")))?;
-    let control = Control::open(client)?;
+    let control = ControlConnection::open(client)?;
     for child in &mut children {
         child.wait_ready(warm_up + timeout)?;
     }
@@ -106,7 +106,7 @@ pub(crate) fn run(client: &mut Client, clients: u16) -> Result<(), Message> {
     let processes = children
         .iter_mut()
         .map(|child| child.result(duration + timeout))
-        .collect::<Result<Vec<_>, Message>>()?;
+        .collect::<Result<Vec<_>, JobMessage>>()?;
     client.end(latency::results(&processes, control.congestion_control())?)
 }
 
@@ -117,7 +117,7 @@ fn run_client(
     warm_up: Duration,
     duration: Duration,
     timeout: Duration,
-) -> Result<Samples, Message> {
+) -> Result<Samples, JobMessage> {
     let mut transaction = transaction(to, timeout);
     latency::run(warm_up, &mut transaction)?;
     barrier.wait()?;

@@ -8,15 +8,15 @@ use rustix::net::sockopt::tcp_congestion;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Job, Message};
+use crate::job::{Job, JobMessage};
 
-use super::client::Client;
+use super::client::JobClient;
 use super::latency::Samples;
 use super::{failed, socket, stalled_or_failed};
 
 /// A request of the client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub(crate) enum SessionRequest {
     /// Opens the session. It must be the first request, and ends with the connection.
     Open { job: Job, timeout: Duration },
     /// Requests the count of what has arrived.
@@ -29,7 +29,7 @@ pub(crate) enum Request {
 
 /// The server's reply.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub(crate) enum SessionReply {
     Opened {
         session: u64,
         /// The congestion control of this connection's socket.
@@ -39,7 +39,7 @@ pub(crate) enum Reply {
     Hash(String),
     Samples(Samples),
     /// One of `Stalled`, `Unreachable`, `Failed`.
-    Message(Message),
+    JobMessage(JobMessage),
 }
 
 /// A count, and the time at which it was read.
@@ -80,19 +80,19 @@ impl JsonLines {
 }
 
 /// The client's end of a session.
-pub(crate) struct Control {
+pub(crate) struct ControlConnection {
     json: JsonLines,
     session: u64,
     congestion_control: [String; 2],
     timeout: Duration,
 }
 
-impl Control {
+impl ControlConnection {
     /// Opens a session for the job.
     ///
     /// # Errors
     /// `Unreachable`: there is no server, or it lacks the resources for the job.
-    pub(crate) fn open(client: &Client) -> Result<Self, Message> {
+    pub(crate) fn open(client: &JobClient) -> Result<Self, JobMessage> {
         let timeout = client.timeout();
         let socket = socket::connect(client.at(client.ports().control), timeout)?;
         socket.set_nodelay(true).map_err(failed)?;
@@ -104,8 +104,8 @@ impl Control {
             timeout,
         };
         let job = client.job().clone();
-        match control.request(&Request::Open { job, timeout }, timeout, 0)? {
-            Reply::Opened {
+        match control.request(&SessionRequest::Open { job, timeout }, timeout, 0)? {
+            SessionReply::Opened {
                 session,
                 congestion_control,
             } => {
@@ -132,7 +132,7 @@ impl Control {
     ///
     /// # Errors
     /// The server's message, or `Stalled` at `at_byte` if there is no reply.
-    pub(crate) fn checkpoint(&mut self, at_byte: u64) -> Result<Checkpoint, Message> {
+    pub(crate) fn checkpoint(&mut self, at_byte: u64) -> Result<Checkpoint, JobMessage> {
         self.checkpoint_within(self.timeout, at_byte)
     }
 
@@ -140,9 +140,13 @@ impl Control {
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
-    pub(crate) fn checkpoint_within(&mut self, limit: Duration, at_byte: u64) -> Result<Checkpoint, Message> {
-        match self.request(&Request::Checkpoint, limit, at_byte)? {
-            Reply::Checkpoint(checkpoint) => Ok(checkpoint),
+    pub(crate) fn checkpoint_within(
+        &mut self,
+        limit: Duration,
+        at_byte: u64,
+    ) -> Result<Checkpoint, JobMessage> {
+        match self.request(&SessionRequest::Checkpoint, limit, at_byte)? {
+            SessionReply::Checkpoint(checkpoint) => Ok(checkpoint),
             other => Err(unexpected(&other)),
         }
     }
@@ -151,11 +155,11 @@ impl Control {
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
-    pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, Message> {
+    pub(crate) fn hash(&mut self, at_byte: u64) -> Result<String, JobMessage> {
         loop {
-            match self.request(&Request::Hash, self.timeout, at_byte)? {
-                Reply::Hash(hash) => return Ok(hash),
-                Reply::Checkpoint(_) => {}
+            match self.request(&SessionRequest::Hash, self.timeout, at_byte)? {
+                SessionReply::Hash(hash) => return Ok(hash),
+                SessionReply::Checkpoint(_) => {}
                 other => return Err(unexpected(&other)),
             }
         }
@@ -165,21 +169,26 @@ impl Control {
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
-    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, Message> {
+    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, JobMessage> {
         let limit = duration + self.timeout;
-        match self.request(&Request::Connect { duration }, limit, 0)? {
-            Reply::Samples(samples) => Ok(samples),
+        match self.request(&SessionRequest::Connect { duration }, limit, 0)? {
+            SessionReply::Samples(samples) => Ok(samples),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Sends a request and waits for the reply, a little longer than `limit`: the server's own timeout should end
     /// first, so that its message arrives.
-    fn request(&mut self, request: &Request, limit: Duration, at_byte: u64) -> Result<Reply, Message> {
+    fn request(
+        &mut self,
+        request: &SessionRequest,
+        limit: Duration,
+        at_byte: u64,
+    ) -> Result<SessionReply, JobMessage> {
         socket::bound_waits(self.json.socket(), limit + GRACE).map_err(failed)?;
         let answer = self.json.write(request).and_then(|()| self.json.read());
         match answer.map_err(|error| stalled_or_failed(&error, at_byte))? {
-            Some(Reply::Message(message)) => Err(message),
+            Some(SessionReply::JobMessage(message)) => Err(message),
             Some(answer) => Ok(answer),
             None => Err(failed("the server closed the control connection")),
         }
@@ -188,6 +197,6 @@ impl Control {
 
 const GRACE: Duration = Duration::from_millis(500);
 
-fn unexpected(answer: &Reply) -> Message {
+fn unexpected(answer: &SessionReply) -> JobMessage {
     failed(format_args!("the server answered {answer:?}"))
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, recv};
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
+use super::client::JobClient;
 use super::fault::Fault;
 use super::latency::{self, TransactionError};
 use super::socket;
@@ -31,7 +31,7 @@ pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
 }
 
 /// Runs the client.
-pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_echo), DEADLINE)?;
     let mut count = 0_u64;
     latency::measure(client, None, || {

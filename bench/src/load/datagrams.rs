@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, send, sendmmsg};
 
-use crate::job::{JobResults, Message};
+use crate::job::{JobMessage, JobResults};
 
-use super::client::Client;
-use super::control::{Checkpoint, Control};
+use super::client::JobClient;
+use super::control::{Checkpoint, ControlConnection};
 use super::{failed, socket, stalled_or_failed, unreachable};
 
 /// Number of messages of one call.
@@ -31,7 +31,7 @@ const BACKLOG: Duration = Duration::from_millis(10);
 const TAG: usize = 8;
 
 /// Runs the client of single datagrams.
-pub(crate) fn run(client: &mut Client, size: u16, rate: Option<f64>) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, size: u16, rate: Option<f64>) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_sink), client.timeout())?;
     let mut payload = payload(size, 1)?;
     measure(client, |session, duration| {
@@ -50,7 +50,12 @@ pub(crate) fn run(client: &mut Client, size: u16, rate: Option<f64>) -> Result<(
 }
 
 /// Runs the client of `segments` datagrams in each send.
-pub(crate) fn run_segmented(client: &mut Client, size: u16, segments: u16, gro: bool) -> Result<(), Message> {
+pub(crate) fn run_segmented(
+    client: &mut JobClient,
+    size: u16,
+    segments: u16,
+    gro: bool,
+) -> Result<(), JobMessage> {
     let port = if gro {
         client.ports().datagram_run_sink
     } else {
@@ -69,7 +74,7 @@ pub(crate) fn run_segmented(client: &mut Client, size: u16, segments: u16, gro: 
     })
 }
 
-fn payload(size: u16, segments: u16) -> Result<Vec<u8>, Message> {
+fn payload(size: u16, segments: u16) -> Result<Vec<u8>, JobMessage> {
     if usize::from(size) < TAG {
         return Err(failed(format_args!("datagrams must have at least {TAG} bytes")));
     }
@@ -83,16 +88,16 @@ fn tag(payload: &mut [u8], size: u16, session: [u8; TAG]) {
 }
 
 /// The datagrams that a sender has sent.
-struct Sent {
+struct SentDatagrams {
     count: u64,
     seconds: f64,
 }
 
 fn measure(
-    client: &mut Client,
-    mut send: impl FnMut([u8; TAG], Duration) -> Result<Sent, Message>,
-) -> Result<(), Message> {
-    let mut control = Control::open(client)?;
+    client: &mut JobClient,
+    mut send: impl FnMut([u8; TAG], Duration) -> Result<SentDatagrams, JobMessage>,
+) -> Result<(), JobMessage> {
+    let mut control = ControlConnection::open(client)?;
     // Datagrams of the warm-up have the number of no session: those still in flight are not counted.
     send([0; TAG], client.warm_up())?;
     client.begin()?;
@@ -119,7 +124,7 @@ fn measure(
 }
 
 /// Waits until all datagrams have arrived, or no more do.
-fn drain(control: &mut Control, sent: u64, timeout: Duration) -> Result<Checkpoint, Message> {
+fn drain(control: &mut ControlConnection, sent: u64, timeout: Duration) -> Result<Checkpoint, JobMessage> {
     let began = Instant::now();
     let (mut checkpoint, mut moved) = (control.checkpoint(0)?, began);
     while checkpoint.count < sent && moved.elapsed() < QUIET_TIME && began.elapsed() < timeout {
@@ -138,7 +143,7 @@ fn send_for(
     duration: Duration,
     rate: Option<f64>,
     mut send: impl FnMut(usize) -> Result<usize, Errno>,
-) -> Result<Sent, Message> {
+) -> Result<SentDatagrams, JobMessage> {
     let began = Instant::now();
     let mut tokens = rate.map(|rate| Tokens::new(rate, began)).transpose()?;
     let mut count = 0;
@@ -146,7 +151,7 @@ fn send_for(
         let now = Instant::now();
         if now - began >= duration {
             let seconds = (now - began).as_secs_f64();
-            return Ok(Sent { count, seconds });
+            return Ok(SentDatagrams { count, seconds });
         }
         let due = tokens.as_mut().map_or(BATCH, |tokens| tokens.due(now));
         if due == 0 {
@@ -180,7 +185,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn new(rate: f64, now: Instant) -> Result<Self, Message> {
+    fn new(rate: f64, now: Instant) -> Result<Self, JobMessage> {
         if !(rate.is_finite() && rate > 0.0) {
             return Err(failed(format_args!("invalid rate of {rate} per second")));
         }

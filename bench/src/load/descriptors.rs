@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
 use super::unreachable;
 
@@ -10,7 +10,7 @@ use super::unreachable;
 ///
 /// # Errors
 /// `Unreachable`: the hard limit is lower than that.
-pub(crate) fn allow(needed: u64) -> Result<(), Message> {
+pub(crate) fn allow(needed: u64) -> Result<(), JobMessage> {
     let limit = getrlimit(Resource::Nofile);
     let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
     if suffices(limit.current) {

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use blake3::Hash;
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
 /// Interval of the observer's polls. It polls at both ends of a measurement only, and bytes moved meanwhile count.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// A connection over which one thread moves bytes while another observes it.
-pub(crate) struct Flow {
+pub(crate) struct BulkFlow {
     pub(crate) socket: TcpStream,
     moved: AtomicU64,
-    ended: OnceLock<Result<Hash, Message>>,
+    ended: OnceLock<Result<Hash, JobMessage>>,
 }
 
-impl Flow {
+impl BulkFlow {
     pub(crate) fn new(socket: TcpStream) -> Self {
         Self {
             socket,
@@ -38,7 +38,7 @@ impl Flow {
     }
 
     /// Records the result. Only the first counts: later ones are its consequences.
-    pub(crate) fn end(&self, how: Result<Hash, Message>) {
+    pub(crate) fn end(&self, how: Result<Hash, JobMessage>) {
         let _ = self.ended.set(how);
     }
 
@@ -51,7 +51,7 @@ impl Flow {
     ///
     /// # Errors
     /// The flow's error, or `Stalled` after `timeout`.
-    pub(crate) fn hash(&self, timeout: Duration) -> Result<Option<Hash>, Message> {
+    pub(crate) fn hash(&self, timeout: Duration) -> Result<Option<Hash>, JobMessage> {
         let (before, since) = (self.moved(), Instant::now());
         loop {
             std::thread::sleep(POLL_INTERVAL);
@@ -62,12 +62,12 @@ impl Flow {
                 return Ok(None);
             }
             if since.elapsed() > timeout {
-                return Err(Message::Stalled { at_byte: before });
+                return Err(JobMessage::Stalled { at_byte: before });
             }
         }
     }
 
-    fn failure(&self) -> Result<(), Message> {
+    fn failure(&self) -> Result<(), JobMessage> {
         match self.ended.get() {
             Some(Err(message)) => Err(message.clone()),
             _ => Ok(()),
@@ -81,20 +81,20 @@ impl Flow {
 /// # Errors
 /// The error of a flow, or `Stalled` after `timeout`.
 pub(crate) fn all_moved<'a>(
-    flows: impl Iterator<Item = &'a Flow> + Clone,
+    flows: impl Iterator<Item = &'a BulkFlow> + Clone,
     timeout: Duration,
-) -> Result<u64, Message> {
+) -> Result<u64, JobMessage> {
     let began = Instant::now();
-    let before: Vec<u64> = flows.clone().map(Flow::moved).collect();
+    let before: Vec<u64> = flows.clone().map(BulkFlow::moved).collect();
     for (flow, before) in flows.clone().zip(before) {
         while flow.moved() == before {
             flow.failure()?;
             if began.elapsed() > timeout {
-                return Err(Message::Stalled { at_byte: before });
+                return Err(JobMessage::Stalled { at_byte: before });
             }
             std::thread::sleep(POLL_INTERVAL);
         }
     }
-    flows.clone().try_for_each(Flow::failure)?;
-    Ok(flows.map(Flow::moved).sum())
+    flows.clone().try_for_each(BulkFlow::failure)?;
+    Ok(flows.map(BulkFlow::moved).sum())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
 use super::latency::Samples;
 use super::{failed, stalled_or_failed};
@@ -27,7 +27,9 @@ impl Child {
     ///
     /// # Errors
     /// Out of memory or processes, or this process has more than one thread.
-    pub(crate) fn new(body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>) -> io::Result<Self> {
+    pub(crate) fn new(
+        body: impl FnOnce(&mut StartBarrier) -> Result<Samples, JobMessage>,
+    ) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
             return Err(io::Error::other(format!("cannot fork with {threads} threads")));
@@ -49,7 +51,7 @@ impl Child {
     }
 
     /// Waits until the child is at its barrier.
-    pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<(), Message> {
+    pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<(), JobMessage> {
         self.wait_at_most(timeout)?;
         let mut first = [0];
         self.pipe.read_exact(&mut first).map_err(lost)?;
@@ -63,23 +65,23 @@ impl Child {
     }
 
     /// Releases the child from its barrier.
-    pub(crate) fn start(&mut self) -> Result<(), Message> {
+    pub(crate) fn start(&mut self) -> Result<(), JobMessage> {
         self.pipe.write_all(&READY).map_err(lost)
     }
 
     /// Waits for the child's samples.
-    pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, Message> {
+    pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, JobMessage> {
         self.wait_at_most(timeout)?;
         self.read(Vec::new())
     }
 
     /// Reads the rest of the result, whose first bytes are `begun`.
-    fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, Message> {
+    fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, JobMessage> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
         serde_json::from_slice(&begun).map_err(|_| failed("a client process ended without a result"))?
     }
 
-    fn wait_at_most(&self, limit: Duration) -> Result<(), Message> {
+    fn wait_at_most(&self, limit: Duration) -> Result<(), JobMessage> {
         self.pipe.set_read_timeout(Some(limit + GRACE)).map_err(failed)
     }
 }
@@ -90,7 +92,7 @@ const READY: [u8; 1] = *b"\n";
 /// Extra time: the child ends its waits by itself, unless it hangs.
 const GRACE: Duration = Duration::from_millis(500);
 
-fn lost(error: io::Error) -> Message {
+fn lost(error: io::Error) -> JobMessage {
     match error.kind() {
         io::ErrorKind::WouldBlock => stalled_or_failed(&error, 0),
         _ => failed("a client process ended without a result"),
@@ -107,7 +109,7 @@ impl Drop for Child {
 
 impl StartBarrier {
     /// Reports that the child is ready, and waits for its release.
-    pub(crate) fn wait(&mut self) -> Result<(), Message> {
+    pub(crate) fn wait(&mut self) -> Result<(), JobMessage> {
         let barrier = self
             .0
             .write_all(&READY)
@@ -118,7 +120,7 @@ impl StartBarrier {
 
 fn perform(
     mut barrier: StartBarrier,
-    body: impl FnOnce(&mut StartBarrier) -> Result<Samples, Message>,
+    body: impl FnOnce(&mut StartBarrier) -> Result<Samples, JobMessage>,
 ) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let result = body(&mut barrier);

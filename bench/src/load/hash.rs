@@ -5,12 +5,12 @@ use std::net::Shutdown;
 
 use blake3::{Hash, Hasher, OutputReader};
 
-use crate::job::{Direction, JobResults, Message};
+use crate::job::{Direction, JobMessage, JobResults};
 
-use super::client::Client;
-use super::control::Control;
+use super::client::JobClient;
+use super::control::ControlConnection;
 use super::fault::{Fault, NoFault};
-use super::flow::Flow;
+use super::flow::BulkFlow;
 use super::stamp::BUFFER;
 use super::{failed, socket, stalled_or_failed};
 
@@ -20,7 +20,7 @@ fn content(seed: u64) -> OutputReader {
 }
 
 /// Sends `bytes` bytes and returns their hash.
-pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash, Message> {
+pub(crate) fn send<F: Fault>(flow: &BulkFlow, seed: u64, bytes: u64) -> Result<Hash, JobMessage> {
     let (mut hasher, mut content) = (Hasher::new(), content(seed));
     let mut buffer = vec![0; BUFFER];
     let mut position = 0;
@@ -38,7 +38,7 @@ pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash,
         flow.set_moved(position);
         if sent < len {
             // A blocking socket writes less than all only after its timeout.
-            return Err(Message::Stalled { at_byte: position });
+            return Err(JobMessage::Stalled { at_byte: position });
         }
     }
     flow.socket.shutdown(Shutdown::Write).map_err(failed)?;
@@ -46,7 +46,7 @@ pub(crate) fn send<F: Fault>(flow: &Flow, seed: u64, bytes: u64) -> Result<Hash,
 }
 
 /// Receives until the end of the stream, which must come after `bytes` bytes, and returns their hash.
-pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Message> {
+pub(crate) fn receive<F: Fault>(flow: &BulkFlow, bytes: u64) -> Result<Hash, JobMessage> {
     let mut hasher = Hasher::new();
     let mut buffer = vec![0; BUFFER];
     let mut position = 0;
@@ -72,15 +72,15 @@ pub(crate) fn receive<F: Fault>(flow: &Flow, bytes: u64) -> Result<Hash, Message
 }
 
 /// Runs the client.
-pub(crate) fn run(client: &mut Client, direction: Direction, bytes: u64) -> Result<(), Message> {
-    let mut control = Control::open(client)?;
+pub(crate) fn run(client: &mut JobClient, direction: Direction, bytes: u64) -> Result<(), JobMessage> {
+    let mut control = ControlConnection::open(client)?;
     let port = match direction {
         Direction::Up => client.ports().sink,
         Direction::Down => client.ports().source,
     };
     let mut socket = socket::connect(client.at(port), client.timeout())?;
     socket.write_all(&control.session()).map_err(failed)?;
-    let flow = Flow::new(socket);
+    let flow = BulkFlow::new(socket);
     client.begin()?;
     let ours = match direction {
         Direction::Up => send::<NoFault>(&flow, u64::from_le_bytes(control.session()), bytes),

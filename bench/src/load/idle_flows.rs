@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use pontoon_sys::tcp::reset_on_close;
 use rustix::event::PollFlags;
 
-use crate::job::{Message, Ports};
+use crate::job::{JobMessage, ServerPorts};
 
 use super::blackhole::ended;
-use super::client::Client;
-use super::control::Control;
+use super::client::JobClient;
+use super::control::ControlConnection;
 use super::round_trip::Pinger;
 use super::{descriptors, failed, latency, unreachable};
 
@@ -29,9 +29,9 @@ const TIME_PER_FLOW: Duration = Duration::from_millis(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs the client.
-pub(crate) fn run(client: &mut Client, flows: u32) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, flows: u32) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(flows) + OTHER_DESCRIPTORS)?;
-    let mut control = Control::open(client)?;
+    let mut control = ControlConnection::open(client)?;
     let mut pinger = Pinger::connect(client)?;
     let deadline = Instant::now() + client.timeout() + TIME_PER_FLOW * flows;
     let connections = open(client, flows, deadline)?;
@@ -55,16 +55,16 @@ pub(crate) fn run(client: &mut Client, flows: u32) -> Result<(), Message> {
 
 /// Opens `flows` connections, spread over the server's ports: to one port, a client has fewer ports of its own than
 /// that.
-fn open(client: &Client, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, Message> {
+fn open(client: &JobClient, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, JobMessage> {
     let open_some = |first: u32| {
         (first..flows)
             .step_by(OPENERS as usize)
             .map(|index| {
-                let port = client.ports().idle[index as usize % Ports::IDLE];
+                let port = client.ports().idle[index as usize % ServerPorts::IDLE];
                 let left = deadline.saturating_duration_since(Instant::now());
                 connect(client.at(port), left).map_err(|error| refused(index, flows, &error))
             })
-            .collect::<Result<Vec<_>, Message>>()
+            .collect::<Result<Vec<_>, JobMessage>>()
     };
     std::thread::scope(|scope| {
         let openers: Vec<_> = (0..OPENERS)
@@ -76,7 +76,7 @@ fn open(client: &Client, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, 
                 .unwrap_or_else(|_| Err(failed("a connecting thread panicked")))
         });
         Ok(opened
-            .collect::<Result<Vec<_>, Message>>()?
+            .collect::<Result<Vec<_>, JobMessage>>()?
             .into_iter()
             .flatten()
             .collect())
@@ -93,7 +93,7 @@ fn connect(to: SocketAddr, timeout: Duration) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-fn refused(index: u32, flows: u32, error: &io::Error) -> Message {
+fn refused(index: u32, flows: u32, error: &io::Error) -> JobMessage {
     let limit = match error.kind() {
         io::ErrorKind::AddrNotAvailable => " (net.ipv4.ip_local_port_range)",
         _ => "",

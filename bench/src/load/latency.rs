@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::job::{JobResults, Message};
+use crate::job::{JobMessage, JobResults};
 use crate::schema;
 
-use super::client::Client;
+use super::client::JobClient;
 use super::failed;
 
 /// Nanoseconds of the longest recorded time: about 18 minutes, longer than any timeout.
@@ -23,7 +23,7 @@ pub(crate) enum TransactionError {
     /// It is counted, and the next transaction follows.
     Counted(String),
     /// It ends the measurement.
-    Fatal(Message),
+    Fatal(JobMessage),
 }
 
 /// The measurements of one process.
@@ -39,10 +39,10 @@ pub(crate) struct Samples {
 
 /// Runs the whole job of most clients: warm-up, then measurement.
 pub(crate) fn measure(
-    client: &mut Client,
+    client: &mut JobClient,
     congestion_control: Option<[String; 2]>,
     mut transaction: impl FnMut() -> Result<(), TransactionError>,
-) -> Result<(), Message> {
+) -> Result<(), JobMessage> {
     run(client.warm_up(), &mut transaction)?;
     client.begin()?;
     let samples = run(client.duration(), &mut transaction)?;
@@ -56,7 +56,7 @@ pub(crate) fn measure(
 pub(crate) fn run(
     duration: Duration,
     mut transaction: impl FnMut() -> Result<(), TransactionError>,
-) -> Result<Samples, Message> {
+) -> Result<Samples, JobMessage> {
     let mut histogram = histogram();
     let (mut errors, mut last_error) = (0, None);
     let began = Instant::now();
@@ -92,7 +92,7 @@ pub(crate) fn run(
 pub(crate) fn results(
     processes: &[Samples],
     congestion_control: Option<[String; 2]>,
-) -> Result<JobResults, Message> {
+) -> Result<JobResults, JobMessage> {
     let mut histogram = histogram();
     let mut per_second = 0.0;
     for samples in processes {
@@ -204,7 +204,7 @@ mod tests {
             Err(TransactionError::Counted("refused".to_owned()))
         })
         .unwrap();
-        let Err(Message::Failed { why }) = results(&[samples], None) else {
+        let Err(JobMessage::Failed { why }) = results(&[samples], None) else {
             panic!("a figure without a transaction");
         };
         assert!(why.ends_with("succeeded: refused"), "{why}");

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
+use super::client::JobClient;
 use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
 use super::socket;
@@ -13,11 +13,11 @@ use super::socket;
 const PORT: u16 = 53;
 
 /// Runs the client. The job has no server: the resolver is the stack's.
-pub(crate) fn run(client: &mut Client, resolver: IpAddr) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, resolver: IpAddr) -> Result<(), JobMessage> {
     run_at(client, SocketAddr::new(resolver, PORT))
 }
 
-fn run_at(client: &mut Client, resolver: SocketAddr) -> Result<(), Message> {
+fn run_at(client: &mut JobClient, resolver: SocketAddr) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(resolver, DEADLINE)?;
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     let mut count = 0_u64;

@@ -8,9 +8,9 @@ use pontoon_sys::icmp::only_echo_replies;
 use pontoon_wire::checksum::Sum;
 use rustix::net::{SocketFlags, SocketType, connect, ipproto, socket_with};
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
+use super::client::JobClient;
 use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
 use super::{failed, socket, unreachable};
@@ -19,7 +19,7 @@ use super::{failed, socket, unreachable};
 const LEN: usize = 64;
 
 /// Runs the client. The job has no server: the host at the address answers.
-pub(crate) fn run(client: &mut Client, address: IpAddr) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, address: IpAddr) -> Result<(), JobMessage> {
     let (socket, kind) = open(Family::of(address))?;
     socket::bound_waits(&socket, DEADLINE).map_err(failed)?;
     connect(&socket, &SocketAddr::new(address, 0))
@@ -43,7 +43,7 @@ enum SocketKind {
     Raw,
 }
 
-fn open(family: Family) -> Result<(OwnedFd, SocketKind), Message> {
+fn open(family: Family) -> Result<(OwnedFd, SocketKind), JobMessage> {
     let protocol = match family {
         Family::V4 => ipproto::ICMP,
         Family::V6 => ipproto::ICMPV6,

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
-use super::control::Control;
+use super::client::JobClient;
+use super::control::ControlConnection;
 use super::fault::NoFault;
 use super::{connect, failed, latency, socket, unreachable};
 
 /// Runs the client, which answers.
-pub(crate) fn run(client: &mut Client, port: u16) -> Result<(), Message> {
+pub(crate) fn run(client: &mut JobClient, port: u16) -> Result<(), JobMessage> {
     let listener = socket::listener_everywhere(port)
         .map_err(|error| unreachable(format_args!("cannot listen on port {port}: {error}")))?;
     connect::serve::<NoFault>(&Arc::new(listener)).map_err(failed)?;
-    let mut control = Control::open(client)?;
+    let mut control = ControlConnection::open(client)?;
     control.connect(client.warm_up())?;
     client.begin()?;
     let samples = control.connect(client.duration())?;

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
-use super::client::Client;
-use super::control::Control;
+use super::client::JobClient;
+use super::control::ControlConnection;
 use super::fault::Fault;
 use super::latency::{self, TransactionError};
 use super::{failed, socket, stalled_or_failed};
@@ -26,8 +26,8 @@ pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
 }
 
 /// Runs the client.
-pub(crate) fn run(client: &mut Client) -> Result<(), Message> {
-    let control = Control::open(client)?;
+pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
+    let control = ControlConnection::open(client)?;
     let mut pinger = Pinger::connect(client)?;
     latency::measure(client, control.congestion_control(), || pinger.exchange())
 }
@@ -39,7 +39,7 @@ pub(crate) struct Pinger {
 }
 
 impl Pinger {
-    pub(crate) fn connect(client: &Client) -> Result<Self, Message> {
+    pub(crate) fn connect(client: &JobClient) -> Result<Self, JobMessage> {
         let socket = socket::connect(client.at(client.ports().echo), client.timeout())?;
         socket.set_nodelay(true).map_err(failed)?;
         Ok(Self { socket, exchanged: 0 })

@@ -5,11 +5,13 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::job::{Job, Ports};
+use crate::job::{Job, ServerPorts};
 
 use super::fault::Fault;
 use super::session::{Session, Shared, serve_session};
-use super::{connect, datagram_counter, datagram_round_trip, flow::Flow, hash, round_trip, socket, stream};
+use super::{
+    connect, datagram_counter, datagram_round_trip, flow::BulkFlow, hash, round_trip, socket, stream,
+};
 
 /// The delay after an accept that failed, which it does for want of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
@@ -17,7 +19,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 /// A server on threads that run as long as the process.
 #[derive(Debug)]
 pub struct Server {
-    ports: Ports,
+    ports: ServerPorts,
 }
 
 impl Server {
@@ -52,7 +54,7 @@ impl Server {
         each(listener, shared, |_, socket| round_trip::answer::<F>(&socket))?;
         let (listener, connect) = tcp()?;
         connect::serve::<F>(&Arc::new(listener))?;
-        let mut idle = [0; Ports::IDLE];
+        let mut idle = [0; ServerPorts::IDLE];
         for port in &mut idle {
             let (listener, chosen) = tcp()?;
             *port = chosen;
@@ -78,7 +80,7 @@ impl Server {
         })?;
 
         Ok(Self {
-            ports: Ports {
+            ports: ServerPorts {
                 control,
                 sink,
                 source,
@@ -94,7 +96,7 @@ impl Server {
 
     /// The ports of the server.
     #[must_use]
-    pub fn ports(&self) -> Ports {
+    pub fn ports(&self) -> ServerPorts {
         self.ports
     }
 }
@@ -115,7 +117,7 @@ fn give<F: Fault>(shared: &Shared, socket: TcpStream) {
     });
 }
 
-fn bulk(shared: &Shared, socket: TcpStream, work: impl Fn(&Session, &Flow)) {
+fn bulk(shared: &Shared, socket: TcpStream, work: impl Fn(&Session, &BulkFlow)) {
     if let Some((session, flow)) = shared.join(socket) {
         work(&session, &flow);
         flow.close();

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::tcp_congestion;
 
-use crate::job::{Job, Message};
+use crate::job::{Job, JobMessage};
 
-use super::control::{Checkpoint, JsonLines, Reply, Request};
+use super::control::{Checkpoint, JsonLines, SessionReply, SessionRequest};
 use super::datagram_counter::DatagramCounter;
-use super::flow::{Flow, all_moved};
+use super::flow::{BulkFlow, all_moved};
 use super::{connect, descriptors, failed, latency};
 
 /// Descriptors of the server that are not idle flows.
@@ -34,7 +34,7 @@ pub(crate) struct Session {
     pub(crate) job: Job,
     timeout: Duration,
     opened: Instant,
-    flows: Mutex<Vec<Arc<Flow>>>,
+    flows: Mutex<Vec<Arc<BulkFlow>>>,
     idle: Mutex<Vec<TcpStream>>,
 }
 
@@ -42,25 +42,27 @@ pub(crate) struct Session {
 pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut json = JsonLines::new(socket);
-    let Some(Request::Open { job, timeout }) = json.read()? else {
+    let Some(SessionRequest::Open { job, timeout }) = json.read()? else {
         return Ok(());
     };
     if let Err(message) = prepare(&job) {
-        return json.write(&Reply::Message(message));
+        return json.write(&SessionReply::JobMessage(message));
     }
     let session = OpenSession::new(shared, job, timeout);
-    json.write(&Reply::Opened {
+    json.write(&SessionReply::Opened {
         session: session.id,
         congestion_control: tcp_congestion(json.socket())?,
     })?;
     while let Some(request) = json.read()? {
-        let answer = session.answer(shared, &request).unwrap_or_else(Reply::Message);
+        let answer = session
+            .answer(shared, &request)
+            .unwrap_or_else(SessionReply::JobMessage);
         json.write(&answer)?;
     }
     Ok(())
 }
 
-fn prepare(job: &Job) -> Result<(), Message> {
+fn prepare(job: &Job) -> Result<(), JobMessage> {
     match job {
         Job::IdleFlows { flows } => descriptors::allow(u64::from(*flows) + OTHER_DESCRIPTORS),
         _ => Ok(()),
@@ -69,12 +71,12 @@ fn prepare(job: &Job) -> Result<(), Message> {
 
 impl Shared {
     /// Adds a new connection to the session whose number it begins with.
-    pub(crate) fn join(&self, mut socket: TcpStream) -> Option<(Arc<Session>, Arc<Flow>)> {
+    pub(crate) fn join(&self, mut socket: TcpStream) -> Option<(Arc<Session>, Arc<BulkFlow>)> {
         let mut id = [0; 8];
         socket.read_exact(&mut id).ok()?;
         let sessions = lock(&self.sessions);
         let session = sessions.get(&u64::from_le_bytes(id))?;
-        let flow = Arc::new(Flow::new(socket));
+        let flow = Arc::new(BulkFlow::new(socket));
         lock(&session.flows).push(Arc::clone(&flow));
         Some((Arc::clone(session), flow))
     }
@@ -92,29 +94,29 @@ impl Shared {
 }
 
 impl Session {
-    fn answer(&self, shared: &Shared, request: &Request) -> Result<Reply, Message> {
+    fn answer(&self, shared: &Shared, request: &SessionRequest) -> Result<SessionReply, JobMessage> {
         match request {
-            Request::Open { .. } => Err(failed("a second job on one control connection")),
-            Request::Checkpoint => self.checkpoint(shared).map(Reply::Checkpoint),
-            Request::Hash => {
+            SessionRequest::Open { .. } => Err(failed("a second job on one control connection")),
+            SessionRequest::Checkpoint => self.checkpoint(shared).map(SessionReply::Checkpoint),
+            SessionRequest::Hash => {
                 let flow = self.flows(1)?.remove(0);
                 let hash = flow.hash(self.timeout)?;
                 Ok(hash.map_or_else(
-                    || Reply::Checkpoint(self.checkpoint_now(flow.moved())),
-                    |hash| Reply::Hash(hash.to_hex().to_string()),
+                    || SessionReply::Checkpoint(self.checkpoint_now(flow.moved())),
+                    |hash| SessionReply::Hash(hash.to_hex().to_string()),
                 ))
             }
-            Request::Connect { duration } => {
+            SessionRequest::Connect { duration } => {
                 let Job::PublishConnect { address, port } = self.job else {
                     return Err(failed("this job has no address to connect to"));
                 };
                 let to = SocketAddr::new(address, port);
-                latency::run(*duration, connect::transaction(to, self.timeout)).map(Reply::Samples)
+                latency::run(*duration, connect::transaction(to, self.timeout)).map(SessionReply::Samples)
             }
         }
     }
 
-    fn checkpoint(&self, shared: &Shared) -> Result<Checkpoint, Message> {
+    fn checkpoint(&self, shared: &Shared) -> Result<Checkpoint, JobMessage> {
         match self.job {
             Job::Datagrams { .. } | Job::SegmentedDatagrams { .. } => {
                 Ok(lock(&shared.datagram_counter).checkpoint())
@@ -137,7 +139,7 @@ impl Session {
     }
 
     /// Waits until there are `count` flows.
-    fn flows(&self, count: usize) -> Result<Vec<Arc<Flow>>, Message> {
+    fn flows(&self, count: usize) -> Result<Vec<Arc<BulkFlow>>, JobMessage> {
         let since = Instant::now();
         loop {
             let flows = lock(&self.flows).clone();
@@ -145,7 +147,7 @@ impl Session {
                 return Ok(flows);
             }
             if since.elapsed() > self.timeout {
-                return Err(Message::Stalled { at_byte: 0 });
+                return Err(JobMessage::Stalled { at_byte: 0 });
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -12,7 +12,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{SocketFlags, SocketType, bind, listen, socket_with};
 
-use crate::job::Message;
+use crate::job::JobMessage;
 
 use super::unreachable;
 
@@ -72,7 +72,7 @@ pub(crate) fn stream_socket(address: SocketAddr, flags: SocketFlags) -> io::Resu
 ///
 /// # Errors
 /// `Unreachable`: there is no listener, or no descriptor or port is left.
-pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, Message> {
+pub(crate) fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, JobMessage> {
     let open = || {
         let socket = TcpStream::connect_timeout(&address, timeout)?;
         bound_waits(&socket, timeout)?;
@@ -92,7 +92,7 @@ pub(crate) fn datagram_server(listen: IpAddr) -> io::Result<UdpSocket> {
 ///
 /// # Errors
 /// `Unreachable`: there is no route.
-pub(crate) fn datagram_client(address: SocketAddr, timeout: Duration) -> Result<UdpSocket, Message> {
+pub(crate) fn datagram_client(address: SocketAddr, timeout: Duration) -> Result<UdpSocket, JobMessage> {
     let open = || {
         let socket = UdpSocket::bind((Family::of(address.ip()).unspecified(), 0))?;
         socket.connect(address)?;

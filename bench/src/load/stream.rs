@@ -3,17 +3,17 @@
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-use crate::job::{Direction, JobResults, Message};
+use crate::job::{Direction, JobMessage, JobResults};
 
-use super::client::Client;
-use super::control::{Checkpoint, Control};
+use super::client::JobClient;
+use super::control::{Checkpoint, ControlConnection};
 use super::fault::{Fault, NoFault};
-use super::flow::{Flow, all_moved};
+use super::flow::{BulkFlow, all_moved};
 use super::stamp::{BLOCK, BUFFER, Checker, stamp};
 use super::{failed, socket, stalled_or_failed};
 
 /// Sends until the connection ends. Returns the reason.
-pub(crate) fn send<F: Fault>(flow: &Flow) -> Message {
+pub(crate) fn send<F: Fault>(flow: &BulkFlow) -> JobMessage {
     let mut buffer = vec![0; BUFFER];
     let (mut position, mut unsent) = (0, &mut [][..]);
     loop {
@@ -36,7 +36,7 @@ pub(crate) fn send<F: Fault>(flow: &Flow) -> Message {
 }
 
 /// Receives until the connection ends or has a wrong stamp. Returns the reason.
-pub(crate) fn receive<F: Fault>(flow: &Flow) -> Message {
+pub(crate) fn receive<F: Fault>(flow: &BulkFlow) -> JobMessage {
     let mut checker = Checker::new();
     loop {
         F::block(checker.position());
@@ -58,8 +58,8 @@ pub(crate) fn receive<F: Fault>(flow: &Flow) -> Message {
 }
 
 /// Runs the client.
-pub(crate) fn run(client: &mut Client, direction: Direction, streams: u16) -> Result<(), Message> {
-    let mut control = Control::open(client)?;
+pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) -> Result<(), JobMessage> {
+    let mut control = ControlConnection::open(client)?;
     let port = match direction {
         Direction::Up => client.ports().sink,
         Direction::Down => client.ports().source,
@@ -68,9 +68,9 @@ pub(crate) fn run(client: &mut Client, direction: Direction, streams: u16) -> Re
         .map(|_| {
             let mut socket = socket::connect(client.at(port), client.timeout())?;
             socket.write_all(&control.session()).map_err(failed)?;
-            Ok(Flow::new(socket))
+            Ok(BulkFlow::new(socket))
         })
-        .collect::<Result<Vec<_>, Message>>()?;
+        .collect::<Result<Vec<_>, JobMessage>>()?;
     std::thread::scope(|scope| {
         let _ending = Ending(&flows);
         for flow in &flows {
@@ -86,16 +86,16 @@ pub(crate) fn run(client: &mut Client, direction: Direction, streams: u16) -> Re
 }
 
 fn measure(
-    client: &mut Client,
-    control: &mut Control,
+    client: &mut JobClient,
+    control: &mut ControlConnection,
     direction: Direction,
-    flows: &[Flow],
-) -> Result<(), Message> {
+    flows: &[BulkFlow],
+) -> Result<(), JobMessage> {
     let (clock, timeout) = (Instant::now(), client.timeout());
     // Count and clock are the receiver's.
     let mut checkpoint = || match direction {
         Direction::Up => {
-            let slowest = flows.iter().map(Flow::moved).min();
+            let slowest = flows.iter().map(BulkFlow::moved).min();
             control.checkpoint(slowest.unwrap_or(0))
         }
         Direction::Down => Ok(Checkpoint {
@@ -117,10 +117,10 @@ fn measure(
 }
 
 /// Closes the flows when dropped, which ends their threads.
-struct Ending<'a>(&'a [Flow]);
+struct Ending<'a>(&'a [BulkFlow]);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(Flow::close);
+        self.0.iter().for_each(BulkFlow::close);
     }
 }

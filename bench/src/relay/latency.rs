@@ -13,7 +13,7 @@ use rustix::net::sockopt;
 use rustix::process::setpriority_process;
 
 use super::sink::receiver;
-use super::topology::Network;
+use super::topology::RelayNetwork;
 
 /// A receiver beside the first sink that reads the datagrams' timestamps. It reads seldom and at the lowest priority,
 /// as it shares the relays' CPU. The timestamps are the kernel's, so it does not matter when they are read.
@@ -32,7 +32,7 @@ const BUFFER: usize = 4 << 20;
 const PAUSE: Duration = Duration::from_millis(4);
 
 impl LatencyReceiver {
-    pub(super) fn start(network: &Network, group: SocketAddrV4) -> Result<Self> {
+    pub(super) fn start(network: &RelayNetwork, group: SocketAddrV4) -> Result<Self> {
         let socket = network.first_sink().enter(|| {
             let socket = receiver(group)?;
             sockopt::set_socket_recv_buffer_size(&socket, BUFFER)?;

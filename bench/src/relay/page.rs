@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::report::{Figure, Report};
+use super::report::{Figure, RelayReport};
 use crate::report::html::page;
 
 /// Returns the whole page.
-pub(super) fn html(report: &Report) -> String {
+pub(super) fn html(report: &RelayReport) -> String {
     let title = "Multicast relays side by side";
     let machine = &report.machine;
     page::shell(
@@ -36,7 +36,7 @@ pub(super) fn html(report: &Report) -> String {
     )
 }
 
-fn section(report: &Report, figures: &[Figure]) -> Markup {
+fn section(report: &RelayReport, figures: &[Figure]) -> Markup {
     let topology = figures.first().map_or("", |figure| &figure.topology);
     html! {
         section {

@@ -1,9 +1,13 @@
 //! The relays' processes: all in the PID namespace except the harness.
 
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Time for a relay to exit after SIGTERM, before it is killed.
+const EXIT_TIME: Duration = Duration::from_millis(200);
 
 /// Running relays. They and the processes that they have started are killed on drop.
 pub(super) struct Running(pub(super) Vec<Child>);
@@ -22,7 +26,12 @@ impl Drop for Running {
                 let _ = kill_process(pid, Signal::TERM);
             }
         }
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        let begin = Instant::now();
+        while !others().is_empty() && begin.elapsed() < EXIT_TIME {
+            self.0
+                .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for pid in others() {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = kill_process(pid, Signal::KILL);

@@ -11,7 +11,7 @@ use crate::{commands, machine};
 
 /// The report of a run.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct RelayReport {
     /// The program that measured, with its version.
     pub(super) generator: &'static str,
     /// The command line that made the report.
@@ -45,7 +45,7 @@ pub(super) struct Figure {
     pub(super) latency_us: Option<[f64; 3]>,
 }
 
-impl Report {
+impl RelayReport {
     pub(super) fn new(seconds: u32, latency: bool) -> Self {
         Self {
             generator: concat!("pontoon bench relay ", env!("CARGO_PKG_VERSION")),
@@ -121,7 +121,7 @@ pub(super) fn print_line(line: &str) -> Result<()> {
 }
 
 #[cfg(test)]
-pub(super) fn example() -> Report {
+pub(super) fn example() -> RelayReport {
     let figure = |stack: &str, loss| Figure {
         stack: stack.to_owned(),
         topology: "chain-3".to_owned(),
@@ -133,9 +133,9 @@ pub(super) fn example() -> Report {
         machine_cpu: 1.52,
         latency_us: Some([90.4, 160.0, 500.0]),
     };
-    Report {
+    RelayReport {
         figures: vec![figure("pontoon", 0.0), figure("mcr", 0.00001)],
-        ..Report::new(3, true)
+        ..RelayReport::new(3, true)
     }
 }
 

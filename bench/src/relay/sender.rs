@@ -36,7 +36,7 @@ pub(super) struct SendPlan {
 
 /// The datagrams that were sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentDatagrams {
     pub(super) datagrams: u64,
     pub(super) time: Duration,
 }
@@ -48,14 +48,14 @@ const MAX_BACKLOG: Duration = Duration::from_millis(10);
 const SIZES: u16 = 8;
 
 /// Sends from the caller's namespace, busy waiting on `cpu` between calls.
-pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<Sent> {
+pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<SentDatagrams> {
     super::pin_to_cpu(cpu)?;
     let together = match plan.frames {
         Frames::Single => 1,
         Frames::Segmented(count) | Frames::Coalesced(count) => count,
     };
     let mut flows = (0..plan.flows)
-        .map(|number| Flow::new(to, plan.size - plan.size / SIZES * (number % SIZES), together))
+        .map(|number| SenderFlow::new(to, plan.size - plan.size / SIZES * (number % SIZES), together))
         .collect::<Result<Vec<_>>>()?;
     let pause = Duration::from_secs_f64(f64::from(together) / f64::from(plan.rate));
     let begin = Instant::now();
@@ -65,7 +65,7 @@ pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<Sent> {
             loop {
                 let now = Instant::now();
                 if now - begin >= plan.time {
-                    return Ok(Sent {
+                    return Ok(SentDatagrams {
                         datagrams,
                         time: now - begin,
                     });
@@ -87,13 +87,13 @@ pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<Sent> {
 }
 
 /// A sender with datagrams of one length.
-struct Flow {
+struct SenderFlow {
     socket: UdpSocket,
     size: usize,
     bytes: Vec<u8>,
 }
 
-impl Flow {
+impl SenderFlow {
     fn new(to: SocketAddr, size: u16, together: u32) -> Result<Self> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_multicast_ttl_v4(HOPS)?;

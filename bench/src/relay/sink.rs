@@ -1,12 +1,21 @@
 //! Sinks of datagrams.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use pontoon_netns::Namespace;
 use pontoon_sys::{filter, multicast, udp};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-use crate::network::Namespace;
+/// After this time without a datagram none are in flight.
+const QUIET_TIME: Duration = Duration::from_millis(200);
+
+/// Interval at which the counters are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Time limit for datagrams in flight to arrive.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One socket in each namespace, whose filter drops everything; the kernel counts the drops.
 pub(super) struct Sinks(Vec<UdpSocket>);
@@ -30,6 +39,21 @@ impl Sinks {
             sum += u64::from(udp::dropped(socket)?);
         }
         Ok(sum)
+    }
+
+    /// Waits until no more datagrams arrive, and returns their number.
+    pub(super) fn final_count(&self) -> Result<u64> {
+        let begin = Instant::now();
+        let (mut count, mut changed) = (self.count()?, begin);
+        while changed.elapsed() < QUIET_TIME {
+            ensure!(begin.elapsed() < TIMEOUT, "datagrams arrive without end");
+            std::thread::sleep(POLL_INTERVAL);
+            let now = self.count()?;
+            if now != count {
+                (count, changed) = (now, Instant::now());
+            }
+        }
+        Ok(count)
     }
 
     pub(super) fn all_reached(&self) -> Result<bool> {

@@ -12,10 +12,10 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 
-use super::sender::{self, SendPlan, Sent};
+use super::sender::{self, SendPlan, SentDatagrams};
 use super::sink::Sinks;
-use crate::network::{Namespace, ip_with, sysctl};
 
 /// The arrangement of relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl fmt::Display for Topology {
 }
 
 /// The namespaces, which exist as long as this value and processes inside.
-pub(super) struct Network {
+pub(super) struct RelayNetwork {
     sender: Namespace,
     relays: Vec<Namespace>,
     sinks: Vec<Namespace>,
@@ -82,7 +82,7 @@ pub(crate) struct Hop<'a> {
     pub(crate) outputs: Vec<Ipv4Addr>,
 }
 
-impl Network {
+impl RelayNetwork {
     pub(super) fn new(topology: Topology) -> Result<Self> {
         let (relays, sinks) = match topology {
             Topology::Chain(count) => (count, 1),
@@ -152,7 +152,7 @@ impl Network {
         })
     }
 
-    pub(super) fn send(&self, plan: SendPlan, cpu: usize) -> Result<Sent> {
+    pub(super) fn send(&self, plan: SendPlan, cpu: usize) -> Result<SentDatagrams> {
         self.sender
             .enter(|| sender::send(SocketAddr::V4(group(0)), plan, cpu))
     }
@@ -171,7 +171,8 @@ impl Network {
             probe.send(&[0; 16])?;
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(200));
+        // No probe may be counted as a datagram of the measurement.
+        sinks.final_count()?;
         Ok(())
     }
 }
@@ -190,26 +191,9 @@ fn join(left: &Namespace, output: usize, right: &Namespace, link: usize) -> Resu
     left.enter(quiet)?;
     right.enter(quiet)?;
     left.enter(|| {
-        let lines = format!(
-            "link set lo up
-             link add out{output} type veth peer name in netns {}
-             address add {}/24 dev out{output}
-             link set out{output} up",
-            right.path(),
-            address(link, 1),
-        );
-        ip_with(&lines, &[right])
+        let name = format!("out{output}");
+        veth(&name, right, "in")?;
+        add_address(&name, &format!("{}/24", address(link, 1)))
     })?;
-    right.enter(|| {
-        ip(&format!(
-            "link set lo up
-             address add {}/24 dev in
-             link set in up",
-            address(link, 2),
-        ))
-    })
-}
-
-fn ip(lines: &str) -> Result<()> {
-    ip_with(lines, &[])
+    right.enter(|| add_address("in", &format!("{}/24", address(link, 2))))
 }

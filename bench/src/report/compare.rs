@@ -1,6 +1,6 @@
-//! The comparison of two reports, say of two revisions or two machines, as Markdown.
+//! The comparison of two reports, such as of two revisions or two machines, as Markdown.
 //!
-//! The samples of two runs are not pairs: the machine's state in the third round of one says nothing about that of the
+//! The samples of two runs are not pairs: the machine's state in the third round of one is unrelated to that of the
 //! other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
 //! between the runs that is not the stack's shows in a control, veth or direct, that was measured in both: the stack's
 //! ratio *to the control* in each round of one run is compared with the same of the other.
@@ -12,15 +12,15 @@ mod differences;
 
 use std::collections::BTreeMap;
 
-use crate::schema::{Metric, Report};
+use crate::schema::{BenchmarkReport, Metric};
 use crate::stats::Ratio;
 
 use super::markdown::{bullets, table};
-use super::summary::{self, CellSummary, Entry, Summary, Verdict};
+use super::summary::{self, CellSummary, StackSummary, Summary, Verdict};
 use super::{label, machine, number, outcome};
 
 /// Compares two reports. `left` is called A and `right` B; ratios are B to A.
-pub fn compare(left: &Report, right: &Report) -> String {
+pub fn compare(left: &BenchmarkReport, right: &BenchmarkReport) -> String {
     let pair = Pair {
         left: &Summary::of(left),
         right: &Summary::of(right),
@@ -37,7 +37,7 @@ pub fn compare(left: &Report, right: &Report) -> String {
     out + &bullets(&pair.alone())
 }
 
-fn overlap(left: &Report, right: &Report) -> bool {
+fn overlap(left: &BenchmarkReport, right: &BenchmarkReport) -> bool {
     left.began < right.ended && right.began < left.ended
 }
 
@@ -49,8 +49,8 @@ struct Pair<'a> {
 
 /// A stack in a cell of both reports.
 struct Both<'a> {
-    left: (&'a CellSummary<'a>, &'a Entry<'a>),
-    right: (&'a CellSummary<'a>, &'a Entry<'a>),
+    left: (&'a CellSummary<'a>, &'a StackSummary<'a>),
+    right: (&'a CellSummary<'a>, &'a StackSummary<'a>),
 }
 
 impl<'a> Pair<'a> {
@@ -97,7 +97,7 @@ impl<'a> Pair<'a> {
 
     fn row(&self, both: &Both<'a>) -> Vec<String> {
         let (of, entry) = both.left;
-        let figure = |entry: &Entry<'_>| match &entry.spread {
+        let figure = |entry: &StackSummary<'_>| match &entry.spread {
             Some(spread) => summary::spread(spread),
             None => outcome::last(entry),
         };
@@ -114,7 +114,7 @@ impl<'a> Pair<'a> {
             (None, [false, false]) => "neither was measured".to_owned(),
         };
         vec![
-            format!("`{}`: {}", of.cell.name, label::metric(&of.cell.figure)),
+            format!("`{}`: {}", of.cell.name, Metric::label_of(&of.cell.figure)),
             entry.stack.name.clone(),
             figure(entry),
             figure(both.right.1),
@@ -148,7 +148,7 @@ impl<'a> Pair<'a> {
         if self.interleaved {
             return summary::paired(both.right.1, both.left.1, metric);
         }
-        let values = |entry: &Entry<'_>| {
+        let values = |entry: &StackSummary<'_>| {
             summary::values(&entry.samples, metric)
                 .map(|(_, value)| value)
                 .collect()
@@ -160,7 +160,7 @@ impl<'a> Pair<'a> {
     /// Returns the ratio of the ratios to the control. Returns `None` for the control itself, and for interleaved runs,
     /// where it would only add noise.
     fn relative_to_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
-        let control = |(of, entry): (&'a CellSummary<'a>, &Entry<'_>)| {
+        let control = |(of, entry): (&'a CellSummary<'a>, &StackSummary<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
             let control = of.entries.iter().find(|entry| entry.stack == baseline)?;
             let to: BTreeMap<u32, f64> = summary::values(&control.samples, &of.cell.figure).collect();

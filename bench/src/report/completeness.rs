@@ -1,6 +1,6 @@
 //! The state of a run compared with its plan.
 
-use crate::schema::{Cell, Outcome, Report};
+use crate::schema::{BenchmarkReport, Cell, SampleOutcome};
 
 /// The number of samples by outcome. Stacks that are missing on this machine are not in the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Completeness {
 }
 
 impl Completeness {
-    pub fn of(report: &Report) -> Self {
+    pub fn of(report: &BenchmarkReport) -> Self {
         let stacks = report
             .stacks
             .iter()
@@ -27,10 +27,10 @@ impl Completeness {
         };
         for sample in &report.samples {
             match sample.outcome {
-                Outcome::Measured => of.measured += 1,
-                Outcome::Stalled { .. } => of.stalled += 1,
-                Outcome::Unreachable { .. } => of.unreachable += 1,
-                Outcome::Failed { .. } => of.failed += 1,
+                SampleOutcome::Measured => of.measured += 1,
+                SampleOutcome::Stalled { .. } => of.stalled += 1,
+                SampleOutcome::Unreachable { .. } => of.unreachable += 1,
+                SampleOutcome::Failed { .. } => of.failed += 1,
             }
         }
         of

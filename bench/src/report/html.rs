@@ -5,14 +5,14 @@ mod scenario;
 
 use maud::{Markup, html};
 
-use crate::schema::{Better, Metric, Report};
+use crate::schema::{BenchmarkReport, Better, Metric};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
-use super::summary::{CellSummary, Entry, Summary, Verdict};
+use super::summary::{CellSummary, StackSummary, Summary, Verdict};
 use super::{Completeness, label, machine, number, outcome, warnings};
 
 /// Returns the whole page.
-pub fn html(report: &Report) -> String {
+pub fn html(report: &BenchmarkReport) -> String {
     let summary = Summary::of(report);
     let title = "User-mode network stacks side by side";
     page::shell(
@@ -61,7 +61,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                 thead {
                     tr {
                         th { "median" }
-                        @for stack in &summary.stacks { th { (stack.name) small { (label::role(stack)) } } }
+                        @for stack in &summary.stacks { th { (stack.name) small { (stack.role.label()) } } }
                     }
                 }
                 tbody {
@@ -69,7 +69,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
                         tr {
                             th {
                                 a href={ "#" (of.cell.scenario) } { (label::cell(of.cell)) }
-                                small { (code(label::metric(&of.cell.figure))) (direction(of.metric)) }
+                                small { (code(Metric::label_of(&of.cell.figure))) (direction(of.metric)) }
                             }
                             @for entry in &of.entries { (headline_figure(of, entry)) }
                         }
@@ -80,7 +80,7 @@ fn headline(summary: &Summary<'_>) -> Markup {
     }
 }
 
-fn headline_figure(of: &CellSummary<'_>, entry: &Entry<'_>) -> Markup {
+fn headline_figure(of: &CellSummary<'_>, entry: &StackSummary<'_>) -> Markup {
     let ratio = entry.to_baseline.zip(of.baseline);
     let verdict = ratio.map(|(ratio, _)| of.verdict(&ratio));
     html! {
@@ -102,7 +102,7 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-/// Returns the text that says which way is better.
+/// Returns the text for the direction that is better.
 fn direction(metric: Metric) -> &'static str {
     match metric.better {
         Some(Better::Higher) => "; higher is better",
@@ -111,7 +111,7 @@ fn direction(metric: Metric) -> &'static str {
     }
 }
 
-fn how_to_read(report: &Report) -> Markup {
+fn how_to_read(report: &BenchmarkReport) -> Markup {
     html! {
         section class="prose" {
             h2 { "How to read this" }
@@ -152,7 +152,7 @@ fn how_to_read(report: &Report) -> Markup {
     }
 }
 
-fn how_it_was_measured(report: &Report) -> Markup {
+fn how_it_was_measured(report: &BenchmarkReport) -> Markup {
     let of = Completeness::of(report);
     html! {
         section class="prose" {
@@ -173,7 +173,7 @@ fn how_it_was_measured(report: &Report) -> Markup {
     }
 }
 
-fn stacks(report: &Report) -> Markup {
+fn stacks(report: &BenchmarkReport) -> Markup {
     html! {
         section {
             h2 { "Stacks" }
@@ -184,7 +184,7 @@ fn stacks(report: &Report) -> Markup {
                         @for stack in &report.stacks {
                             tr {
                                 th { (stack.name) }
-                                td { (label::role(stack)) }
+                                td { (stack.role.label()) }
                                 td { (stack.version) }
                                 @match &stack.missing {
                                     Some(why) => td { "not part of this run: " (why) },
@@ -199,7 +199,7 @@ fn stacks(report: &Report) -> Markup {
     }
 }
 
-fn machine_table(report: &Report) -> Markup {
+fn machine_table(report: &BenchmarkReport) -> Markup {
     html! {
         section {
             h2 { "Machine" }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::schema::{Report, VERSION};
+use crate::schema::{BenchmarkReport, VERSION};
 
 /// Writes a report to a temporary file beside `path`, synchronises it, and renames it, so that `path` contains a
 /// complete report at any time, even after a crash. `backends` and void-box's fields of the first level are computed
@@ -18,7 +18,7 @@ use crate::schema::{Report, VERSION};
 ///
 /// # Errors
 /// The directory is not writable, or the disk is full; `path` is then unchanged.
-pub fn write_json(report: &Report, path: &Path) -> Result<()> {
+pub fn write_json(report: &BenchmarkReport, path: &Path) -> Result<()> {
     write_whole(report, path).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
@@ -26,8 +26,8 @@ pub fn write_json(report: &Report, path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// The file cannot be read, is not a report, or has another version than [`VERSION`].
-pub fn read_json(path: &Path) -> Result<Report> {
-    let open = || -> Result<Report> {
+pub fn read_json(path: &Path) -> Result<BenchmarkReport> {
+    let open = || -> Result<BenchmarkReport> {
         let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
         let Tag { version } =
             Tag::deserialize(&value).context("the file is not a report of pontoon bench")?;
@@ -57,13 +57,13 @@ struct Tag {
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a BenchmarkReport,
     #[serde(flatten)]
     headline: BTreeMap<String, Value>,
 }
 
-fn write_whole(report: &Report, path: &Path) -> Result<()> {
-    let report = &Report {
+fn write_whole(report: &BenchmarkReport, path: &Path) -> Result<()> {
+    let report = &BenchmarkReport {
         backends: super::void_box(report),
         ..report.clone()
     };
@@ -87,4 +87,19 @@ fn write_whole(report: &Report, path: &Path) -> Result<()> {
     temporary.persist(path).map_err(|error| error.error)?;
     fs::File::open(directory)?.sync_all()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_json() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("figures.json");
+        let figures = serde_json::json!({ "rows": [{ "per_s": 1.5 }] });
+        write_figures(&figures, &path).unwrap();
+        let text = fs::read_to_string(path).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), figures);
+    }
 }

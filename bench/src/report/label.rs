@@ -1,7 +1,7 @@
-//! Titles of scenarios, and labels of cells, metrics and stacks, for readers who do not know the bench.
+//! Titles of scenarios and cells, for readers who do not know the bench.
 
-use crate::scenario::{SCENARIOS, Scenario};
-use crate::schema::{Cell, METRICS, Role, Stack};
+use crate::scenario::Scenario;
+use crate::schema::Cell;
 
 use super::number;
 
@@ -17,15 +17,11 @@ const HEADLINES: &[&str] = &[
 ];
 
 pub(super) fn title(scenario: &str) -> &str {
-    known(scenario).map_or(scenario, |known| known.title)
+    Scenario::of(scenario).map_or(scenario, |known| known.title)
 }
 
 pub(super) fn about(scenario: &str) -> Option<&'static str> {
-    known(scenario).map(|known| known.about)
-}
-
-fn known(name: &str) -> Option<&'static Scenario> {
-    SCENARIOS.iter().find(|scenario| scenario.name == name)
+    Scenario::of(scenario).map(|known| known.about)
 }
 
 pub(super) fn is_headline(cell: &str) -> bool {
@@ -81,20 +77,6 @@ pub(super) fn cell(cell: &Cell) -> String {
     }
 }
 
-/// Returns the title of a metric, or its name if it is unknown.
-pub(super) fn metric(name: &str) -> &str {
-    let known = METRICS.iter().find(|metric| metric.name == name);
-    known.map_or(name, |metric| metric.label)
-}
-
-pub(super) fn role(stack: &Stack) -> &'static str {
-    match stack.role {
-        Role::Kernel => "the kernel's own path",
-        Role::Pontoon => "pontoon",
-        Role::Peer => "peer",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,13 +98,5 @@ mod tests {
         assert_eq!(cell(&of), "TCP up, 4, bbr, best");
         of.name = "tcp-up".to_owned();
         assert_eq!(cell(&of), "TCP up");
-    }
-
-    #[test]
-    fn labels_of_metrics_are_distinct() {
-        let mut labels: Vec<_> = METRICS.iter().map(|known| metric(known.name)).collect();
-        labels.sort();
-        labels.dedup();
-        assert_eq!(labels.len(), METRICS.len());
     }
 }

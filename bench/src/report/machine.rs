@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::schema::{Machine, Report};
+use crate::schema::{BenchmarkReport, Machine};
 
 use super::number;
 
@@ -19,7 +19,7 @@ pub(crate) struct Difference {
 }
 
 /// Returns the facts in which the machines of two reports differ.
-pub(crate) fn differences(left: &Report, right: &Report) -> Vec<Difference> {
+pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<Difference> {
     let facts = |report| -> BTreeMap<String, String> { facts(report).into_iter().collect() };
     let (left_facts, right_facts) = (facts(left), facts(right));
     let names: BTreeSet<_> = left_facts.keys().chain(right_facts.keys()).collect();
@@ -53,7 +53,7 @@ fn gib(bytes: f64) -> String {
 }
 
 /// Returns the sentence under the title.
-pub(super) fn sentence(report: &Report) -> String {
+pub(super) fn sentence(report: &BenchmarkReport) -> String {
     format!(
         "{}, {}. Medians of {} of {} s; each round measures every stack once.",
         in_words(&report.machine),
@@ -79,7 +79,7 @@ pub(crate) fn in_words(machine: &Machine) -> String {
 }
 
 /// Returns names and values, in a fixed order.
-pub(super) fn facts(report: &Report) -> Vec<(String, String)> {
+pub(super) fn facts(report: &BenchmarkReport) -> Vec<(String, String)> {
     let machine = &report.machine;
     let mut facts = vec![
         ("kernel", machine.kernel.clone()),

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use crate::schema::Report;
+use crate::schema::{BenchmarkReport, Metric};
 
 use super::machine;
-use super::summary::{self, CellSummary, Entry, Summary};
+use super::summary::{self, CellSummary, StackSummary, Summary};
 use super::{label, outcome, overhead, warnings};
 
 /// Returns the whole report: medians with extremes, ratios with intervals, and warnings.
-pub fn markdown(report: &Report) -> String {
+pub fn markdown(report: &BenchmarkReport) -> String {
     let summary = Summary::of(report);
     let mut out = String::from("# User-mode network stacks side by side\n\n");
     out += &format!("{}\n\n", machine::sentence(report));
@@ -28,7 +28,7 @@ pub fn markdown(report: &Report) -> String {
 
 fn headline(summary: &Summary<'_>) -> String {
     let row = |of: &&CellSummary<'_>| {
-        let name = format!("{}: {}", label::cell(of.cell), label::metric(&of.cell.figure));
+        let name = format!("{}: {}", label::cell(of.cell), Metric::label_of(&of.cell.figure));
         let figure = |entry| match outcome::losses(entry) {
             Some(losses) => format!("{} ({losses})", of.headline(entry)),
             None => of.headline(entry),
@@ -72,7 +72,8 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
 /// Returns rows for all other metrics, and for the harness's share of the figure.
 fn other_rows(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
     let row = |metric| {
-        let spread = |entry: &Entry<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
+        let spread =
+            |entry: &StackSummary<'_>| entry.spread_of(metric).map(|spread| summary::spread(&spread));
         let figures = of.entries.iter().map(|entry| spread(entry).unwrap_or_default());
         std::iter::once(row_name(of, metric)).chain(figures).collect()
     };
@@ -84,18 +85,18 @@ fn other_rows(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
 }
 
 fn row_name(of: &CellSummary<'_>, metric: &str) -> String {
-    format!("`{}`: {}", of.cell.name, label::metric(metric))
+    format!("`{}`: {}", of.cell.name, Metric::label_of(metric))
 }
 
-fn stacks(report: &Report) -> String {
-    let row = |stack: &crate::schema::Stack| {
+fn stacks(report: &BenchmarkReport) -> String {
+    let row = |stack: &crate::schema::StackDescription| {
         let how = match &stack.missing {
             Some(why) => format!("not part of this run: {why}"),
             None => format!("`{}`", stack.command),
         };
         vec![
             stack.name.clone(),
-            label::role(stack).to_owned(),
+            stack.role.label().to_owned(),
             stack.version.clone(),
             how,
         ]
@@ -105,7 +106,7 @@ fn stacks(report: &Report) -> String {
     format!("## Stacks\n\n{}", table(&header, &rows))
 }
 
-fn machine_table(report: &Report) -> String {
+fn machine_table(report: &BenchmarkReport) -> String {
     let rows: Vec<_> = machine::facts(report)
         .into_iter()
         .map(|(name, value)| vec![name, value])

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::schema::Outcome;
+use crate::schema::SampleOutcome;
 
 use super::number;
-use super::summary::Entry;
+use super::summary::StackSummary;
 
 /// Describes each kind of outcome but the measured: `stalled in 2 of 7 rounds (at byte 1,024)`.
-pub(super) fn all(entry: &Entry<'_>) -> Vec<String> {
+pub(super) fn all(entry: &StackSummary<'_>) -> Vec<String> {
     let mut kinds: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut add = |kind, reason: String| kinds.entry(kind).or_default().push(reason);
     for sample in &entry.samples {
         match &sample.outcome {
-            Outcome::Measured => {}
-            Outcome::Stalled { at_byte } => add("stalled", format!("at byte {}", number::count(*at_byte))),
-            Outcome::Unreachable { why } => add("not possible", why.clone()),
-            Outcome::Failed { why } => add("failed", why.clone()),
+            SampleOutcome::Measured => {}
+            SampleOutcome::Stalled { at_byte } => {
+                add("stalled", format!("at byte {}", number::count(*at_byte)))
+            }
+            SampleOutcome::Unreachable { why } => add("not possible", why.clone()),
+            SampleOutcome::Failed { why } => add("failed", why.clone()),
         }
     }
     let rounds = entry.samples.len();
@@ -36,14 +38,14 @@ pub(super) fn all(entry: &Entry<'_>) -> Vec<String> {
 }
 
 /// Describes the samples that a figure lacks: `2 of 7 stalled`. Returns `None` if it lacks none, or has none.
-pub(super) fn losses(entry: &Entry<'_>) -> Option<String> {
+pub(super) fn losses(entry: &StackSummary<'_>) -> Option<String> {
     let mut counts = [(0, "stalled"), (0, "not possible"), (0, "failed")];
     for sample in &entry.samples {
         match sample.outcome {
-            Outcome::Measured => {}
-            Outcome::Stalled { .. } => counts[0].0 += 1,
-            Outcome::Unreachable { .. } => counts[1].0 += 1,
-            Outcome::Failed { .. } => counts[2].0 += 1,
+            SampleOutcome::Measured => {}
+            SampleOutcome::Stalled { .. } => counts[0].0 += 1,
+            SampleOutcome::Unreachable { .. } => counts[1].0 += 1,
+            SampleOutcome::Failed { .. } => counts[2].0 += 1,
         }
     }
     let losses: Vec<_> = counts
@@ -55,12 +57,12 @@ pub(super) fn losses(entry: &Entry<'_>) -> Option<String> {
 }
 
 /// Describes in a few words why there is no figure.
-pub(super) fn last(entry: &Entry<'_>) -> String {
+pub(super) fn last(entry: &StackSummary<'_>) -> String {
     match entry.samples.last().map(|sample| &sample.outcome) {
         None => "not run".to_owned(),
-        Some(Outcome::Stalled { at_byte }) => format!("stalled at byte {}", number::count(*at_byte)),
-        Some(Outcome::Unreachable { .. }) => "not possible".to_owned(),
-        Some(Outcome::Failed { .. }) => "failed".to_owned(),
-        Some(Outcome::Measured) => "no such figure".to_owned(),
+        Some(SampleOutcome::Stalled { at_byte }) => format!("stalled at byte {}", number::count(*at_byte)),
+        Some(SampleOutcome::Unreachable { .. }) => "not possible".to_owned(),
+        Some(SampleOutcome::Failed { .. }) => "failed".to_owned(),
+        Some(SampleOutcome::Measured) => "no such figure".to_owned(),
     }
 }

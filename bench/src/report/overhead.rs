@@ -3,7 +3,7 @@
 use crate::schema::Calibration;
 
 use super::number;
-use super::summary::{CellSummary, Entry};
+use super::summary::{CellSummary, StackSummary};
 
 /// The title of the row with these shares.
 pub(super) const TITLE: &str = "work of the harness";
@@ -36,7 +36,8 @@ impl Share {
 /// Returns the harness's share of every stack's figure. Returns `None` for metrics that need no work of the harness.
 pub(super) fn shares(of: &CellSummary<'_>, calibration: &Calibration) -> Option<Vec<String>> {
     share(&of.cell.figure, 1.0, calibration)?;
-    let text = |entry: &Entry<'_>| Some(share(&of.cell.figure, entry.spread?.median, calibration)?.text());
+    let text =
+        |entry: &StackSummary<'_>| Some(share(&of.cell.figure, entry.spread?.median, calibration)?.text());
     Some(
         of.entries
             .iter()

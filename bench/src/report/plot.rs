@@ -11,11 +11,11 @@ use maud::{Markup, PreEscaped, html};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::schema::{Role, Stack};
+use crate::schema::{StackDescription, StackRole};
 
 use super::number;
 
-pub(super) use bars::{Bars, Row};
+pub(super) use bars::{BarRow, Bars};
 pub(super) use distribution::distribution;
 pub(super) use rate_loss::rate_loss;
 
@@ -50,13 +50,13 @@ const PEER: [RGBColor; 5] = [
 ];
 
 /// Returns the colour of a stack, which is the same in every plot of a page.
-pub(super) fn colour(stacks: &[&Stack], of: &Stack) -> RGBColor {
+pub(super) fn colour(stacks: &[&StackDescription], of: &StackDescription) -> RGBColor {
     let same_role = stacks.iter().filter(|stack| stack.role == of.role);
     let index = same_role.take_while(|stack| stack.name != of.name).count();
     let colours = match of.role {
-        Role::Kernel => &KERNEL,
-        Role::Pontoon => &PONTOON,
-        Role::Peer => &PEER,
+        StackRole::Kernel => &KERNEL,
+        StackRole::Pontoon => &PONTOON,
+        StackRole::Peer => &PEER,
     };
     colours[index % colours.len()]
 }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::schema::{Better, Cell, METRICS, Metric, Outcome, Report, Role, Sample, Stack};
+use crate::schema::{
+    BenchmarkReport, Better, Cell, METRICS, Metric, Sample, SampleOutcome, StackDescription, StackRole,
+};
 use crate::stats::{Difference, Ratio, Spread};
 
 use super::{label, number, outcome};
 
 /// All cells with samples, and all stacks that are not missing.
 pub(super) struct Summary<'a> {
-    pub(super) report: &'a Report,
-    pub(super) stacks: Vec<&'a Stack>,
+    pub(super) report: &'a BenchmarkReport,
+    pub(super) stacks: Vec<&'a StackDescription>,
     pub(super) cells: Vec<CellSummary<'a>>,
 }
 
@@ -18,21 +20,21 @@ pub(super) struct CellSummary<'a> {
     pub(super) cell: &'a Cell,
     pub(super) metric: Metric,
     /// The stack that the others are compared with: veth if it was measured here, otherwise direct.
-    pub(super) baseline: Option<&'a Stack>,
+    pub(super) baseline: Option<&'a StackDescription>,
     /// One entry for each stack of the summary, in the same order.
-    pub(super) entries: Vec<Entry<'a>>,
+    pub(super) entries: Vec<StackSummary<'a>>,
 }
 
 /// One stack in one cell.
-pub(super) struct Entry<'a> {
-    pub(super) stack: &'a Stack,
+pub(super) struct StackSummary<'a> {
+    pub(super) stack: &'a StackDescription,
     /// All samples, measured or not.
     pub(super) samples: Vec<&'a Sample>,
     pub(super) spread: Option<Spread>,
     /// The ratio of this stack's figure to the baseline's.
     pub(super) to_baseline: Option<Ratio>,
     /// The ratio of this stack's figure to the best peer's, for stacks that are pontoon.
-    pub(super) to_peer: Option<(&'a Stack, Ratio)>,
+    pub(super) to_peer: Option<(&'a StackDescription, Ratio)>,
 }
 
 /// The meaning of a ratio.
@@ -59,7 +61,7 @@ impl Verdict {
 }
 
 impl<'a> Summary<'a> {
-    pub(super) fn of(report: &'a Report) -> Self {
+    pub(super) fn of(report: &'a BenchmarkReport) -> Self {
         let stacks: Vec<_> = report
             .stacks
             .iter()
@@ -73,7 +75,9 @@ impl<'a> Summary<'a> {
                 .push(sample);
         }
         let cell = |cell: &'a Cell| {
-            let of = |stack: &&'a Stack| samples.remove(&(&*cell.name, &*stack.name)).unwrap_or_default();
+            let of = |stack: &&'a StackDescription| {
+                samples.remove(&(&*cell.name, &*stack.name)).unwrap_or_default()
+            };
             let taken: Vec<_> = stacks.iter().map(of).collect();
             let was_asked = taken.iter().any(|samples| !samples.is_empty());
             was_asked.then(|| CellSummary::of(cell, &stacks, taken))
@@ -116,11 +120,11 @@ impl<'a> Summary<'a> {
 }
 
 impl<'a> CellSummary<'a> {
-    fn of(cell: &'a Cell, stacks: &[&'a Stack], taken: Vec<Vec<&'a Sample>>) -> Self {
+    fn of(cell: &'a Cell, stacks: &[&'a StackDescription], taken: Vec<Vec<&'a Sample>>) -> Self {
         let mut entries: Vec<_> = stacks
             .iter()
             .zip(taken)
-            .map(|(&stack, samples)| Entry {
+            .map(|(&stack, samples)| StackSummary {
                 stack,
                 spread: Spread::of(
                     &values(&samples, &cell.figure)
@@ -135,7 +139,7 @@ impl<'a> CellSummary<'a> {
         let metric = metric(&cell.figure);
         let baseline = baseline(&entries);
         let peer = best_peer(&entries, metric);
-        let ratio = |of: &Entry<'a>, to: Option<usize>| {
+        let ratio = |of: &StackSummary<'a>, to: Option<usize>| {
             let to = to
                 .map(|index| &entries[index])
                 .filter(|to| to.stack != of.stack)?;
@@ -144,7 +148,7 @@ impl<'a> CellSummary<'a> {
         let ratios: Vec<_> = entries
             .iter()
             .map(|entry| {
-                let to_peer = ratio(entry, peer).filter(|_| entry.stack.role == Role::Pontoon);
+                let to_peer = ratio(entry, peer).filter(|_| entry.stack.role == StackRole::Pontoon);
                 (ratio(entry, baseline).map(|(_, ratio)| ratio), to_peer)
             })
             .collect();
@@ -175,7 +179,7 @@ impl<'a> CellSummary<'a> {
 
     /// Returns a stack's figure in a table, line by line: median with extremes, ratios with intervals, or the reason
     /// why there is none.
-    pub(super) fn lines(&self, entry: &Entry<'_>) -> Vec<String> {
+    pub(super) fn lines(&self, entry: &StackSummary<'_>) -> Vec<String> {
         let Some(spread) = entry.spread else {
             return vec![outcome::last(entry)];
         };
@@ -191,7 +195,7 @@ impl<'a> CellSummary<'a> {
     }
 
     /// Returns a stack's figure in the headline table: its median, or the reason why there is none.
-    pub(super) fn headline(&self, entry: &Entry<'_>) -> String {
+    pub(super) fn headline(&self, entry: &StackSummary<'_>) -> String {
         let Some(spread) = entry.spread else {
             return outcome::last(entry);
         };
@@ -211,7 +215,7 @@ impl<'a> CellSummary<'a> {
     }
 }
 
-impl Entry<'_> {
+impl StackSummary<'_> {
     pub(super) fn is_measured(&self) -> bool {
         self.spread.is_some()
     }
@@ -252,8 +256,7 @@ pub(super) fn verdict(ratio: &Ratio, metric: Metric) -> Verdict {
 
 /// Returns the metric of a name. An unknown one, of a newer program, gets no unit.
 pub(super) fn metric(name: &str) -> Metric {
-    let known = METRICS.iter().find(|metric| metric.name == name);
-    known.copied().unwrap_or(Metric {
+    Metric::of(name).copied().unwrap_or(Metric {
         name: "?",
         unit: "?",
         better: None,
@@ -263,13 +266,13 @@ pub(super) fn metric(name: &str) -> Metric {
 }
 
 pub(super) fn measured<'a>(
-    report: &'a Report,
+    report: &'a BenchmarkReport,
     cell: &'a str,
     stack: &'a str,
 ) -> impl Iterator<Item = &'a Sample> {
     let samples = report.samples.iter();
     samples.filter(move |sample| {
-        sample.cell == cell && sample.stack == stack && sample.outcome == Outcome::Measured
+        sample.cell == cell && sample.stack == stack && sample.outcome == SampleOutcome::Measured
     })
 }
 
@@ -277,25 +280,25 @@ pub(super) fn measured<'a>(
 pub(super) fn values<'a>(samples: &'a [&Sample], metric: &'a str) -> impl Iterator<Item = (u32, f64)> + 'a {
     let measured = samples
         .iter()
-        .filter(|sample| sample.outcome == Outcome::Measured);
+        .filter(|sample| sample.outcome == SampleOutcome::Measured);
     measured.filter_map(move |sample| Some((sample.round, *sample.values.get(metric)?)))
 }
 
 /// Returns the ratio of values of the same rounds.
-pub(super) fn paired(of: &Entry<'_>, to: &Entry<'_>, metric: &str) -> Option<Ratio> {
+pub(super) fn paired(of: &StackSummary<'_>, to: &StackSummary<'_>, metric: &str) -> Option<Ratio> {
     let to: BTreeMap<u32, f64> = values(&to.samples, metric).collect();
     Ratio::paired(values(&of.samples, metric).filter_map(|(round, value)| Some((value, *to.get(&round)?))))
 }
 
-fn baseline(entries: &[Entry<'_>]) -> Option<usize> {
-    let kernel = |entry: &Entry<'_>| entry.stack.role == Role::Kernel && entry.is_measured();
+fn baseline(entries: &[StackSummary<'_>]) -> Option<usize> {
+    let kernel = |entry: &StackSummary<'_>| entry.stack.role == StackRole::Kernel && entry.is_measured();
     let veth = entries
         .iter()
         .position(|entry| kernel(entry) && entry.stack.name == "veth");
     veth.or_else(|| entries.iter().position(kernel))
 }
 
-fn best_peer(entries: &[Entry<'_>], metric: Metric) -> Option<usize> {
+fn best_peer(entries: &[StackSummary<'_>], metric: Metric) -> Option<usize> {
     let better = metric.better?;
     let merit = |&(_, median): &(usize, f64)| match better {
         Better::Higher => median,
@@ -304,7 +307,7 @@ fn best_peer(entries: &[Entry<'_>], metric: Metric) -> Option<usize> {
     let peers = entries
         .iter()
         .enumerate()
-        .filter(|(_, entry)| entry.stack.role == Role::Peer);
+        .filter(|(_, entry)| entry.stack.role == StackRole::Peer);
     let medians = peers.filter_map(|(index, entry)| Some((index, entry.spread?.median)));
     let best = medians.max_by(|left, right| merit(left).total_cmp(&merit(right)));
     best.map(|(index, _)| index)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::schema::{Report, Role, Stack};
+use crate::schema::{BenchmarkReport, StackDescription, StackRole};
 use crate::stats;
 
 use super::summary::measured;
@@ -91,20 +91,20 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
 ];
 
 /// Returns one object for each stack: `backend`, the stack's name, and void-box's fields; null if nothing was measured.
-pub fn void_box(report: &Report) -> Vec<BTreeMap<String, Value>> {
+pub fn void_box(report: &BenchmarkReport) -> Vec<BTreeMap<String, Value>> {
     let present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     present.map(|stack| backend(report, stack)).collect()
 }
 
 /// Returns the object of the stack that the report is about: the first pontoon, otherwise the first stack.
-pub(super) fn headline(report: &Report) -> BTreeMap<String, Value> {
+pub(super) fn headline(report: &BenchmarkReport) -> BTreeMap<String, Value> {
     let mut present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     let first = present.clone().next();
-    let about = present.find(|stack| stack.role == Role::Pontoon).or(first);
+    let about = present.find(|stack| stack.role == StackRole::Pontoon).or(first);
     about.map(|stack| backend(report, stack)).unwrap_or_default()
 }
 
-fn backend(report: &Report, stack: &Stack) -> BTreeMap<String, Value> {
+fn backend(report: &BenchmarkReport, stack: &StackDescription) -> BTreeMap<String, Value> {
     let median = |(cell, metric)| {
         let samples = measured(report, cell, &stack.name);
         let values: Vec<f64> = samples

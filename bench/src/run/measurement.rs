@@ -7,20 +7,23 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::processes::Usage;
-use super::session::{Next, Session};
+use super::session::{ClientSession, Next};
 use super::snapshot::{Delta, Snapshot, busy_cpus};
 use crate::host::{CLIENT, Host};
-use crate::job::{Job, JobResults, JobSpec, Message, Ports};
+use crate::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
 use crate::network;
 use crate::scenario::Unit;
-use crate::schema::{Conditions, Histogram, Outcome, Sample, Trial};
-use crate::stack::{Addresses, NetworkConfig, Stack};
+use crate::schema::{Conditions, Histogram, Sample, SampleOutcome, Trial};
+use crate::stack::{NetworkConfig, Stack, StackAddresses};
 
 /// Time limit for a stack to start, and for a client to begin.
 const START: Duration = Duration::from_secs(5);
 
-/// Time limit of a measurement, as a multiple of its length.
-const DEADLINE: f64 = 3.0;
+/// The longest time without progress, as a multiple of a measurement's length.
+const TIMEOUT: f64 = 2.0;
+
+/// Time limit of a measurement, as a multiple of its length: a wait may begin at its end.
+const DEADLINE: f64 = 1.0 + TIMEOUT;
 
 /// Extra time for the client to report a stall itself, as it knows the position.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
@@ -29,7 +32,7 @@ const REPORT_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Measurement<'a> {
     pub(crate) host: &'a Host,
     pub(crate) stack: &'a dyn Stack,
-    pub(crate) ports: Ports,
+    pub(crate) ports: ServerPorts,
     pub(crate) congestion_control: String,
     /// Seconds of one measurement.
     pub(crate) duration: f64,
@@ -42,7 +45,7 @@ pub(crate) struct Measurement<'a> {
 /// The outcome of a measurement, with its figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Observation {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: SampleOutcome,
     pub(crate) values: BTreeMap<String, f64>,
     pub(crate) histograms: BTreeMap<String, Histogram>,
     pub(crate) trials: Vec<Trial>,
@@ -81,11 +84,11 @@ impl JobRequest {
 
 impl Observation {
     pub(crate) fn measured() -> Self {
-        Self::of(Outcome::Measured)
+        Self::of(SampleOutcome::Measured)
     }
 
     /// Returns an observation without figures.
-    pub(crate) fn of(outcome: Outcome) -> Self {
+    pub(crate) fn of(outcome: SampleOutcome) -> Self {
         Self {
             outcome,
             values: BTreeMap::new(),
@@ -96,15 +99,15 @@ impl Observation {
     }
 
     pub(crate) fn failed(why: impl Into<String>) -> Self {
-        Self::of(Outcome::Failed { why: why.into() })
+        Self::of(SampleOutcome::Failed { why: why.into() })
     }
 
     pub(crate) fn unreachable(why: impl Into<String>) -> Self {
-        Self::of(Outcome::Unreachable { why: why.into() })
+        Self::of(SampleOutcome::Unreachable { why: why.into() })
     }
 
     pub(crate) fn is_measured(&self) -> bool {
-        self.outcome == Outcome::Measured
+        self.outcome == SampleOutcome::Measured
     }
 
     pub(crate) fn set(&mut self, name: &str, value: f64) {
@@ -113,7 +116,7 @@ impl Observation {
 }
 
 impl Measurement<'_> {
-    pub(crate) fn addresses(&self) -> Addresses {
+    pub(crate) fn addresses(&self) -> StackAddresses {
         self.stack.addresses()
     }
 
@@ -138,7 +141,7 @@ impl Measurement<'_> {
     /// The observation of a failed start.
     pub(crate) fn time(&self, program: &[OsString], until: StopAt) -> Result<Duration, Box<Observation>> {
         let begun = Instant::now();
-        let mut session = Session::start(self.host, self.stack, &self.config, program)
+        let mut session = ClientSession::start(self.host, self.stack, &self.config, program)
             .map_err(|error| Observation::failed(format!("{error:#}")))?;
         let reached = match until {
             StopAt::End => session.wait_for_success(begun + START),
@@ -163,6 +166,7 @@ impl Measurement<'_> {
             ports: self.ports,
             warm_up: (request.duration / 4.0).min(0.2),
             duration: request.duration,
+            timeout: request.duration * TIMEOUT,
         };
         let program: Vec<OsString> = vec![
             self.host.client.clone().into(),
@@ -172,16 +176,16 @@ impl Measurement<'_> {
             self.addresses().server.to_string().into(),
             serde_json::to_string(&job_spec)?.into(),
         ];
-        let session = Session::start(self.host, self.stack, &self.config, &program)?;
+        let session = ClientSession::start(self.host, self.stack, &self.config, &program)?;
         let timeout = START + self.stack.boot() + request.start + seconds(job_spec.warm_up * DEADLINE);
         let begin = match self.message(&session, Instant::now() + timeout) {
-            Ok(Message::Begin) => Snapshot::of_stack(&session.processes()),
+            Ok(JobMessage::Begin) => Snapshot::of_stack(&session.processes()),
             Ok(message) => return Ok(ended_by(message, session)),
             Err(reason) => return Ok(aborted(reason, session)),
         };
         let timeout = seconds(job_spec.duration * DEADLINE) + REPORT_GRACE;
         let results = match self.message(&session, Instant::now() + timeout) {
-            Ok(Message::End(results)) => results,
+            Ok(JobMessage::End(results)) => results,
             Ok(message) => return Ok(ended_by(message, session)),
             Err(reason) => return Ok(aborted(reason, session)),
         };
@@ -196,10 +200,10 @@ impl Measurement<'_> {
     }
 
     /// Returns the client's next message, or the reason why there is none.
-    fn message(&self, session: &Session, deadline: Instant) -> Result<Message, NoMessage> {
+    fn message(&self, session: &ClientSession, deadline: Instant) -> Result<JobMessage, NoMessage> {
         loop {
             match session.next(deadline) {
-                Next::Message(message) => return Ok(message),
+                Next::JobMessage(message) => return Ok(message),
                 Next::Other => {}
                 Next::Closed => return Err(NoMessage::Closed),
                 Next::TimedOut => return Err(NoMessage::TimedOut),
@@ -216,7 +220,7 @@ impl Measurement<'_> {
         interface: Option<(u32, u32)>,
     ) -> Observation {
         let mut observation = Observation {
-            outcome: Outcome::Measured,
+            outcome: SampleOutcome::Measured,
             values: results.values,
             histograms: results.histograms,
             trials: Vec::new(),
@@ -262,22 +266,22 @@ enum NoMessage {
 }
 
 /// Returns the observation for a message that ends the measurement early.
-fn ended_by(message: Message, session: Session) -> Observation {
+fn ended_by(message: JobMessage, session: ClientSession) -> Observation {
     session.finish();
     match message {
-        Message::Stalled { at_byte } => Observation::of(Outcome::Stalled { at_byte }),
-        Message::Unreachable { why } => Observation::unreachable(why),
-        Message::Failed { why } => Observation::failed(why),
-        Message::Begin | Message::End(_) => {
+        JobMessage::Stalled { at_byte } => Observation::of(SampleOutcome::Stalled { at_byte }),
+        JobMessage::Unreachable { why } => Observation::unreachable(why),
+        JobMessage::Failed { why } => Observation::failed(why),
+        JobMessage::Begin | JobMessage::End(_) => {
             Observation::failed("the client sent its messages in the wrong order")
         }
     }
 }
 
-fn aborted(reason: NoMessage, session: Session) -> Observation {
+fn aborted(reason: NoMessage, session: ClientSession) -> Observation {
     let last_stderr_line = session.kill();
     match reason {
-        NoMessage::TimedOut => Observation::of(Outcome::Stalled { at_byte: 0 }),
+        NoMessage::TimedOut => Observation::of(SampleOutcome::Stalled { at_byte: 0 }),
         NoMessage::Closed if last_stderr_line.is_empty() => {
             Observation::failed("the program ended without a message")
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::schema::Report;
+use crate::schema::BenchmarkReport;
 
 /// One measurement to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) struct Task {
 }
 
 /// Returns the planned measurements that have no sample yet, in order. Stacks that are missing are not in the plan.
-pub(crate) fn left(report: &Report) -> Vec<Task> {
+pub(crate) fn left(report: &BenchmarkReport) -> Vec<Task> {
     let done: BTreeSet<_> = report
         .samples
         .iter()

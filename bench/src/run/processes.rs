@@ -8,13 +8,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::host::{CLIENT, FIRST_BYTE};
 
 /// One process in /proc.
-struct Process {
+struct ProcessStat {
     parent: u32,
     arguments: Vec<String>,
 }
 
 /// Processes by id, at one moment.
-pub(crate) struct Processes(BTreeMap<u32, Process>);
+pub(crate) struct Processes(BTreeMap<u32, ProcessStat>);
 
 /// Sums over a stack's processes. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,13 +36,13 @@ impl Processes {
         let is_excluded = |id: &u32| *id == std::process::id() || persistent.contains(id);
         let running = ids
             .filter(|id| !is_excluded(id))
-            .filter_map(|id| Some((id, Process::read(id)?)));
+            .filter_map(|id| Some((id, ProcessStat::read(id)?)));
         Self(running.collect())
     }
 
     /// Returns the id of the load client.
     pub(crate) fn client(&self) -> Option<u32> {
-        let is_client = |process: &Process| {
+        let is_client = |process: &ProcessStat| {
             process
                 .arguments
                 .get(1)
@@ -84,7 +84,7 @@ impl Processes {
     }
 }
 
-impl Process {
+impl ProcessStat {
     /// Returns `None` for a process that has ended, or is a zombie.
     fn read(id: u32) -> Option<Self> {
         let stat = stat(Path::new(&format!("/proc/{id}")))?;
@@ -171,7 +171,7 @@ mod tests {
             let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
             (
                 *id,
-                Process {
+                ProcessStat {
                     parent: *parent,
                     arguments,
                 },

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::schema::{METRICS, Outcome, Sample};
+use crate::schema::{METRICS, Sample, SampleOutcome};
 
 pub(super) struct Progress {
     begun: Instant,
@@ -44,7 +44,10 @@ impl Progress {
         self.cost_done += cost;
         self.cost_left = (self.cost_left - cost).max(0.0);
         let text = format!("{} {}: {}", sample.cell, sample.stack, outcome(sample, figure));
-        let bad = matches!(sample.outcome, Outcome::Stalled { .. } | Outcome::Failed { .. });
+        let bad = matches!(
+            sample.outcome,
+            SampleOutcome::Stalled { .. } | SampleOutcome::Failed { .. }
+        );
         if self.terminal && !bad {
             self.line(&text);
         } else {
@@ -100,7 +103,7 @@ fn write_stderr(text: &str) {
 
 fn outcome(sample: &Sample, figure: &str) -> String {
     match &sample.outcome {
-        Outcome::Measured => {
+        SampleOutcome::Measured => {
             let unit = METRICS
                 .iter()
                 .find(|metric| metric.name == figure)
@@ -111,9 +114,9 @@ fn outcome(sample: &Sample, figure: &str) -> String {
                 None => "done".to_owned(),
             }
         }
-        Outcome::Stalled { at_byte } => format!("stalled at byte {at_byte}"),
-        Outcome::Unreachable { why } => format!("not possible: {why}"),
-        Outcome::Failed { why } => format!("failed: {why}"),
+        SampleOutcome::Stalled { at_byte } => format!("stalled at byte {at_byte}"),
+        SampleOutcome::Unreachable { why } => format!("not possible: {why}"),
+        SampleOutcome::Failed { why } => format!("failed: {why}"),
     }
 }
 

@@ -11,13 +11,13 @@ use rustix::process::{WaitOptions, wait};
 
 use super::processes::Processes;
 use crate::host::Host;
-use crate::job::Message;
+use crate::job::JobMessage;
 use crate::stack::{NetworkConfig, Stack, Started};
 
 /// Time limit for a client to end after its input was closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-pub(super) struct Session {
+pub(super) struct ClientSession {
     started: Started,
     lines: Receiver<String>,
     last_stderr_line: Option<JoinHandle<String>>,
@@ -26,7 +26,7 @@ pub(super) struct Session {
 
 /// The next event of a client.
 pub(super) enum Next {
-    Message(Message),
+    JobMessage(JobMessage),
     /// A line that is not a message.
     Other,
     /// The end of its output.
@@ -35,7 +35,7 @@ pub(super) enum Next {
     TimedOut,
 }
 
-impl Session {
+impl ClientSession {
     /// Starts `program` inside `stack`.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Session {
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(message) => Next::Message(message),
+                Ok(message) => Next::JobMessage(message),
                 Err(_) => Next::Other,
             },
             Err(RecvTimeoutError::Timeout) => Next::TimedOut,

@@ -49,3 +49,11 @@ fn computes_amount_of_work_from_figures() {
     assert_eq!(Unit::Transaction.done(&values, 0.5), Some(5.0));
     assert_eq!(Unit::Nothing.done(&values, 0.5), None);
 }
+
+#[test]
+fn labels_of_metrics_are_distinct() {
+    let mut labels: Vec<_> = METRICS.iter().map(|metric| metric.label).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    assert_eq!(labels.len(), METRICS.len());
+}

@@ -11,7 +11,7 @@ const DESTINATION: usize = 14 + 20 + 2;
 
 const UDP: u8 = 17;
 
-/// Returns an ARP request: who has 10.0.2.2, tell 10.0.2.15 (RFC 826).
+/// Returns an ARP request: 10.0.2.15 requests the address of 10.0.2.2 (RFC 826).
 pub(super) fn arp_request() -> [u8; 42] {
     let mut frame = [0; 42];
     frame[..6].fill(0xff);

@@ -11,8 +11,8 @@ use pontoon_ring::{Features, Layout};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::Task;
-use super::process::{Guest, SideCounts, Stopwatch};
+use super::GuestTask;
+use super::process::{GuestProcess, SideCounts, Stopwatch};
 
 /// Number of frames that are published at once.
 const BURST: usize = 64;
@@ -24,7 +24,7 @@ const WINDOW: Duration = Duration::from_micros(50);
 const TURNS: u32 = 256;
 
 /// A device between its two rings.
-pub(super) struct Device<'m> {
+pub(super) struct RingDevice<'m> {
     memory: Window<Raw<'m>>,
     to_guest: device::Device,
     from_guest: device::Device,
@@ -36,7 +36,7 @@ pub(super) struct Device<'m> {
     scratch: Box<[u8]>,
 }
 
-impl<'m> Device<'m> {
+impl<'m> RingDevice<'m> {
     pub(super) fn new(
         memory: Window<Raw<'m>>,
         [receive, transmit]: [Layout; 2],
@@ -59,7 +59,7 @@ impl<'m> Device<'m> {
     }
 
     /// Serves a guest until it is done. Returns the device's counts.
-    pub(super) fn serve(&mut self, task: Task, guest: &Guest) -> Result<SideCounts> {
+    pub(super) fn serve(&mut self, task: GuestTask, guest: &GuestProcess) -> Result<SideCounts> {
         let mut frame = vec![0x55; HEADER + task.frame()];
         frame[..HEADER].fill(0);
         // num_buffers
@@ -144,7 +144,7 @@ impl<'m> Device<'m> {
     }
 
     /// Enables notifications. Returns true if frames have arrived meanwhile.
-    fn rearm(&mut self, task: Task) -> Result<bool> {
+    fn rearm(&mut self, task: GuestTask) -> Result<bool> {
         let sent = self.from_guest.attach(self.memory)?.rearm()?;
         let room = if task.generates() {
             self.to_guest.attach(self.memory)?.rearm()?
@@ -155,7 +155,7 @@ impl<'m> Device<'m> {
     }
 
     /// Sleeps until a kick, or until the guest is done.
-    fn sleep(&mut self, guest: &Guest) -> Result<()> {
+    fn sleep(&mut self, guest: &GuestProcess) -> Result<()> {
         let [receive, transmit] = &self.kicks;
         let mut fds = [receive.as_fd(), transmit.as_fd(), guest.as_fd()]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -12,10 +12,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 
 use super::memory::SharedCounter;
-use super::process::Guest;
-use super::source::{Source, SourceResult};
+use super::process::GuestProcess;
+use super::source::{DatagramSource, SourceResult};
 use super::unikernel::{self, Packets, Rings};
-use super::{Case, Harness, Link, Sample, SendMode, Task};
+use super::{Case, FrameLink, GuestTask, Harness, Sample, SendMode};
 use crate::run::processes::{Processes, Usage};
 use crate::stack::unprivileged;
 
@@ -37,13 +37,13 @@ pub(super) fn measure(
     let received = SharedCounter::new()?;
     let (task, duration) = (case.task, harness.duration);
     match case.link {
-        Link::Memory(waits) => {
+        FrameLink::Memory(waits) => {
             let socket = harness.socket()?;
             let mut command = command(harness, pacing)?;
             command
                 .args(["--protocol", "vhost-user", "--socket"])
                 .arg(&socket);
-            let mut engine = Engine::start(&mut command)?;
+            let mut engine = EngineProcess::start(&mut command)?;
             let socket = engine.until(|| UnixStream::connect(&socket).ok())?;
             let options = Options {
                 pacing: waits,
@@ -51,24 +51,24 @@ pub(super) fn measure(
             };
             let net: Attached = attach(socket, options)?;
             let mut net = Rings(net);
-            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
+            let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
         }
-        Link::Packet | Link::Tap(_) => {
+        FrameLink::Packet | FrameLink::Tap(_) => {
             let flags = SocketFlags::CLOEXEC;
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
             let mut command = command(harness, pacing)?;
             command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
             // There is one thread, so no other program inherits it.
             fcntl_setfd(&theirs, FdFlags::empty())?;
-            let engine = Engine::start(&mut command)?;
+            let engine = EngineProcess::start(&mut command)?;
             drop(theirs);
             for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
                 sockopt::set_socket_timeout(&ours, way, Some(TURN))?;
             }
             // The socket stays open: at its end the engine would end before its CPU time is read.
             let mut net = Packets(ours);
-            let guest = Guest::new(|| unikernel::work(&mut net, task, duration, &received))?;
+            let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
         }
     }
@@ -97,9 +97,9 @@ fn command(harness: &Harness<'_>, pacing: Pacing) -> Result<Command> {
 }
 
 /// A running `pontoon vm`.
-struct Engine(Child);
+struct EngineProcess(Child);
 
-impl Engine {
+impl EngineProcess {
     fn start(command: &mut Command) -> Result<Self> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         Ok(Self(child.context("cannot run pontoon vm")?))
@@ -123,8 +123,8 @@ impl Engine {
     /// Runs the source, and returns the sample.
     fn measure(
         mut self,
-        guest: Guest,
-        task: Task,
+        guest: GuestProcess,
+        task: GuestTask,
         send_mode: SendMode,
         received: &SharedCounter,
     ) -> Result<Sample> {
@@ -133,7 +133,7 @@ impl Engine {
             Ok(true) | Err(_) => Some(()),
             Ok(false) => (received.load(Ordering::Acquire) > 0).then_some(()),
         })?;
-        let source = Source::new(task, send_mode)?;
+        let source = DatagramSource::new(task, send_mode)?;
         let ids = Processes::running(&[guest.id()]).stack();
         let (begin, before) = (Instant::now(), Usage::activity(&ids).cpu_s);
         let SourceResult {
@@ -158,7 +158,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for EngineProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -6,7 +6,7 @@ use anyhow::Result;
 use pontoon_guest::{Interface, Platform, Process, QueueError};
 use pontoon_ring::memory::{Raw, Window};
 
-use super::Task;
+use super::GuestTask;
 use super::process::{SideCounts, Stopwatch};
 
 /// Number of frames in each direction.
@@ -18,24 +18,24 @@ pub(super) type NetInterface<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
 const TURN: usize = 1024;
 
 /// Moves frames for `duration`. Returns the guest's counts.
-pub(super) fn work(net: &mut NetInterface<'_>, task: Task, duration: Duration) -> Result<SideCounts> {
+pub(super) fn work(net: &mut NetInterface<'_>, task: GuestTask, duration: Duration) -> Result<SideCounts> {
     net.start();
     let watch = Stopwatch::start();
     let end = net.platform().now() + duration;
     let rung = net.counters().doorbells;
     while watch.elapsed() < duration {
         match task {
-            Task::Receive | Task::Echo | Task::Idle => {
+            GuestTask::Receive | GuestTask::Echo | GuestTask::Idle => {
                 net.poll(Some(end))?;
-                take(net, task == Task::Echo, end)?;
+                take(net, task == GuestTask::Echo, end)?;
             }
-            Task::Send(batch) => send(net, batch, end)?,
+            GuestTask::Send(batch) => send(net, batch, end)?,
         }
     }
     let counters = net.counters();
     let frames = match task {
-        Task::Receive | Task::Echo | Task::Idle => counters.received,
-        Task::Send(_) => counters.sent,
+        GuestTask::Receive | GuestTask::Echo | GuestTask::Idle => counters.received,
+        GuestTask::Send(_) => counters.sent,
     };
     Ok(watch.stop(frames, counters.doorbells - rung))
 }

@@ -13,10 +13,10 @@ use pontoon_ring::memory::{Raw, Window};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::Task;
-use super::device::Device;
+use super::GuestTask;
+use super::device::RingDevice;
 use super::guest::{self, NetInterface, SIZE};
-use super::process::{Guest, SideCounts};
+use super::process::{GuestProcess, SideCounts};
 
 const MAP: Map<SIZE> = Map::new(ORIGIN, 1514);
 const ORIGIN: u64 = 1 << 20;
@@ -26,8 +26,12 @@ const FEATURES: Features = Features {
 };
 
 /// Returns the counts of the guest and of the device.
-pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<(SideCounts, SideCounts)> {
-    let shared = Shared::new(MAP.bytes())?;
+pub(super) fn measure(
+    task: GuestTask,
+    pacing: Pacing,
+    duration: Duration,
+) -> Result<(SideCounts, SideCounts)> {
+    let shared = SharedMapping::new(MAP.bytes())?;
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (connection, ours) = io::pipe()?;
     let process = Process {
@@ -38,7 +42,7 @@ pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<
     let [kicks, calls] =
         [&process.kicks, &process.calls].map(|pair| pair.each_ref().map(|fd| fd.try_clone()));
     let ([kick0, kick1], [call0, call1]) = (kicks, calls);
-    let mut device = Device::new(
+    let mut device = RingDevice::new(
         shared.window(),
         [MAP.receive(), MAP.transmit()],
         FEATURES,
@@ -47,18 +51,18 @@ pub(super) fn measure(task: Task, pacing: Pacing, duration: Duration) -> Result<
         pacing,
     )?;
     let mut net = NetInterface::new(shared.window(), MAP, FEATURES, process, pacing)?;
-    let guest = Guest::new(|| guest::work(&mut net, task, duration))?;
+    let guest = GuestProcess::new(|| guest::work(&mut net, task, duration))?;
     let served = device.serve(task, &guest)?;
     drop(ours);
     Ok((guest.counts()?, served))
 }
 
 /// A number in memory that both processes share.
-pub(super) struct SharedCounter(Shared);
+pub(super) struct SharedCounter(SharedMapping);
 
 impl SharedCounter {
     pub(super) fn new() -> io::Result<Self> {
-        Shared::new(size_of::<AtomicU64>()).map(Self)
+        SharedMapping::new(size_of::<AtomicU64>()).map(Self)
     }
 }
 
@@ -66,19 +70,19 @@ impl Deref for SharedCounter {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is page-aligned, contains zeros or what was stored, lives as long as `self`, and is
+        // SAFETY: the mapping is page-aligned, contains zeros or what was stored, exists as long as `self`, and is
         // accessed only through this reference.
         unsafe { self.0.base.cast().as_ref() }
     }
 }
 
 /// Memory that both processes share.
-struct Shared {
+struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-impl Shared {
+impl SharedMapping {
     fn new(len: usize) -> io::Result<Self> {
         // SAFETY: the kernel chooses an unused address range.
         let base = unsafe {
@@ -101,7 +105,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is owned by this value, and no borrow of it is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };

@@ -10,8 +10,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
 };
 
-use super::Task;
-use super::process::{Guest, SideCounts, Stopwatch};
+use super::GuestTask;
+use super::process::{GuestProcess, SideCounts, Stopwatch};
 
 /// Number of frames in one direction before the other has its turn.
 const BURST: u64 = 64;
@@ -20,27 +20,27 @@ const BURST: u64 = 64;
 const TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Returns the counts of the guest and of the device.
-pub(super) fn measure(task: Task, duration: Duration) -> Result<(SideCounts, SideCounts)> {
+pub(super) fn measure(task: GuestTask, duration: Duration) -> Result<(SideCounts, SideCounts)> {
     let flags = SocketFlags::CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Recv, Some(TIMEOUT))?;
     sockopt::set_socket_timeout(&theirs, sockopt::Timeout::Send, Some(TIMEOUT))?;
-    let guest = Guest::new(|| work(&theirs, task, duration))?;
+    let guest = GuestProcess::new(|| work(&theirs, task, duration))?;
     drop(theirs);
     let served = serve(&ours, task, &guest)?;
     Ok((guest.counts()?, served))
 }
 
 /// Runs the guest.
-fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<SideCounts> {
+fn work(socket: &OwnedFd, task: GuestTask, duration: Duration) -> Result<SideCounts> {
     let mut frame = [0; 2048];
     let mut frames = 0;
     let watch = Stopwatch::start();
     while watch.elapsed() < duration {
         for _ in 0..BURST {
             let len = match task {
-                Task::Send(_) => task.frame(),
-                Task::Receive | Task::Echo | Task::Idle => {
+                GuestTask::Send(_) => task.frame(),
+                GuestTask::Receive | GuestTask::Echo | GuestTask::Idle => {
                     match recv(socket, &mut frame[..], RecvFlags::empty()) {
                         Ok((len, _)) => len,
                         Err(Errno::AGAIN) => break,
@@ -48,7 +48,7 @@ fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<SideCounts> 
                     }
                 }
             };
-            if matches!(task, Task::Echo | Task::Send(_)) {
+            if matches!(task, GuestTask::Echo | GuestTask::Send(_)) {
                 match send(socket, &frame[..len], SendFlags::NOSIGNAL) {
                     Ok(_) => {}
                     Err(Errno::AGAIN) => break,
@@ -62,7 +62,7 @@ fn work(socket: &OwnedFd, task: Task, duration: Duration) -> Result<SideCounts> 
 }
 
 /// Runs the device: a generator and a sink.
-fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<SideCounts> {
+fn serve(socket: &OwnedFd, task: GuestTask, guest: &GuestProcess) -> Result<SideCounts> {
     let frame = vec![0x55; task.frame()];
     let mut buffer = [0; 2048];
     let mut frames = 0;
@@ -74,10 +74,10 @@ fn serve(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<SideCounts> {
             Some(0)
         };
         let received = match task {
-            Task::Echo | Task::Send(_) => {
+            GuestTask::Echo | GuestTask::Send(_) => {
                 burst(|| recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).map(|(len, _)| len))?
             }
-            Task::Receive | Task::Idle => Some(0),
+            GuestTask::Receive | GuestTask::Idle => Some(0),
         };
         let (Some(made), Some(received)) = (made, received) else {
             return Ok(watch.stop(frames, 0));
@@ -103,7 +103,7 @@ fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
 }
 
 /// Waits until the socket is ready, or the guest is done.
-fn wait(socket: &OwnedFd, task: Task, guest: &Guest) -> Result<()> {
+fn wait(socket: &OwnedFd, task: GuestTask, guest: &GuestProcess) -> Result<()> {
     let mut flags = PollFlags::IN;
     flags.set(PollFlags::OUT, task.generates());
     let mut fds = [

@@ -34,12 +34,12 @@ pub(super) struct Stopwatch {
 }
 
 /// A running guest. The kernel kills it when this process ends.
-pub(super) struct Guest {
+pub(super) struct GuestProcess {
     pid: Pid,
     result: PipeReader,
 }
 
-impl Guest {
+impl GuestProcess {
     /// Runs `body` in a process that may make only the system calls for frames, clocks and sleep. Descriptors that it
     /// borrows are closed at the end of that process.
     ///
@@ -105,14 +105,14 @@ impl Guest {
     }
 }
 
-impl AsFd for Guest {
+impl AsFd for GuestProcess {
     /// Returns a descriptor that is readable when the guest is done or has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.result.as_fd()
     }
 }
 
-impl Drop for Guest {
+impl Drop for GuestProcess {
     fn drop(&mut self) {
         // The process id cannot have been reused: the guest was not waited for.
         let _ = kill_process(self.pid, Signal::KILL);

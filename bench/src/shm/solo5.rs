@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use pontoon_netns::ip;
 use pontoon_sys::Family;
 use pontoon_sys::batch::Batch;
 use pontoon_sys::{icmp, messages};
@@ -18,8 +19,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::process::Stopwatch;
-use super::{Sample, Task};
-use crate::network::ip;
+use super::{GuestTask, Sample};
 use crate::run::processes::Usage;
 
 /// The guest's address, a constant of Solo5's test.
@@ -132,7 +132,7 @@ impl PingSource {
         connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
         // RFC 792: an echo request with its checksum, and zeros.
-        let mut request = vec![0; 8 + Task::Echo.payload()];
+        let mut request = vec![0; 8 + GuestTask::Echo.payload()];
         request[0] = 8;
         request[2..4].copy_from_slice(&[0xf7, 0xff]);
         Ok(Self {

@@ -11,8 +11,8 @@ use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::engine::PORT;
 use super::memory::SharedCounter;
-use super::process::{Guest, Stopwatch};
-use super::{SendMode, Task};
+use super::process::{GuestProcess, Stopwatch};
+use super::{GuestTask, SendMode};
 
 /// Datagrams in flight: as many of 1,300 bytes as a socket's default receive buffer holds.
 pub(super) const WINDOW: usize = 128;
@@ -26,9 +26,9 @@ const TIMEOUT: Duration = Duration::from_millis(20);
 /// Time that the source sleeps while the window is full.
 const PAUSE: Duration = Duration::from_micros(20);
 
-pub(super) struct Source {
+pub(super) struct DatagramSource {
     socket: UdpSocket,
-    task: Task,
+    task: GuestTask,
     burst: usize,
     payload: Vec<u8>,
 }
@@ -42,8 +42,8 @@ pub(super) struct SourceResult {
     pub(super) cpu: Duration,
 }
 
-impl Source {
-    pub(super) fn new(task: Task, send_mode: SendMode) -> Result<Self> {
+impl DatagramSource {
+    pub(super) fn new(task: GuestTask, send_mode: SendMode) -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, PORT))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
@@ -65,13 +65,13 @@ impl Source {
 
     /// Sends until the guest is done, with at most [`WINDOW`] datagrams in flight: a flood would take the CPU time that
     /// others need, for datagrams that are dropped.
-    pub(super) fn run(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
+    pub(super) fn run(&self, guest: &GuestProcess, received: &SharedCounter) -> Result<SourceResult> {
         // The default slack would prolong each sleep by 50 us.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
         let watch = Stopwatch::start();
         let fed = match self.task {
-            Task::Echo => self.exchange(guest)?,
-            Task::Receive | Task::Send(_) | Task::Idle => self.push(guest, received)?,
+            GuestTask::Echo => self.exchange(guest)?,
+            GuestTask::Receive | GuestTask::Send(_) | GuestTask::Idle => self.push(guest, received)?,
         };
         Ok(SourceResult {
             cpu: Duration::from_nanos(watch.stop(0, 0).cpu),
@@ -79,7 +79,7 @@ impl Source {
         })
     }
 
-    fn push(&self, guest: &Guest, received: &SharedCounter) -> Result<SourceResult> {
+    fn push(&self, guest: &GuestProcess, received: &SharedCounter) -> Result<SourceResult> {
         // Presumed lost, which some may not be.
         let (mut sent, mut given_up) = (0_u64, 0_u64);
         let mut moved = (0, Instant::now());
@@ -105,7 +105,7 @@ impl Source {
         })
     }
 
-    fn exchange(&self, guest: &Guest) -> Result<SourceResult> {
+    fn exchange(&self, guest: &GuestProcess) -> Result<SourceResult> {
         let mut buffer = vec![0; 1 << 16];
         let len = self.task.payload();
         let (mut sent, mut back, mut echoed, mut ahead) = (0, 0, 0, 0);

@@ -3,7 +3,7 @@
 use pontoon_guest::Pacing;
 use serde_json::{Value, json};
 
-use super::{Case, Endpoint, Link, Sample, SendMode, Summary, Task};
+use super::{Case, FrameLink, GuestTask, LinkPeer, Sample, SendMode, Summary};
 use crate::args::Shm;
 use crate::commands::command_line;
 use crate::machine;
@@ -13,7 +13,7 @@ use crate::report::number::{factor, figure, percent};
 pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
     let (alone, through): (Vec<_>, Vec<_>) = rows
         .iter()
-        .partition(|(case, _)| case.endpoint == Endpoint::Nothing);
+        .partition(|(case, _)| case.endpoint == LinkPeer::Nothing);
     let alone: String = alone
         .iter()
         .map(|(case, summary)| alone_row(*case, summary, rows))
@@ -41,7 +41,7 @@ pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
         json!({
             "task": task(*case),
             "link": link(*case),
-            "has_engine": matches!(case.endpoint, Endpoint::Engine(..)),
+            "has_engine": matches!(case.endpoint, LinkPeer::Engine(..)),
             "per_s": rate,
             "least_per_s": summary.rates[0],
             "most_per_s": summary.rates[1],
@@ -66,9 +66,9 @@ pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
 fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
     let sample = &summary.median;
     let [kicks, calls] = match (case.link, case.task) {
-        (Link::Packet | Link::Tap(_), _) => ["a call each"; 2].map(str::to_owned),
-        (Link::Memory(_), Task::Idle) => ["-"; 2].map(str::to_owned),
-        (Link::Memory(_), _) => [sample.kicks, sample.calls].map(figure),
+        (FrameLink::Packet | FrameLink::Tap(_), _) => ["a call each"; 2].map(str::to_owned),
+        (FrameLink::Memory(_), GuestTask::Idle) => ["-"; 2].map(str::to_owned),
+        (FrameLink::Memory(_), _) => [sample.kicks, sample.calls].map(figure),
     };
     format!(
         "| {} | {} | {} | {} | {kicks} | {calls} | {} | {} |\n",
@@ -84,13 +84,13 @@ fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String 
 fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
     let sample = &summary.median;
     let [kicks, wakes] = match case.link {
-        Link::Packet => ["a call each"; 2].map(str::to_owned),
-        Link::Tap(_) => ["5 calls for both", "-"].map(str::to_owned),
-        Link::Memory(_) => [sample.kicks, sample.calls].map(figure),
+        FrameLink::Packet => ["a call each"; 2].map(str::to_owned),
+        FrameLink::Tap(_) => ["5 calls for both", "-"].map(str::to_owned),
+        FrameLink::Memory(_) => [sample.kicks, sample.calls].map(figure),
     };
     let device = match case.endpoint {
-        Endpoint::Kernel => "-".to_owned(),
-        Endpoint::Nothing | Endpoint::Engine(..) => cpu(sample.device),
+        LinkPeer::Kernel => "-".to_owned(),
+        LinkPeer::Nothing | LinkPeer::Engine(..) => cpu(sample.device),
     };
     format!(
         "| {} | {} | {} | {} | {kicks} | {wakes} | {} | {device} | {} | {} |\n",
@@ -106,17 +106,17 @@ fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> Strin
 
 fn task(case: Case) -> String {
     let what = match case.task {
-        Task::Receive => "receive 1300 B",
-        Task::Echo => "echo 64 B",
-        Task::Send(1) => "send 64 B, each by itself",
-        Task::Send(batch) => return format!("send 64 B, flushed by {batch}"),
-        Task::Idle => "idle",
+        GuestTask::Receive => "receive 1300 B",
+        GuestTask::Echo => "echo 64 B",
+        GuestTask::Send(1) => "send 64 B, each by itself",
+        GuestTask::Send(batch) => return format!("send 64 B, flushed by {batch}"),
+        GuestTask::Idle => "idle",
     };
     match case.endpoint {
-        Endpoint::Nothing => what.to_owned(),
-        Endpoint::Engine(_, SendMode::Single) => format!("{what}, a call for each"),
-        Endpoint::Engine(_, SendMode::Segmented) => format!("{what}, UDP_SEGMENT"),
-        Endpoint::Kernel => format!("{what}, ICMP"),
+        LinkPeer::Nothing => what.to_owned(),
+        LinkPeer::Engine(_, SendMode::Single) => format!("{what}, a call for each"),
+        LinkPeer::Engine(_, SendMode::Segmented) => format!("{what}, UDP_SEGMENT"),
+        LinkPeer::Kernel => format!("{what}, ICMP"),
     }
 }
 
@@ -127,17 +127,17 @@ fn link(case: Case) -> String {
         Pacing::Poll => "poll",
     };
     match (case.link, case.endpoint) {
-        (Link::Packet, Endpoint::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
-        (Link::Packet, Endpoint::Nothing | Endpoint::Kernel) => "packet socket".to_owned(),
-        (Link::Memory(pacing), _) => format!("memory, {}", side(pacing)),
-        (Link::Tap(window), _) => format!("Solo5 spt over a tap, {window} in flight"),
+        (FrameLink::Packet, LinkPeer::Engine(pacing, _)) => format!("packet socket, {} engine", side(pacing)),
+        (FrameLink::Packet, LinkPeer::Nothing | LinkPeer::Kernel) => "packet socket".to_owned(),
+        (FrameLink::Memory(pacing), _) => format!("memory, {}", side(pacing)),
+        (FrameLink::Tap(window), _) => format!("Solo5 spt over a tap, {window} in flight"),
     }
 }
 
 fn rate(case: Case, summary: &Summary) -> String {
     match case.task {
-        Task::Idle => "-".to_owned(),
-        Task::Receive | Task::Echo | Task::Send(_) => {
+        GuestTask::Idle => "-".to_owned(),
+        GuestTask::Receive | GuestTask::Echo | GuestTask::Send(_) => {
             let [low, high] = summary.rates.map(figure);
             format!("{} ({low}-{high})", figure(summary.median.rate))
         }
@@ -149,14 +149,14 @@ fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
     let same = |other: &Case| {
         let task = match (case.task, other.task) {
             // With a call for each frame there is no flush.
-            (Task::Send(_), Task::Send(_)) => true,
+            (GuestTask::Send(_), GuestTask::Send(_)) => true,
             (one, other) => one == other,
         };
         let endpoint = match (case.endpoint, other.endpoint) {
-            (Endpoint::Engine(_, one), Endpoint::Engine(_, other)) => one == other,
+            (LinkPeer::Engine(_, one), LinkPeer::Engine(_, other)) => one == other,
             (one, other) => one == other,
         };
-        other.link == Link::Packet && task && endpoint
+        other.link == FrameLink::Packet && task && endpoint
     };
     let packet = rows
         .iter()
@@ -164,8 +164,8 @@ fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
         .map(|(_, summary)| summary.median.rate)
         .fold(0.0, f64::max);
     match case.link {
-        Link::Memory(_) if packet > 0.0 => factor(summary.median.rate / packet),
-        Link::Memory(_) | Link::Packet | Link::Tap(_) => "-".to_owned(),
+        FrameLink::Memory(_) if packet > 0.0 => factor(summary.median.rate / packet),
+        FrameLink::Memory(_) | FrameLink::Packet | FrameLink::Tap(_) => "-".to_owned(),
     }
 }
 

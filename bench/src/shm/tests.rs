@@ -2,19 +2,19 @@
 
 use super::*;
 
-fn case(task: Task, link: Link) -> Case {
+fn case(task: GuestTask, link: FrameLink) -> Case {
     Case {
         task,
         link,
-        endpoint: Endpoint::Nothing,
+        endpoint: LinkPeer::Nothing,
     }
 }
 
-fn through(link: Link, pacing: Pacing) -> Case {
+fn through(link: FrameLink, pacing: Pacing) -> Case {
     Case {
-        task: Task::Echo,
+        task: GuestTask::Echo,
         link,
-        endpoint: Endpoint::Engine(pacing, SendMode::Segmented),
+        endpoint: LinkPeer::Engine(pacing, SendMode::Segmented),
     }
 }
 
@@ -35,14 +35,14 @@ fn cases_are_distinct_and_in_order() {
     let all = cases(true);
     let alone = all
         .iter()
-        .filter(|case| case.endpoint == Endpoint::Nothing)
+        .filter(|case| case.endpoint == LinkPeer::Nothing)
         .count();
     assert_eq!((alone, all.len()), (4 + 4 + 4 + 3 + 2, 17 + 15 + 2));
-    assert_eq!(all[0], case(Task::Receive, Link::Packet));
-    assert_eq!(all[16], case(Task::Idle, Link::Memory(Pacing::Hybrid)));
+    assert_eq!(all[0], case(GuestTask::Receive, FrameLink::Packet));
+    assert_eq!(all[16], case(GuestTask::Idle, FrameLink::Memory(Pacing::Hybrid)));
     for (at, one) in all.iter().enumerate() {
         assert!(!all[..at].contains(one), "{one:?}");
-        if let (Link::Memory(guest), Endpoint::Engine(engine, _)) = (one.link, one.endpoint) {
+        if let (FrameLink::Memory(guest), LinkPeer::Engine(engine, _)) = (one.link, one.endpoint) {
             assert_eq!(guest, engine, "both sides have one pacing");
         }
     }
@@ -66,16 +66,19 @@ fn summary_has_the_median_of_each_figure() {
 #[test]
 fn table_and_json_have_a_row_for_each_case() {
     let rows = [
-        (case(Task::Send(1), Link::Packet), summary(500_000.0)),
+        (case(GuestTask::Send(1), FrameLink::Packet), summary(500_000.0)),
         (
-            case(Task::Send(32), Link::Memory(Pacing::Event)),
+            case(GuestTask::Send(32), FrameLink::Memory(Pacing::Event)),
             summary(2_000_000.0),
         ),
-        (case(Task::Idle, Link::Memory(Pacing::Hybrid)), summary(0.0)),
-        (through(Link::Packet, Pacing::Hybrid), summary(100_000.0)),
-        (through(Link::Packet, Pacing::Poll), summary(200_000.0)),
         (
-            through(Link::Memory(Pacing::Poll), Pacing::Poll),
+            case(GuestTask::Idle, FrameLink::Memory(Pacing::Hybrid)),
+            summary(0.0),
+        ),
+        (through(FrameLink::Packet, Pacing::Hybrid), summary(100_000.0)),
+        (through(FrameLink::Packet, Pacing::Poll), summary(200_000.0)),
+        (
+            through(FrameLink::Memory(Pacing::Poll), Pacing::Poll),
             summary(300_000.0),
         ),
     ];

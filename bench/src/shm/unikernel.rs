@@ -9,7 +9,7 @@ use pontoon_guest::{Attached, Platform as _, QueueError};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::Task;
+use super::GuestTask;
 use super::datagram;
 use super::memory::SharedCounter;
 use super::process::{SideCounts, Stopwatch};
@@ -100,7 +100,7 @@ impl FrameLink for Rings {
 /// soon as the engine knows the guest.
 pub(super) fn work(
     net: &mut impl FrameLink,
-    task: Task,
+    task: GuestTask,
     duration: Duration,
     received: &SharedCounter,
 ) -> Result<SideCounts> {
@@ -144,7 +144,12 @@ fn resolve_gateway(net: &mut impl FrameLink, frame: &mut [u8]) -> Result<()> {
 }
 
 /// Waits for the first datagram.
-fn first_datagram(net: &mut impl FrameLink, task: Task, frame: &mut [u8], timeout: Duration) -> Result<u64> {
+fn first_datagram(
+    net: &mut impl FrameLink,
+    task: GuestTask,
+    frame: &mut [u8],
+    timeout: Duration,
+) -> Result<u64> {
     let begin = Instant::now();
     let mut frames = 0;
     while frames == 0 && begin.elapsed() < timeout {
@@ -155,14 +160,14 @@ fn first_datagram(net: &mut impl FrameLink, task: Task, frame: &mut [u8], timeou
 }
 
 /// Receives a frame. Returns the number of datagrams, 0 or 1, or `None` if there was no frame.
-fn take_frame(net: &mut impl FrameLink, task: Task, frame: &mut [u8]) -> Result<Option<u64>> {
+fn take_frame(net: &mut impl FrameLink, task: GuestTask, frame: &mut [u8]) -> Result<Option<u64>> {
     let Some(len) = net.read(frame)? else {
         return Ok(None);
     };
     let Some(frame) = frame.get_mut(..len).filter(|frame| datagram::is_for_guest(frame)) else {
         return Ok(Some(0));
     };
-    if task == Task::Echo {
+    if task == GuestTask::Echo {
         datagram::swap_endpoints(frame);
         net.queue(frame)?;
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Addresses, NetworkConfig, Selection};
+use super::{NetworkConfig, Selection, StackAddresses};
 use crate::host::Host;
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 /// Time limit for the program to listen.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
 /// The addresses that both are configured with; the guest's is 10.0.2.15/24.
-pub(super) const ADDRESSES: Addresses = Addresses {
+pub(super) const ADDRESSES: StackAddresses = StackAddresses {
     server: GATEWAY,
     resolver: DNS,
     published: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -61,17 +61,17 @@ pub(super) enum BackendKind {
 }
 
 impl BackendKind {
-    pub(super) const fn role(self) -> Role {
+    pub(super) const fn role(self) -> StackRole {
         match self {
-            Self::Pontoon => Role::Pontoon,
-            Self::Passt => Role::Peer,
+            Self::Pontoon => StackRole::Pontoon,
+            Self::Passt => StackRole::Peer,
         }
     }
 }
 
 /// The link between the machine and the program.
 #[derive(Clone, Copy)]
-pub(super) enum Link {
+pub(super) enum BackendLink {
     Stream,
     VhostUser,
 }
@@ -80,7 +80,7 @@ pub(super) enum Link {
 pub(super) struct Backend {
     kind: BackendKind,
     name: String,
-    link: Link,
+    link: BackendLink,
     program: PathBuf,
     flags: Vec<String>,
     pub(super) version: String,
@@ -91,7 +91,7 @@ impl Backend {
     ///
     /// # Errors
     /// It is not installed.
-    pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<Self> {
+    pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<Self> {
         let (program, version) = match kind {
             BackendKind::Pontoon => super::pontoon_program(wanted)?,
             BackendKind::Passt => super::passt_program(wanted, "passt")?,
@@ -153,10 +153,10 @@ impl Backend {
 
     fn command_line(&self) -> Vec<&'static str> {
         let (command_line, link) = match (self.kind, self.link) {
-            (BackendKind::Pontoon, Link::Stream) => (PONTOON, Some("stream")),
-            (BackendKind::Pontoon, Link::VhostUser) => (PONTOON, Some("vhost-user")),
-            (BackendKind::Passt, Link::Stream) => (PASST, None),
-            (BackendKind::Passt, Link::VhostUser) => (PASST, Some("--vhost-user")),
+            (BackendKind::Pontoon, BackendLink::Stream) => (PONTOON, Some("stream")),
+            (BackendKind::Pontoon, BackendLink::VhostUser) => (PONTOON, Some("vhost-user")),
+            (BackendKind::Passt, BackendLink::Stream) => (PASST, None),
+            (BackendKind::Passt, BackendLink::VhostUser) => (PASST, Some("--vhost-user")),
         };
         command_line.iter().copied().chain(link).collect()
     }

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
+use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
 use crate::host::Host;
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "direct",
-    role: Role::Kernel,
+    role: StackRole::Kernel,
     find: Find::Namespace(find),
 };
 
@@ -26,9 +26,9 @@ fn find(_: &Selection) -> Result<Found> {
 }
 
 impl Stack for Direct {
-    fn addresses(&self) -> Addresses {
+    fn addresses(&self) -> StackAddresses {
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        Addresses {
+        StackAddresses {
             server: loopback,
             resolver: loopback,
             published: loopback,

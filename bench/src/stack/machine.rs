@@ -26,12 +26,12 @@ const UNTIL_END: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & machine=$!; exec >/
     { cat <&3; kill $machine; } & wait $machine";
 
 /// QEMU, and its accelerator on this machine.
-pub(super) struct Machine {
+pub(super) struct QemuMachine {
     qemu: PathBuf,
     accelerator: Accelerator,
 }
 
-impl Machine {
+impl QemuMachine {
     /// Finds QEMU.
     ///
     /// # Errors

@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 
 use super::{Find, Selection, StackKind};
 use crate::relay::{Hop, Relay, SCRATCH, group, spawn};
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "mcr",
-    role: Role::Peer,
+    role: StackRole::Peer,
     find: Find::Relay(find),
 };
 

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
+use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
 use crate::host::Host;
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "pasta",
-    role: Role::Peer,
+    role: StackRole::Peer,
     find: Find::Namespace(find),
 };
 
@@ -49,8 +49,8 @@ fn find(wanted: &Selection) -> Result<Found> {
 }
 
 impl Stack for Pasta {
-    fn addresses(&self) -> Addresses {
-        Addresses {
+    fn addresses(&self) -> StackAddresses {
+        StackAddresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),

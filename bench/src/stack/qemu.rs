@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::backend::{self, Backend, BackendKind, Link};
-use super::machine::{self, Machine};
-use super::{Addresses, Found, NetworkConfig, Selection, Stack, Started};
+use super::backend::{self, Backend, BackendKind, BackendLink};
+use super::machine::{self, QemuMachine};
+use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
 use crate::host::Host;
 
 struct Qemu {
-    link: Link,
-    machine: Machine,
+    link: BackendLink,
+    machine: QemuMachine,
     backend: Backend,
 }
 
-pub(super) fn find(wanted: &Selection, kind: BackendKind, link: Link) -> Result<Found> {
+pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<Found> {
     let backend = Backend::find(wanted, kind, link)?;
-    let machine = Machine::find()?;
+    let machine = QemuMachine::find()?;
     Ok(Found {
         version: format!("{}, {}", backend.version, machine.version()?),
         stack: Box::new(Qemu {
@@ -34,14 +34,14 @@ impl Qemu {
     /// Returns QEMU's options for an interface that is served at `socket`.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
-            Link::Stream => pontoon_vm_peer::qemu::stream(socket),
-            Link::VhostUser => pontoon_vm_peer::qemu::vhost_user(socket, 1),
+            BackendLink::Stream => pontoon_vm_peer::qemu::stream(socket),
+            BackendLink::VhostUser => pontoon_vm_peer::qemu::vhost_user(socket, 1),
         }
     }
 }
 
 impl Stack for Qemu {
-    fn addresses(&self) -> Addresses {
+    fn addresses(&self) -> StackAddresses {
         backend::ADDRESSES
     }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::backend;
-use super::machine::{self, Machine};
-use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
+use super::machine::{self, QemuMachine};
+use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
 use crate::host::Host;
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "qemu-libslirp",
-    role: Role::Peer,
+    role: StackRole::Peer,
     find: Find::Machine(find),
 };
 
@@ -23,7 +23,7 @@ const NETDEV: &str = "user,id=net";
 const MTU: u16 = 1500;
 
 struct QemuLibslirp {
-    machine: Machine,
+    machine: QemuMachine,
 }
 
 fn find(wanted: &Selection) -> Result<Found> {
@@ -31,7 +31,7 @@ fn find(wanted: &Selection) -> Result<Found> {
         wanted.program.is_none(),
         "libslirp is part of QEMU and takes no program (try: --against qemu-libslirp)"
     );
-    let machine = Machine::find()?;
+    let machine = QemuMachine::find()?;
     Ok(Found {
         version: machine.version()?,
         stack: Box::new(QemuLibslirp { machine }),
@@ -39,7 +39,7 @@ fn find(wanted: &Selection) -> Result<Found> {
 }
 
 impl Stack for QemuLibslirp {
-    fn addresses(&self) -> Addresses {
+    fn addresses(&self) -> StackAddresses {
         backend::ADDRESSES
     }
 

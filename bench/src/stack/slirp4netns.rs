@@ -15,13 +15,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
+use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
 use crate::host::Host;
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "slirp4netns",
-    role: Role::Peer,
+    role: StackRole::Peer,
     find: Find::Namespace(find),
 };
 
@@ -65,8 +65,8 @@ fn find(wanted: &Selection) -> Result<Found> {
 }
 
 impl Stack for Slirp4netns {
-    fn addresses(&self) -> Addresses {
-        Addresses {
+    fn addresses(&self) -> StackAddresses {
+        StackAddresses {
             server: GATEWAY,
             resolver: DNS,
             published: Ipv4Addr::LOCALHOST.into(),

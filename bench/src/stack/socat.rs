@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use super::{Find, Selection, StackKind};
 use crate::relay::{Hop, Relay, group, spawn};
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "socat",
-    role: Role::Peer,
+    role: StackRole::Peer,
     find: Find::Relay(find),
 };
 

@@ -10,8 +10,8 @@ use std::ffi::OsString;
 use anyhow::Result;
 use clap::ValueEnum;
 
-use super::backend::{self, Backend, BackendKind, Link};
-use super::{Addresses, Found, NetworkConfig, Selection, Stack, Started};
+use super::backend::{self, Backend, BackendKind, BackendLink};
+use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
 use crate::host::{Host, TAP_GUEST};
 use crate::tap_guest::GuestLink;
 
@@ -22,8 +22,8 @@ struct Native {
 
 pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<Found> {
     let link = match guest_link {
-        GuestLink::Driver | GuestLink::BareDriver => Link::VhostUser,
-        GuestLink::Stream | GuestLink::LossyStream => Link::Stream,
+        GuestLink::Driver | GuestLink::BareDriver => BackendLink::VhostUser,
+        GuestLink::Stream | GuestLink::LossyStream => BackendLink::Stream,
     };
     let backend = Backend::find(wanted, kind, link)?;
     Ok(Found {
@@ -32,26 +32,24 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink)
     })
 }
 
-impl Native {
-    /// Returns the arguments of `pontoon-bench` before the socket and the command.
-    fn command_line(&self, config: &NetworkConfig) -> [String; 5] {
-        let guest_link = self.guest_link.to_possible_value();
-        let guest_link = guest_link
-            .map(|guest_link| guest_link.get_name().to_owned())
-            .unwrap_or_default();
-        let mtu = backend::mtu(config).to_string();
-        [
-            TAP_GUEST.to_owned(),
-            "--guest_link".to_owned(),
-            guest_link,
-            "--mtu".to_owned(),
-            mtu,
-        ]
-    }
+/// Returns the arguments of `pontoon-bench` before the socket and the command.
+fn command_line(guest_link: GuestLink, config: &NetworkConfig) -> [String; 5] {
+    let guest_link = guest_link
+        .to_possible_value()
+        .map(|guest_link| guest_link.get_name().to_owned())
+        .unwrap_or_default();
+    let mtu = backend::mtu(config).to_string();
+    [
+        TAP_GUEST.to_owned(),
+        "--guest-link".to_owned(),
+        guest_link,
+        "--mtu".to_owned(),
+        mtu,
+    ]
 }
 
 impl Stack for Native {
-    fn addresses(&self) -> Addresses {
+    fn addresses(&self) -> StackAddresses {
         backend::ADDRESSES
     }
 
@@ -62,7 +60,7 @@ impl Stack for Native {
         guest
             .args(["--user", "--map-root-user", "--net", "--"])
             .arg(&host.client)
-            .args(self.command_line(config))
+            .args(command_line(self.guest_link, config))
             .arg(&socket)
             .arg("--")
             .args(program);
@@ -76,7 +74,25 @@ impl Stack for Native {
         format!(
             "{}; unshare --user --map-root-user --net -- pontoon-bench {} S -- CLIENT",
             self.backend.command(),
-            self.command_line(&NetworkConfig::default()).join(" ")
+            command_line(self.guest_link, &NetworkConfig::default()).join(" ")
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Bench;
+
+    #[test]
+    fn command_line_is_accepted_by_the_program() {
+        for guest_link in GuestLink::value_variants() {
+            let arguments = command_line(*guest_link, &NetworkConfig::default());
+            let line = ["bench".to_owned()].into_iter().chain(arguments);
+            let line = line.chain(["S", "--", "true"].map(str::to_owned));
+            assert!(Bench::try_parse_from(line).is_ok(), "{guest_link:?}");
+        }
     }
 }

@@ -5,14 +5,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Addresses, Find, Found, NetworkConfig, Selection, Stack, StackKind, Started};
+use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
 use crate::host::Host;
 use crate::network::{BEST_MTU, VETH_GUEST, VETH_HOST};
-use crate::schema::Role;
+use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "veth",
-    role: Role::Kernel,
+    role: StackRole::Kernel,
     find: Find::Namespace(find),
 };
 
@@ -26,8 +26,8 @@ fn find(_: &Selection) -> Result<Found> {
 }
 
 impl Stack for Veth {
-    fn addresses(&self) -> Addresses {
-        Addresses {
+    fn addresses(&self) -> StackAddresses {
+        StackAddresses {
             server: VETH_HOST,
             resolver: VETH_HOST,
             published: VETH_GUEST,

@@ -31,7 +31,7 @@ pub enum Difference {
 }
 
 impl Ratio {
-    /// Returns the ratio of values that were taken in pairs, say in the same round: the median of their ratios, and the
+    /// Returns the ratio of values that were taken in pairs, such as in the same round: the median of their ratios, and the
     /// order statistics around it.
     ///
     /// Pairing removes what both have in common, such as a machine that is slow for a minute. The interval needs only
@@ -54,7 +54,7 @@ impl Ratio {
     /// between a value of one and a value of the other, with the interval of the Mann-Whitney test.
     ///
     /// It needs that both samples are independent and have the same distribution except for the ratio. The interval
-    /// does not contain the effect of a machine that was slower in one of the runs, which two separate runs cannot tell
+    /// does not contain the effect of a machine that was slower in one of the runs, which two separate runs cannot distinguish
     /// from a slower stack.
     ///
     /// Returns `None` if a sample is empty or has a value that is not positive.

@@ -4,12 +4,18 @@ use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use pontoon_bench::job::{Job, JobResults, JobSpec, Message, Ports};
+use pontoon_bench::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
 use pontoon_bench::load::{Fault, NoFault, Server};
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) const DURATION: f64 = 0.4;
+
+/// Seconds without progress that no load of the machine causes.
+const TIMEOUT: f64 = 30.0;
+
+/// Seconds without progress after which a job ends whose server has stopped.
+const STALL_TIMEOUT: f64 = 0.8;
 
 /// A program whose output is read line by line, and which is killed on drop.
 pub(crate) struct Program {
@@ -29,18 +35,29 @@ impl Program {
         Self { child, lines }
     }
 
-    pub(crate) fn client(server: IpAddr, ports: Ports, job: Job, duration: f64) -> Self {
+    pub(crate) fn client(server: IpAddr, ports: ServerPorts, job: Job, duration: f64) -> Self {
+        Self::client_with_timeout(server, ports, job, duration, TIMEOUT)
+    }
+
+    fn client_with_timeout(
+        server: IpAddr,
+        ports: ServerPorts,
+        job: Job,
+        duration: f64,
+        timeout: f64,
+    ) -> Self {
         let job_spec = JobSpec {
             job,
             ports,
             warm_up: 0.05,
             duration,
+            timeout,
         };
         let job_spec = serde_json::to_string(&job_spec).unwrap();
         Self::start(&["load-client", &server.to_string(), &job_spec])
     }
 
-    pub(crate) fn server() -> (Self, Ports) {
+    pub(crate) fn server() -> (Self, ServerPorts) {
         let mut server = Self::start(&["load-server", "127.0.0.1"]);
         let ports = serde_json::from_str(&server.line().unwrap()).unwrap();
         (server, ports)
@@ -57,7 +74,7 @@ impl Program {
         line.pop().map(|_| line)
     }
 
-    pub(crate) fn message(&mut self) -> Message {
+    pub(crate) fn message(&mut self) -> JobMessage {
         let line = self.line().expect("a message");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
@@ -83,19 +100,28 @@ impl Drop for Program {
 }
 
 /// Starts a server with a fault, in this process.
-pub(crate) fn faulty<F: Fault>() -> Ports {
+pub(crate) fn faulty<F: Fault>() -> ServerPorts {
     Server::start::<F>(LOOPBACK).unwrap().ports()
 }
 
 /// Returns the last message of `job` with a server that has the fault.
-pub(crate) fn last_message_with<F: Fault>(job: Job) -> Message {
+pub(crate) fn last_message_with<F: Fault>(job: Job) -> JobMessage {
     last_message(LOOPBACK, faulty::<F>(), job)
 }
 
-pub(crate) fn last_message(server: IpAddr, ports: Ports, job: Job) -> Message {
-    let mut client = Program::client(server, ports, job, DURATION);
+/// Returns the last message of `job` with a server that stops answering.
+pub(crate) fn stalled_message_with<F: Fault>(job: Job) -> JobMessage {
+    let client = Program::client_with_timeout(LOOPBACK, faulty::<F>(), job, DURATION, STALL_TIMEOUT);
+    last_message_of(client)
+}
+
+pub(crate) fn last_message(server: IpAddr, ports: ServerPorts, job: Job) -> JobMessage {
+    last_message_of(Program::client(server, ports, job, DURATION))
+}
+
+fn last_message_of(mut client: Program) -> JobMessage {
     let mut message = client.message();
-    if message == Message::Begin {
+    if message == JobMessage::Begin {
         message = client.message();
     }
     client.release();
@@ -111,9 +137,9 @@ pub(crate) fn results_with<F: Fault>(job: Job) -> JobResults {
     found(last_message_with::<F>(job))
 }
 
-pub(crate) fn found(message: Message) -> JobResults {
+pub(crate) fn found(message: JobMessage) -> JobResults {
     match message {
-        Message::End(results) => results,
+        JobMessage::End(results) => results,
         other => panic!("{other:?}"),
     }
 }

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pontoon_bench::job::{Direction, Job, Message};
+use pontoon_bench::job::{Direction, Job, JobMessage};
 use pontoon_bench::load::Fault;
 
-use crate::client::{DURATION, last_message_with, results_with};
+use crate::client::{last_message_with, results_with, stalled_message_with};
 
 /// Answers after 20 ms.
 struct Slow;
@@ -44,8 +44,8 @@ impl Fault for Corrupting {
     }
 }
 
-/// Seconds from the start of a client: its warm-up, three times the duration, and the time to start.
-const LIMIT: f64 = DURATION * 3.0 + 1.5;
+/// Time limit for a stall to be reported. On an idle machine it takes one or two seconds.
+const LIMIT: Duration = Duration::from_secs(30);
 
 const STOP: u64 = 1 << 20;
 
@@ -84,10 +84,7 @@ fn detects_slow_answers() {
         Job::IdleFlows { flows: 10 },
     ] {
         let results = results_with::<Slow>(job.clone());
-        assert!(
-            (20_000.0..200_000.0).contains(&results.values["p50_us"]),
-            "{job:?}: {results:?}"
-        );
+        assert!(results.values["p50_us"] >= 20_000.0, "{job:?}: {results:?}");
         // Four threads serve connections.
         assert!(results.values["per_s"] <= 200.0, "{job:?}: {results:?}");
     }
@@ -98,7 +95,7 @@ fn detects_wrong_block_of_stream() {
     for direction in [Direction::Up, Direction::Down] {
         for streams in [1, 4] {
             let message = last_message_with::<Corrupting>(Job::Stream { direction, streams });
-            let Message::Failed { why } = &message else {
+            let JobMessage::Failed { why } = &message else {
                 panic!("{direction:?} {streams}: {message:?}");
             };
             assert!(why.contains("wrong stamp in the block at byte"), "{why}");
@@ -111,7 +108,7 @@ fn detects_wrong_block_of_hashed_transfer() {
     for direction in [Direction::Up, Direction::Down] {
         let bytes = 1_000_000;
         let message = last_message_with::<Corrupting>(Job::Hash { direction, bytes });
-        let Message::Failed { why } = &message else {
+        let JobMessage::Failed { why } = &message else {
             panic!("{direction:?}: {message:?}");
         };
         assert!(why.contains("hash"), "{why}");
@@ -120,12 +117,13 @@ fn detects_wrong_block_of_hashed_transfer() {
 
 #[test]
 fn counts_lost_datagrams() {
+    // Few enough for the receiver's buffer, so that no other datagrams are lost.
     let results = results_with::<Corrupting>(Job::Datagrams {
         size: 64,
-        rate: Some(5000.0),
+        rate: Some(500.0),
     });
     let loss = results.values["loss"];
-    assert!((0.005..0.015).contains(&loss), "{results:?}");
+    assert!((0.003..0.02).contains(&loss), "{results:?}");
 }
 
 #[test]
@@ -142,8 +140,8 @@ fn reports_stall_with_its_position() {
             },
         ] {
             let began = Instant::now();
-            let message = last_message_with::<Stopped>(job.clone());
-            let Message::Stalled { at_byte } = message else {
+            let message = stalled_message_with::<Stopped>(job.clone());
+            let JobMessage::Stalled { at_byte } = message else {
                 panic!("{job:?}: {message:?}");
             };
             // When a hash is sent, the bytes of all buffers are behind it.
@@ -151,7 +149,7 @@ fn reports_stall_with_its_position() {
                 (STOP - (256 << 10)..64 * STOP).contains(&at_byte),
                 "{job:?}: {at_byte}"
             );
-            assert!(began.elapsed().as_secs_f64() < LIMIT, "{job:?}");
+            assert!(began.elapsed() < LIMIT, "{job:?}");
         }
     }
 }
@@ -164,23 +162,23 @@ fn reports_missing_answers_as_stall() {
         Job::IdleFlows { flows: 3 },
     ] {
         let began = Instant::now();
-        let message = last_message_with::<Unresponsive>(job.clone());
-        assert_eq!(message, Message::Stalled { at_byte: 0 }, "{job:?}");
-        assert!(began.elapsed().as_secs_f64() < LIMIT, "{job:?}");
+        let message = stalled_message_with::<Unresponsive>(job.clone());
+        assert_eq!(message, JobMessage::Stalled { at_byte: 0 }, "{job:?}");
+        assert!(began.elapsed() < LIMIT, "{job:?}");
     }
     // The timeout of each answer is a second, whatever the duration.
-    let message = last_message_with::<Unresponsive>(Job::DatagramRoundTrip);
-    assert!(matches!(message, Message::Failed { .. }), "{message:?}");
+    let message = stalled_message_with::<Unresponsive>(Job::DatagramRoundTrip);
+    assert!(matches!(message, JobMessage::Failed { .. }), "{message:?}");
 }
 
 #[test]
 fn reports_one_stalled_stream_of_several() {
-    let message = last_message_with::<OneStopped>(Job::Stream {
+    let message = stalled_message_with::<OneStopped>(Job::Stream {
         direction: Direction::Up,
         streams: 4,
     });
     assert!(
-        matches!(message, Message::Stalled { at_byte } if at_byte >= STOP),
+        matches!(message, JobMessage::Stalled { at_byte } if at_byte >= STOP),
         "{message:?}"
     );
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pontoon_bench::job::{Direction, Job, Message, Ports};
+use pontoon_bench::job::{Direction, Job, JobMessage, ServerPorts};
 use pontoon_bench::load::NoFault;
 use pontoon_bench::schema::METRICS;
 
@@ -35,20 +35,20 @@ fn writes_begin_and_end_as_lines_of_json() {
 fn writes_other_messages_as_lines_of_json() {
     for (message, line) in [
         (
-            Message::Stalled { at_byte: 5 },
+            JobMessage::Stalled { at_byte: 5 },
             r#"{"type":"stalled","at_byte":5}"#,
         ),
         (
-            Message::Unreachable { why: "w".to_owned() },
+            JobMessage::Unreachable { why: "w".to_owned() },
             r#"{"type":"unreachable","why":"w"}"#,
         ),
         (
-            Message::Failed { why: "w".to_owned() },
+            JobMessage::Failed { why: "w".to_owned() },
             r#"{"type":"failed","why":"w"}"#,
         ),
     ] {
         assert_eq!(serde_json::to_string(&message).unwrap(), line);
-        assert_eq!(serde_json::from_str::<Message>(line).unwrap(), message);
+        assert_eq!(serde_json::from_str::<JobMessage>(line).unwrap(), message);
     }
     let lines = lines(Job::Blackhole {
         pending: 1,
@@ -81,7 +81,7 @@ fn values_are_metrics_of_the_schema() {
 #[test]
 fn server_writes_its_ports_and_ends_with_its_input() {
     let mut server = Program::start(&["load-server", "127.0.0.1"]);
-    let ports: Ports = serde_json::from_str(&server.line().unwrap()).unwrap();
+    let ports: ServerPorts = serde_json::from_str(&server.line().unwrap()).unwrap();
     assert_ne!(ports.control, 0);
     server.release();
 }
@@ -91,8 +91,8 @@ fn server_writes_its_ports_and_ends_with_its_input() {
 fn client_keeps_connections_until_released() {
     let job = Job::IdleFlows { flows: 100 };
     let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
-    assert_eq!(client.message(), Message::Begin);
-    assert!(matches!(client.message(), Message::End(_)));
+    assert_eq!(client.message(), JobMessage::Begin);
+    assert!(matches!(client.message(), JobMessage::End(_)));
     let open = std::fs::read_dir(format!("/proc/{}/fd", client.pid()))
         .unwrap()
         .count();
@@ -104,6 +104,6 @@ fn client_keeps_connections_until_released() {
 fn refuses_invalid_durations() {
     for seconds in [-1.0, f64::MAX] {
         let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), Job::Idle, seconds);
-        assert!(matches!(client.message(), Message::Failed { .. }));
+        assert!(matches!(client.message(), JobMessage::Failed { .. }));
     }
 }

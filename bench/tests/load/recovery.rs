@@ -3,7 +3,7 @@
 use std::fs::read_dir;
 use std::time::{Duration, Instant};
 
-use pontoon_bench::job::{Direction, Job, Message, Ports};
+use pontoon_bench::job::{Direction, Job, JobMessage, ServerPorts};
 
 use crate::client::{LOOPBACK, Program, last_message};
 
@@ -21,9 +21,9 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn assert_healthy(server: &Program, ports: Ports, before: (usize, usize)) {
+fn assert_healthy(server: &Program, ports: ServerPorts, before: (usize, usize)) {
     let message = last_message(LOOPBACK, ports, Job::RoundTrip);
-    assert!(matches!(message, Message::End(_)), "{message:?}");
+    assert!(matches!(message, JobMessage::End(_)), "{message:?}");
     let pid = server.pid();
     wait_for("threads or descriptors are left", || holdings(pid) == before);
 }
@@ -54,7 +54,7 @@ fn server_survives_killed_clients() {
     let before = holdings(server.pid());
     for job in jobs() {
         let mut client = Program::client(LOOPBACK, ports, job, 60.0);
-        assert_eq!(client.message(), Message::Begin);
+        assert_eq!(client.message(), JobMessage::Begin);
         client.kill();
         assert_healthy(&server, ports, before);
     }
@@ -72,7 +72,7 @@ fn server_releases_threads_and_descriptors() {
         }
         for _ in 0..2 {
             let message = last_message(LOOPBACK, ports, job.clone());
-            assert!(matches!(message, Message::End(_)), "{job:?}: {message:?}");
+            assert!(matches!(message, JobMessage::End(_)), "{job:?}: {message:?}");
         }
     }
     assert_healthy(&server, ports, before);
@@ -82,20 +82,20 @@ fn server_releases_threads_and_descriptors() {
 fn processes_of_killed_client_end() {
     let (_server, ports) = Program::server();
     let mut client = Program::client(LOOPBACK, ports, Job::Connect { clients: 3 }, 60.0);
-    assert_eq!(client.message(), Message::Begin);
+    assert_eq!(client.message(), JobMessage::Begin);
     let pid = client.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let children: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
     assert_eq!(children.len(), 3);
     client.kill();
     // The process that reaps them is not known here.
-    let alive = |pid: &String| {
+    let is_running = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ")
             .next()
             .is_some_and(|state| state.starts_with(['R', 'S', 'D']))
     };
-    wait_for("a process is left", || !children.iter().any(alive));
+    wait_for("a process is left", || !children.iter().any(is_running));
 }
 
 #[test]
@@ -103,16 +103,16 @@ fn client_reports_killed_server() {
     for job in jobs() {
         let (server, ports) = Program::server();
         let mut client = Program::client(LOOPBACK, ports, job.clone(), 1.0);
-        assert_eq!(client.message(), Message::Begin);
+        assert_eq!(client.message(), JobMessage::Begin);
         server.kill();
         let message = client.message();
         let expected = match job {
             // Transactions before the kill are results, if there were any; later ones are errors.
             Job::Connect { .. } | Job::DatagramRoundTrip => {
-                matches!(&message, Message::End(found) if found.values["errors"] > 0.0)
-                    || matches!(message, Message::Failed { .. })
+                matches!(&message, JobMessage::End(found) if found.values["errors"] > 0.0)
+                    || matches!(message, JobMessage::Failed { .. })
             }
-            _ => matches!(message, Message::Failed { .. }),
+            _ => matches!(message, JobMessage::Failed { .. }),
         };
         assert!(expected, "{job:?}: {message:?}");
     }
@@ -125,8 +125,8 @@ fn client_reports_missing_server() {
     for job in jobs() {
         let message = last_message(LOOPBACK, ports, job.clone());
         let expected = match job {
-            Job::DatagramRoundTrip => matches!(message, Message::Failed { .. }),
-            _ => matches!(message, Message::Unreachable { .. }),
+            Job::DatagramRoundTrip => matches!(message, JobMessage::Failed { .. }),
+            _ => matches!(message, JobMessage::Unreachable { .. }),
         };
         assert!(expected, "{job:?}: {message:?}");
     }

@@ -26,7 +26,7 @@ use crate::server;
 use crate::statistics::{Counters, Statistics};
 use crate::virtio::{QUEUE_NOTIFY, Virtio};
 use pontoon_microvm_abi::{
-    DEVICE, IMAGE, Link, MEMORY, ORDER, Order, PORT_STAGE, REPORT, Report, Stage, VECTOR,
+    BootParameters, DEVICE, IMAGE, Link, MEMORY, PARAMETERS, PORT_STAGE, REPORT, Report, Stage, VECTOR,
 };
 
 /// The guest's image.
@@ -48,7 +48,7 @@ const MESSAGES: u32 = 0xfee0_0000;
 struct Shared<T>(T);
 
 // SAFETY: integers without padding between them.
-unsafe impl ByteValued for Shared<Order> {}
+unsafe impl ByteValued for Shared<BootParameters> {}
 
 // SAFETY: integers and bytes without padding between them, for which all bit patterns are valid.
 unsafe impl ByteValued for Shared<Report> {}
@@ -77,8 +77,8 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     vcpu.set_cpuid2(&kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?)?;
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
-    let order = order(args, server::start()?, vcpu.get_tsc_khz()?);
-    memory.write_obj(Shared(order), GuestAddress(ORDER))?;
+    let parameters = parameters(args, server::start()?, vcpu.get_tsc_khz()?);
+    memory.write_obj(Shared(parameters), GuestAddress(PARAMETERS))?;
 
     let deadline = args.deadline();
     thread::spawn(move || {
@@ -127,8 +127,8 @@ fn options(io: Io) -> NetworkOptions {
     options
 }
 
-fn order(args: &Args, port: u16, khz: u32) -> Order {
-    Order {
+fn parameters(args: &Args, port: u16, khz: u32) -> BootParameters {
+    BootParameters {
         link: args.link() as u32,
         pacing: args.io as u32,
         event_idx: (!args.no_event_idx).into(),

@@ -18,7 +18,7 @@ const ENDS: u32 = 50;
 const LEN: usize = 64;
 
 /// Starts the server, which runs until the process ends, and returns its port. Over TCP it returns one byte; over UDP
-/// it sends as many datagrams as the four bytes of a request ask for.
+/// it sends as many datagrams as the four bytes of a request state.
 pub(crate) fn start() -> Result<u16> {
     let host = Ipv4Addr::LOCALHOST;
     let listener = TcpListener::bind((host, 0)).context("cannot listen")?;

@@ -34,7 +34,7 @@ pub struct Stream {
     sent: Sent,
 }
 
-/// State of TCP_NODELAY. StopAt it is set, the kernel may hold a part of a segment back (RFC 896). Data that fit into one
+/// State of TCP_NODELAY. Until it is set, the kernel may hold a part of a segment back (RFC 896). Data that fit into one
 /// segment leave at once when nothing is in flight, and many connections send no more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
@@ -57,7 +57,7 @@ enum Peek {
     At(u32),
 }
 
-/// StopAt then one SYN was sent, to where the route led when the source was chosen: Linux repeats it after 1 s
+/// Until then one SYN was sent, to where the route led when the source was chosen: Linux repeats it after 1 s
 /// (`TCP_TIMEOUT_INIT`), to where the route leads then.
 const FIRST_SYN: Duration = Duration::from_millis(900);
 

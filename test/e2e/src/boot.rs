@@ -231,7 +231,7 @@ mod tests {
     use super::quoted;
 
     #[test]
-    fn words_stay_words() {
+    fn quoted_words_are_one_shell_word() {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }

@@ -87,14 +87,14 @@ impl Carrier {
         mut next: impl FnMut(&AtomicBool) -> Option<OwnedFd> + Send + 'static,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let is_stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut faults = [0, 1].map(|direction| FaultInjector::new(faults, direction));
-            while let Some(socket) = next(&told) {
+            while let Some(socket) = next(&is_stopped) {
                 let carried = match framing {
-                    Framing::Stream => messages(&tap, &socket, Frames::Stream, &mut faults, &told),
-                    Framing::Packet => messages(&tap, &socket, Frames::Packet, &mut faults, &told),
-                    Framing::VhostUser(pairs) => carry_queues(&tap, socket, pairs, &told),
+                    Framing::Stream => messages(&tap, &socket, Frames::Stream, &mut faults, &is_stopped),
+                    Framing::Packet => messages(&tap, &socket, Frames::Packet, &mut faults, &is_stopped),
+                    Framing::VhostUser(pairs) => carry_queues(&tap, socket, pairs, &is_stopped),
                 };
                 // The case itself then lacks what was not carried.
                 if let Err(error) = carried {

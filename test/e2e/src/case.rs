@@ -70,9 +70,9 @@ pub(crate) enum Load {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Anyone,
-    /// Root only; the text says why.
+    /// Root only; the text is the reason.
     Root(&'static str),
-    /// Only callers who are not root; the text says why.
+    /// Only callers who are not root; the text is the reason.
     User(&'static str),
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Case {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
-    /// It could not run here; the text says why.
+    /// It could not run here; the text is the reason.
     Skipped(String),
 }
 

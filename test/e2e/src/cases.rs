@@ -46,7 +46,7 @@ use crate::case::{Case, Family, Load};
 use crate::network::Network;
 use crate::server;
 
-/// Everything that the program can be told to do without.
+/// Everything that `PONTOON_DISABLE` can disable.
 const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
 
 /// Every case, in the order of this directory.
@@ -174,7 +174,7 @@ fn expect(got: &str, wanted: &str) -> Result<()> {
     Ok(())
 }
 
-/// A guest that does what it is told, line by line.
+/// A guest that runs the lines of its standard input.
 const OBEDIENT: &str = "echo listening; while read -r line; do eval \"$line\"; done";
 
 /// The number that a variable of the environment asks for, or the usual one.
@@ -183,7 +183,7 @@ fn wanted<T: FromStr>(variable: &str, usual: T) -> T {
     wanted.and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// A file of the case's own, for what the program says.
+/// A file of the case's own, for the program's standard error.
 fn talk() -> Result<std::path::PathBuf> {
     let directory = std::path::Path::new("/mnt");
     tmpfs(directory)?;

@@ -14,7 +14,7 @@ pub(crate) struct Counters(BTreeMap<String, u64>);
 impl Counters {
     /// From the file that its standard error went to, once it has ended.
     pub(crate) fn read(talk: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(talk).context("it said nothing")?;
+        let text = std::fs::read_to_string(talk).context("it logged nothing")?;
         eprint!("{text}");
         let counts: BTreeMap<String, u64> = text
             .lines()

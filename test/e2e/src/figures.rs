@@ -1,7 +1,7 @@
 //! Costs and gains of vhost-net, beside the tap and beside pasta.
 //!
 //! `pontoon-e2e figures PONTOON [PASTA]`, as root in a machine of [`crate::boot`]: iperf3 up and down, interleaved. Times
-//! are distorted there, so each run also says how many system calls there were, and how long the machine's two CPUs were
+//! are distorted there, so each run also prints how many system calls there were, and how long the machine's two CPUs were
 //! busy, per gigabit. With `--icount`, a second is 10^9 instructions, of whatever runs.
 
 use std::fs;
@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use pontoon_netns::ip;
 
-use crate::network;
 use crate::process;
 
 /// Runs of each.
@@ -136,7 +136,7 @@ fn prepare() -> Result<()> {
         "link set up1 up",
         "route add default via 198.51.100.2",
     ] {
-        network::ip(line)?;
+        ip(line)?;
     }
     if !Path::new(COUNTER).exists() {
         process::output(Command::new("mount").args(["-t", "tracefs", "none", TRACING]))?;
@@ -219,7 +219,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
         .filter(|line| line.ends_with("receiver"))
         .find_map(megabits);
     Ok(Sample {
-        mbps: received.with_context(|| format!("iperf3 says nothing of a receiver:\n{text}"))?,
+        mbps: received.with_context(|| format!("iperf3 reports no receiver:\n{text}"))?,
         link_calls: link_calls as f64 / GIGABITS,
         calls: calls as f64 / GIGABITS,
         busy: busy / GIGABITS,

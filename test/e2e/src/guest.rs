@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use crate::pattern::Pattern;
 use crate::server;
 
-/// Runs one guest command; what it has to say goes to standard output.
+/// Runs one guest command; its result goes to standard output.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -27,15 +27,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             &Pattern::of(seed.parse()?),
             len.parse()?,
         ),
-        ["tcp", server, rest @ ..] => say(&tcp::command(server.parse()?, rest)?),
+        ["tcp", server, rest @ ..] => print_line(&tcp::command(server.parse()?, rest)?),
         ["load", rest @ ..] => tcp_load::command(rest),
-        ["udp", rest @ ..] => say(&udp::command(rest)?),
-        ["dns", server, count] => say(&dns::parallel(server.parse()?, count.parse()?)?.to_string()),
+        ["udp", rest @ ..] => print_line(&udp::command(rest)?),
+        ["dns", server, count] => print_line(&dns::parallel(server.parse()?, count.parse()?)?.to_string()),
         ["raw", rest @ ..] => raw::command(rest),
-        ["filter", "terminal"] => say(&filter::insert()),
-        ["filter"] => say(&filter::command()?),
+        ["filter", "terminal"] => print_line(&filter::insert()),
+        ["filter"] => print_line(&filter::command()?),
         #[cfg(target_arch = "x86_64")]
-        ["filter", "32"] => say(&filter::command_of_32_bits()?),
+        ["filter", "32"] => print_line(&filter::command_of_32_bits()?),
         ["flood", rest @ ..] => flood::command(rest),
         _ => bail!("unknown guest command {}", words.join(" ")),
     }
@@ -51,14 +51,14 @@ fn serve(listeners: &[&str]) -> Result<()> {
             _ => bail!("not a server: {listener}"),
         };
     }
-    say("listening")?;
+    print_line("listening")?;
     loop {
         std::thread::park();
     }
 }
 
 /// One line of standard output, at once.
-pub(crate) fn say(line: &str) -> Result<()> {
+pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{}", line.trim_end())?;
     Ok(output.flush()?)

@@ -169,10 +169,10 @@ fn plain<T: Copy>() -> T {
 /// `address` and `data` are the process's own addresses and values, or (GETREGS, SETREGS, GETSIGINFO) a live structure
 /// of ours of the type that the request names.
 fn ptrace(request: libc::c_uint, pid: libc::pid_t, address: u64, data: u64) -> io::Result<i64> {
-    // errno alone tells a peeked -1 from a failure.
+    // only errno distinguishes a peeked -1 from a failure.
     // SAFETY: errno is this thread's own.
     unsafe { *libc::__errno_location() = 0 };
-    // SAFETY: the caller's pointer is valid for the request, as said above; the rest concerns the other process.
+    // SAFETY: the caller's pointer is valid for the request, see above; the rest concerns the other process.
     let result = unsafe { libc::ptrace(request, pid, address, data) };
     match (result, io::Error::last_os_error()) {
         (-1, error) if error.raw_os_error() != Some(0) => Err(error),

@@ -79,7 +79,7 @@ fn check_line<'a>(line: &'a str, families: &mut HashMap<&'a str, Family<'a>>) ->
         family.kind = Some(kind);
         return check_name(name, kind);
     }
-    ensure!(!line.starts_with('#'), "it says nothing");
+    ensure!(!line.starts_with('#'), "it has no help text");
     let end = line.find(['{', ' ']).context("no value")?;
     let name = &line[..end];
     let of_histogram = ["_bucket", "_sum", "_count"]

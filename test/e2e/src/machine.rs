@@ -6,13 +6,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::{Namespace, ip, sysctl};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::carrier::{Carrier, Framing};
 use crate::case::Family;
 use crate::counters;
 use crate::guest::routes;
-use crate::network::{self, Namespace};
 use crate::process::{self, Program};
 use crate::sys;
 use pontoon_vm_peer::tap_bridge::Faults;
@@ -136,9 +136,9 @@ impl Guest {
     fn new(carry: impl FnOnce(OwnedFd) -> Carrier) -> Result<Self> {
         let namespace = Namespace::new()?;
         let tap = namespace.enter(|| {
-            network::sysctl("net/ipv6/conf/default/router_solicitation_delay", "0")?;
+            sysctl("net/ipv6/conf/default/router_solicitation_delay", "0")?;
             let tap = sys::tap("eth0").context("cannot make a tap")?;
-            network::ip("link set eth0 address 52:54:00:12:34:56 up")?;
+            ip("link set eth0 address 52:54:00:12:34:56 up")?;
             Ok(tap)
         })?;
         Ok(Self {
@@ -173,16 +173,16 @@ impl Guest {
     /// Gets an IPv6 address by ISC's DHCP client; returns what its script printed.
     pub(crate) fn dhcp6(&self) -> Result<String> {
         let script = script("dhclient", DHCLIENT)?;
-        let said = Path::new(DIRECTORY).join("dhcp6");
+        let printed = Path::new(DIRECTORY).join("dhcp6");
         let line = format!(
-            "dhclient -6 -1 -lf {0}/leases6 -pf {0}/dhclient6 -sf {1} -e SAID={2} eth0 </dev/null >/dev/null",
+            "dhclient -6 -1 -lf {0}/leases6 -pf {0}/dhclient6 -sf {1} -e OUTPUT={2} eth0 </dev/null >/dev/null",
             DIRECTORY,
             script.display(),
-            said.display()
+            printed.display()
         );
         self.namespace
             .enter(|| process::output(Command::new("sh").args(["-c", &line])))?;
-        Ok(std::fs::read_to_string(said)?.trim_end().to_string())
+        Ok(std::fs::read_to_string(printed)?.trim_end().to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! End-to-end tests of `pontoon`, with programs nobody here wrote and small servers of our own.
+//! End-to-end tests of `pontoon`, with third-party programs and small servers of our own.
 //!
 //! `pontoon-e2e --binary PATH [FILTER...]` runs the list. Each case runs in a process, a network, a mount and a PID
 //! namespace of its own (made inside a user namespace when the caller is not root), so that it may set addresses and

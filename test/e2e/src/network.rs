@@ -7,50 +7,13 @@
 //!
 //! Link N is 198.51.(100+N).0/24 and `2001:db8:(1+N)::/64`. The host's default routes point at its neighbour.
 
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd};
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use anyhow::Result;
+use pontoon_netns::{Namespace, add_address, ip, prepare, sysctl, veth};
 
 use crate::case::{Context, Family};
-use crate::process;
 use crate::run::Run;
-
-/// A network namespace that lives as long as this value and what runs inside.
-pub(crate) struct Namespace(File);
-
-impl Namespace {
-    pub(crate) fn new() -> Result<Self> {
-        let made = std::thread::spawn(|| -> Result<Self> {
-            // SAFETY: only descriptors are shared with other threads, and NEWNET takes none of them away.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
-            let namespace = Self(File::open("/proc/thread-self/ns/net")?);
-            begin()?;
-            Ok(namespace)
-        });
-        process::join(made)
-    }
-
-    /// Runs `inside` on a thread in this namespace. Sockets, threads and programs made there stay there.
-    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))?;
-                inside()
-            });
-            thread
-                .join()
-                .unwrap_or_else(|_| anyhow::bail!("a thread in a namespace panicked"))
-        })
-    }
-
-    fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
-    }
-}
 
 /// The row of namespaces behind the host.
 pub(crate) struct Network<'a> {
@@ -68,7 +31,7 @@ impl<'a> Network<'a> {
     }
 
     pub(crate) fn with_routers(context: &'a Context, routers: u8) -> Result<Self> {
-        begin()?;
+        prepare()?;
         let nodes = (0..=routers)
             .map(|_| Namespace::new())
             .collect::<Result<Vec<_>>>()?;
@@ -79,8 +42,8 @@ impl<'a> Network<'a> {
                 ("right", nodes.get(usize::from(link) - 1))
             };
             let left = || {
-                join(name, right, "left")?;
-                address(
+                veth(name, right, "left")?;
+                addresses(
                     name,
                     &format!("{}/24", v4(link, 1)),
                     &format!("{}/64", v6(link, 1)),
@@ -88,7 +51,7 @@ impl<'a> Network<'a> {
             };
             before.map_or_else(left, |before| before.enter(left))?;
             right.enter(|| {
-                address(
+                addresses(
                     "left",
                     &format!("{}/24", v4(link, 2)),
                     &format!("{}/64", v6(link, 2)),
@@ -165,48 +128,9 @@ impl<'a> Network<'a> {
     }
 }
 
-/// Prepares the caller's namespace, still empty, for links whose addresses can be used at once.
-fn begin() -> Result<()> {
-    sysctl("net/ipv6/conf/default/accept_dad", "0")?;
-    sysctl("net/ipv6/conf/default/dad_transmits", "0")?;
-    ip("link set lo up")
-}
-
-/// Runs `ip` with `arguments` in the caller's namespace.
-pub(crate) fn ip(arguments: &str) -> Result<()> {
-    let output = Command::new("ip")
-        .args(arguments.split(' '))
-        .output()
-        .context("cannot run ip")?;
-    let why = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {arguments}: {}", why.trim());
-    Ok(())
-}
-
-/// Writes a sysctl of the caller's network namespace: `net/ipv4/...`.
-pub(crate) fn sysctl(path: &str, value: &str) -> Result<()> {
-    std::fs::write(format!("/proc/sys/{path}"), value).with_context(|| format!("cannot write sysctl {path}"))
-}
-
-pub(crate) fn add_address(interface: &str, address: &str) -> Result<()> {
-    let nodad = if address.contains(':') { " nodad" } else { "" };
-    ip(&format!("address add {address} dev {interface}{nodad}"))
-}
-
-fn address(interface: &str, v4: &str, v6: &str) -> Result<()> {
+fn addresses(interface: &str, v4: &str, v6: &str) -> Result<()> {
     add_address(interface, v4)?;
     add_address(interface, v6)
-}
-
-/// A veth pair from the caller's namespace to another. Both ends are up before they get addresses: otherwise the
-/// first IPv6 packets wait a second for the kernel to notice the carrier.
-pub(crate) fn join(name: &str, other: &Namespace, peer: &str) -> Result<()> {
-    ip(&format!(
-        "link add {name} type veth peer name {peer} netns {}",
-        other.path()
-    ))?;
-    other.enter(|| ip(&format!("link set {peer} up")))?;
-    ip(&format!("link set {name} up"))
 }
 
 fn forward() -> Result<()> {
@@ -228,11 +152,11 @@ fn v6(link: u8, last: u8) -> Ipv6Addr {
 /// A namespace with the addresses that a guest would have, routed by the host.
 fn direct_guest() -> Result<Namespace> {
     let guest = Namespace::new()?;
-    join("guest0", &guest, "eth0")?;
-    address("guest0", "10.0.2.2/24", "fd70:6f6e:746f::2/64")?;
+    veth("guest0", &guest, "eth0")?;
+    addresses("guest0", "10.0.2.2/24", "fd70:6f6e:746f::2/64")?;
     forward()?;
     guest.enter(|| {
-        address("eth0", "10.0.2.15/24", "fd70:6f6e:746f::15/64")?;
+        addresses("eth0", "10.0.2.15/24", "fd70:6f6e:746f::15/64")?;
         ip("route add default via 10.0.2.2")?;
         ip("route add default via fd70:6f6e:746f::2")
     })?;

@@ -43,11 +43,11 @@ impl Program {
         self.processes().into_iter().find(is_engine).context("no engine")
     }
 
-    /// Its living processes.
+    /// Its running processes.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let binary = self.binary.as_deref().map(std::path::Path::new);
         let ours = |process: &Process| std::fs::read_link(process.path("exe")).ok().as_deref() == binary;
-        living().into_iter().filter(ours).collect()
+        running().into_iter().filter(ours).collect()
     }
 
     /// Resident memory of all its processes, in KiB.
@@ -144,8 +144,8 @@ impl Process {
     }
 }
 
-/// Every living process that this one can see, but itself.
-pub(crate) fn living() -> Vec<Process> {
+/// Every process but this one that has not exited, in this PID namespace.
+pub(crate) fn running() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -211,6 +211,55 @@ fn stalled(pressure: &str) -> Duration {
     Duration::from_micros(total.unwrap_or(0))
 }
 
+/// Judges promises of time, which are made for a machine on which nothing else runs. On another machine they are reported
+/// only, so that no test fails by load.
+pub(crate) struct QuietMachine(bool);
+
+impl QuietMachine {
+    /// Begins before the measurement, while the program under test is idle.
+    pub(crate) fn begin() -> Result<Self> {
+        Ok(Self(busy_cpus()? < QUIET))
+    }
+
+    /// Fails with `broken` if the promise is not kept on a machine that was idle before the measurement and is idle now.
+    pub(crate) fn judge(&self, is_kept: bool, broken: &str) -> Result<()> {
+        if is_kept {
+            return Ok(());
+        }
+        let is_quiet = self.0 && busy_cpus()? < QUIET;
+        ensure!(!is_quiet, "{broken}");
+        eprintln!("not judged, as other programs use the CPUs: {broken}");
+        Ok(())
+    }
+}
+
+/// Number of busy CPUs below which a machine counts as idle.
+const QUIET: f64 = 0.1;
+
+/// Returns the number of CPUs that are busy, on average over 200 ms.
+fn busy_cpus() -> Result<f64> {
+    let begin = busy_ticks(&std::fs::read_to_string("/proc/stat")?)?;
+    let start = Instant::now();
+    // The passing of this time is the measurement.
+    std::thread::sleep(Duration::from_millis(200));
+    let end = busy_ticks(&std::fs::read_to_string("/proc/stat")?)?;
+    let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
+    Ok((end.saturating_sub(begin)) as f64 / ticks_per_second / start.elapsed().as_secs_f64())
+}
+
+/// The ticks of all CPUs in the first line of /proc/stat, but those in idle and iowait (proc_stat(5)).
+fn busy_ticks(stat: &str) -> Result<u64> {
+    let line = stat.lines().next().context("/proc/stat is empty")?;
+    let ticks = line.split_whitespace().skip(1).map(str::parse);
+    let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
+    // Guests' ticks, the last two fields, are part of the first two.
+    let ticks = ticks.iter().take(8).enumerate();
+    Ok(ticks
+        .filter(|(field, _)| ![3, 4].contains(field))
+        .map(|(_, ticks)| ticks)
+        .sum())
+}
+
 /// Polls `done` until it holds; fails with `what` after `limit`.
 pub(crate) fn wait_until(
     what: &str,
@@ -259,6 +308,13 @@ mod tests {
         assert!(is_within(316, 116));
         assert!(!is_within(316, 115));
         assert!(!is_within(2001, 2001));
+    }
+
+    #[test]
+    fn busy_ticks_leave_out_idle_iowait_and_guests() {
+        let stat = "cpu  1 2 4 1000 1000 8 16 32 1000 1000\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat).unwrap(), 63);
+        assert!(busy_ticks("").is_err());
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use pontoon_netns::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::network::Namespace;
 use crate::process::{self, Program};
 
 /// A `pontoon run` to be.
@@ -152,7 +152,7 @@ impl Running {
     }
 
     /// Writes a line to its standard input.
-    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn send_line(&mut self, line: &str) -> Result<()> {
         eprintln!("> {line}");
         let input = self.child.stdin.as_mut().context("no pipe")?;
         Ok(writeln!(input, "{line}")?)
@@ -160,7 +160,7 @@ impl Running {
 
     /// Has a shell inside run `line`; returns the line that this prints.
     pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
-        self.tell(line)?;
+        self.send_line(line)?;
         self.line()
     }
 

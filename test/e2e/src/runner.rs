@@ -57,7 +57,7 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
     let cases: Vec<Case> = cases::all().into_iter().filter(wanted).collect();
     if options.list {
         for case in &cases {
-            say(&format!("{} ({} s)", case.name, case.deadline.as_secs()))?;
+            print_line(&format!("{} ({} s)", case.name, case.deadline.as_secs()))?;
         }
         return Ok(true);
     }
@@ -90,16 +90,16 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
         if tally.flaky > before {
             flaky.push(report);
         } else {
-            say(&report)?;
+            print_line(&report)?;
         }
     }
     for report in flaky {
-        say(&report)?;
+        print_line(&report)?;
     }
     if tally.flaky > MAX_FLAKY {
-        say(&tally.too_flaky())?;
+        print_line(&tally.too_flaky())?;
     }
-    say(&tally.to_string())?;
+    print_line(&tally.to_string())?;
     Ok(tally.has_passed())
 }
 
@@ -114,14 +114,14 @@ fn judge(case: &Case, options: &Options, tally: &Mutex<Tally>) -> Result<Option<
     match verdict {
         Verdict::Passed(time) => {
             tally.passed += 1;
-            say(&format!("pass {name} {:.2} s", time.as_secs_f64()))?;
+            print_line(&format!("pass {name} {:.2} s", time.as_secs_f64()))?;
         }
         Verdict::Skipped(why) => {
             tally.skipped += 1;
-            say(&format!("skip {name}: {why}"))?;
+            print_line(&format!("skip {name}: {why}"))?;
         }
         Verdict::Failed(time, log) => {
-            say(&format!("again {name}: failed after {:.2} s", time.as_secs_f64()))?;
+            print_line(&format!("again {name}: failed after {:.2} s", time.as_secs_f64()))?;
             return Ok(Some(log));
         }
     }
@@ -307,7 +307,7 @@ pub(crate) fn run_one(arguments: &[String]) -> Result<()> {
     match (case.run)(&Context { program })? {
         Outcome::Passed => Ok(()),
         Outcome::Skipped(why) => {
-            say(&why)?;
+            print_line(&why)?;
             std::process::exit(SKIPPED)
         }
     }
@@ -336,7 +336,7 @@ fn scratch_file() -> Result<File> {
     Ok(file)
 }
 
-fn say(line: &str) -> Result<()> {
+fn print_line(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout().lock(), "{line}")?)
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Strace {
 }
 
 impl Strace {
-    /// Attaches to `process`; `options` say what is to be written to the file `output`.
+    /// Attaches to `process`; `options` select what is written to the file `output`.
     pub(crate) fn attach(process: Process, options: &[&str], output: &Path) -> Result<Self> {
         let mut child = Command::new("strace")
             .arg("-q")

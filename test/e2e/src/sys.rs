@@ -18,7 +18,7 @@ pub(crate) fn heed_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Calls again what a signal has interrupted that nobody handles, as happens to a wait with a timeout (signal(7),
+/// Repeats a call that an unhandled signal has interrupted, as happens to a wait with a timeout (signal(7),
 /// "Interruption of system calls and library functions by stop signals").
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -95,7 +95,7 @@ pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just returned this descriptor and no other code has it.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: `sockaddr_ll` is integers and arrays of them, for which zero is a value.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -128,7 +128,7 @@ pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
         *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, alive and exclusively borrowed.
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, initialised and exclusively borrowed.
     if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -15,8 +15,6 @@ pub mod exhaustion;
 pub mod frame;
 #[cfg(feature = "guest")]
 pub mod guest;
-#[cfg(feature = "namespace")]
-pub mod namespace;
 #[cfg(feature = "netlink")]
 pub mod netlink;
 pub mod notifier;
@@ -35,3 +33,6 @@ pub mod script;
 pub mod vhost_user;
 #[cfg(feature = "vhost-user-device")]
 pub mod vhost_user_device;
+
+#[cfg(feature = "namespace")]
+pub use pontoon_netns::unit_test as namespace;

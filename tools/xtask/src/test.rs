@@ -23,7 +23,7 @@ const BY_VHOST_NET: &[&str] = &[
     "vhost-net.auto",
     "vhost-net.on",
     "vhost-net.content",
-    "vhost-net.calls-are-few.v4",
+    "vhost-net.calls-per-frame.v4",
     "vhost.dns.udp.v4",
     "vhost.icmp.ping.v6",
     "vhost.publish.tcp-content-both-ways.v6",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::{machine, number};
-use crate::schema::{Conditions, Report};
+use crate::schema::{BenchmarkReport, Conditions};
 use crate::stats;
 
 /// The factor from which on calibrations differ. They are small numbers, and noisy.
@@ -12,7 +12,7 @@ const CALIBRATION: f64 = 1.5;
 const LOAD: f64 = 0.1;
 const STEAL: f64 = 0.01;
 
-pub(super) fn warnings(left: &Report, right: &Report) -> Vec<String> {
+pub(super) fn warnings(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     let mut warnings = machines(left, right);
     warnings.extend(harness(left, right));
     warnings.extend(stacks(left, right));
@@ -25,14 +25,14 @@ fn differ(what: &str, left: &str, right: &str) -> String {
     format!("**{what} differs**: A {left}, B {right}.")
 }
 
-fn machines(left: &Report, right: &Report) -> Vec<String> {
+fn machines(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     machine::differences(left, right)
         .iter()
         .map(|found| differ(&found.what, &found.left, &found.right))
         .collect()
 }
 
-fn harness(left: &Report, right: &Report) -> Vec<String> {
+fn harness(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     let mut warnings = Vec::new();
     if left.generator != right.generator {
         warnings.push(differ(
@@ -42,7 +42,7 @@ fn harness(left: &Report, right: &Report) -> Vec<String> {
         ));
     }
     if left.plan.duration != right.plan.duration {
-        let seconds = |report: &Report| format!("{} s", report.plan.duration);
+        let seconds = |report: &BenchmarkReport| format!("{} s", report.plan.duration);
         warnings.push(differ("a measurement's length", &seconds(left), &seconds(right)));
     }
     let (ours, theirs) = (left.calibration.clone(), right.calibration.clone());
@@ -70,7 +70,7 @@ fn harness(left: &Report, right: &Report) -> Vec<String> {
     warnings
 }
 
-fn stacks(left: &Report, right: &Report) -> Vec<String> {
+fn stacks(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     let mut warnings = Vec::new();
     for ours in &left.stacks {
         let Some(theirs) = right.stacks.iter().find(|stack| stack.name == ours.name) else {
@@ -92,8 +92,8 @@ fn stacks(left: &Report, right: &Report) -> Vec<String> {
     warnings
 }
 
-fn load(left: &Report, right: &Report) -> Vec<String> {
-    let median = |report: &Report, of: fn(&Conditions) -> f64| {
+fn load(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
+    let median = |report: &BenchmarkReport, of: fn(&Conditions) -> f64| {
         let values: Vec<_> = report
             .samples
             .iter()
@@ -119,7 +119,7 @@ fn load(left: &Report, right: &Report) -> Vec<String> {
 }
 
 /// Returns one warning for each difference, with the cells and stacks that share it.
-fn conditions(left: &Report, right: &Report) -> Vec<String> {
+fn conditions(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     let (left, right) = (by_cell(left), by_cell(right));
     let mut where_of: BTreeMap<String, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for (&(cell, stack), ours) in &left {
@@ -152,7 +152,7 @@ fn conditions(left: &Report, right: &Report) -> Vec<String> {
 
 type Seen = BTreeMap<&'static str, BTreeSet<String>>;
 
-fn by_cell(report: &Report) -> BTreeMap<(&str, &str), Seen> {
+fn by_cell(report: &BenchmarkReport) -> BTreeMap<(&str, &str), Seen> {
     let mut cells: BTreeMap<_, Seen> = BTreeMap::new();
     for sample in &report.samples {
         let at = &sample.conditions;

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::{code, direction, notes};
-use crate::report::plot::{self, Bars, Row};
-use crate::report::summary::{self, CellSummary, Entry, Summary};
+use crate::report::plot::{self, BarRow, Bars};
+use crate::report::summary::{self, CellSummary, StackSummary, Summary};
 use crate::report::{label, number, outcome, overhead, warnings};
-use crate::schema::Stack;
+use crate::schema::{Metric, StackDescription};
 
 /// CPU time of the stack and of the machine, for each unit of work.
 const COSTS: &[(&str, &str)] = &[
@@ -38,7 +38,7 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
 
 /// Returns the plots: with curves, a row for each cell (bars, curves, CPU); otherwise all bars, then all CPU, which
 /// takes less space.
-fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
+fn plots(cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Markup {
     let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
     let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
     let curves: Vec<_> = cells.iter().map(|of| curves(of, stacks)).collect();
@@ -58,7 +58,7 @@ fn plots(cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Markup {
 }
 
 /// Returns plots of the figure, and of others in [`OTHER_METRICS`].
-fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Vec<Markup> {
     let metrics = std::iter::once(&*of.cell.figure).chain(
         OTHER_METRICS
             .iter()
@@ -76,18 +76,22 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> 
         let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
         let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
         let is_worth_it = metric == of.cell.figure || rows.iter().any(|row| row.bar.is_some());
-        let caption = format!("{}{}", label::metric(metric), direction(summary::metric(metric)));
+        let caption = format!(
+            "{}{}",
+            Metric::label_of(metric),
+            direction(summary::metric(metric))
+        );
         is_worth_it.then(|| plot(&parameters(of), &caption, &Bars { rows, end }.markup()))
     };
     metrics.filter_map(plot).collect()
 }
 
-fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack]) -> Row {
+fn row(of: &CellSummary<'_>, entry: &StackSummary<'_>, metric: &str, stacks: &[&StackDescription]) -> BarRow {
     let name = entry.stack.name.clone();
     let colour = plot::colour(stacks, entry.stack);
     if metric != of.cell.figure {
         let bar = entry.spread_of(metric);
-        return Row {
+        return BarRow {
             name,
             colour,
             bar,
@@ -98,7 +102,7 @@ fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack])
     let ratio = entry.to_baseline.zip(of.baseline);
     let ratio = ratio.map(|(ratio, to)| format!("{} × {}", number::factor(ratio.median), to.name));
     let remark = outcome::losses(entry).or(ratio).unwrap_or_default();
-    Row {
+    BarRow {
         name,
         colour,
         bar: entry.spread,
@@ -108,7 +112,7 @@ fn row(of: &CellSummary<'_>, entry: &Entry<'_>, metric: &str, stacks: &[&Stack])
 }
 
 /// Returns the distribution of every histogram, and the loss by rate.
-fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
+fn curves(of: &CellSummary<'_>, stacks: &[&StackDescription]) -> Vec<Markup> {
     let samples = of.entries.iter().flat_map(|entry| &entry.samples);
     let names: BTreeSet<_> = samples.flat_map(|sample| sample.histograms.keys()).collect();
     let distributions = names.into_iter().filter_map(|name| {
@@ -124,7 +128,7 @@ fn curves(of: &CellSummary<'_>, stacks: &[&Stack]) -> Vec<Markup> {
     distributions.chain(losses).collect()
 }
 
-fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) -> Vec<Markup> {
+fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Vec<Markup> {
     let plot = |&(part, whole): &(&str, &str)| {
         let entries = || cells.iter().flat_map(|of| &of.entries);
         let spreads = entries().flat_map(|entry| [entry.spread_of(part), entry.spread_of(whole)]);
@@ -133,7 +137,7 @@ fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) ->
             .iter()
             .filter_map(|entry| cost(entry, stacks, part, whole))
             .collect();
-        let caption = format!("{}; light: the whole machine", label::metric(part));
+        let caption = format!("{}; light: the whole machine", Metric::label_of(part));
         let bars = Bars {
             end: Bars::end(spreads.flatten()),
             rows,
@@ -143,7 +147,7 @@ fn costs(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&Stack]) ->
     COSTS.iter().filter_map(plot).collect()
 }
 
-fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option<Row> {
+fn cost(entry: &StackSummary<'_>, stacks: &[&StackDescription], part: &str, whole: &str) -> Option<BarRow> {
     let (bar, whole) = (entry.spread_of(part), entry.spread_of(whole));
     let figure = number::figure(bar.or(whole)?.median);
     let remark = match (bar, whole) {
@@ -151,7 +155,7 @@ fn cost(entry: &Entry<'_>, stacks: &[&Stack], part: &str, whole: &str) -> Option
         (Some(_), None) => String::new(),
         (None, _) => "machine".to_owned(),
     };
-    Some(Row {
+    Some(BarRow {
         name: entry.stack.name.clone(),
         colour: plot::colour(stacks, entry.stack),
         bar,
@@ -188,7 +192,7 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                 tbody {
                     @for of in cells {
                         tr class="first" {
-                            th { (code(&format!("`{}`", of.cell.name))) small { (code(label::metric(&of.cell.figure))) } }
+                            th { (code(&format!("`{}`", of.cell.name))) small { (code(Metric::label_of(&of.cell.figure))) } }
                             @for entry in &of.entries {
                                 td { @for line in of.lines(entry) { div { (line) } } }
                             }
@@ -201,7 +205,7 @@ fn table(summary: &Summary<'_>, cells: &[&CellSummary<'_>]) -> Markup {
                         }
                         @for metric in of.other_metrics() {
                             tr {
-                                th { small { (label::metric(metric)) } }
+                                th { small { (Metric::label_of(metric)) } }
                                 @for entry in &of.entries {
                                     td { @if let Some(spread) = entry.spread_of(metric) { (summary::spread(&spread)) } }
                                 }

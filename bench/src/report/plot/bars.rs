@@ -9,12 +9,12 @@ use crate::stats::{self, Spread};
 
 /// The bars of one cell.
 pub(in crate::report) struct Bars {
-    pub(in crate::report) rows: Vec<Row>,
+    pub(in crate::report) rows: Vec<BarRow>,
     /// The end of the axis. Bars of one scenario have the same.
     pub(in crate::report) end: f64,
 }
 
-pub(in crate::report) struct Row {
+pub(in crate::report) struct BarRow {
     pub(in crate::report) name: String,
     pub(in crate::report) colour: RGBColor,
     pub(in crate::report) bar: Option<Spread>,

@@ -14,7 +14,7 @@ const SIZE: (u32, u32) = (460, 240);
 pub(super) struct Curve {
     pub(super) name: String,
     pub(super) colour: RGBColor,
-    /// Dashed lines tell the kernel's own path from the other stacks.
+    /// Dashed lines distinguish the kernel's own path from the other stacks.
     pub(super) is_dashed: bool,
     pub(super) points: Vec<(f64, f64)>,
 }

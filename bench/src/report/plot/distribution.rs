@@ -7,21 +7,25 @@ use maud::Markup;
 use super::curves::{Axis, Curve, Curves};
 use super::{colour, short, trimmed};
 use crate::report::summary::CellSummary;
-use crate::schema::{Histogram, Outcome, Role, Stack};
+use crate::schema::{Histogram, SampleOutcome, StackDescription, StackRole};
 
 /// Shares at the ends of the plot.
 const LEAST: f64 = 0.01;
 const MOST: f64 = 0.999;
 
 /// Plots the histograms named `name`, all rounds together. Returns `None` if no stack has any.
-pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], name: &str) -> Option<Markup> {
+pub(in crate::report) fn distribution(
+    of: &CellSummary<'_>,
+    stacks: &[&StackDescription],
+    name: &str,
+) -> Option<Markup> {
     let mut unit = "";
     let mut curves = Vec::new();
     for entry in &of.entries {
         let measured = entry
             .samples
             .iter()
-            .filter(|sample| sample.outcome == Outcome::Measured);
+            .filter(|sample| sample.outcome == SampleOutcome::Measured);
         let histograms: Vec<_> = measured
             .filter_map(|sample| sample.histograms.get(name))
             .collect();
@@ -31,7 +35,7 @@ pub(in crate::report) fn distribution(of: &CellSummary<'_>, stacks: &[&Stack], n
             curves.push(Curve {
                 name: entry.stack.name.clone(),
                 colour: colour(stacks, entry.stack),
-                is_dashed: entry.stack.role == Role::Kernel,
+                is_dashed: entry.stack.role == StackRole::Kernel,
                 points,
             });
         }

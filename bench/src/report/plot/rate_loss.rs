@@ -6,8 +6,8 @@ use maud::Markup;
 
 use super::curves::{Axis, Curve, Curves};
 use super::{colour, short, trimmed};
-use crate::report::summary::{CellSummary, Entry};
-use crate::schema::{Outcome, Role, Stack, Trial};
+use crate::report::summary::{CellSummary, StackSummary};
+use crate::schema::{SampleOutcome, StackDescription, StackRole, Trial};
 use crate::stats;
 
 /// The share, one in a hundred thousand, up to which a loss is drawn as none.
@@ -18,17 +18,17 @@ const ALLOWED: f64 = 1e-3;
 const POINTS_PER_DECADE: f64 = 10.0;
 
 /// Plots the trials of the searches for the highest lossless rate. Returns `None` if there were none.
-pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&Stack]) -> Option<Markup> {
-    let curve = |entry: &Entry<'_>| {
+pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&StackDescription]) -> Option<Markup> {
+    let curve = |entry: &StackSummary<'_>| {
         let measured = entry
             .samples
             .iter()
-            .filter(|sample| sample.outcome == Outcome::Measured);
+            .filter(|sample| sample.outcome == SampleOutcome::Measured);
         let points = points(measured.flat_map(|sample| &sample.trials));
         let curve = Curve {
             name: entry.stack.name.clone(),
             colour: colour(stacks, entry.stack),
-            is_dashed: entry.stack.role == Role::Kernel,
+            is_dashed: entry.stack.role == StackRole::Kernel,
             points,
         };
         (!curve.points.is_empty()).then_some(curve)

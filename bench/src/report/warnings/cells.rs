@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::list;
 use crate::report::overhead::{self, Share};
-use crate::report::summary::{CellSummary, Entry, Summary, Verdict};
+use crate::report::summary::{CellSummary, StackSummary, Summary, Verdict};
 use crate::report::{number, outcome};
 use crate::schema::{Calibration, Conditions};
 use crate::stats::LEAST_PAIRS;
@@ -17,7 +17,7 @@ const LIMITING_SHARE: f64 = 0.5;
 
 /// A warning about cells. `Display` gives one line, with code between backticks.
 pub(in crate::report) enum CellWarning<'a> {
-    Outcome {
+    SampleOutcome {
         cell: &'a str,
         stacks: Vec<String>,
         outcome: String,
@@ -77,7 +77,7 @@ fn outcomes<'a>(of: &'a CellSummary<'a>) -> impl Iterator<Item = CellWarning<'a>
     }
     stacks_of
         .into_iter()
-        .map(|(outcome, stacks)| CellWarning::Outcome {
+        .map(|(outcome, stacks)| CellWarning::SampleOutcome {
             cell: &of.cell.name,
             stacks,
             outcome,
@@ -128,7 +128,7 @@ fn differing<'a>(
     what: &'static str,
     value: impl Fn(&Conditions) -> Option<String>,
 ) -> impl Iterator<Item = CellWarning<'a>> {
-    let seen = |entry: &Entry<'_>| -> BTreeSet<String> {
+    let seen = |entry: &StackSummary<'_>| -> BTreeSet<String> {
         let samples = entry.samples.iter();
         samples.filter_map(|sample| value(&sample.conditions)).collect()
     };
@@ -182,7 +182,7 @@ fn largest_share<'a>(cells: &[&'a CellSummary<'a>], calibration: &Calibration) -
 impl fmt::Display for CellWarning<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outcome {
+            Self::SampleOutcome {
                 cell,
                 stacks,
                 outcome,

@@ -5,7 +5,7 @@ use std::fmt;
 use super::list;
 use crate::report::summary::Summary;
 use crate::report::{Completeness, number};
-use crate::schema::{Calibration, Conditions, Report, Sample};
+use crate::schema::{BenchmarkReport, Calibration, Conditions, Sample};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
 /// CPUs busy with other work. Kernel accounting has ticks of 10 ms, one of which is 0.2 CPUs in 50 ms.
@@ -55,7 +55,7 @@ impl Disturbance {
         }
     }
 
-    fn limit(self, report: &Report) -> f64 {
+    fn limit(self, report: &BenchmarkReport) -> f64 {
         match self {
             Self::Busy => BUSY_CPUS,
             Self::Steal => STEAL,
@@ -116,7 +116,7 @@ pub(in crate::report) fn of_run<'a>(summary: &Summary<'a>) -> Vec<RunWarning<'a>
     warnings
 }
 
-fn disturbed(report: &Report, what: Disturbance) -> Option<RunWarning<'_>> {
+fn disturbed(report: &BenchmarkReport, what: Disturbance) -> Option<RunWarning<'_>> {
     let amount = |sample: &&Sample| what.amount(&sample.conditions);
     let limit = what.limit(report);
     let over = report.samples.iter().filter(|sample| amount(sample) > limit);

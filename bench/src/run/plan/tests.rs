@@ -1,8 +1,10 @@
 use super::*;
-use crate::schema::{Calibration, Cell, Conditions, Machine, Outcome, Plan, Sample, Stack, VERSION};
+use crate::schema::{
+    Calibration, Cell, Conditions, Machine, Plan, Sample, SampleOutcome, StackDescription, VERSION,
+};
 
 /// Returns a plan of two rounds of two cells, the second measured once, over stacks a, b (missing) and c.
-fn report() -> Report {
+fn report() -> BenchmarkReport {
     let cell = |name: &str, once| Cell {
         name: name.to_owned(),
         scenario: name.to_owned(),
@@ -10,14 +12,14 @@ fn report() -> Report {
         figure: "p50_us".to_owned(),
         once,
     };
-    let stack = |name: &str, missing: Option<&str>| Stack {
+    let stack = |name: &str, missing: Option<&str>| StackDescription {
         name: name.to_owned(),
         role: Default::default(),
         version: String::new(),
         command: String::new(),
         missing: missing.map(str::to_owned),
     };
-    Report {
+    BenchmarkReport {
         version: VERSION,
         generator: String::new(),
         began: 0,
@@ -38,13 +40,13 @@ fn report() -> Report {
     }
 }
 
-fn sample(report: &Report, task: Task) -> Sample {
+fn sample(report: &BenchmarkReport, task: Task) -> Sample {
     Sample {
         cell: report.cells[task.cell].name.clone(),
         stack: report.stacks[task.stack].name.clone(),
         round: task.round,
         at_ms: 0,
-        outcome: Outcome::Measured,
+        outcome: SampleOutcome::Measured,
         values: [].into(),
         histograms: [].into(),
         trials: Vec::new(),

@@ -5,8 +5,8 @@
 /// Bytes of the guest's memory, from address 0.
 pub const MEMORY: u64 = 8 << 20;
 
-/// Address of the [`Order`], written before the guest starts.
-pub const ORDER: u64 = 0x8000;
+/// Address of the [`BootParameters`], written before the guest starts.
+pub const PARAMETERS: u64 = 0x8000;
 
 /// Address of the guest's [`Report`].
 pub const REPORT: u64 = 0x9000;
@@ -86,7 +86,7 @@ pub enum Task {
 /// The guest's configuration.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Order {
+pub struct BootParameters {
     /// A [`Link`].
     pub link: u32,
     /// Pacing: 0 event, 1 hybrid, 2 poll.

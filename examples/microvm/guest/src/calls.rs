@@ -7,7 +7,7 @@ use smoltcp::time::Instant;
 
 use crate::tasks::{Net, Traffic};
 use crate::{machine, memory};
-use pontoon_microvm_abi::{Order, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
+use pontoon_microvm_abi::{BootParameters, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
 /// Bytes of the longest frame.
 const FRAME: usize = 1514;
@@ -29,9 +29,9 @@ pub(crate) struct Write<'c> {
 }
 
 impl Calls {
-    pub(crate) fn new(order: &Order) -> Self {
+    pub(crate) fn new(parameters: &BootParameters) -> Self {
         Self {
-            khz: order.khz,
+            khz: parameters.khz,
             traffic: Traffic::default(),
             frame: [0; FRAME],
         }

@@ -11,19 +11,20 @@ mod report;
 mod tasks;
 mod virtio;
 
-use pontoon_microvm_abi::{Link, ORDER, Order};
+use pontoon_microvm_abi::{BootParameters, Link, PARAMETERS};
 
 /// The entry point, at the image's first byte.
 // SAFETY: no other symbol has this name; the linker script places the section.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.start")]
 extern "C" fn start() -> ! {
-    // SAFETY: the VMM wrote the order before it started the guest, and does not change it.
-    let order = unsafe { core::ptr::with_exposed_provenance::<Order>(ORDER as usize).read() };
+    // SAFETY: the VMM wrote the parameters before it started the guest, and does not change them.
+    let parameters =
+        unsafe { core::ptr::with_exposed_provenance::<BootParameters>(PARAMETERS as usize).read() };
     interrupts::set_up();
-    let outcome = match order.link {
-        link if link == Link::Calls as u32 => tasks::run(calls::Calls::new(&order), &order),
-        _ => virtio::open(&order).and_then(|net| tasks::run(net, &order)),
+    let outcome = match parameters.link {
+        link if link == Link::Calls as u32 => tasks::run(calls::Calls::new(&parameters), &parameters),
+        _ => virtio::open(&parameters).and_then(|net| tasks::run(net, &parameters)),
     };
     report::end(outcome)
 }

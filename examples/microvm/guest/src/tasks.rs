@@ -1,4 +1,4 @@
-//! The guest's tasks: configuration by DHCP, then the task of the order.
+//! The guest's tasks: configuration by DHCP, then the requested task.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 
 use crate::report;
-use pontoon_microvm_abi::{Order, Report, Stage, Task};
+use pontoon_microvm_abi::{BootParameters, Report, Stage, Task};
 
 mod crr;
 mod datagrams;
@@ -60,13 +60,13 @@ struct World<N> {
 }
 
 /// Gets an address by DHCP, then runs the task.
-pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> {
+pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Report, Failure> {
     let stack = Interface::new(Config::new(MAC.into()), &mut net, Instant::ZERO);
     let mut world = World { net, stack };
     let (address, gateway) = world.configure()?;
-    let server = (gateway, order.port as u16);
+    let server = (gateway, parameters.port as u16);
 
-    let task = order.task;
+    let task = parameters.task;
     let mut report = Report::EMPTY;
     report.address = address.octets();
     // The first ping resolves the gateway's Ethernet address.
@@ -74,10 +74,10 @@ pub(crate) fn run<N: Net>(mut net: N, order: &Order) -> Result<Report, Failure> 
     let before = world.net.traffic();
     report::stage(Stage::Begin);
     report.done = match task {
-        _ if task == Task::Ping as u32 => ping::ping(&mut world, gateway, order.count)?,
-        _ if task == Task::Crr as u32 => crr::crr(&mut world, server, order.count)?,
-        _ if task == Task::Send as u32 => datagrams::send(&mut world, server, order.count)?,
-        _ => datagrams::receive(&mut world, server, order.count)?,
+        _ if task == Task::Ping as u32 => ping::ping(&mut world, gateway, parameters.count)?,
+        _ if task == Task::Crr as u32 => crr::crr(&mut world, server, parameters.count)?,
+        _ if task == Task::Send as u32 => datagrams::send(&mut world, server, parameters.count)?,
+        _ => datagrams::receive(&mut world, server, parameters.count)?,
     };
     let after = world.net.traffic();
     report.sent = after.sent - before.sent;

@@ -10,7 +10,7 @@ use pontoon_ring::{Features, Layout};
 use crate::machine::Machine;
 use crate::memory::{load, store};
 use crate::tasks::{Failure, Net, Traffic};
-use pontoon_microvm_abi::{DEVICE, MEMORY, Order, RINGS};
+use pontoon_microvm_abi::{BootParameters, DEVICE, MEMORY, RINGS};
 
 /// Frames in each direction.
 const SIZE: usize = 256;
@@ -47,17 +47,17 @@ const VERSION_1: u32 = 1;
 pub(crate) type Virtio = Phy<Window<Raw<'static>>, Machine, SIZE>;
 
 /// Initialises the device (3.1.1) and the interface.
-pub(crate) fn open(order: &Order) -> Result<Virtio, Failure> {
+pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
     if [load(MAGIC), load(VERSION), load(DEVICE_ID)] != [0x7472_6976, 2, 1] {
         return Err(Failure::Text("no virtio-net device"));
     }
     store(STATUS, 0);
     store(STATUS, ACKNOWLEDGE | DRIVER);
-    let wanted = [if order.event_idx != 0 { EVENT_IDX } else { 0 }, VERSION_1];
+    let wanted = [if parameters.event_idx != 0 { EVENT_IDX } else { 0 }, VERSION_1];
     for (word, wanted) in (0..).zip(wanted) {
         store(DEVICE_FEATURES_SEL, word);
         if load(DEVICE_FEATURES) & wanted != wanted {
-            return Err(Failure::Text("the device does not offer what was asked for"));
+            return Err(Failure::Text("the device does not offer the requested features"));
         }
         store(DRIVER_FEATURES_SEL, word);
         store(DRIVER_FEATURES, wanted);
@@ -73,15 +73,15 @@ pub(crate) fn open(order: &Order) -> Result<Virtio, Failure> {
     // SAFETY: the memory from RINGS to MEMORY is mapped, holds no object of the program, and has no other `Raw`.
     let raw = unsafe { Raw::new(base, (MEMORY - RINGS) as usize) };
     let features = Features {
-        event_idx: order.event_idx != 0,
+        event_idx: parameters.event_idx != 0,
         indirect: false,
     };
-    let pacing = match order.pacing {
+    let pacing = match parameters.pacing {
         0 => Pacing::Event,
         1 => Pacing::Hybrid,
         _ => Pacing::Poll,
     };
-    let machine = Machine::new(order.khz);
+    let machine = Machine::new(parameters.khz);
     let mut interface = Interface::new(Window::new(raw, RINGS), map, features, machine, pacing)?;
     for (number, layout) in (0..).zip([map.receive(), map.transmit()]) {
         set_up(number, layout)?;

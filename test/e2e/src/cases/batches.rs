@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use pontoon_netns::ip;
 
 use super::{expect, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::guest::udp::BATCH;
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::process::wait_until;
 use crate::run::{Running, own_path};
 use crate::strace::{self, Strace};
@@ -41,7 +42,7 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
     let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
     let nowhere = SocketAddr::new(nowhere, 7000);
     // EINVAL, at every send.
-    network::ip(&format!("route add blackhole {}", nowhere.ip()))?;
+    ip(&format!("route add blackhole {}", nowhere.ip()))?;
     let echo = udp_server(&network, family)?;
     let receiver = network
         .server()
@@ -62,7 +63,7 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
         "{before} datagrams together: there is little to lose"
     );
 
-    // The kernel says EIO where a device or a route leaves no way to segment, which few do; here strace says it.
+    // The kernel returns EIO where a device or a route leaves no way to segment, which few do; here strace does.
     let options = [
         "-Z",
         "-e",

@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Connect, request, response, close costs as many system calls with a thousand connects waiting for nobody as without.
+/// Connect, request, response, close costs as many system calls with a thousand connects pending as without.
 fn per_syn(context: &Context, family: Family) -> Result<()> {
     const PENDING: usize = 1000;
     let network = Network::new(context)?;

@@ -12,12 +12,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use pontoon_netns::add_address;
 use rustix::process::Signal;
 
 use super::{OBEDIENT, expect, talk, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
 use crate::lint;
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::process;
 use crate::run::Running;
 
@@ -111,7 +112,7 @@ fn stats(context: &Context) -> Result<()> {
         ensure!(text.contains(holds), "{path}: {text}");
     }
     let Scene { mut guest, .. } = scene;
-    guest.tell("exit 0")?;
+    guest.send_line("exit 0")?;
     guest.finish()?;
     ensure!(!Path::new(SOCKET).exists(), "the socket is left");
     Ok(())
@@ -129,7 +130,7 @@ fn policy(context: &Context) -> Result<()> {
         "$E2E guest tcp {} rr 100000000 >/dev/null 2>&1; echo ended",
         scene.server
     );
-    scene.guest.tell(&line)?;
+    scene.guest.send_line(&line)?;
     process::wait_until("the guest is connected", Duration::from_secs(5), || {
         Ok(scene.ctl(&["stats", "--json"])?.contains("\"tcp_opened\":1"))
     })?;
@@ -154,7 +155,7 @@ fn flows(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let server = scene.server;
     let line = format!("$E2E guest tcp {server} rr 100000000 >/dev/null 2>&1 &");
-    scene.guest.tell(&line)?;
+    scene.guest.send_line(&line)?;
     let flows = |words: &[&str]| -> Result<Vec<serde_json::Value>> {
         let text = scene.ctl(&[&["flows", "--json"], words].concat())?;
         let flows: serde_json::Value = serde_json::from_str(&text)?;
@@ -185,7 +186,7 @@ fn flows(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The supervisor and the engine say more once they are told to.
+/// The supervisor and the engine log more after a request.
 fn log_level(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -203,18 +204,20 @@ fn log_level(context: &Context) -> Result<()> {
     expect(&ctl(&[])?, "info")?;
     ensure!(ctl(&["loud"]).is_err(), "there is no such level");
     expect(&ctl(&["debug", "--json"])?, "{\"level\":\"debug\"}")?;
-    network::add_address("lo", "192.0.2.77/32")?;
-    let said = || -> Result<String> { Ok(std::fs::read_to_string(&talk)?) };
-    process::wait_until("the supervisor says more", Duration::from_secs(5), || {
-        Ok(said()?.contains("debug: the host's addresses changed"))
-    })?;
-    ensure!(!said()?.contains("debug: frames_up "), "the engine has ended");
-    guest.tell("")?;
+    add_address("lo", "192.0.2.77/32")?;
+    let logged = || -> Result<String> { Ok(std::fs::read_to_string(&talk)?) };
+    process::wait_until(
+        "the supervisor logs debug messages",
+        Duration::from_secs(5),
+        || Ok(logged()?.contains("debug: the host's addresses changed")),
+    )?;
+    ensure!(!logged()?.contains("debug: frames_up "), "the engine has ended");
+    guest.send_line("")?;
     guest.finish()?;
-    let said = said()?;
+    let logged = logged()?;
     ensure!(
-        said.contains("debug: frames_up "),
-        "the engine says no more:\n{said}"
+        logged.contains("debug: frames_up "),
+        "the engine does not log debug messages:\n{logged}"
     );
     Ok(())
 }
@@ -234,11 +237,11 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     let metrics = curl("metrics")?;
     ensure!(metrics.contains("pontoon_flows{worker=\"0\"} "), "{metrics}");
     lint::check(&metrics)?;
-    ensure!(curl("v1/stats").is_err(), "more than metrics is told");
+    ensure!(curl("v1/stats").is_err(), "more than metrics is served");
     Ok(())
 }
 
-/// Another engine answers, and judges by the rules that the one before it was told.
+/// The restarted engine answers, and has the rules that were loaded before.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let rule = scene.server.ip().to_string();
@@ -257,7 +260,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The guest sees the file, and may open it, but nobody there is served, however far down.
+/// The guest sees the file, and may open it, but no process there is served, in nested namespaces either.
 fn not_for_the_guest(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let curl = format!("curl -s -m 5 --unix-socket {SOCKET} http://pontoon/v1/stats");

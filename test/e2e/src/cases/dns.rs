@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("dns.tcp", 20, |context, family| ask(context, family, "+tcp")),
         Case::both("dns.4k-edns", 20, big),
         Case::both("dns.queries-alone", 20, update).map(Case::pontoon_only),
-        Case::both("dns.first-resolver-dead", 30, first_dead).map(Case::pontoon_only),
+        Case::both("dns.first-resolver-does-not-answer", 30, first_silent).map(Case::pontoon_only),
         Case::both("dns.10000-queries-at-once", 60, many).map(Case::alone),
         Case::both("dns.resolvers-change", 30, change).map(Case::pontoon_only),
     ]
@@ -80,10 +80,10 @@ fn big(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Nobody answers for the first resolver: the first question takes the second one, the next ones remember.
-fn first_dead(context: &Context, family: Family) -> Result<()> {
-    let nobody = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
-    let network = with_resolver(context, family, &format!("nameserver {nobody}\n"))?;
+/// The first resolver does not answer: the first query is answered by the second one, and later ones go to it at once.
+fn first_silent(context: &Context, family: Family) -> Result<()> {
+    let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
+    let network = with_resolver(context, family, &format!("nameserver {nowhere}\n"))?;
     let line = "dig +short +tries=1 +time=4 one.test A; dig +short +tries=1 +time=1 two.test A";
     let wanted = format!("{0}\n{0}", server::dns::A);
     expect(&network.run().shell(line).text()?, &wanted)
@@ -107,7 +107,7 @@ fn many(context: &Context, family: Family) -> Result<()> {
 
 /// The host's configuration changes under a running guest.
 fn change(context: &Context, family: Family) -> Result<()> {
-    let nobody = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
+    let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
     let network = Network::new(context)?;
     let address = network.server_address(family);
     network
@@ -115,7 +115,7 @@ fn change(context: &Context, family: Family) -> Result<()> {
         .enter(|| server::dns::start(SocketAddr::new(address, 53)))?;
     // The directory is the host's, so that a new file can take the old one's place as resolvconf does it.
     replace_directory()?;
-    std::fs::write("/etc/resolv.conf", format!("nameserver {nobody}\n"))?;
+    std::fs::write("/etc/resolv.conf", format!("nameserver {nowhere}\n"))?;
     let line = "before=$(cat /etc/resolv.conf); dig +short +tries=1 +time=1 one.test A >/dev/null; \
                 echo listening; sleep 1; dig +short +tries=2 +time=2 two.test A; \
                 [ \"$before\" = \"$(cat /etc/resolv.conf)\" ] && echo same || echo other";

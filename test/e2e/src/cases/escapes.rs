@@ -15,7 +15,7 @@ use crate::process;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("escapes.refused", 30, escapes),
-        Case::new("escapes.deadly", 60, deadly),
+        Case::new("escapes.killed", 60, deadly),
     ]
     .into_iter()
     .map(Case::pontoon_only)
@@ -219,7 +219,7 @@ fn escapes(context: &Context) -> Result<()> {
     let server = tcp_server(&network, Family::V4)?;
     let round = format!("{} guest tcp {server} connects 1", crate::run::own_path());
     expect(&running.ask(&round)?, "ok")?;
-    running.tell("exit")?;
+    running.send_line("exit")?;
     running.finish()?;
     Counters::read(&talk)?.expect("sandbox_refused", attempts.len() as u64)
 }
@@ -247,7 +247,7 @@ fn deadly(context: &Context) -> Result<()> {
         process::wait_until("another engine is there", Duration::from_secs(1), || {
             Ok(context.program.engine().is_ok_and(|other| other != engine))
         })?;
-        running.tell("exit")?;
+        running.send_line("exit")?;
         running.finish()?;
     }
     Ok(())

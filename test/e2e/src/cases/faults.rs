@@ -1,16 +1,17 @@
-//! A host that fails: system calls, descriptors, ports, interfaces, and time in which nobody runs.
+//! A host that fails: system calls, descriptors, ports, interfaces, and time in which no process runs.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::{ip, sysctl};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use super::{expect, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
 use crate::guest::tcp;
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::process::{self, Process};
 use crate::run::{Running, own_path};
 use crate::strace::{self, Strace};
@@ -28,8 +29,8 @@ enum Traffic {
 
 use Traffic::{Connections, Datagrams, Published};
 
-/// Calls of the packet path, what a kernel may answer to them, and what makes them. A socket that says EAGAIN or EINTR
-/// where it need not would never tell of its readiness, which no kernel does.
+/// Calls of the packet path, what a kernel may answer to them, and what makes them. A socket that returns EAGAIN or EINTR
+/// where it need not would never report its readiness, which no kernel does.
 const CALLS: [(&str, &[&str], Traffic); 17] = [
     ("socket", &["EMFILE", "ENFILE", "ENOBUFS", "EACCES"], Connections),
     (
@@ -119,7 +120,7 @@ impl Setting {
         Ok(setting)
     }
 
-    /// Has the guest do what `words` say with the server.
+    /// Runs the client command `words` in the guest.
     fn ask(&mut self, words: &str) -> Result<String> {
         let line = format!("{} guest tcp {} {words} || echo failed", own_path(), self.server);
         self.guest.ask(&line)
@@ -133,7 +134,7 @@ impl Setting {
     }
 }
 
-/// Every few calls one fails: connections may be reset and datagrams lost, but no byte of the others is, the engine lives,
+/// Every few calls one fails: connections may be reset and datagrams lost, but no byte of the others is, the engine keeps running,
 /// and nothing is left open.
 fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic) -> Result<()> {
     let network = Network::new(context)?;
@@ -169,7 +170,7 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
         setting.works(error)?;
         ensure!(
             context.program.engine()? == setting.engine,
-            "the engine died of {error}"
+            "the engine exited at {error}"
         );
     }
     // Endpoints that were used in the last two minutes are there.
@@ -183,18 +184,20 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
     Ok(())
 }
 
-/// As when a machine is suspended, or nobody has time for the engine.
+/// As when a machine is suspended, or the engine gets no CPU.
 fn stopped(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let mut setting = Setting::new(context, &network, &[])?;
     let engine = setting.engine;
     let stopping = std::thread::spawn(move || -> Result<()> {
+        // Any moment at which the transfer is not yet over will do.
         std::thread::sleep(Duration::from_millis(100));
         engine.signal(Signal::STOP)?;
+        // The length of the stop is the subject.
         std::thread::sleep(Duration::from_secs(10));
         engine.signal(Signal::CONT)
     });
-    // More than goes through in the time before.
+    // More bytes than any machine transfers before the stop.
     let start = Instant::now();
     expect(&setting.ask("put 0 5 1073741824")?, "ok")?;
     let took = start.elapsed();
@@ -216,11 +219,11 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
         maximum: own.maximum,
     };
     prlimit(Some(pid), Resource::Nofile, limit(Some(few)))?;
-    let said = setting.ask("crowd 40")?;
-    eprintln!("40 at once with 8 descriptors: {said}");
-    let (stood, refused) = said.split_once(' ').context("not two numbers")?;
+    let counts = setting.ask("crowd 40")?;
+    eprintln!("40 at once with 8 descriptors: {counts}");
+    let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
     let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
-    ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{said}");
+    ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{counts}");
     prlimit(Some(pid), Resource::Nofile, limit(own.maximum))?;
     setting.works("with descriptors")?;
     ensure!(context.program.engine()? == setting.engine, "the engine crashed");
@@ -230,16 +233,16 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
 /// The same for ports of the host's.
 fn out_of_ports(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    network::sysctl("net/ipv4/ip_local_port_range", "40000 40019")?;
+    sysctl("net/ipv4/ip_local_port_range", "40000 40019")?;
     let mut setting = Setting::new(context, &network, &["--io", "event"])?;
-    let said = setting.ask("crowd 40")?;
-    eprintln!("40 at once with 20 ports: {said}");
-    let (stood, refused) = said.split_once(' ').context("not two numbers")?;
+    let counts = setting.ask("crowd 40")?;
+    eprintln!("40 at once with 20 ports: {counts}");
+    let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
     let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
-    ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{said}");
-    // The engine keeps its share of the range that was there when it started. Ports in TIME_WAIT are used again after a
-    // second (ip-sysctl, `tcp_tw_reuse`).
-    network::sysctl("net/ipv4/tcp_tw_reuse", "1")?;
+    ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{counts}");
+    // The engine keeps its share of the range that was there when it started. The passing of time matters: the kernel
+    // reuses a port in TIME_WAIT after a second (ip-sysctl, `tcp_tw_reuse`).
+    sysctl("net/ipv4/tcp_tw_reuse", "1")?;
     std::thread::sleep(Duration::from_millis(1500));
     setting.works("with ports")
 }
@@ -258,11 +261,11 @@ fn guest_interface(context: &Context) -> Result<()> {
 fn host_interface(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let mut setting = Setting::new(context, &network, &[])?;
-    network::ip("link set net0 down")?;
+    ip("link set net0 down")?;
     let millis: u64 = setting.ask("unreachable")?.parse()?;
     ensure!(millis < 1000, "unreachable after {millis} ms");
-    network::ip("link set net0 up")?;
-    network::ip("route add default via 198.51.100.2")?;
+    ip("link set net0 up")?;
+    ip("route add default via 198.51.100.2")?;
     setting.works("up again")?;
     ensure!(context.program.engine()? == setting.engine, "the engine crashed");
     Ok(())

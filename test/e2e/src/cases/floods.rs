@@ -11,6 +11,7 @@ use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::tcp;
 use crate::network::Network;
+use crate::process::QuietMachine;
 use crate::{process, server};
 
 /// Kinds of floods, each with its address family and a counter that shows that it was received.
@@ -93,11 +94,12 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
         .options([counters::LOGGED, "--dns", &resolver.ip().to_string()])
         .talk_to(&talk);
     let line = format!("$E2E guest flood {kind} {server} {nowhere} && read end");
+    let machine = QuietMachine::begin()?;
     let mut running = run.shell(&line).spawn()?;
-    let said = running.line()?;
+    let figures = running.line()?;
     let resident = context.program.resident_kib()?;
-    eprintln!("{kind}: {said} (p99 in us), resident {resident} KiB");
-    running.tell("end")?;
+    eprintln!("{kind}: {figures} (p99 in us), resident {resident} KiB");
+    running.send_line("end")?;
     running.finish()?;
     ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
     let counters = Counters::read(&talk)?;
@@ -105,16 +107,16 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
     counters.expect("panics", 0)?;
     counters.expect("sandbox_refused", 0)?;
     let p99 = |name: &str| -> Result<u64> {
-        let mut words = said.split(' ').skip_while(|word| *word != name);
+        let mut words = figures.split(' ').skip_while(|word| *word != name);
         Ok(words.nth(1).with_context(|| format!("no {name}"))?.parse()?)
     };
     let (quiet, limit) = (p99("quiet")?, p99("limit")?);
     for when in ["settled", "tenth"] {
         let now = p99(when)?;
-        ensure!(
+        machine.judge(
             now <= limit,
-            "round trip p99 went from {quiet} to {now} us: {when}"
-        );
+            &format!("round trip p99 went from {quiet} to {now} us: {when}"),
+        )?;
     }
     Ok(())
 }

@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use pontoon_netns::{add_address, ip};
 
 use super::OBEDIENT;
 use crate::case::{Case, Context, Family};
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::process;
 use crate::run::Running;
 use crate::server;
@@ -45,7 +46,7 @@ fn host_route(address: IpAddr) -> String {
 fn scene(context: &Context, family: Family) -> Result<Network<'_>> {
     let network = Network::new(context)?;
     network.server().enter(|| {
-        network::add_address("lo", &host_route(behind(family)))?;
+        add_address("lo", &host_route(behind(family)))?;
         server::tcp::start(SocketAddr::new(behind(family), PORT))
     })?;
     Ok(network)
@@ -65,7 +66,7 @@ fn reaches(guest: &mut Running, address: IpAddr) -> Result<bool> {
     Ok(guest.ask(&line)? == "reached")
 }
 
-/// Within two seconds, as the guest's own kernel may have to hear of it, too.
+/// Within two seconds, as the guest's own kernel may have to receive the change, too.
 fn soon_reaches(guest: &mut Running, address: IpAddr) -> Result<()> {
     process::wait_until("the far end is reached", Duration::from_secs(2), || {
         reaches(guest, address)
@@ -76,11 +77,14 @@ fn soon_reaches(guest: &mut Running, address: IpAddr) -> Result<()> {
 /// The way out moves to another neighbour.
 fn default_route(context: &Context, family: Family) -> Result<()> {
     let network = scene(context, family)?;
-    let nobody = family.pick([198, 51, 100, 9].into(), "2001:db8:1::9".parse()?);
-    network::ip(&format!("route replace default via {nobody}"))?;
+    let nowhere = family.pick([198, 51, 100, 9].into(), "2001:db8:1::9".parse()?);
+    ip(&format!("route replace default via {nowhere}"))?;
     let mut guest = guest(&network)?;
-    ensure!(!reaches(&mut guest, behind(family))?, "reached by way of nobody");
-    network::ip(&format!(
+    ensure!(
+        !reaches(&mut guest, behind(family))?,
+        "reached by a gateway that does not exist"
+    );
+    ip(&format!(
         "route replace default via {}",
         network.server_address(family)
     ))?;
@@ -93,16 +97,16 @@ fn late_network(context: &Context, family: Family) -> Result<()> {
     let own = network.host_address(family);
     let width = if family == Family::V4 { 24 } else { 64 };
     let down = || {
-        network::ip("address flush dev net0")?;
-        network::ip("link set net0 down")
+        ip("address flush dev net0")?;
+        ip("link set net0 down")
     };
     down()?;
     let mut guest = guest(&network)?;
     for _ in 0..2 {
         ensure!(!reaches(&mut guest, behind(family))?, "reached without a network");
-        network::ip("link set net0 up")?;
-        network::add_address("net0", &format!("{own}/{width}"))?;
-        network::ip(&format!(
+        ip("link set net0 up")?;
+        add_address("net0", &format!("{own}/{width}"))?;
+        ip(&format!(
             "route add default via {}",
             network.server_address(family)
         ))?;
@@ -119,9 +123,13 @@ fn own_addresses(context: &Context, family: Family) -> Result<()> {
     let mut guest = guest(&network)?;
     soon_reaches(&mut guest, behind(family))?;
     let added = family.pick([192, 0, 2, 5].into(), "2001:db8:fe::5".parse()?);
-    network::add_address("lo", &host_route(added))?;
-    // The engine hears of it from the supervisor.
-    std::thread::sleep(Duration::from_millis(200));
+    add_address("lo", &host_route(added))?;
+    // The supervisor sends the new address to the engine.
+    process::wait_until(
+        "the host's new address is refused",
+        Duration::from_secs(5),
+        || Ok(!reaches(&mut guest, added)?),
+    )?;
     ensure!(
         !reaches(&mut guest, added)?,
         "the host is reached by its new address"
@@ -129,7 +137,7 @@ fn own_addresses(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A connect that nobody answers is pending when the host gets the address: the kernel delivers the next SYN to the host
+/// A connect without a reply is pending when the host gets the address: the kernel delivers the next SYN to the host
 /// itself, and the guest is not to be connected to it.
 fn pending_connect(context: &Context, family: Family) -> Result<()> {
     let network = scene(context, family)?;
@@ -143,11 +151,26 @@ fn pending_connect(context: &Context, family: Family) -> Result<()> {
     let added: IpAddr = family.pick([192, 0, 2, 5].into(), "2001:db8:fe::5".parse()?);
     let to = SocketAddr::new(added, PORT);
     // The far end drops what is not for it.
-    guest.tell(&format!(
+    guest.send_line(&format!(
         "timeout 8 $E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo not"
     ))?;
-    std::thread::sleep(Duration::from_millis(300));
-    network::add_address("lo", &host_route(added))?;
+    process::wait_until("the engine's connect is pending", Duration::from_secs(5), || {
+        is_connecting(family, PORT)
+    })?;
+    add_address("lo", &host_route(added))?;
     ensure!(guest.line()? == "not", "the host is reached by a pending connect");
     Ok(())
+}
+
+/// Returns true if the host has a socket in SYN-SENT to that port (proc_net(5), `TCP_SYN_SENT`).
+fn is_connecting(family: Family, port: u16) -> Result<bool> {
+    let sockets = std::fs::read_to_string(match family {
+        Family::V4 => "/proc/self/net/tcp",
+        Family::V6 => "/proc/self/net/tcp6",
+    })?;
+    let remote = format!(":{port:04X}");
+    Ok(sockets.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        matches!(fields[..], [_, _, to, "02", ..] if to.ends_with(&remote))
+    }))
 }

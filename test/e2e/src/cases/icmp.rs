@@ -1,9 +1,10 @@
 //! ping and traceroute.
 
 use anyhow::{Result, ensure};
+use pontoon_netns::sysctl;
 
 use crate::case::{Case, Context, Family};
-use crate::network::{self, Network};
+use crate::network::Network;
 
 /// Opens ping sockets to every group, which is how most distributions ship.
 const OPEN: &str = "0 2147483647";
@@ -39,7 +40,7 @@ pub(super) fn open_ping(context: &Context) -> Result<()> {
     } else {
         OPEN
     };
-    network::sysctl("net/ipv4/ping_group_range", range)
+    sysctl("net/ipv4/ping_group_range", range)
 }
 
 fn ping(context: &Context, family: Family) -> Result<()> {
@@ -100,7 +101,7 @@ fn traceroute(context: &Context, family: Family, method: &str) -> Result<()> {
 /// One clear line when neither ping sockets nor raw sockets may be opened; and no answer, but also no harm.
 fn forbidden(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    // A new namespace opens ping sockets to nobody.
+    // A new namespace permits ping sockets to no group.
     let line = format!(
         "ping -n -c 2 -i 0.2 -W 1 {}; true",
         network.server_address(Family::V4)

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use super::{expect, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
+use crate::process::QuietMachine;
 
 const PSS_LIMIT_KIB: u64 = 16 * 1024;
 
@@ -35,7 +36,7 @@ fn idle(context: &Context, mode: &str) -> Result<()> {
     let line = format!("$E2E guest tcp {server} fetch 0 1 16777216; sleep 1000");
     let mut running = network.run().options(["--io", mode]).shell(&line).spawn()?;
     expect(&running.line()?, "ok")?;
-    // Timers of the traffic's end run out first.
+    // Within this time the timers of the closed connection have expired: that is part of the promise.
     std::thread::sleep(Duration::from_secs(3));
     let ours = context.program.processes();
     ensure!(
@@ -49,6 +50,7 @@ fn idle(context: &Context, mode: &str) -> Result<()> {
             .collect::<Result<Vec<_>>>()
     };
     let before = activity()?;
+    // The subject: nothing happens while time passes.
     std::thread::sleep(Duration::from_secs(5));
     let after = activity()?;
     ensure!(
@@ -64,9 +66,10 @@ fn idle(context: &Context, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// The median of eleven.
+/// The least time of eleven starts.
 fn start(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
+    let machine = QuietMachine::begin()?;
     let mut times = Vec::new();
     for _ in 0..11 {
         let start = Instant::now();
@@ -75,6 +78,11 @@ fn start(context: &Context) -> Result<()> {
     }
     times.sort_unstable();
     eprintln!("{times:?}");
-    ensure!(times[0] <= START_LIMIT, "start to end takes {:?}", times[5]);
-    Ok(())
+    machine.judge(
+        times[0] <= START_LIMIT,
+        &format!(
+            "the fastest of 11 starts took {:?} until the end of `true`",
+            times[0]
+        ),
+    )
 }

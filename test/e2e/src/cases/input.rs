@@ -1,12 +1,13 @@
-//! Bad input: one line that says what, a status that is not 0, and nothing left.
+//! Bad input: one line that names the problem, a status that is not 0, and nothing left.
 
 use std::net::TcpListener;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use pontoon_netns::ip;
 
 use crate::case::{Caller, Case, Context};
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::process;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -19,7 +20,11 @@ pub(super) fn cases() -> Vec<Case> {
         ("input.not-a-port", &["--publish", "99999:1"], "99999"),
         ("input.not-a-range", &["--publish", "10-5:10-5"], "10-5"),
         ("input.ranges-differ", &["--publish", "10-20:30-35"], "10-20"),
-        ("input.not-a-resolver", &["--dns", "nobody"], "nobody"),
+        (
+            "input.not-a-resolver",
+            &["--dns", "not-an-address"],
+            "not-an-address",
+        ),
         ("input.not-a-pacing", &["--io", "never"], "never"),
         ("input.no-such-process", &["--attach", "4194000"], "4194000"),
         (
@@ -64,12 +69,12 @@ fn refused(context: &Context, options: &[&str], names: &str) -> Result<()> {
     );
     ensure!(talk.lines().count() == 1, "not one line:\n{talk}");
     ensure!(talk.contains(names), "the line does not name {names}:\n{talk}");
-    ensure!(process::living().is_empty(), "left: {:?}", process::living());
+    ensure!(process::running().is_empty(), "left: {:?}", process::running());
     Ok(())
 }
 
 fn taken_port(context: &Context) -> Result<()> {
-    network::ip("link set lo up")?;
+    ip("link set lo up")?;
     let _taken = TcpListener::bind("0.0.0.0:8080")?;
     refused(context, &["--publish", "8080:80"], "8080")
 }

@@ -38,7 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
     .into_iter()
     .chain(Case::both(
-        "lifecycle.engine-killed-and-the-guest-listens",
+        "lifecycle.engine-killed-idle-guest",
         20,
         engine_killed_idle,
     ))
@@ -153,9 +153,9 @@ fn orphans(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// A guest with a process that nobody in it waits for.
+/// A guest with an orphaned process, whose shell runs the lines of its standard input.
 fn with_orphan<'a>(network: &'a Network<'_>, talk: &Path) -> Result<Running> {
-    let line = "(setsid sleep 1000 >/dev/null 2>&1 &) ; echo listening; sleep 1000; true";
+    let line = "(setsid sleep 1000 >/dev/null 2>&1 &) ; echo listening; exec sh";
     let run: crate::run::Run<'a> = network.run().shell(line).talk_to(talk);
     run.spawn()?.listening()
 }
@@ -231,7 +231,8 @@ fn engine_killed(context: &Context) -> Result<()> {
             matches!(&end, Ok(0)) || matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset),
             "the flow that it had: {end:?}"
         );
-        ensure!(context.program.engine()? != engine, "the engine lives");
+        ensure!(context.program.engine()? != engine, "the engine still runs");
+        // The passing of time matters: the third exit within ten seconds would end the program.
         std::thread::sleep(BETWEEN_KILLS.saturating_sub(killed.elapsed()));
     }
     eprintln!(
@@ -244,7 +245,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// A guest that has nothing to send hears that its flow is gone, too.
+/// An idle connection of the guest is reset when its engine exits.
 fn engine_killed_idle(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?.to_string();
@@ -258,12 +259,14 @@ fn engine_killed_idle(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// The third death within ten seconds is the last: one line that says why, a status that is not 0, and nothing left.
+/// The third exit within ten seconds ends the program: one line with the reason, a status that is not 0, and nothing left.
 fn engine_killed_often(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     // Nothing else to talk about.
     icmp::open_ping(context)?;
     let talk = talk()?;
+    let server = tcp_server(&network, Family::V4)?;
+    let connect = format!("{} guest tcp {server} connects 1", crate::run::own_path());
     let mut running = with_orphan(&network, &talk)?;
     for _ in 0..3 {
         let mut engine = None;
@@ -273,11 +276,11 @@ fn engine_killed_often(context: &Context) -> Result<()> {
             Ok(engine.is_some())
         })?;
         let engine = engine.context("no engine")?;
-        // A process killed before its loop runs counts as a failed start, not as a crash.
-        std::thread::sleep(REPLACED);
+        // An engine that is killed before its loop runs counts as a failed start, not as a crash.
+        expect(&running.ask(&connect)?, "ok")?;
         engine.signal(Signal::KILL)?;
         process::wait_until("the process has exited", Duration::from_secs(1), || {
-            Ok(!process::living().contains(&engine))
+            Ok(!process::running().contains(&engine))
         })?;
     }
     let status = ended(&mut running, Duration::from_secs(1))?;
@@ -298,7 +301,7 @@ fn engine_killed_often(context: &Context) -> Result<()> {
 /// The guest's init: the one of our processes that is the command's parent.
 fn init(context: &Context, running: &Running) -> Result<Process> {
     let ours = context.program.processes();
-    let parents: Vec<u32> = process::living()
+    let parents: Vec<u32> = process::running()
         .into_iter()
         .filter(|process| !ours.contains(process))
         .filter_map(Process::parent)
@@ -319,16 +322,16 @@ fn ended(running: &mut Running, limit: Duration) -> Result<Option<i32>> {
     Ok(status.and_then(|status| status.code()))
 }
 
-/// No process but this one: whatever the program had lives in namespaces that end with their last process.
+/// No process but this one: everything of the program is in namespaces that end with their last process.
 fn nothing_left() -> Result<()> {
     let gone = process::wait_until("no process is left", Duration::from_secs(2), || {
-        Ok(process::living().is_empty())
+        Ok(process::running().is_empty())
     });
     gone.map(|_| ())
-        .with_context(|| format!("left: {:?}", process::living()))
+        .with_context(|| format!("left: {:?}", process::running()))
 }
 
-/// Joins a namespace that somebody else made, and ends when it is gone.
+/// Joins an existing namespace, and ends when it is removed.
 fn attach(context: &Context, by_path: bool) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?.to_string();

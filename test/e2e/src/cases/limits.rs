@@ -1,13 +1,15 @@
-//! Limits, and that they are told of.
+//! Limits, and their warnings.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::sysctl;
 
 use super::{OBEDIENT, expect, talk, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
-use crate::network::{Network, sysctl};
+use crate::network::Network;
+use crate::process::QuietMachine;
 use crate::server;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -95,7 +97,7 @@ fn many_instances(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Twenty connections to where nobody answers are too many, which is said once.
+/// Twenty connections to a host that does not answer are too many, which is logged once.
 fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -104,13 +106,13 @@ fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result
     let run = network.run().options([option, limit]).guest(words).talk_to(&talk);
     run.text()?;
     let talk = std::fs::read_to_string(&talk)?;
-    let told: Vec<_> = talk
+    let warnings: Vec<_> = talk
         .lines()
         .filter(|line| line.contains("flows refused"))
         .collect();
     ensure!(
-        told.len() == 1 && told[0].contains(&format!("{option} {limit}")),
-        "told {told:?}:\n{talk}"
+        warnings.len() == 1 && warnings[0].contains(&format!("{option} {limit}")),
+        "warnings {warnings:?}:\n{talk}"
     );
     Ok(())
 }
@@ -131,7 +133,7 @@ fn udp_ports(context: &Context, family: Family) -> Result<()> {
         sockets.len()
     );
     drop(sockets);
-    running.tell("end")?;
+    running.send_line("end")?;
     running.finish()?;
     Ok(())
 }
@@ -186,6 +188,7 @@ fn bandwidth(context: &Context, family: Family) -> Result<()> {
     const LEN: u64 = 5_000_000;
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
+    let machine = QuietMachine::begin()?;
     let run = network.run().options(["--max-bandwidth", "40M"]).shell(OBEDIENT);
     let mut guest = run.spawn()?.listening()?;
     for way in ["fetch", "put"] {
@@ -200,7 +203,10 @@ fn bandwidth(context: &Context, family: Family) -> Result<()> {
             took > Duration::from_millis(950),
             "{way}: {LEN} bytes in {took:?}"
         );
-        ensure!(took < Duration::from_secs(5), "{way}: {LEN} bytes in {took:?}");
+        machine.judge(
+            took < Duration::from_secs(5),
+            &format!("{way}: {LEN} bytes in {took:?}"),
+        )?;
     }
     // The guest's kernel drops what finds no room in the interface's queue.
     let dropped = "awk '/tap0:/ { print $13 }' /proc/net/dev";

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::sysctl;
 
 use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
-use crate::network::{self, Network};
-use crate::process;
+use crate::network::Network;
+use crate::process::{self, QuietMachine};
 
 const FLOWS: &str = "10000";
 
@@ -23,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::alone).collect()
 }
 
-/// Round trips of another flow, with a thousand connects waiting for nobody.
+/// Round trips of another flow, with a thousand pending connects.
 fn pending(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
@@ -39,20 +40,20 @@ fn pending(context: &Context, family: Family) -> Result<()> {
         &nowhere.to_string(),
         "1000",
     ];
+    let machine = QuietMachine::begin()?;
     let text = network.run().guest(words).text()?;
-    within_15_percent(text.trim_end())
+    within_15_percent(&machine, text.trim_end())
 }
 
 /// `BEFORE AFTER`, in nanoseconds.
-fn within_15_percent(text: &str) -> Result<()> {
+fn within_15_percent(machine: &QuietMachine, text: &str) -> Result<()> {
     let (before, after) = text.split_once(' ').context("two times were wanted")?;
     let (before, after): (f64, f64) = (before.parse()?, after.parse()?);
     eprintln!("round trip, p50: {before} ns, then {after} ns");
-    ensure!(
+    machine.judge(
         after <= before * 1.15,
-        "round trip p50 went from {before} to {after} ns"
-    );
-    Ok(())
+        &format!("round trip p50 went from {before} to {after} ns"),
+    )
 }
 
 /// The server reads nothing for 60 s while the guest sends flat out, half of it over IPv4 and half over IPv6; then
@@ -60,15 +61,15 @@ fn within_15_percent(text: &str) -> Result<()> {
 fn stalled(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     // Without these the kernel's buffers take it all, 10,000 times over, and run into the limit of their sum.
-    network::sysctl("net/ipv4/tcp_wmem", "4096 16384 32768")?;
+    sysctl("net/ipv4/tcp_wmem", "4096 16384 32768")?;
     network
         .server()
-        .enter(|| network::sysctl("net/ipv4/tcp_rmem", "4096 16384 32768"))?;
+        .enter(|| sysctl("net/ipv4/tcp_rmem", "4096 16384 32768"))?;
     let (v4, v6) = (
         tcp_server(&network, Family::V4)?,
         tcp_server(&network, Family::V6)?,
     );
-    // What found no room is sent again when the guest's timer says so, by default up to 120 s later. Linux 6.15 has
+    // What found no room is sent again when the guest's timer expires, by default up to 120 s later. Linux 6.15 has
     // a limit for that (and counts retries against it); on an older kernel this only takes longer.
     let line = format!(
         "cd /proc/sys/net/ipv4; echo 255 >tcp_retries2; echo 20000 2>/dev/null >tcp_rto_max_ms; \
@@ -76,6 +77,7 @@ fn stalled(context: &Context) -> Result<()> {
     );
     let talk = talk()?;
     let run = network.run().options([counters::LOGGED]).talk_to(&talk);
+    let machine = QuietMachine::begin()?;
     let mut running = run.shell(&line).spawn()?;
     let log = || std::fs::read_to_string(&talk).unwrap_or_default();
     let line = running.line().with_context(log)?;
@@ -90,7 +92,7 @@ fn stalled(context: &Context) -> Result<()> {
         let exhausted = Counters::read(&talk)?.count("tcp_pool_empty");
         ensure!(exhausted > 0, "the pool was never empty");
     }
-    within_15_percent(line.strip_prefix("stalled ").context("no times")?)
+    within_15_percent(&machine, line.strip_prefix("stalled ").context("no times")?)
 }
 
 /// Ten thousand at once, each with content there and back; afterwards nothing of them is left.
@@ -118,6 +120,7 @@ fn both_ways(context: &Context, family: Family) -> Result<()> {
         let open = descriptors()?;
         ensure!(open >= 10_000, "{open} descriptors with all flows open");
     }
+    running.send_line("counted")?;
     expect(&running.line()?, "ok")?;
     process::wait_until("no descriptor is left", Duration::from_secs(10), || {
         Ok(descriptors()? <= before)

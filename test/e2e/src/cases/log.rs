@@ -8,18 +8,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::ip;
 use rustix::process::Signal;
 
 use super::{expect, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
-use crate::network::{self, Network};
-use crate::process;
+use crate::network::Network;
+use crate::process::{self, Stopwatch};
 use crate::run::Running;
 use crate::sys;
 
 const SOCKET: &str = "/run/control";
 
-/// A guest that does what it is told, and that SIGTERM ends.
+/// A guest that runs the lines of its standard input, and that SIGTERM ends.
 const GUEST: &str = "trap 'exit 7' TERM; echo listening; while read -r line; do eval \"$line\"; done";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -59,7 +60,7 @@ impl<'a> Scene<'a> {
 
     /// Nothing stands still: neither the control socket nor connections of the guest, nor a signal.
     fn serves(&mut self) -> Result<()> {
-        let start = Instant::now();
+        let stats = Stopwatch::start();
         let mut command = self.context.program.command()?;
         let command = command.args(["ctl", "--control", SOCKET, "stats"]);
         let mut ctl = command.stdout(std::process::Stdio::null()).spawn()?;
@@ -71,11 +72,7 @@ impl<'a> Scene<'a> {
             ctl.wait()?;
         }
         ended?;
-        ensure!(
-            start.elapsed() < Duration::from_secs(2),
-            "stats took {:?}",
-            start.elapsed()
-        );
+        stats.within(Duration::from_secs(2), Duration::from_secs(5))?;
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
             self.server
@@ -100,8 +97,8 @@ impl<'a> Scene<'a> {
 /// Changes of the host's addresses, each of which is a line of the log with details.
 fn provoke(lines: usize) -> Result<()> {
     for _ in 0..lines.div_ceil(2) {
-        network::ip("address add 198.51.100.7/32 dev lo")?;
-        network::ip("address del 198.51.100.7/32 dev lo")?;
+        ip("address add 198.51.100.7/32 dev lo")?;
+        ip("address del 198.51.100.7/32 dev lo")?;
     }
     Ok(())
 }
@@ -151,7 +148,7 @@ fn terminal_is_stopped(context: &Context) -> Result<()> {
     sys::stop_output(&slave, true)?;
     provoke(10)?;
     // The supervisor may read several changes at once and log them in one line, but the last one has a line in any case.
-    network::ip("address add 198.51.100.8/32 dev lo")?;
+    ip("address add 198.51.100.8/32 dev lo")?;
     scene.serves()?;
     sys::stop_output(&slave, false)?;
     let mut text = Vec::new();

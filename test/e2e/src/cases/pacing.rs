@@ -41,14 +41,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It fails while somebody is in it, who then has it.
+        // It fails while a process is in it.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
 /// The quota is seen from wherever the engine runs.
 fn quota(context: &Context) -> Result<Outcome> {
-    let says = |line: &str| -> Result<bool> {
+    let spins = |line: &str| -> Result<bool> {
         let mut command = context.program.command()?;
         let output = command.args(["run", "-vv", "--", "sh", "-c", line]).output()?;
         let talk = String::from_utf8_lossy(&output.stderr);
@@ -59,14 +59,14 @@ fn quota(context: &Context) -> Result<Outcome> {
         .trim()
         .parse()?;
     if cpus < 2 {
-        return Ok(Outcome::Skipped("one CPU: nobody spins anyway".to_owned()));
+        return Ok(Outcome::Skipped("one CPU: no worker spins".to_owned()));
     }
-    ensure!(!says("true")?, "no spinning on {cpus} CPUs");
+    ensure!(!spins("true")?, "no spinning on {cpus} CPUs");
     let Some(group) = Group::of_one_cpu() else {
         return Ok(Outcome::Skipped("may not make a control group".to_owned()));
     };
     std::fs::write(group.0.join("cgroup.procs"), std::process::id().to_string())?;
-    let seen = says("true");
+    let seen = spins("true");
     let above = group.0.with_file_name("cgroup.procs");
     std::fs::write(above, std::process::id().to_string())?;
     ensure!(seen?, "spins under a quota of one CPU");

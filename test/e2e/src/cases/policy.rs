@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
+use pontoon_netns::add_address;
 
 use super::{expect, icmp, replace_file, talk};
 use crate::case::{Case, Context, Family};
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::server;
 
 /// Port of the servers at the far end.
@@ -17,7 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("policy.by-address", 60, by_address),
         Case::both("policy.by-name", 60, by_name),
         Case::both("policy.other-resolvers", 30, other_resolvers),
-        Case::both("policy.told-and-logged", 30, told),
+        Case::both("policy.denied-connects-fail-and-are-logged", 30, denied),
         Case::both("policy.file", 30, file),
     ]
     .into_iter()
@@ -44,7 +45,7 @@ impl<'a> Far<'a> {
         replace_file("/etc/resolv.conf", &format!("nameserver {one}\n"))?;
         network.server().enter(|| {
             let width = if family == Family::V4 { 32 } else { 128 };
-            network::add_address("lo", &format!("{named}/{width}"))?;
+            add_address("lo", &format!("{named}/{width}"))?;
             for address in [one, two, named] {
                 server::tcp::start(SocketAddr::new(address, PORT))?;
                 // A server of every address would answer from one of them.
@@ -130,7 +131,7 @@ fn by_address(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A name's addresses are open, or closed, from the moment when our resolver has said them.
+/// A name's addresses are open, or closed, from the moment at which our resolver has returned them.
 fn by_name(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let kind = if family == Family::V4 { "A" } else { "AAAA" };
@@ -187,8 +188,8 @@ fn other_resolvers(context: &Context, family: Family) -> Result<()> {
     )
 }
 
-/// The guest hears at once that it may not, and the log has a line for each rule, not for each packet.
-fn told(context: &Context, family: Family) -> Result<()> {
+/// The guest receives an error at once, and the log has a line for each rule, not for each packet.
+fn denied(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let talk = talk()?;
     let line = format!(
@@ -205,11 +206,11 @@ fn told(context: &Context, family: Family) -> Result<()> {
         .shell(&line)
         .talk_to(&talk)
         .text()?;
-    let told = match family {
+    let errors = match family {
         Family::V4 => text.matches("Packet filtered").count(),
         Family::V6 => text.matches("Administratively prohibited").count(),
     };
-    ensure!(told == 3, "ping was told {told} times:\n{text}");
+    ensure!(errors == 3, "ping received {errors} errors:\n{text}");
     ensure!(text.contains("curl: (7)"), "no refused connection:\n{text}");
     let talk = std::fs::read_to_string(&talk)?;
     let lines = talk.lines().filter(|line| line.contains("refused")).count();

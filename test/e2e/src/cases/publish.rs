@@ -4,12 +4,13 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use anyhow::{Result, ensure};
+use pontoon_netns::add_address;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use super::{expect, host};
 use crate::case::{Case, Context, Family};
 use crate::guest::{tcp, udp};
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::run::Running;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -21,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("publish.bound-address", 20, bound_address),
         Case::both("publish.1000-connects", 30, thousand),
         Case::both("publish.udp", 20, udp_port),
-        Case::both("publish.udp-answers-from-the-address-asked", 20, two_addresses),
+        Case::both("publish.udp-reply-has-the-requested-source", 20, two_addresses),
     ]
     .into_iter()
     .flatten()
@@ -178,7 +179,7 @@ fn two_addresses(context: &Context, family: Family) -> Result<()> {
         IpAddr::V4(_) => ("198.51.100.4", 24),
         IpAddr::V6(_) => ("2001:db8:1::4", 64),
     };
-    network::add_address("net0", &format!("{second}/{width}"))?;
+    add_address("net0", &format!("{second}/{width}"))?;
     let _guest = guest(&network, "udp", family, "5353:80/udp")?;
     for address in [first, second.parse()?, first] {
         let server = SocketAddr::new(address, 5353).to_string();

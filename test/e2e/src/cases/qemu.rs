@@ -57,7 +57,7 @@ const SLAAC: &str = "turns=0; until ip -6 route show default | grep -q via || [ 
     ip -6 address show dev eth0 scope global | grep -v tentative | awk '/inet6/ { print $2; exit }' | grep . || echo none";
 
 /// ISC's client for IPv6.
-const DHCLIENT: &str = "dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /dhclient -e SAID=/tmp/dhcp6 eth0 \
+const DHCLIENT: &str = "dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /dhclient -e OUTPUT=/tmp/dhcp6 eth0 \
     </dev/null >/dev/console 2>&1; cat /tmp/dhcp6 || echo failed";
 
 /// Counts the guest's offloads, of four: checksums both ways, and segmentation of TCP over IPv4 and IPv6.
@@ -100,15 +100,15 @@ fn documented(context: &Context, framing: Framing) -> Result<()> {
     let block = MANUAL.split("```").find(|block| block.contains(&marker));
     let lines = block.and_then(|block| block.strip_prefix("sh\n"));
     let path = std::env::var("PATH")?;
-    let said = process::output(
+    let text = process::output(
         Command::new("sh")
             .args(["-c", lines.context("no command line")?])
             .current_dir(DIRECTORY)
             .env("PATH", format!("{DIRECTORY}:{path}")),
     )?;
     ensure!(
-        said.contains(vm::DHCP4) && said.contains("via 10.0.2.2"),
-        "{said}"
+        text.contains(vm::DHCP4) && text.contains("via 10.0.2.2"),
+        "{text}"
     );
     Ok(())
 }
@@ -173,7 +173,7 @@ fn reboots(context: &Context, framing: Framing) -> Result<()> {
         let mut guest = qemu::boot(&image, &interface)?;
         for boot in 0..boots {
             if boot > 0 {
-                guest.tell("reboot -f")?;
+                guest.send_line("reboot -f")?;
                 qemu::booted(&mut guest)?;
             }
             begins(&mut guest, server).with_context(qemu::console)?;
@@ -240,9 +240,9 @@ fn two_queues(context: &Context) -> Result<()> {
     expect(&guest.ask(UDHCPC)?, vm::DHCP4).with_context(why)?;
     for words in ["put 0 98 50000000", "fetch 0 99 50000000", "connects 1000"] {
         let moved = format!(
-            "{OWN} guest tcp {server} {words} >/tmp/said 2>/dev/console & client=$!; \
+            "{OWN} guest tcp {server} {words} >/tmp/printed 2>/dev/console & client=$!; \
              while [ -e /proc/$client/exe ]; do for mask in 1 2; do \
-             taskset -p $mask $client >/dev/null 2>&1; sleep 0.05; done; done; wait $client; cat /tmp/said"
+             taskset -p $mask $client >/dev/null 2>&1; sleep 0.05; done; done; wait $client; cat /tmp/printed"
         );
         expect(&guest.ask(&moved)?, "ok")
             .with_context(|| words.to_string())

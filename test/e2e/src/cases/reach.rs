@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
+use pontoon_netns::{add_address, ip};
 
 use super::{icmp, tcp_server, udp_server};
 use crate::case::{Case, Context, Family};
-use crate::network::{self, Network};
+use crate::network::Network;
 use crate::server;
 
 /// Port of the servers of host and far end.
@@ -109,7 +110,7 @@ struct Opens {
 fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> Result<()> {
     let network = Network::new(context)?;
     icmp::open_ping(context)?;
-    // Where a rule had a hole, somebody would answer.
+    // Where a rule had a hole, a server would answer.
     let everywhere = SocketAddr::new(family.unspecified(), PORT);
     server::tcp::start(everywhere)?;
     server::udp::start(everywhere)?;
@@ -122,14 +123,14 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
         "fd00:ec2::254/128",
         "fd20:ce::254/128",
     ] {
-        network::add_address("lo", address)?;
+        add_address("lo", address)?;
     }
     // No interface has it, and yet it is the host's.
     let (range, routed) = match family {
         Family::V4 => ("198.18.7.0/24", "198.18.7.9"),
         Family::V6 => ("2001:db8:77::/64", "2001:db8:77::9"),
     };
-    network::ip(&format!("route add local {range} dev lo"))?;
+    ip(&format!("route add local {range} dev lo"))?;
     tcp_server(&network, family)?;
     udp_server(&network, family)?;
 
@@ -170,7 +171,7 @@ fn metadata(context: &Context, family: Family) -> Result<()> {
         Family::V6 => ("fd20:ce::254", 128),
     };
     network.server().enter(|| {
-        network::add_address("lo", &format!("{address}/{prefix}"))?;
+        add_address("lo", &format!("{address}/{prefix}"))?;
         server::tcp::start(SocketAddr::new(family.unspecified(), PORT))
     })?;
     let port = PORT.to_string();

@@ -7,12 +7,12 @@ use crate::case::{Case, Context, Family};
 use crate::network::Network;
 
 pub(super) fn cases() -> Vec<Case> {
-    Case::both("routed.the-way-is-narrower-than-its-ends", 30, narrow)
+    Case::both("routed.path-mtu-below-link-mtu", 30, narrow)
         .map(Case::pontoon_only)
         .into()
 }
 
-/// In the guest: a namespace `$inner` behind a link of 1,400 bytes, whose own end says 9,000.
+/// In the guest: a namespace `$inner` behind a link of 1,400 bytes, whose own end has 9,000.
 const INNER: &str = "
     for conf in /proc/sys/net/ipv6/conf/*; do echo 2 > $conf/accept_ra; done
     echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
@@ -31,7 +31,7 @@ const INNER: &str = "
     within ip route add default via 10.9.0.1
     within ip route add default via fd09::1";
 
-/// The guest drops what does not fit, and says so to the server, as routers do.
+/// The guest drops what does not fit, and reports that to the server, as routers do.
 fn narrow(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;

@@ -9,16 +9,16 @@ use super::{expect, talk, tcp_server};
 use crate::case::{Caller, Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
-use crate::process::{Process, Program};
+use crate::process::{Process, Program, QuietMachine};
 use crate::run::Running;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("sandbox.status", 20, status),
         Case::new("sandbox.descriptors", 20, descriptors).caller(Caller::Root("the engine is not dumpable")),
-        Case::new("sandbox.nothing-needed-is-refused", 60, nothing_needed),
-        Case::new("sandbox.refusals-are-said", 60, refusals),
-        Case::new("sandbox.start-costs-little", 60, start).alone(),
+        Case::new("sandbox.traffic-makes-no-refused-call", 60, nothing_needed),
+        Case::new("sandbox.refused-layers-are-logged", 60, refusals),
+        Case::new("sandbox.start-time", 60, start).alone(),
     ]
     .into_iter()
     .map(Case::pontoon_only)
@@ -95,7 +95,7 @@ pub(super) fn given_up(pid: u32) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         Err(error) => return Err(error.into()),
     }
-    // Not dumpable: its files belong to the root of its memory's user namespace, whoever runs it.
+    // Not dumpable: its files belong to the root of its memory's user namespace, whichever user runs it.
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("environ"))?);
     let runner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("."))?);
     eprintln!("owner of its files in /proc: {owner}, of its directory: {runner}");
@@ -154,7 +154,7 @@ fn nothing_needed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Without a layer it runs and says so where the host has refused it; where the sandbox is required, it does not run.
+/// A layer that the host refuses is a warning; where the sandbox is required, it does not run.
 fn refusals(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let required = network.run().options(["--require-sandbox"]).command(["true"]);
@@ -172,13 +172,16 @@ fn refusals(context: &Context) -> Result<()> {
             let output = command.arg("run").args(options).args(["--", "true"]).output()?;
             Ok((output.status.code(), String::from_utf8(output.stderr)?))
         };
-        let (status, said) = with(&[])?;
-        ensure!(status == Some(0), "without {layer}: {status:?}\n{said}");
-        let (status, said) = with(&["--require-sandbox"])?;
+        let (status, stderr) = with(&[])?;
+        ensure!(status == Some(0), "without {layer}: {status:?}\n{stderr}");
+        let (status, stderr) = with(&["--require-sandbox"])?;
         ensure!(status == Some(1), "without {layer}: {status:?} instead of 1");
-        let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+        let errors: Vec<&str> = stderr
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .collect();
         let [line] = errors.as_slice() else {
-            bail!("not one line:\n{said}")
+            bail!("not one line:\n{stderr}")
         };
         ensure!(line.contains("sandbox") && line.contains(layer), "{line}");
     }
@@ -200,6 +203,7 @@ fn start(context: &Context) -> Result<()> {
         ensure!(status.success(), "{status}");
         Ok(start.elapsed())
     };
+    let machine = QuietMachine::begin()?;
     // Once for the caches.
     took(&open)?;
     let pairs = (0..25).map(|_| Ok([took(&open)?, took(&context.program)?]));
@@ -210,6 +214,8 @@ fn start(context: &Context) -> Result<()> {
         times[times.len() / 2]
     });
     eprintln!("a command that does nothing: {without:?}, with the sandbox {with:?}");
-    ensure!(with <= without + START_COST, "{without:?}, then {with:?}");
-    Ok(())
+    machine.judge(
+        with <= without + START_COST,
+        &format!("{without:?}, then {with:?}"),
+    )
 }

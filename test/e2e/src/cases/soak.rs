@@ -78,12 +78,12 @@ fn soak(context: &Context) -> Result<()> {
             .unwrap_or_else(|_| anyhow::bail!("a client panicked"))?;
         samples
     })?;
-    let said = guest.line()?;
-    if said != "done" {
+    let line = guest.line()?;
+    if line != "done" {
         eprintln!("{}", ctl(context, &["stats", "--json"])?);
     }
-    expect(&said, "done")?;
-    guest.tell("end")?;
+    expect(&line, "done")?;
+    guest.send_line("end")?;
     guest.finish()?;
     let counters = Counters::read(talk)?;
     counters.expect("panics", 0)?;
@@ -124,6 +124,7 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
     let engine = context.program.engine()?;
     let mut samples = Vec::new();
     while Instant::now() < end {
+        // One sample a second.
         std::thread::sleep(Duration::from_secs(1));
         let (rules, _) = RULES[samples.len() % RULES.len()];
         ctl(context, &["policy", "--load", rules])?;

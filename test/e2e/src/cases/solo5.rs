@@ -1,4 +1,4 @@
-//! The packet link with a unikernel that nobody here wrote: Solo5's test_net, behind its spt and hvt tenders, as 10.0.0.2.
+//! The packet link with a unikernel of another project: Solo5's test_net, behind its spt and hvt tenders, as 10.0.0.2.
 //! It only answers, so a generator of echo requests takes the engine's place.
 
 use std::fs::OpenOptions;

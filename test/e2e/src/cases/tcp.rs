@@ -1,16 +1,17 @@
 //! TCP's semantics, end to end.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::{expect, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
+use crate::process::QuietMachine;
 
 /// More than any buffer on the way holds.
 const LARGE: &str = "268435456";
 
 pub(super) fn cases() -> Vec<Case> {
-    let said_ok: [(&str, &'static [&'static str]); 5] = [
+    let successful: [(&str, &'static [&'static str]); 5] = [
         (
             "tcp.guest-closes-its-half-first",
             &["half-ours", "11", "33554432"],
@@ -23,25 +24,25 @@ pub(super) fn cases() -> Vec<Case> {
         ("tcp.server-stalls-60-s", &["put", "60", "13", LARGE]),
         ("tcp.guest-stalls-60-s", &["fetch", "60", "14", LARGE]),
     ];
-    let mut cases: Vec<Case> = said_ok
+    let mut cases: Vec<Case> = successful
         .into_iter()
         .flat_map(|(name, words)| {
             Case::both(name, 100, move |context, family| {
-                says(context, family, words, "ok")
+                succeeds(context, family, words, "ok")
             })
         })
         .collect();
     cases.extend(Case::both("tcp.guest-resets", 20, |context, family| {
-        says(context, family, &["reset-ours"], "reset")
+        succeeds(context, family, &["reset-ours"], "reset")
     }));
     cases.extend(Case::both("tcp.urgent-data-is-in-line", 20, |context, family| {
-        says(context, family, &["urgent"], "abcdef")
+        succeeds(context, family, &["urgent"], "abcdef")
     }));
     cases.extend(Case::both("tcp.refused-within-10-ms", 20, refused).map(Case::alone));
     cases
 }
 
-fn says(context: &Context, family: Family, words: &[&str], wanted: &str) -> Result<()> {
+fn succeeds(context: &Context, family: Family, words: &[&str], wanted: &str) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?.to_string();
     expect(
@@ -52,13 +53,13 @@ fn says(context: &Context, family: Family, words: &[&str], wanted: &str) -> Resu
 
 fn refused(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
-    let nobody = std::net::SocketAddr::new(network.server_address(family), 9).to_string();
+    let closed = std::net::SocketAddr::new(network.server_address(family), 9).to_string();
+    let machine = QuietMachine::begin()?;
     let micros: u64 = network
         .run()
-        .guest(["tcp", &nobody, "refused"])
+        .guest(["tcp", &closed, "refused"])
         .text()?
         .trim_end()
         .parse()?;
-    ensure!(micros <= 10_000, "refused after {micros} us");
-    Ok(())
+    machine.judge(micros <= 10_000, &format!("refused after {micros} us"))
 }

@@ -1,4 +1,4 @@
-//! A front-end and a driver that nobody here wrote: DPDK's testpmd, which sends as fast as it can.
+//! A front-end and a driver of another project: DPDK's testpmd, which sends as fast as it can.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;

@@ -52,7 +52,7 @@ fn fetch(context: &Context, family: Family) -> Result<()> {
 fn upload(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;
-    // A file, so that curl says how long it is.
+    // A file, so that curl sends its length.
     let file = scratch("upload")?.join("file");
     let file = file.display();
     process::join(shell(format!("{} guest generate 4 {GIB} > {file}", own_path())))?;

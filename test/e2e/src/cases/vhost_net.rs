@@ -30,11 +30,11 @@ pub(super) fn cases() -> Vec<Case> {
         case
     };
     let mut cases = vec![
-        disabled("vhost-net.auto-does-without", |context| {
+        disabled("vhost-net.auto-uses-the-tap", |context| {
             auto(context, "PONTOON_DISABLE")
         }),
-        disabled("vhost-net.on-does-not", required),
-        Case::new("vhost-net.auto-for-whom-it-is-closed", 60, closed)
+        disabled("vhost-net.on-fails", required),
+        Case::new("vhost-net.auto-without-permission", 60, closed)
             .caller(Caller::Root("it becomes another user")),
     ];
     if is_there() {
@@ -49,12 +49,12 @@ pub(super) fn cases() -> Vec<Case> {
             Case::new(&format!("vhost-net.content.{name}"), 60, run)
         }));
         cases.push(Case::new("vhost-net.auto-with-a-broken-device", 60, broken));
-        cases.extend(Case::both("vhost-net.calls-are-few", 60, calls).map(Case::alone));
+        cases.extend(Case::both("vhost-net.calls-per-frame", 60, calls).map(Case::alone));
     }
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// Everything arrives as it was sent, also where nobody reads for a while and more is under way than the rings hold.
+/// Everything arrives as it was sent, also where the server does not read for a while and more is under way than the rings hold.
 fn content(context: &Context, mode: &[&str], family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
@@ -70,7 +70,7 @@ fn content(context: &Context, mode: &[&str], family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Frames take the tap, and one line says why, which names `why`.
+/// Frames take the tap, and one line has the reason, which contains `why`.
 fn auto(context: &Context, why: &str) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?.to_string();
@@ -85,9 +85,9 @@ fn auto(context: &Context, why: &str) -> Result<()> {
     one_line(&std::fs::read_to_string(&talk)?, why)
 }
 
-fn one_line(said: &str, why: &str) -> Result<()> {
-    eprint!("{said}");
-    let lines: Vec<&str> = said.lines().filter(|line| line.contains("vhost-net")).collect();
+fn one_line(stderr: &str, why: &str) -> Result<()> {
+    eprint!("{stderr}");
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("vhost-net")).collect();
     ensure!(
         lines.len() == 1 && lines[0].starts_with("info: ") && lines[0].contains(why),
         "instead of one line that names {why}: {lines:?}"
@@ -95,15 +95,15 @@ fn one_line(said: &str, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing runs, and one line says why.
+/// Nothing runs, and one line has the reason.
 fn required(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let output = network.run().options(OPTIONS).command(["true"]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}", output.status);
     ensure!(
-        said.lines().count() == 1 && said.starts_with("error: ") && said.contains("PONTOON_DISABLE"),
-        "{said}"
+        stderr.lines().count() == 1 && stderr.starts_with("error: ") && stderr.contains("PONTOON_DISABLE"),
+        "{stderr}"
     );
     Ok(())
 }
@@ -121,9 +121,9 @@ fn closed(context: &Context) -> Result<()> {
         .arg(binary)
         .args(["run", "--vhost-net", "auto", "--", "true"])
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {said}", output.status);
-    one_line(&said, DEVICE)
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {stderr}", output.status);
+    one_line(&stderr, DEVICE)
 }
 
 /// The device opens, but is none.

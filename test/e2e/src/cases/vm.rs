@@ -60,7 +60,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(Case::new("vm.stream.lossy-link", 120, lossy).alone());
     cases.push(Case::new("vm.stream.metrics", 20, metrics));
     cases.push(Case::new(
-        "vm.stream.many-nonsensical-guests",
+        "vm.stream.guests-with-invalid-data",
         60,
         many_nonsensical,
     ));
@@ -245,7 +245,7 @@ fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// Guests that come, say nothing that makes sense and are sent away, as fast as they can: what is said of them is bounded,
+/// Guests that connect, send invalid data and are disconnected, as fast as they can: the log lines are bounded,
 /// and the next one is served.
 fn many_nonsensical(context: &Context) -> Result<()> {
     const GUESTS: usize = 2000;
@@ -253,7 +253,7 @@ fn many_nonsensical(context: &Context) -> Result<()> {
     let (_network, vm) = start(context, Framing::Stream, &[counters::LOGGED])?;
     for _ in 0..GUESTS {
         let mut nonsense = UnixStream::from(dial(&vm.socket, Framing::Stream)?);
-        // Another one may still be there, in whose place nobody is taken.
+        // Another one may still be there, and no other is accepted meanwhile.
         let _ = nonsense.write_all(&[0xff; 8]);
         let _ = nonsense.read(&mut [0]);
     }
@@ -269,7 +269,7 @@ fn many_nonsensical(context: &Context) -> Result<()> {
         of_nonsense > 100,
         "few guests were understood to be strange: {of_nonsense}"
     );
-    ensure!(lines <= MOST_LINES, "{lines} lines were said");
+    ensure!(lines <= MOST_LINES, "{lines} lines were logged");
     Ok(())
 }
 
@@ -458,8 +458,8 @@ fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")
 }
 
-/// Messages go on over the same socket. A stream does not, as nobody knows where its next frame begins, nor does vhost-user,
-/// where nobody else knows the memory.
+/// Messages go on over the same socket. A stream does not, as the start of its next frame is unknown, nor does vhost-user,
+/// as only the old engine has mapped the memory.
 fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
     let network = prepare(context)?;
     let server = tcp_server(&network, Family::V4)?;

@@ -36,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A run with several workers that tells what it counted.
+/// A run with several workers that logs its counters.
 fn several<'a>(network: &'a Network<'_>, talk: &Path) -> Run<'a> {
     network
         .run()
@@ -53,7 +53,7 @@ fn some_were_handed_over(talk: &Path, at_least: u64) -> Result<Counters> {
     Ok(counters)
 }
 
-/// The kernel forgets which queue such a flow's frames came in by, and goes back to one that their hash says.
+/// The kernel forgets which queue such a flow's frames came in by, and goes back to the one of their hash.
 fn accepted(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -65,7 +65,7 @@ fn accepted(context: &Context, family: Family) -> Result<()> {
     let mut guest = guest.listening()?;
     let to = SocketAddr::new(network.host_address(family), 8080);
     network.server().enter(|| tcp_load::idle(to, FLOWS, SECONDS))?;
-    guest.tell("end")?;
+    guest.send_line("end")?;
     guest.finish()?;
     let counters = some_were_handed_over(&talk, FLOWS as u64)?;
     counters.expect("tcp_accepted", FLOWS as u64)?;
@@ -120,10 +120,10 @@ fn fragmented(context: &Context, family: Family) -> Result<()> {
 fn refused(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     for protocol in ["tcp", "udp"] {
-        let nobody = SocketAddr::new(network.server_address(family), 9).to_string();
+        let closed = SocketAddr::new(network.server_address(family), 9).to_string();
         let words = match protocol {
-            "tcp" => ["tcp", &nobody, "refused"],
-            _ => ["udp", "refused", &nobody],
+            "tcp" => ["tcp", &closed, "refused"],
+            _ => ["udp", "refused", &closed],
         };
         network.run().options(OPTIONS).guest(words).text()?;
     }

@@ -1,4 +1,4 @@
-//! A guest that floods its link, and what another flow of its feels of that.
+//! A guest that floods its link, and the round trips of another of its flows.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use rustix::thread::set_current_timer_slack;
 
 use super::raw::Wire;
 use super::raw::packet::{Packet, Transport};
-use super::{say, tcp};
+use super::{print_line, tcp};
 use crate::case::Family;
 
 /// Duration of a flood.
@@ -33,7 +33,7 @@ const TRIES: u32 = 3;
 /// Kinds of frames of a flood, built from a running number.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// SYNs to ports where nobody listens.
+    /// SYNs to closed ports.
     Refused,
     /// SYNs to a host that does not answer.
     Pending,
@@ -74,8 +74,9 @@ struct Flood {
     dns: IpAddr,
 }
 
-/// `KIND SERVER NOWHERE`: says `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken FRAMES`, times in
-/// microseconds, frames of the flood flat out. Where `settled` and `tenth` are above the limit, they are so each time. Round trips of one connection go on all the while, and their bytes come back as they were.
+/// `KIND SERVER NOWHERE`: prints `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken FRAMES`, times in
+/// microseconds, frames of the flood at the highest rate. `settled` and `tenth` are above the limit only if each measurement
+/// was. Round trips of one connection continue during the flood, and their bytes return unchanged.
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     let [kind, server, nowhere] = words else {
         bail!("usage: flood KIND SERVER NOWHERE");
@@ -104,7 +105,7 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     let settled = least(limit, || Ok(p99(flow.rounds(ROUNDS)?)))?;
     let rate = (taken / TIME.as_secs() / 10).max(1);
     let tenth = least(limit, || Ok(p99(flow.beside(&flood, Some(rate))?.0)))?;
-    say(&format!(
+    print_line(&format!(
         "limit {limit} quiet {quiet} flat {} settled {settled} tenth {tenth} sent {sent} taken {taken}",
         p99(flat),
     ))

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use self::packet::{Answer, Extension, Packet, Transport};
-use super::{routes, say};
+use super::{print_line, routes};
 use crate::case::Family;
 use crate::pattern::Pattern;
 use crate::sys;
@@ -109,6 +109,22 @@ impl Wire {
         Ok(())
     }
 
+    /// Waits until the engine has read all frames that were sent before: it answers an echo request.
+    fn flush(&self) -> Result<()> {
+        let request = Packet::new(self.source, self.gateway, Transport::Icmp, PORTS - 1, 0);
+        let request = request.payload(b"flush").build();
+        for _ in 0..50 {
+            self.send(&request)?;
+            if self
+                .answers(Duration::from_millis(100))
+                .contains_key(&(PORTS - 1))
+            {
+                return Ok(());
+            }
+        }
+        bail!("the gateway does not answer echo requests")
+    }
+
     /// Receives frames for `time`.
     fn collect(&self, time: Duration, mut take: impl FnMut(&[u8])) {
         let start = Instant::now();
@@ -131,7 +147,7 @@ impl Wire {
     }
 }
 
-/// Tries every target by TCP, UDP and ICMP, and says `TARGET PROTOCOL` for each that answers as an open one does.
+/// Tries every target by TCP, UDP and ICMP, and prints `TARGET PROTOCOL` for each that answers as an open one does.
 fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
     let wire = Wire::open(family)?;
     let mut names = Vec::new();
@@ -154,26 +170,26 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
     let answers = wire.answers(Duration::from_secs(2));
     for (name, id) in names.iter().zip(PORTS..) {
         if answers.get(&id).is_some_and(|answer| answer.open) {
-            say(name)?;
+            print_line(name)?;
         }
     }
-    say("end")
+    print_line("end")
 }
 
-/// Begins `count` connections to where nobody answers; the guest's kernel, which does not know of them, sends no SYN a
+/// Begins `count` connections to a host that does not answer; the guest's kernel, which does not know of them, sends no SYN a
 /// second time.
 fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
     let family = if nowhere.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
     for id in PORTS..PORTS + count {
         wire.send(&Packet::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
-        // No more at once than the link's queue holds.
+        // A constant rate: the queue of the link has room for a few hundred frames.
         if id % 100 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    std::thread::sleep(Duration::from_millis(100));
-    say("ok")
+    wire.flush()?;
+    print_line("ok")
 }
 
 /// Datagrams in fragments and behind extension headers: each is answered by the server, or (overlap) is not.
@@ -221,10 +237,10 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
         let answered = answers.get(&id).is_some_and(|answer| answer.open);
         ensure!(answered == wanted, "{name}: answered {answered}, wanted {wanted}");
     }
-    say("ok")
+    print_line("ok")
 }
 
-/// A frame for each kind of contradiction, and a good one behind them, whose answer says that all were looked at. Says
+/// A frame for each kind of contradiction, and a good one behind them, whose answer shows that all were read. Prints
 /// how many were wrong.
 fn broken(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -250,7 +266,7 @@ fn broken(server: IpAddr, port: u16) -> Result<()> {
     wire.send(&good)?;
     let answers = wire.answers(Duration::from_secs(1));
     ensure!(answers.contains_key(&PORTS), "the good frame was not answered");
-    say(&wrong.len().to_string())
+    print_line(&wrong.len().to_string())
 }
 
 /// Frames that are wrong in every way we can think of; between them and after, a good one is answered.
@@ -293,5 +309,5 @@ fn malformed(server: IpAddr, port: u16) -> Result<()> {
             ensure!(answered, "no answer after {index} malformed frames");
         }
     }
-    say("ok")
+    print_line("ok")
 }

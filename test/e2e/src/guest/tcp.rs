@@ -12,7 +12,7 @@ use super::rest;
 use crate::pattern::Pattern;
 use crate::server::tcp::{receive, send};
 
-/// Does what `words` say with the server; returns what there is to say.
+/// Runs the command `words` with the server; returns the result.
 pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
     match words {
         ["fetch", pause, seed, len] => fetch(server, pause.parse()?, seed.parse()?, len.parse()?),
@@ -52,6 +52,7 @@ pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
 /// Receives `len` bytes; reads nothing for `pause` seconds first.
 fn fetch(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
     let mut stream = request(server, &format!("source {seed} {len}"))?;
+    // The time for which the window is closed is the subject.
     std::thread::sleep(Duration::from_secs(pause));
     let got = receive(&mut stream, &Pattern::of(seed))?;
     ensure!(got == len, "{got} bytes instead of {len}");
@@ -88,6 +89,7 @@ fn half_theirs(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
     let name = name();
     let mut stream = request(server, &format!("half {name} {seed} {len}"))?;
     ensure!(stream.read(&mut [0])? == 0, "data instead of the end");
+    // The connection is half closed for this time, rather than for an instant.
     std::thread::sleep(Duration::from_millis(100));
     send(&mut stream, &Pattern::of(seed), len)?;
     stream.shutdown(Shutdown::Write)?;
@@ -125,8 +127,8 @@ fn reset_theirs(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// Has `len` bytes go there and back on one connection after the other. A connection may break; none may lose a byte and
-/// say nothing.
+/// Has `len` bytes go there and back on one connection after the other. A connection may break; none may lose a byte
+/// without an error.
 fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
     let pattern = Pattern::of(2);
     let there_and_back = || -> Result<u64> {
@@ -148,7 +150,7 @@ fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
     Ok(format!("whole {whole}, broken {broken}"))
 }
 
-/// Opens `count` connections and keeps them; those that stand are used. Says how many stand, and how many were refused.
+/// Opens `count` connections and keeps them; those that stand are used. Prints how many are established, and how many were refused.
 fn crowd(server: SocketAddr, count: u32) -> Result<String> {
     let mut standing = Vec::new();
     let mut refused = 0;
@@ -174,12 +176,12 @@ fn unreachable(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// Says that it waits, for a word that does not come, and then how that ended.
+/// Prints `waiting`, waits for data that does not arrive, and then prints how the connection ended.
 fn waits(server: SocketAddr) -> Result<String> {
     let mut stream = request(server, "late 600")?;
     // The server has it.
     round(server)?;
-    super::say("waiting")?;
+    super::print_line("waiting")?;
     match stream.read(&mut [0]) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok("reset".to_string()),
         other => bail!("{other:?} instead of a reset"),

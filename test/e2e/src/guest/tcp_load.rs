@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::{rest, say, tcp};
+use super::{print_line, rest, tcp};
 use crate::pattern::Pattern;
 use crate::server::tcp::{receive, send};
 
@@ -44,13 +44,13 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
         ["ports", server, count] => ports(server.parse()?, count.parse()?),
         ["idle", server, count, seconds] => {
             idle(server.parse()?, count.parse()?, seconds.parse()?)?;
-            say("ok")
+            print_line("ok")
         }
         _ => bail!("unknown load {}", words.join(" ")),
     }
 }
 
-/// Round trips without and with `count` connects pending to `nowhere`, in pairs one after the other; says the pair in
+/// Round trips without and with `count` connects pending to `nowhere`, in pairs one after the other; prints the pair in
 /// nanoseconds whose ratio is the median. See [`MOST_TRIES`].
 fn pending(server: SocketAddr, nowhere: SocketAddr, count: usize) -> Result<()> {
     let ratio = |(without, with): &(Duration, Duration)| with.as_secs_f64() / without.as_secs_f64();
@@ -64,13 +64,13 @@ fn pending(server: SocketAddr, nowhere: SocketAddr, count: usize) -> Result<()> 
             .collect::<Result<Vec<OwnedFd>>>()?;
         pairs.push((without, tcp::rr(server, ROUNDS)?));
         drop(connects);
-        // The connects' ends are not part of the next measurement.
+        // The next measurement begins when the engine has closed these connections, which the guest cannot observe.
         std::thread::sleep(Duration::from_millis(200));
         pairs.sort_by(|one, other| ratio(one).total_cmp(&ratio(other)));
         let median = pairs[pairs.len() / 2];
         let enough = pairs.len() >= LEAST_TRIES && ratio(&median) <= CLOSE;
         if enough || pairs.len() >= MOST_TRIES {
-            return say(&format!("{} {}", median.0.as_nanos(), median.1.as_nanos()));
+            return print_line(&format!("{} {}", median.0.as_nanos(), median.1.as_nanos()));
         }
     }
 }
@@ -94,7 +94,7 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
 }
 
 /// Opens `count` flows to two servers in turn, which read nothing for `seconds`; sends flat out on all of them until
-/// none moves, says `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes
+/// none moves, prints `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes
 /// on each and collects the servers' verdicts.
 fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Result<()> {
     let server = servers[0];
@@ -102,6 +102,7 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
     let round_trip = |enough: Duration| -> Result<Duration> {
         let mut best = Duration::MAX;
         for round in 1..=MOST_TRIES {
+            // Load of other programs is the less likely to last the further apart the measurements are.
             std::thread::sleep(Duration::from_millis(300));
             best = best.min(tcp::rr(server, ROUNDS)?);
             if round >= LEAST_TRIES && best <= enough {
@@ -120,7 +121,7 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
     };
     let mut flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
     let mut moved = Instant::now();
-    let mut said = false;
+    let mut is_printed = false;
     while flows.iter().any(|(_, sent)| *sent < len) {
         for (stream, sent) in &mut flows {
             moved = if push(stream, sent, &pattern, len)? {
@@ -129,10 +130,10 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
                 moved
             };
         }
-        if !said && moved.elapsed() > QUIET {
+        if !is_printed && moved.elapsed() > QUIET {
             let now = round_trip(before.mul_f64(CLOSE))?;
-            say(&format!("stalled {} {}", before.as_nanos(), now.as_nanos()))?;
-            said = true;
+            print_line(&format!("stalled {} {}", before.as_nanos(), now.as_nanos()))?;
+            is_printed = true;
         }
         // A look at every flow costs some milliseconds: rarer ones leave the machine to what is tested.
         std::thread::sleep(if moved.elapsed() > Duration::from_millis(100) {
@@ -141,14 +142,14 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
             Duration::from_millis(1)
         });
     }
-    ensure!(said, "the flows never stalled");
+    ensure!(is_printed, "the flows never stalled");
     for (index, (stream, _)) in flows.into_iter().enumerate() {
         stream.set_nonblocking(false)?;
         stream.shutdown(Shutdown::Write)?;
         let verdict = rest(stream)?;
         ensure!(verdict == "ok\n", "flow {index}: {verdict:?}");
     }
-    say("ok")
+    print_line("ok")
 }
 
 /// Opens `count` flows, lets them be for `seconds`, and then has each used, from the client's side or the server's first;
@@ -162,6 +163,7 @@ pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()>
         Ok(stream)
     };
     let mut flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
+    // Idle time is the subject.
     std::thread::sleep(Duration::from_secs(seconds));
     for (index, stream) in flows.iter_mut().enumerate().step_by(2) {
         stream
@@ -174,7 +176,7 @@ pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()>
     Ok(())
 }
 
-/// Opens up to `count` connections, says how many there are and why there are no more, and holds them until standard input
+/// Opens up to `count` connections, prints how many there are and the error of the next, and holds them until standard input
 /// ends.
 fn ports(server: SocketAddr, count: usize) -> Result<()> {
     let mut streams = Vec::new();
@@ -185,13 +187,13 @@ fn ports(server: SocketAddr, count: usize) -> Result<()> {
             Err(error) => refused = Some(error.kind()),
         }
     }
-    say(&format!("{} {refused:?}", streams.len()))?;
+    print_line(&format!("{} {refused:?}", streams.len()))?;
     rest(std::io::stdin()).map(drop)
 }
 
-/// A few bytes there, unless they were `said` before, and back, and the end.
-fn use_up(mut stream: TcpStream, said: bool) -> Result<()> {
-    if !said {
+/// A few bytes there, unless they `were_sent` before, and back, and the end.
+fn use_up(mut stream: TcpStream, were_sent: bool) -> Result<()> {
+    if !were_sent {
         let mut word = [0; 5];
         stream.read_exact(&mut word)?;
         ensure!(&word == b"late\n", "{word:?} instead of `late`");
@@ -233,9 +235,9 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
         .with_context(|| format!("flow {index}"))
     };
     let flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
-    say("open")?;
-    // Time for whoever counts them.
-    std::thread::sleep(Duration::from_secs(2));
+    print_line("open")?;
+    // The case counts the open flows, and then sends a line.
+    std::io::stdin().read_line(&mut String::new())?;
     for (index, stream) in flows.into_iter().enumerate() {
         let first = if index % 2 == 0 {
             First::Guest
@@ -244,7 +246,7 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
         };
         there_and_back(stream, &pattern, len, first).with_context(|| format!("flow {index}"))?;
     }
-    say("ok")
+    print_line("ok")
 }
 
 /// The side that closes its half first.

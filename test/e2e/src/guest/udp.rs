@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::say;
+use super::print_line;
 use crate::pattern::Pattern;
 use crate::server::stun;
 use crate::server::udp::{MAX_BYTES, SEED};
@@ -129,7 +129,7 @@ fn segments(port: u16, server: SocketAddr, size: u16, count: usize, df: bool) ->
     let datagrams = pattern.prefix(BATCH * usize::from(size));
     for _ in 0..count {
         let _ = send(&socket, datagrams, server);
-        // The receiver's buffer holds only a few.
+        // A constant rate: the receiver's buffer has room for a few sends only.
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok("ok".to_string())
@@ -286,10 +286,10 @@ fn fragmented(server: SocketAddr, count: usize) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// Says the mapping that the server sees, then what comes in, until a datagram says `end`.
+/// Prints the mapping that the server sees, then each datagram that arrives, until one is `end`.
 fn listen(server: SocketAddr) -> Result<String> {
     let socket = socket(server)?;
-    say(&stun::mapped(&socket, server)?.to_string())?;
+    print_line(&stun::mapped(&socket, server)?.to_string())?;
     let mut buffer = [0; 2048];
     loop {
         let (len, _) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
@@ -298,7 +298,7 @@ fn listen(server: SocketAddr) -> Result<String> {
         if text == "end" {
             return Ok("ended".to_string());
         }
-        say(&text)?;
+        print_line(&text)?;
     }
 }
 

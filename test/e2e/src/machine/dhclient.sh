@@ -3,6 +3,6 @@
 case $reason in
 BOUND6)
     ip -6 address add "$new_ip6_address/128" dev "$interface"
-    echo "dhcp6 $new_ip6_address $new_dhcp6_name_servers" >"$SAID"
+    echo "dhcp6 $new_ip6_address $new_dhcp6_name_servers" >"$OUTPUT"
     ;;
 esac

@@ -3,7 +3,7 @@
 //! | request | what it does |
 //! |---|---|
 //! | `echo` | sends back what comes, then closes its half |
-//! | `late SECONDS` | waits, says `late`, then as `echo` |
+//! | `late SECONDS` | waits, sends `late`, then as `echo` |
 //! | `source SEED LEN` | sends LEN bytes of the pattern, closes its half, reads to the end |
 //! | `sink SECONDS SEED LEN` | waits, then reads to the end, checks, answers `ok` or what differs |
 //! | `half NAME SEED LEN` | closes its half at once, then as `sink 0`, its answer kept for `report` |
@@ -42,12 +42,14 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     match words.as_slice() {
         ["echo"] => echo(&mut stream),
         ["late", seconds] => {
+            // Idle time, requested by the case.
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
             stream.write_all(b"late\n")?;
             echo(&mut stream)
         }
         ["source", seed, len] => source(&mut stream, &Pattern::of(seed.parse()?), len.parse()?),
         ["sink", seconds, seed, len] => {
+            // The time for which the window is closed, requested by the case.
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
             let verdict = sink(&mut stream, &Pattern::of(seed.parse()?), len.parse()?);
             Ok(stream.write_all(answer(verdict).as_bytes())?)

@@ -78,7 +78,7 @@ fn started_and_stopped(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A file system without room ends the capture, which says so, and nobody waits for it.
+/// A full file system ends the capture, whose state has the reason, and delays nothing.
 fn full_disk(context: &Context) -> Result<()> {
     use rustix::mount::{MountFlags, mount};
     const FULL: &str = "/mnt/capture.pcapng";
@@ -131,7 +131,7 @@ fn from_the_start(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// It ends by itself where it was told to, and says so.
+/// It ends by itself at its limits, and its state has the reason.
 fn limits(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let line = format!(
@@ -210,7 +210,7 @@ fn bulk(context: &Context) -> Result<()> {
     expect(&tshark(&["-Y", FAULTS])?, "")
 }
 
-/// Another engine goes on with the capture: what both wrote is there, and whole, though the one died in the midst of it.
+/// A restarted engine continues the capture: the frames of both are there, and complete, though the first was killed while it wrote.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
@@ -219,7 +219,7 @@ fn engine_killed(context: &Context) -> Result<()> {
         "$E2E guest tcp {} put 0 1 1000000000 >/dev/null 2>&1 &",
         scene.server
     );
-    scene.guest.tell(&line)?;
+    scene.guest.send_line(&line)?;
     process::wait_until("there is much of it", Duration::from_secs(5), || {
         Ok(fs::metadata(FILE)?.len() > 1_000_000)
     })?;
@@ -246,15 +246,17 @@ fn engine_killed(context: &Context) -> Result<()> {
 /// The same of one that the program began with.
 fn engine_killed_from_the_start(context: &Context) -> Result<()> {
     let mut scene = Scene::with(context, &["--pcap", FILE])?;
-    for _ in 0..2 {
+    for engines in 1..=2 {
         ensure!(scene.reaches()?, "the server is not reached");
-        // What there is gets into the file.
-        std::thread::sleep(Duration::from_millis(200));
+        let what = "the engine has written the connect to the file";
+        process::wait_until(what, Duration::from_secs(10), || {
+            Ok(count(&["tcp[tcpflags] == tcp-syn"]).is_ok_and(|connects| connects == engines))
+        })?;
         kill_engine(&scene)?;
     }
     ensure!(scene.reaches()?, "the server is not reached");
     let Scene { mut guest, .. } = scene;
-    guest.tell("exit 0")?;
+    guest.send_line("exit 0")?;
     guest.finish()?;
     let connects = count(&["tcp[tcpflags] == tcp-syn"])?;
     ensure!(connects == 3, "{connects} connects");
@@ -266,7 +268,7 @@ fn kill_engine(scene: &Scene<'_>) -> Result<()> {
     let engine = scene.context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    // Its answer comes after what it was told before.
+    // Its reply comes after those to earlier requests.
     scene.ctl(&["stats"])?;
     Ok(())
 }
@@ -311,7 +313,7 @@ fn tshark(options: &[&str]) -> Result<String> {
 
 /// Returns a program's output on the file; fails if the program reports an error.
 fn read(program: &str, options: &[&str]) -> Result<String> {
-    // Whom they take for root they want to be somebody else, and a namespace may have nobody else.
+    // Run by root, they change to another user, which the namespace may not have.
     let mut reader = Command::new("unshare");
     reader.args(["--user", "--map-user=1000", "--map-group=1000", program]);
     let output = reader.args(["-n", "-r", FILE]).args(options).output()?;

@@ -35,12 +35,12 @@ fn until_seen(wanted: &[&str]) -> Result<String> {
     Ok(screen)
 }
 
-/// A flow is seen while it lives, in a terminal that changes its size; an instance that dies is told of; a key ends it.
+/// A flow is shown while it exists, in a terminal that changes its size; an instance that exits is reported; a key ends it.
 fn top(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let remote = scene.server.to_string();
     let line = format!("$E2E guest tcp {remote} rr 100000000 >/dev/null 2>&1 &");
-    scene.guest.tell(&line)?;
+    scene.guest.send_line(&line)?;
     let mut command = context.program.command()?;
     command.args(["top", "--control", SOCKET]);
     let words = std::iter::once(command.get_program()).chain(command.get_args());

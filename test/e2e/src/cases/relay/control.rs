@@ -16,19 +16,19 @@ use super::world::{Relay, Row, Stats, command, on_the_right};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::lint;
-use crate::process::{output, wait_until};
+use crate::process::{Stopwatch, output, wait_until};
 
 pub(super) fn cases() -> Vec<Case> {
     let one = [
         Case::new("relay.control-shows-rates", 20, rates),
-        Case::new("relay.control-refuses-as-a-whole", 20, refuses),
-        Case::new("relay.a-stopped-worker-holds-nobody-up", 20, stopped),
+        Case::new("relay.control-request-is-atomic", 20, refuses),
+        Case::new("relay.stopped-worker-does-not-delay-others", 20, stopped),
         Case::new(
-            "relay.a-worker-stopped-at-start-does-not-delay-control",
+            "relay.worker-stopped-at-start-does-not-delay-control",
             20,
             stopped_at_start,
         ),
-        Case::new("relay.control-changes-lose-nothing-of-others", 30, churn).alone(),
+        Case::new("relay.control-changes-do-not-affect-other-rules", 30, churn).alone(),
     ];
     Case::both("relay.control", 30, control)
         .into_iter()
@@ -45,14 +45,14 @@ fn ctl(context: &Context, words: &[&str], status: i32) -> Result<String> {
         .args(["ctl", "--control", SOCKET, "relay"])
         .args(words)
         .output()?;
-    let said = if status == 0 { output.stdout } else { output.stderr };
-    let said = String::from_utf8(said)?;
+    let printed = if status == 0 { output.stdout } else { output.stderr };
+    let printed = String::from_utf8(printed)?;
     ensure!(
         output.status.code() == Some(status),
-        "{words:?}: {}: {said}",
+        "{words:?}: {}: {printed}",
         output.status
     );
-    Ok(said)
+    Ok(printed)
 }
 
 fn json(context: &Context, words: &[&str]) -> Result<Value> {
@@ -98,15 +98,15 @@ fn control(context: &Context, family: Family) -> Result<()> {
         Ok(())
     })?;
 
-    let said = ctl(context, &["add", &second, &absent], 0)?;
+    let printed = ctl(context, &["add", &second, &absent], 0)?;
     let wanted = format!("added {second}\nadded {absent} (waits: absent: no such interface)\n");
-    ensure!(said == wanted, "{said}");
+    ensure!(printed == wanted, "{printed}");
     let listed = ctl(context, &["list"], 0)?;
     let wanted = format!("{first}\n{second}\n{absent} (waits: absent: no such interface)\n");
     ensure!(listed == wanted, "{listed}");
     ensure!(
         json(context, &["list"])?["rules"][2]["waits"][0] == "absent: no such interface",
-        "it does not say what it waits for"
+        "the reply does not contain what the relay waits for"
     );
 
     Sender::new(row.sender(), at(3), 8)?.send(0..MANY, usual)?;
@@ -144,8 +144,8 @@ fn control(context: &Context, family: Family) -> Result<()> {
         );
     }
 
-    let said = ctl(context, &["remove", &second], 0)?;
-    ensure!(said == format!("removed {second}\n"), "{said}");
+    let printed = ctl(context, &["remove", &second], 0)?;
+    ensure!(printed == format!("removed {second}\n"), "{printed}");
     Sender::new(row.sender(), at(3), 8)?.send(0..10, usual)?;
     other.expect_silence()?;
     relay.signal(Signal::TERM)?;
@@ -198,7 +198,7 @@ fn rates(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Rules come and go, far more than fit a worker's socket, while it hears nothing. When it does, it goes by all of them.
+/// Rules come and go, far more than fit a worker's socket, while it is stopped. When it continues, it applies all of them.
 fn stopped(context: &Context) -> Result<()> {
     const RULES: u8 = 200;
     let row = Row::new(1)?;
@@ -254,7 +254,7 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     let starting = stop_starting_worker(&mut relay)?;
     let other = pid_of(&relay.stats()?, 1)?;
     kill_process(other, Signal::KILL)?;
-    let begin = Instant::now();
+    let restart = Stopwatch::start();
     relay.stats_when("the other has a successor", |stats| {
         pid_of(stats, 1).is_ok_and(|pid| pid != other)
     })?;
@@ -270,8 +270,7 @@ fn stopped_at_start(context: &Context) -> Result<()> {
         receiver.next(Duration::from_secs(5))?.is_some(),
         "nothing comes while one is stopped"
     );
-    let took = begin.elapsed();
-    ensure!(took < Duration::from_secs(5), "it took {took:?}");
+    restart.within(Duration::from_secs(5), Duration::from_secs(20))?;
     let stats = relay.stats()?;
     stats.expect("/workers/0/restarts", u64::from(starting.restarts))?;
     stats.expect("/workers/1/restarts", 1)?;
@@ -290,11 +289,11 @@ struct Newborn {
     restarts: u32,
 }
 
-/// Has a worker die, and stops its successor where that is quick enough.
+/// Kills a worker, and stops its successor where that is quick enough.
 fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
     const TRIES: u32 = 50;
     for restarts in 1..=TRIES {
-        // Young workers wait a while before they have a successor.
+        // The passing of time matters: a worker that ran for less than 50 ms is restarted after a back-off.
         std::thread::sleep(Duration::from_millis(60));
         let old = relay.children()?;
         kill_process(worker(relay)?, Signal::KILL)?;
@@ -358,15 +357,16 @@ fn churn(context: &Context) -> Result<()> {
     let done = AtomicBool::new(false);
     let sent = std::thread::scope(|scope| -> Result<u32> {
         let changing = scope.spawn(|| -> Result<()> {
-            let begin = Instant::now();
+            let (begin, stopwatch) = (Instant::now(), Stopwatch::start());
             let result = (0..TURNS).try_for_each(|number| {
+                // A constant rate of changes.
                 std::thread::sleep((begin + TURN * number.into()).saturating_duration_since(Instant::now()));
                 turn(number)
             });
             done.store(true, Ordering::Relaxed);
-            let took = begin.elapsed();
+            let time = TURN * TURNS.into();
+            let took = stopwatch.within(2 * time, 10 * time)?;
             eprintln!("{} rules added and removed in {took:?}", TURNS * EACH);
-            ensure!(took < 2 * TURN * TURNS.into(), "that is too slow");
             result
         });
         let (mut begin, mut passed) = (0, Ok(()));
@@ -427,8 +427,8 @@ fn refuses(context: &Context) -> Result<()> {
         (["remove", &first, &onward(at(7), at(8))], 1, "no rule for"),
         (["remove", &first, "left 239.1.1.1"], 1, "invalid endpoint"),
     ] {
-        let said = ctl(context, &words, status)?;
-        ensure!(said.contains(wanted), "{words:?}: {said}");
+        let printed = ctl(context, &words, status)?;
+        ensure!(printed.contains(wanted), "{words:?}: {printed}");
         ensure!(
             ctl(context, &["list"], 0)? == format!("{first}\n"),
             "{words:?}: it changed"

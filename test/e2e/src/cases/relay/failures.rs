@@ -3,25 +3,25 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
 use super::world::{Relay, Row, command};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
-use crate::network::{add_address, ip};
 use crate::process::wait_until;
 
 pub(super) fn cases() -> Vec<Case> {
     let both = [
-        Case::both("relay.a-bad-output-loses-only-its-own", 30, bad_output),
-        Case::both("relay.an-interface-comes-goes-and-comes-back", 60, interface),
+        Case::both("relay.failing-output-does-not-affect-others", 30, bad_output),
+        Case::both("relay.interface-added-and-removed", 60, interface),
     ];
     let one = [
-        Case::new("relay.an-output-without-offloads", 20, no_offload),
-        Case::new("relay.a-smaller-mtu", 20, smaller_mtu),
-        Case::new("relay.an-address-that-comes-late", 20, late_address),
-        Case::new("relay.inputs-that-go-hold-nobody-up", 20, inputs_go).alone(),
+        Case::new("relay.output-without-offloads", 20, no_offload),
+        Case::new("relay.smaller-mtu", 20, smaller_mtu),
+        Case::new("relay.late-address", 20, late_address),
+        Case::new("relay.removed-inputs-do-not-delay-others", 20, inputs_go).alone(),
         Case::new("relay.refuses-malformed-rules", 20, malformed),
     ];
     both.into_iter().flatten().chain(one).collect()
@@ -39,7 +39,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
     row.relay(0).enter(|| {
         ip("link add bare type veth peer name other")?;
         ip("link set other up")?;
-        crate::network::sysctl("net/ipv6/conf/bare/disable_ipv6", "1")?;
+        sysctl("net/ipv6/conf/bare/disable_ipv6", "1")?;
         ip("link set bare up")
     })?;
     let rules = [
@@ -74,7 +74,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
 
     // With an address it works.
     row.relay(0).enter(|| {
-        crate::network::sysctl("net/ipv6/conf/bare/disable_ipv6", "0")?;
+        sysctl("net/ipv6/conf/bare/disable_ipv6", "0")?;
         add_address("bare", "10.9.9.1/24")?;
         add_address("bare", "2001:db8:999::1/64")
     })?;
@@ -96,13 +96,13 @@ fn interface(context: &Context, family: Family) -> Result<()> {
     let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
     ensure!(
         relay.stats()?.text("/interfaces/0/state") == "no such interface",
-        "it does not say that it waits"
+        "it does not report that it waits"
     );
     let receiver = Receiver::new(row.receiver(), to)?;
     for round in 0..3_u32 {
-        let node = crate::network::Namespace::new()?;
+        let node = Namespace::new()?;
         row.relay(0).enter(|| {
-            crate::network::join("late", &node, "out")?;
+            veth("late", &node, "out")?;
             add_address("late", "10.7.7.2/24")?;
             add_address("late", "2001:db8:77::2/64")
         })?;
@@ -215,21 +215,21 @@ fn smaller_mtu(context: &Context) -> Result<()> {
     for mtu in [1500, 600, 1500] {
         row.receiver().enter(|| ip(&format!("link set left mtu {mtu}")))?;
         row.relay(0).enter(|| ip(&format!("link set right mtu {mtu}")))?;
-        std::thread::sleep(Duration::from_millis(200));
+        relay.wait_until_idle()?;
         sender.send(0..MANY, usual)?;
         receiver.expect(0..MANY, usual)?;
     }
     relay.stats()?.add_up()
 }
 
-/// A host asks a second whether somebody else has an address (RFC 4862 section 5.4). Then it is what datagrams leave from.
+/// A host probes for a second whether another host has an address (RFC 4862 section 5.4). Then it is what datagrams leave from.
 fn late_address(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V6, 1), group(Family::V6, 2));
     row.relay(0).enter(|| {
-        ip("-6 address flush dev right scope global")?;
+        ip("address flush dev right to 2001:db8::/32")?;
         for option in ["accept_dad", "dad_transmits"] {
-            crate::network::sysctl(&format!("net/ipv6/conf/right/{option}"), "1")?;
+            sysctl(&format!("net/ipv6/conf/right/{option}"), "1")?;
         }
         Ok(())
     })?;
@@ -245,7 +245,7 @@ fn late_address(context: &Context) -> Result<()> {
         "it has another address yet"
     );
     row.relay(0)
-        .enter(|| ip("-6 address add 2001:db8:1::9/64 dev right"))?;
+        .enter(|| ip("address add 2001:db8:1::9/64 dev right"))?;
     wait_until("it sends from its address", Duration::from_secs(5), || {
         sender.send(0..1, usual)?;
         Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
@@ -253,7 +253,7 @@ fn late_address(context: &Context) -> Result<()> {
     .map(drop)
 }
 
-/// One line that says what is wrong, and status 2.
+/// One line that describes the error, and status 2.
 fn malformed(context: &Context) -> Result<()> {
     super::super::tmpfs(std::path::Path::new("/mnt"))?;
     let file = "/mnt/relay.toml";
@@ -272,10 +272,13 @@ fn malformed(context: &Context) -> Result<()> {
     ];
     for (arguments, wanted) in cases {
         let output = command(context)?.arg("relay").args(arguments).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        eprintln!("{said}");
-        ensure!(said.contains(wanted), "{arguments:?}: {said}");
-        ensure!(said.trim_end().lines().count() == 1, "more than one line: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        eprintln!("{stderr}");
+        ensure!(stderr.contains(wanted), "{arguments:?}: {stderr}");
+        ensure!(
+            stderr.trim_end().lines().count() == 1,
+            "more than one line: {stderr}"
+        );
         ensure!(output.status.code() == Some(2), "{}", output.status);
     }
     Ok(())

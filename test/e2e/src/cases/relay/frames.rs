@@ -5,12 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use pontoon_netns::{add_address, ip};
 
 use super::traffic::{self, Receiver, Sender};
 use super::world::{Relay, Row};
 use super::{MANY, group, in_a_row, onward, reload, usual};
 use crate::case::{Case, Context, Family};
-use crate::network::{add_address, ip};
 use crate::process::{output, wait_until};
 use crate::sys;
 
@@ -20,14 +20,10 @@ pub(super) fn cases() -> Vec<Case> {
         Case::both("relay.jumbo-frames", 30, jumbo),
     ];
     let one = [
-        Case::new("relay.an-interface-on-another-has-its-own", 20, on_top),
-        Case::new("relay.a-tag-that-is-not-for-us", 20, tagged),
-        Case::new("relay.a-packet-that-stops-a-ring", 30, stopped),
-        Case::new(
-            "relay.fragments-for-an-interface-on-another",
-            20,
-            fragments_on_top,
-        ),
+        Case::new("relay.macvlan-receives-its-own-datagrams", 20, on_top),
+        Case::new("relay.foreign-vlan-tag", 20, tagged),
+        Case::new("relay.ring-stopped-by-a-packet-is-reopened", 30, stopped),
+        Case::new("relay.macvlan-receives-fragments", 20, fragments_on_top),
     ];
     both.into_iter().flatten().chain(one).collect()
 }
@@ -55,8 +51,8 @@ fn super_frames(context: &Context, family: Family) -> Result<()> {
 fn on_top(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let own = on_top_of_left(&row)?;
-    // Without anybody there the host's own IP would answer that there is nobody.
-    let _somebody = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
+    // Without a socket the host's own IP would answer by an ICMP error.
+    let _socket = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let (below, above) = (group(Family::V4, 1), group(Family::V4, 2));
     let rules = [onward(own, below), format!("top {own} -> right {above}")];
     let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
@@ -77,7 +73,7 @@ fn on_top(context: &Context) -> Result<()> {
 fn fragments_on_top(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let own = on_top_of_left(&row)?;
-    let _somebody = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
+    let _socket = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let [below, above] = [1, 2].map(|number| group(Family::V4, number));
     let below_rule = format!("left {below} -> right *:*");
     reload::write(std::slice::from_ref(&below_rule))?;
@@ -214,9 +210,10 @@ fn stopped(context: &Context) -> Result<()> {
             "the kernel did not stop the ring"
         );
     }
-    // Nobody looks at rings that nothing comes to.
+    // Without packets no process wakes up. Within two seconds the timers of the reopened ring have expired.
     std::thread::sleep(Duration::from_secs(2));
     let before = relay.waits()?;
+    // The subject: nothing happens while time passes.
     std::thread::sleep(Duration::from_secs(2));
     let waits = relay.waits()? - before;
     ensure!(waits == 0, "woken up {waits} times for nothing");

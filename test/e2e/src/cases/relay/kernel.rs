@@ -4,12 +4,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::sysctl;
 
 use super::traffic::{Receiver, Sender};
 use super::world::{Relay, Row, on_the_left};
 use super::{MANY, group, usual};
 use crate::case::{Caller, Case, Context, Family};
-use crate::network::sysctl;
 use crate::process::wait_until;
 
 pub(super) fn cases() -> Vec<Case> {

@@ -4,18 +4,18 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::Namespace;
 use serde_json::Value;
 
 use super::traffic::{Receiver, Sender, payload};
 use super::world::{Relay, Row};
 use super::{group, in_a_row, usual};
 use crate::case::{Case, Context, Family};
-use crate::network::Namespace;
 use crate::process::{output, wait_until};
 use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
-    Case::both("relay.a-flood-adds-up", 60, flood)
+    Case::both("relay.flood-counters-add-up", 60, flood)
         .map(Case::alone)
         .into()
 }
@@ -56,6 +56,7 @@ fn flood(context: &Context, family: Family) -> Result<()> {
 
     let mut last = seen(&mut relays)?;
     wait_until("nothing more comes in", Duration::from_secs(10), || {
+        // Nothing is in flight if the counters have not changed for this time.
         std::thread::sleep(Duration::from_millis(100));
         let now = seen(&mut relays)?;
         let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);

@@ -16,7 +16,7 @@ use crate::strace::Strace;
 
 pub(super) fn cases() -> Vec<Case> {
     let proxied = Case::both("relay.proxy", 60, proxy);
-    let asked = Case::both("relay.proxy-asks", 60, asks);
+    let asked = Case::both("relay.proxy-queries", 60, asks);
     let reads = Case::both(
         "relay.proxy-supervisor-reads-no-packet",
         60,
@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
     [proxied, asked, reads, restarted].into_iter().flatten().collect()
 }
 
-/// A wish makes a rule, and the end of the last wish ends it.
+/// A membership report adds a rule, and the last leave removes it.
 fn proxy(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let leaf = row.leaf(0)?;
@@ -67,6 +67,7 @@ fn asks(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let wanted = group(family, 1);
     let receiver = Receiver::new(row.receiver(), wanted)?;
+    // The passing of time is the condition: afterwards the host's kernel sends no report without a query.
     std::thread::sleep(UNASKED);
     let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     wait_until("the host has answered", ANSWER, || {

@@ -15,7 +15,7 @@ use crate::case::{Case, Context, Family};
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("relay.reload", 30, reload),
-        Case::new("relay.changes-lose-nothing-of-others", 60, changes).alone(),
+        Case::new("relay.reload-does-not-affect-other-rules", 60, changes).alone(),
     ]
 }
 
@@ -52,7 +52,7 @@ fn reload(context: &Context) -> Result<()> {
     relay.stats_when("there are three rules", |stats| {
         !stats.text("/rules/2/rule").is_empty()
     })?;
-    std::thread::sleep(Duration::from_millis(50));
+    relay.wait_until_idle()?;
     changed.send(0..100, usual)?;
     sixth.expect(0..100, usual)?;
     fourth.expect_silence()?;
@@ -63,7 +63,7 @@ fn reload(context: &Context) -> Result<()> {
     // A file with a mistake changes nothing.
     std::fs::write(FILE, "rules = [\n  \"left 239.1.1.1 -> right\",\n]\n")?;
     relay.signal(Signal::HUP)?;
-    std::thread::sleep(Duration::from_millis(100));
+    relay.wait_until_idle()?;
     ensure!(
         !relay.stats()?.text("/rules/2/rule").is_empty(),
         "the rules are gone"
@@ -102,6 +102,7 @@ fn changes(context: &Context) -> Result<()> {
                 turns += 1;
                 write(&rules(turns % 10))?;
                 relay.signal(Signal::HUP)?;
+                // The interval of reloads: datagrams are sent between them, too.
                 std::thread::sleep(Duration::from_millis(200));
             }
             Ok(turns)

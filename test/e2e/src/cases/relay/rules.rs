@@ -5,26 +5,26 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use pontoon_netns::{Namespace, add_address, sysctl};
 use rustix::net::sockopt;
 
 use super::traffic::{Receiver, Sender};
 use super::world::{Relay, Row, on_the_left, on_the_right};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
-use crate::network::{Namespace, add_address, sysctl};
 use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
     let both = [
-        Case::both("relay.ttl-goes-down-and-dscp-stays", 20, header),
-        Case::both("relay.ttl-ends", 20, ttl_ends),
-        Case::both("relay.two-facing-relays-end", 20, facing),
-        Case::both("relay.joins-its-groups", 20, joins),
-        Case::both("relay.source-before-any", 20, sources),
+        Case::both("relay.ttl-is-decremented-and-dscp-kept", 20, header),
+        Case::both("relay.expired-ttl", 20, ttl_ends),
+        Case::both("relay.loop-of-two-relays-ends", 20, facing),
+        Case::both("relay.joins-groups", 20, joins),
+        Case::both("relay.source-rule-precedes-any-source-rule", 20, sources),
         Case::both("relay.group-to-unicast-and-back", 20, unicast),
         Case::both("relay.range-of-groups", 20, range),
     ];
-    let one = Case::new("relay.what-reverse-path-filtering-refuses", 20, reverse_path);
+    let one = Case::new("relay.reverse-path-filter", 20, reverse_path);
     both.into_iter().flatten().chain([one]).collect()
 }
 
@@ -192,12 +192,12 @@ fn unicast(context: &Context, family: Family) -> Result<()> {
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
-    // Nobody tells its sender that nobody is there.
+    // The sender receives no ICMP error for a port without a socket.
     Sender::new(row.relay(0), between, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)
 }
 
-/// Groups and ports that no rule names one by one, and that nobody has joined.
+/// Groups and ports that no rule names one by one, and that no host has joined.
 fn range(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let range = match family {

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use pontoon_netns::Namespace;
 use rustix::net::{netdevice, sockopt};
 
-use crate::network::Namespace;
 use crate::sys;
 
-/// Datagrams that are sent at once, and how long to wait then: 50,000 a second.
+/// Datagrams that are sent at once, and the pause after them: 50,000 a second, which every machine forwards.
 const AT_ONCE: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -22,11 +22,11 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// Bytes that may wait to be read.
 const BUFFER: usize = 4 << 20;
 
-/// Somebody who sends to a group.
+/// A sender to a group.
 pub(super) struct Sender(UdpSocket);
 
 impl Sender {
-    /// From wherever the routes say.
+    /// From the address that the routes select.
     pub(super) fn new(node: &Namespace, to: SocketAddr, hops: u8) -> Result<Self> {
         Self::from(node, SocketAddr::new(unspecified(to), 0), to, hops)
     }
@@ -48,7 +48,7 @@ impl Sender {
         &self.0
     }
 
-    /// Sends those of these numbers, each of as many bytes as `size` says.
+    /// Sends those of these numbers, each of `size` bytes.
     pub(super) fn send(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
         for number in numbers {
             self.0.send(&payload(number, size(number)))?;
@@ -82,7 +82,7 @@ impl Sender {
     }
 }
 
-/// Somebody who wants a group, or what is sent to an address of its own.
+/// A receiver of a group, or of datagrams to an address of its own.
 pub(super) struct Receiver(UdpSocket);
 
 impl Receiver {

@@ -19,9 +19,9 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().collect()
 }
 
-/// The program as somebody who has no privilege here: another user, or, where the case cannot be one, the same user in a
+/// The program without privileges: as another user, or, where the case cannot be one, the same user in a
 /// user namespace to which this network does not belong.
-fn nobody(context: &Context) -> Result<Command> {
+fn unprivileged_command(context: &Context) -> Result<Command> {
     if context.program.drop_privileges {
         return context.program.command();
     }
@@ -33,7 +33,11 @@ fn nobody(context: &Context) -> Result<Command> {
 }
 
 fn start(context: &Context, row: &Row, rule: String) -> Result<Relay> {
-    let mut relay = Relay::start_as(nobody(context)?, row.relay(0), ["--rule".to_owned(), rule])?;
+    let mut relay = Relay::start_as(
+        unprivileged_command(context)?,
+        row.relay(0),
+        ["--rule".to_owned(), rule],
+    )?;
     let stats = relay.stats()?;
     anyhow::ensure!(
         stats.text("/interfaces/0/state") == "UDP sockets",

@@ -20,12 +20,12 @@ pub(super) fn cases() -> Vec<Case> {
     let both = [
         Case::both("relay.killed-worker-is-restarted", 30, restarted),
         Case::both("relay.several-workers", 30, several),
-        Case::both("relay.overload-adds-up", 30, overload),
+        Case::both("relay.overload-counters-add-up", 30, overload),
     ];
     let one = [
-        Case::new("relay.workers-hold-nothing", 20, nothing),
+        Case::new("relay.workers-have-no-privileges", 20, nothing),
         #[cfg(target_arch = "x86_64")]
-        Case::new("relay.workers-may-open-nothing", 20, refused),
+        Case::new("relay.workers-cannot-open-descriptors", 20, refused),
         Case::new("relay.require-sandbox", 20, required),
     ];
     both.into_iter().flatten().chain(one).collect()
@@ -54,7 +54,7 @@ fn restarted(context: &Context, family: Family) -> Result<()> {
         sender.send(0..MANY, usual)?;
         receiver.expect(0..MANY, usual)?;
         let first = worker(&mut relay)?;
-        // Workers that ran for less than 50 ms are restarted after a back-off.
+        // The passing of time matters: a worker that ran for less than 50 ms is restarted after a back-off.
         std::thread::sleep(Duration::from_millis(100));
         let restart = Stopwatch::start();
         kill_process(first, Signal::KILL)?;
@@ -95,7 +95,7 @@ fn several(context: &Context, family: Family) -> Result<()> {
     stats.expect("/interfaces/0/packets", u64::from(FLOWS) * 200)
 }
 
-/// More than fits the ring while nobody takes anything: what is lost is counted, one by one.
+/// More than fits the ring while the worker is stopped: each lost datagram is counted.
 fn overload(context: &Context, family: Family) -> Result<()> {
     const FLOOD: u32 = 20_000;
     let row = Row::new(1)?;
@@ -208,20 +208,23 @@ fn required(context: &Context) -> Result<()> {
             .args(["relay", "--rule", &rule, "--require-sandbox", "--pid-file"])
             .arg("/mnt/never");
         let output = row.relay(0).enter(|| Ok(command.output()?))?;
-        let said = String::from_utf8(output.stderr)?;
+        let stderr = String::from_utf8(output.stderr)?;
         ensure!(
             output.status.code() == Some(1),
-            "without {layer}: {}\n{said}",
+            "without {layer}: {}\n{stderr}",
             output.status
         );
-        let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+        let errors: Vec<&str> = stderr
+            .lines()
+            .filter(|line| line.starts_with("error: "))
+            .collect();
         ensure!(
             errors.len() == 1 && errors[0].contains("sandbox") && errors[0].contains(layer),
-            "not one line:\n{said}"
+            "not one line:\n{stderr}"
         );
         ensure!(
             !std::path::Path::new("/mnt/never").exists(),
-            "it said that it stands"
+            "it reported readiness"
         );
     }
     let options = ["--rule", &rule, "--require-sandbox"];

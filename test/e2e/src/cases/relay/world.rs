@@ -15,11 +15,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::{Namespace, add_address, ip, veth};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::case::{Context, Family};
-use crate::network::{Namespace, add_address, ip, join};
 use crate::process::{Process, wait_until};
 
 /// A row of namespaces.
@@ -85,7 +85,7 @@ fn link_up(
     right: &Namespace,
     (v4, v6): (impl Fn(u8) -> Ipv4Addr + Sync, impl Fn(u8) -> Ipv6Addr + Sync),
 ) -> Result<()> {
-    left.enter(|| join(name, right, "left"))?;
+    left.enter(|| veth(name, right, "left"))?;
     for (node, name, last) in [(left, name, 1), (right, "left", 2)] {
         node.enter(|| {
             add_address(name, &format!("{}/24", v4(last)))?;
@@ -111,7 +111,7 @@ impl Relay {
         Self::start_as(command(context)?, node, options)
     }
 
-    /// The same, with a program that is already told as whom to run.
+    /// The same, with a command that selects the user.
     pub(super) fn start_as<T: ToString>(
         mut command: Command,
         node: &Namespace,
@@ -144,7 +144,7 @@ impl Relay {
 
     /// Returns its counters.
     pub(super) fn stats(&mut self) -> Result<Stats> {
-        // What has just been sent may be counted a moment later, and not all of it at once.
+        // Datagrams that have just been sent may be counted a moment later, and not all of them at once.
         let start = Instant::now();
         loop {
             std::thread::sleep(Duration::from_millis(10));
@@ -171,6 +171,21 @@ impl Relay {
             Ok(done(&last))
         })?;
         Ok(last)
+    }
+
+    /// Waits until the supervisor and its workers sleep. Then they have handled all signals and netlink messages that were
+    /// sent before: the kernel wakes the receiver before the sender's call returns.
+    pub(super) fn wait_until_idle(&self) -> Result<()> {
+        wait_until("supervisor and workers sleep", Duration::from_secs(10), || {
+            // The supervisor first: it sends to the workers before it sleeps.
+            let mut workers = Vec::new();
+            if self.supervisor().sleeps()? {
+                workers = self.children()?;
+            }
+            let asleep = |id: &u32| Process::of(*id).sleeps().is_ok_and(|sleeps| sleeps);
+            Ok(!workers.is_empty() && workers.iter().all(asleep))
+        })?;
+        Ok(())
     }
 
     /// Its supervisor.

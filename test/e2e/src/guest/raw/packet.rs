@@ -1,4 +1,4 @@
-//! Packets built byte by byte, and what the answers say.
+//! Packets built byte by byte, and parsed answers.
 
 use std::net::{IpAddr, Ipv6Addr};
 

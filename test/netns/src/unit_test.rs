@@ -1,4 +1,6 @@
-//! Tests in a network namespace.
+//! Unit tests in a network namespace. An error fails the test.
+
+#![allow(clippy::unwrap_used)]
 
 use std::io::Write;
 use std::process::Command;
@@ -11,13 +13,13 @@ pub fn run(name: &str, test: fn()) {
     if std::env::var_os(INSIDE).is_some() {
         return test();
     }
-    let own = if rustix::process::geteuid().is_root() {
+    let namespaces = if rustix::process::geteuid().is_root() {
         "-n"
     } else {
         "-Urn"
     };
-    let able = Command::new("unshare").args([own, "true"]).output();
-    match able {
+    let probe = Command::new("unshare").args([namespaces, "true"]).output();
+    match probe {
         Ok(output) if output.status.success() => {}
         Ok(output) => return skipped(name, String::from_utf8_lossy(&output.stderr).trim()),
         Err(error) => return skipped(name, &format!("cannot run unshare: {error}")),
@@ -26,19 +28,16 @@ pub fn run(name: &str, test: fn()) {
         return skipped(name, "there is no /dev/net/tun");
     }
     let output = Command::new("unshare")
-        .arg(own)
+        .arg(namespaces)
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
         .output()
         .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && printed.contains("1 passed"),
-        "{printed}"
-    );
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
     // Shown with `--nocapture`.
-    eprint!("{printed}");
+    eprint!("{text}");
 }
 
 /// Reports a skipped test on standard error, which the test harness does not capture.
@@ -46,19 +45,14 @@ pub fn skipped(name: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {name}: {why}\n").as_bytes());
 }
 
-/// Runs ip(8).
+/// Runs each of `lines` as a command of ip(8).
 #[track_caller]
-pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+pub fn ip(lines: &str) {
+    crate::ip(lines).unwrap();
 }
 
-/// Sets a kernel parameter of the current namespace.
+/// Writes a sysctl of the current namespace.
 #[track_caller]
 pub fn sysctl(path: &str, value: &str) {
-    std::fs::write(format!("/proc/sys/{path}"), value).unwrap();
+    crate::sysctl(path, value).unwrap();
 }
