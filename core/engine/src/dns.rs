@@ -47,7 +47,7 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, ud
 #[derive(Debug)]
 pub struct Forwarder<S> {
     resolvers: Resolvers,
-    pending: Slab<Pending<S>>,
+    pending: Slab<PendingQuery<S>>,
     /// Slots by question. Those of one question differ in flags, EDNS or other records.
     by_question: HashTable<u32>,
     /// Clients of all queries.
@@ -59,7 +59,7 @@ pub struct Forwarder<S> {
 
 /// A query that waits for its answer.
 #[derive(Debug)]
-struct Pending<S> {
+struct PendingQuery<S> {
     flow: FlowId,
     clients: Clients,
     /// As the first client wrote it.
@@ -83,7 +83,7 @@ struct Pending<S> {
     timer: Timer,
 }
 
-impl<S> Pending<S> {
+impl<S> PendingQuery<S> {
     /// The next resolver's turn, or the end.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
@@ -277,7 +277,7 @@ impl<S> Forwarder<S> {
         hash: u64,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let (index, _) = self.pending.insert_with(|index, generation| Pending {
+        let (index, _) = self.pending.insert_with(|index, generation| PendingQuery {
             flow: ctx.net.flow(Kind::Dns, index, generation),
             clients: Clients::new(client),
             query,
@@ -460,7 +460,7 @@ impl<S> Forwarder<S> {
 }
 
 /// Sends each client the answer, which it may change, under the client's id.
-fn reply<S, H, T: Transmit>(pending: &Pending<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
+fn reply<S, H, T: Transmit>(pending: &PendingQuery<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
     for client in pending.clients.iter() {
         client.address(answer, &pending.query);
         emit(ctx, client.server, client.guest, answer);

@@ -52,9 +52,9 @@ impl Reassembly {
             counters.fragments_dropped += 1;
             return None;
         }
-        let index = self.find(Key::of(ip, fragment), counters, now);
+        let index = self.find(DatagramKey::of(ip, fragment), counters, now);
         let datagram = &mut self.datagrams[index];
-        let State::Gathering(pieces) = &mut datagram.state else {
+        let Assembly::Gathering(pieces) = &mut datagram.state else {
             counters.fragments_dropped += 1;
             return None;
         };
@@ -62,7 +62,7 @@ impl Reassembly {
             Added::More => None,
             Added::Refused => {
                 counters.fragments_dropped += pieces.count() + 1;
-                datagram.state = State::Refused;
+                datagram.state = Assembly::Refused;
                 None
             }
             Added::Complete(whole) => {
@@ -93,7 +93,7 @@ impl Reassembly {
     }
 
     /// The place of a datagram, which may be a new one: then the oldest goes where there is no room.
-    fn find(&mut self, key: Key, counters: &mut Counters, now: Instant) -> usize {
+    fn find(&mut self, key: DatagramKey, counters: &mut Counters, now: Instant) -> usize {
         if let Some(index) = self.datagrams.iter().position(|datagram| datagram.key == key) {
             return index;
         }
@@ -107,7 +107,7 @@ impl Reassembly {
         self.datagrams.push(Datagram {
             key,
             expires: now + timeout,
-            state: State::Gathering(Pieces::default()),
+            state: Assembly::Gathering(Pieces::default()),
         });
         self.datagrams.len() - 1
     }
@@ -181,7 +181,7 @@ fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
 
 /// The fields that all fragments of one datagram share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
+struct DatagramKey {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
@@ -189,7 +189,7 @@ struct Key {
     protocol: Option<u8>,
 }
 
-impl Key {
+impl DatagramKey {
     fn of(ip: &Ip, fragment: Fragment) -> Self {
         Self {
             source: ip.source,
@@ -202,23 +202,23 @@ impl Key {
 
 #[derive(Debug)]
 struct Datagram {
-    key: Key,
+    key: DatagramKey,
     expires: Instant,
-    state: State,
+    state: Assembly,
 }
 
 impl Datagram {
     /// Fragments held.
     fn held(&self) -> u64 {
         match &self.state {
-            State::Gathering(pieces) => pieces.count(),
-            State::Refused => 0,
+            Assembly::Gathering(pieces) => pieces.count(),
+            Assembly::Refused => 0,
         }
     }
 }
 
 #[derive(Debug)]
-enum State {
+enum Assembly {
     Gathering(Pieces),
     /// Fragments that still come are dropped.
     Refused,

@@ -23,7 +23,7 @@ use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::host::{DatagramMeta, PingReply, Problem};
 use crate::icmp_errors::{self, Reported, Unsent};
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
@@ -433,7 +433,7 @@ impl<S> Icmp<S> {
             [8 | 128, 0, _, _, _, _, high, low, data @ ..] => (u16::from_be_bytes([*high, *low]), data),
             _ => (echo.seq, &[][..]),
         };
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: match guest {
                 IpAddr::V4(_) => protocol::ICMP,
                 IpAddr::V6(_) => protocol::ICMPV6,

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use crate::ctx::{Ctx, Net};
 use crate::host::Problem;
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Transmit};
 
 /// An entry of an error queue.
@@ -82,7 +82,12 @@ pub(crate) fn report<W>(
 }
 
 /// Tells the guest of a problem with what it `sent`, of which `data` is known.
-pub(crate) fn tell<H, T: Transmit>(problem: &Problem, sent: Sent, data: &[u8], ctx: &mut Ctx<'_, H, T>) {
+pub(crate) fn tell<H, T: Transmit>(
+    problem: &Problem,
+    sent: InvokingPacket,
+    data: &[u8],
+    ctx: &mut Ctx<'_, H, T>,
+) {
     let (guest, written) = (sent.source.ip(), sent.destination.ip());
     if !is_error(guest, problem.kind) {
         return;

@@ -29,22 +29,22 @@ impl Secret {
 /// Entries of different groups have separate orders of age. Every operation takes constant time.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
-    slots: Slab<Slot<K, V>>,
+    slots: Slab<TableEntry<K, V>>,
     index: HashTable<u32>,
     secret: Secret,
-    groups: Vec<Group>,
+    groups: Vec<AgeList>,
 }
 
 /// The ends of one order of age.
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+struct AgeList {
     newest: Option<u32>,
     oldest: Option<u32>,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Slot<K, V> {
+struct TableEntry<K, V> {
     key: K,
     group: u32,
     age: Age,
@@ -65,7 +65,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
             slots: Slab::default(),
             index: HashTable::new(),
             secret,
-            groups: vec![Group::default()],
+            groups: vec![AgeList::default()],
         }
     }
 
@@ -86,7 +86,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
     /// Adds an entry to a group, the newest there. No other entry of the table has this key.
     pub(crate) fn insert_in(&mut self, group: u32, key: K, value: V) -> u32 {
         if self.groups.len() <= group as usize {
-            self.groups.resize(group as usize + 1, Group::default());
+            self.groups.resize(group as usize + 1, AgeList::default());
         }
         debug_assert!(self.find(&key).is_none(), "a key has one entry");
         let hash = self.secret.hash(&key);
@@ -94,7 +94,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
             newer: None,
             older: None,
         };
-        let (index, _) = self.slots.insert_with(|_, _| Slot {
+        let (index, _) = self.slots.insert_with(|_, _| TableEntry {
             key,
             group,
             age,

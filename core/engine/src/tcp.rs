@@ -35,9 +35,9 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::ChaCha12Rng;
 use vm_memory::VolatileSlice;
 
-use self::connection::{Connection, Key, State};
+use self::connection::{Connection, ConnectionKey, TcpState};
 use self::segment::Verdict;
-use self::table::Table;
+use self::table::ConnectionTable;
 use crate::ctx::{Ctx, Net, Routed};
 use crate::slab::Slab;
 use crate::table::Secret;
@@ -82,7 +82,7 @@ enum Ended {
 #[derive(Debug)]
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
-    table: Table,
+    table: ConnectionTable,
     /// Connections with pending work.
     dirty: Vec<u32>,
     /// Connections in TIME_WAIT, oldest first; some may be gone already.
@@ -121,7 +121,7 @@ impl<S> Tcp<S> {
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             connections: Slab::default(),
-            table: Table::new(Secret::new(random)),
+            table: ConnectionTable::new(Secret::new(random)),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             next_waiting: 0,
@@ -143,7 +143,7 @@ impl<S> Tcp<S> {
         burst: &mut Burst<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let key = Key {
+        let key = ConnectionKey {
             guest: SocketAddr::new(ip.source, segment.source_port),
             remote: SocketAddr::new(ip.destination, segment.destination_port),
         };
@@ -242,7 +242,7 @@ impl<S> Tcp<S> {
         pending.error |= ready.error;
         pending.urgent |= ready.urgent;
         pending.end = (pending.end || ready.end) && !pending.error;
-        if let State::Connecting { .. } = connection.state {
+        if let TcpState::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
         // Once the stream has ended no peek will tell of an error.
@@ -269,14 +269,14 @@ impl<S> Tcp<S> {
         };
         connection.timer.fired();
         match connection.state {
-            State::Connecting { give_up } => {
+            TcpState::Connecting { give_up } => {
                 if give_up.is_some_and(|at| ctx.now >= at) {
                     return self.refuse(flow.index, Failure::TimedOut, ctx);
                 }
             }
-            State::SynReceived | State::SynSent => {
+            TcpState::SynReceived | TcpState::SynSent => {
                 if !connection.retry_handshake(ctx.now) {
-                    let is_answer = connection.state == State::SynReceived;
+                    let is_answer = connection.state == TcpState::SynReceived;
                     if let Some(socket) = connection.socket.take() {
                         ctx.host.abort(socket);
                     }
@@ -287,7 +287,7 @@ impl<S> Tcp<S> {
                     };
                 }
             }
-            State::Open => {
+            TcpState::Open => {
                 let served = match connection.down.recovery.retry {
                     Some(_) => connection.retry(flow, ctx),
                     None => self.handle_idle(flow, ctx),
@@ -296,12 +296,12 @@ impl<S> Tcp<S> {
                     return self.end(flow.index, ended, ctx);
                 }
             }
-            State::TimeWait { until } => {
+            TcpState::TimeWait { until } => {
                 if ctx.now >= until {
                     return self.remove(flow.index, ctx);
                 }
             }
-            State::Failed => {}
+            TcpState::Failed => {}
         }
         self.flush(flow.index, &[], ctx);
     }
@@ -311,7 +311,7 @@ impl<S> Tcp<S> {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             connection.pending.queued = false;
             connection.pending.parked = false;
-            if connection.state == State::Failed {
+            if connection.state == TcpState::Failed {
                 self.reset(flow.index, ctx);
             } else {
                 self.flush(flow.index, &[], ctx);
@@ -388,7 +388,7 @@ impl<S> Tcp<S> {
                 }
                 if connection.active_close {
                     connection.release(ctx.net);
-                    connection.state = State::TimeWait {
+                    connection.state = TcpState::TimeWait {
                         until: ctx.now + TIME_WAIT,
                     };
                     connection.arm(id, ctx);
@@ -427,7 +427,7 @@ impl<S> Tcp<S> {
         }
         let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
-        connection.state = State::Failed;
+        connection.state = TcpState::Failed;
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
@@ -447,7 +447,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    fn find(&self, key: &Key) -> Option<u32> {
+    fn find(&self, key: &ConnectionKey) -> Option<u32> {
         self.table
             .find(key, |index| self.connections.at(index).key == *key)
     }
@@ -498,7 +498,7 @@ impl<S> Tcp<S> {
         while let Some(old) = self.waiting.front() {
             // A place may outlive so many lives of its slot that their count has come round.
             let connection = self.connections.get(old.index, old.generation);
-            if connection.is_some_and(|connection| matches!(connection.state, State::TimeWait { .. })) {
+            if connection.is_some_and(|connection| matches!(connection.state, TcpState::TimeWait { .. })) {
                 break;
             }
             self.waiting.pop_front();
@@ -524,7 +524,7 @@ impl<S> Connection<S> {
         // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
         // `nxt` is behind what was sent.
         let seq = match self.state {
-            State::Open => self.down.acceptable(),
+            TcpState::Open => self.down.acceptable(),
             _ => self.down.nxt.latest(self.down.max),
         };
         let flags = Flags::RST.and(Flags::ACK);
@@ -539,14 +539,14 @@ impl<S> Connection<S> {
     ) -> Result<(), Ended> {
         self.pending.dirty = false;
         match self.state {
-            State::Connecting { .. } | State::Failed => return Ok(()),
-            State::SynReceived | State::SynSent => {
+            TcpState::Connecting { .. } | TcpState::Failed => return Ok(()),
+            TcpState::SynReceived | TcpState::SynSent => {
                 if self.pending.handshake {
                     self.send_handshake(id, ctx);
                     return Ok(());
                 }
             }
-            State::Open => {
+            TcpState::Open => {
                 self.flush_to_host(parts, ctx)?;
                 self.discard(ctx.host)?;
                 self.update_window(id, ctx.host, ctx.net);
@@ -555,11 +555,11 @@ impl<S> Connection<S> {
                 self.fill(id, ctx)?;
                 self.account();
             }
-            State::TimeWait { .. } => {}
+            TcpState::TimeWait { .. } => {}
         }
         if self.pending.ack {
             let seq = match self.state {
-                State::Open => self.down.acceptable(),
+                TcpState::Open => self.down.acceptable(),
                 _ => self.down.max,
             };
             self.send_bare(id, seq, Flags::ACK, None, ctx);
@@ -567,7 +567,7 @@ impl<S> Connection<S> {
             self.pending.ack_is_delayed = true;
             ctx.net.delay_ack(id, ctx.now);
         }
-        if self.state == State::Open && self.up.closed && self.down.closed {
+        if self.state == TcpState::Open && self.up.closed && self.down.closed {
             return Err(Ended::Closed);
         }
         Ok(())
@@ -576,11 +576,11 @@ impl<S> Connection<S> {
     /// Sees to it that the wheel names this connection in time.
     fn arm<H, T>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let at = match self.state {
-            State::Connecting { give_up } => give_up,
-            State::TimeWait { until } => Some(until),
-            State::Failed => None,
-            State::SynReceived | State::SynSent => self.down.recovery.retry.map(|(at, _)| at),
-            State::Open => {
+            TcpState::Connecting { give_up } => give_up,
+            TcpState::TimeWait { until } => Some(until),
+            TcpState::Failed => None,
+            TcpState::SynReceived | TcpState::SynSent => self.down.recovery.retry.map(|(at, _)| at),
+            TcpState::Open => {
                 // Behind the end there is nothing to read, whatever events say.
                 let unsent = match self.down.eof {
                     true => self.down.fin.is_none(),

@@ -313,8 +313,8 @@ fn memory_is_bounded() {
         .datagrams
         .iter()
         .map(|datagram| match &datagram.state {
-            State::Gathering(pieces) => pieces.bytes.capacity(),
-            State::Refused => 0,
+            Assembly::Gathering(pieces) => pieces.bytes.capacity(),
+            Assembly::Refused => 0,
         })
         .sum();
     assert!(held <= 64 * (ROOM + 65_535), "{held}");

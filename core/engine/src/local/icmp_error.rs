@@ -43,7 +43,7 @@ pub enum Reason {
 
 /// A packet of the guest's that is no longer at hand: what its headers said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct InvokingPacket {
     /// Upper-layer protocol: UDP, TCP, ICMP or ICMPv6.
     pub protocol: u8,
     /// The guest's address and port. For an echo request the port is its id.
@@ -87,7 +87,7 @@ pub fn refuse_sent<T: Transmit>(
     link: &mut T,
     speaker: IpAddr,
     reason: Reason,
-    sent: Sent,
+    sent: InvokingPacket,
     payload: &[u8],
 ) {
     refuse_upper(net, link, speaker, reason, sent, upper_header(sent), payload);
@@ -110,7 +110,7 @@ pub(crate) fn advise_mtu<T: Transmit>(
         IpAddr::V4(_) => (protocol::ICMP, 0),
         IpAddr::V6(_) => (protocol::ICMPV6, 129),
     };
-    let sent = Sent {
+    let sent = InvokingPacket {
         protocol,
         source: SocketAddr::new(guest, 0),
         destination: SocketAddr::new(destination, 0),
@@ -126,7 +126,7 @@ fn refuse_upper<T: Transmit>(
     link: &mut T,
     speaker: IpAddr,
     reason: Reason,
-    sent: Sent,
+    sent: InvokingPacket,
     upper: ArrayVec<u8, 8>,
     payload: &[u8],
 ) {
@@ -152,7 +152,7 @@ fn refuse_upper<T: Transmit>(
 
 /// The upper-layer header's first bytes: enough to name the flow. Checksums are left out (RFC 792 promises nothing
 /// about the quote), a TCP sequence number is not known.
-fn upper_header(sent: Sent) -> ArrayVec<u8, 8> {
+fn upper_header(sent: InvokingPacket) -> ArrayVec<u8, 8> {
     let [a, b] = sent.source.port().to_be_bytes();
     let [c, d] = sent.destination.port().to_be_bytes();
     match sent.protocol {

@@ -17,7 +17,7 @@ use crate::timer::Timer;
 
 /// The key of a connection: both ends as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct ConnectionKey {
     pub(super) guest: SocketAddr,
     pub(super) remote: SocketAddr,
 }
@@ -32,7 +32,7 @@ pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum TcpState {
     /// The guest's SYN is here, the host connection pending.
     Connecting {
         /// When the guest is told that it will not be.
@@ -186,8 +186,8 @@ pub(super) struct Pending {
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
-    pub(super) key: Key,
-    pub(super) state: State,
+    pub(super) key: ConnectionKey,
+    pub(super) state: TcpState,
     /// The host connection; none once it is over.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
@@ -215,7 +215,7 @@ pub(super) struct Connection<S> {
 
 impl<S> Connection<S> {
     /// A connection before its handshake: ours begins at `iss`.
-    pub(super) fn new(key: Key, state: State, iss: Seq, now: Instant) -> Self {
+    pub(super) fn new(key: ConnectionKey, state: TcpState, iss: Seq, now: Instant) -> Self {
         Self {
             key,
             state,

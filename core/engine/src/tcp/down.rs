@@ -27,7 +27,7 @@ const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
 /// The result of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum Transmission {
     /// This many bytes left; `drained`: the queue had no more.
     Bytes { len: u32, drained: bool },
     /// The queue has nothing there.
@@ -130,12 +130,14 @@ impl<S> Connection<S> {
                 break;
             }
             match self.transmit(id, from, len.min(self.down.whole_segments(quantum)), ctx)? {
-                Sent::Bytes { len, .. } => {
+                Transmission::Bytes { len, .. } => {
                     self.down.sent_again(from, len);
                     ctx.net.counters.tcp_retransmits += 1;
                     quantum = quantum.saturating_sub(len);
                 }
-                Sent::Nothing | Sent::End | Sent::Full | Sent::Rejected => break,
+                Transmission::Nothing | Transmission::End | Transmission::Full | Transmission::Rejected => {
+                    break;
+                }
             }
         }
         Ok(())
@@ -196,7 +198,7 @@ impl<S> Connection<S> {
             }
             let from = down.nxt;
             match self.transmit(id, from, room.min(self.down.whole_segments(quantum)), ctx)? {
-                Sent::Bytes { len, drained } => {
+                Transmission::Bytes { len, drained } => {
                     quantum = quantum.saturating_sub(len);
                     let down = &mut self.down;
                     if fresh {
@@ -214,13 +216,13 @@ impl<S> Connection<S> {
                     };
                     down.max = down.max.latest(down.nxt);
                 }
-                Sent::Nothing => {
+                Transmission::Nothing => {
                     // What is in flight may hide what is behind the urgent mark, where a peek begins at the head.
                     self.pending.urgent &= self.down.flight() > 0;
                     self.pending.readable = self.pending.urgent;
                     break;
                 }
-                Sent::End => {
+                Transmission::End => {
                     // A reset behind the end is told by no peek, and by no other event.
                     let error = |socket| ctx.host.tcp_error(socket);
                     if let Some(failure) = self
@@ -234,7 +236,7 @@ impl<S> Connection<S> {
                     self.pending.readable = false;
                     self.down.eof = true;
                 }
-                Sent::Full | Sent::Rejected => break,
+                Transmission::Full | Transmission::Rejected => break,
             }
         }
         Ok(())
@@ -278,13 +280,13 @@ impl<S> Connection<S> {
         from: Seq,
         len: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<Sent, Ended> {
+    ) -> Result<Transmission, Ended> {
         let mss = self.down.mss;
         let len = match ctx.net.throttle.down(ctx.now) {
             0 => {
                 ctx.net.counters.held_back += 1;
                 self.park(id, ctx.net);
-                return Ok(Sent::Full);
+                return Ok(Transmission::Full);
             }
             bytes => len.min(
                 self.down
@@ -297,7 +299,7 @@ impl<S> Connection<S> {
         let head = HEAD + if self.key.guest.is_ipv4() { 20 } else { 40 };
         let Some(mut room) = ctx.link.reserve(frames, head, frame as usize) else {
             self.park(id, ctx.net);
-            return Ok(Sent::Full);
+            return Ok(Transmission::Full);
         };
         let mut asked = 0;
         let mut slices = ArrayVec::<_, SLICES>::new();
@@ -310,12 +312,12 @@ impl<S> Connection<S> {
             asked += take;
         }
         let Some(socket) = self.socket.as_mut() else {
-            return Ok(Sent::Nothing);
+            return Ok(Transmission::Nothing);
         };
         let got = match ctx.host.tcp_peek(socket, from.past(self.down.una), &slices) {
-            Ok(0) => return Ok(Sent::End),
+            Ok(0) => return Ok(Transmission::End),
             Ok(got) => got,
-            Err(Failure::WouldBlock) => return Ok(Sent::Nothing),
+            Err(Failure::WouldBlock) => return Ok(Transmission::Nothing),
             Err(failure) => return Err(Ended::Failed(failure)),
         };
         drop(slices);
@@ -354,9 +356,9 @@ impl<S> Connection<S> {
                         self.park(id, ctx.net);
                     }
                     return Ok(match (sent, refused) {
-                        (0, Refused::Full) => Sent::Full,
-                        (0, Refused::Rejected) => Sent::Rejected,
-                        (sent, _) => Sent::Bytes {
+                        (0, Refused::Full) => Transmission::Full,
+                        (0, Refused::Rejected) => Transmission::Rejected,
+                        (sent, _) => Transmission::Bytes {
                             len: u32::try_from(sent).expect("as above"),
                             drained: false,
                         },
@@ -370,7 +372,7 @@ impl<S> Connection<S> {
             self.down.eof = true;
             self.down.fin = Some(from + len);
         }
-        Ok(Sent::Bytes { len, drained })
+        Ok(Transmission::Bytes { len, drained })
     }
 
     fn segmentation(&self, len: usize) -> Segmentation {

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use pontoon_wire::frame::Flags;
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use super::{Ended, Tcp};
 use crate::ctx::Ctx;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
@@ -130,7 +130,7 @@ impl<S> Tcp<S> {
             && at < LOOKS as usize
         {
             let connection = self.connections.get_mut(old.index, old.generation);
-            let Some(connection) = connection.filter(|connection| connection.state == State::Open) else {
+            let Some(connection) = connection.filter(|connection| connection.state == TcpState::Open) else {
                 self.half_closed.remove(at);
                 continue;
             };
@@ -195,7 +195,7 @@ impl<S> Tcp<S> {
             let old = self.waiting[self.next_waiting];
             let connection = self.connections.get(old.index, old.generation);
             let is_one = connection.is_some_and(|connection| {
-                connection.listener == Some(listener) && matches!(connection.state, State::TimeWait { .. })
+                connection.listener == Some(listener) && matches!(connection.state, TcpState::TimeWait { .. })
             });
             if is_one {
                 self.waiting.remove(self.next_waiting);
@@ -219,7 +219,7 @@ impl<S> Tcp<S> {
             }
             let id = self.id(index, ctx.net);
             let connection = self.connections.at_mut(index);
-            if connection.state == State::Open && ctx.now.since(connection.heard) >= SHORTAGE {
+            if connection.state == TcpState::Open && ctx.now.since(connection.heard) >= SHORTAGE {
                 connection.pending.shortage = true;
                 connection.arm(id, ctx);
             }

@@ -2,7 +2,7 @@
 
 use pontoon_wire::frame::Flags;
 
-use super::connection::Key;
+use super::connection::ConnectionKey;
 use super::{Tcp, open};
 use crate::ctx::Ctx;
 use crate::ledger::Ends;
@@ -24,7 +24,7 @@ impl<S> Tcp<S> {
     /// Whatever a segment says, one that is not in the window is answered by an acknowledgement (RFC 9293 section
     /// 3.10.7.4), and of two that are half the sequence space apart no window holds both.
     pub fn handle_orphan<H, T: Transmit>(&mut self, ends: Ends, ctx: &mut Ctx<'_, H, T>) {
-        let key = Key {
+        let key = ConnectionKey {
             guest: ends.guest,
             remote: ends.remote,
         };

@@ -10,7 +10,7 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use rand_chacha::rand_core::RngCore;
 
-use super::connection::{Connection, Key, SCALE, State, link_mss};
+use super::connection::{Connection, ConnectionKey, SCALE, TcpState, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
 use super::{ACCEPT_RETRY, Tcp};
@@ -36,7 +36,7 @@ impl<S> Tcp<S> {
     /// The guest's SYN.
     pub(super) fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        key: Key,
+        key: ConnectionKey,
         frame: &Frame<'_>,
         ip: &Ip,
         segment: &frame::Tcp,
@@ -70,7 +70,7 @@ impl<S> Tcp<S> {
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
-        let mut connection = Connection::new(key, State::Connecting { give_up }, iss, ctx.now);
+        let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
         connection.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
         connection.up.queries = is_to_forwarder(&key, ctx.net).then(Queries::default);
         let (index, generation) = self.connections.vacant();
@@ -108,7 +108,7 @@ impl<S> Tcp<S> {
         ctx.net
             .connect_times
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        connection.state = State::SynReceived;
+        connection.state = TcpState::SynReceived;
         connection.pending.handshake = true;
         self.flush(index, &[], ctx);
     }
@@ -155,7 +155,7 @@ impl<S> Tcp<S> {
     /// Reports to the guest why its SYN is refused: by ICMP where the host gave a reason, then by a reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        key: &Key,
+        key: &ConnectionKey,
         isn: u32,
         failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
@@ -253,7 +253,7 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         }
         let iss = self.first_seq(&key, ctx.now);
-        let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
+        let mut connection = Connection::new(key, TcpState::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
         connection.listener = Some(published.share_key());
         connection.pending.handshake = true;
@@ -311,13 +311,18 @@ impl<S> Tcp<S> {
 
     /// Returns the addresses by which a client appears to the guest: as itself, or as the gateway with a fresh port.
     /// Nothing but a connection of ours in TIME_WAIT has that key, which is claimed.
-    fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
+    fn appear<H, T>(
+        &self,
+        guest: SocketAddr,
+        peer: SocketAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<ConnectionKey> {
         let shown = ctx.net.policy.visible_client_addr(peer.ip());
         if shown == peer.ip() {
-            let key = Key { guest, remote: peer };
+            let key = ConnectionKey { guest, remote: peer };
             // Otherwise it is the same client's port, by way of another address of the host.
             let free = match self.find(&key) {
-                Some(old) => matches!(self.connections.at(old).state, State::TimeWait { .. }),
+                Some(old) => matches!(self.connections.at(old).state, TcpState::TimeWait { .. }),
                 None => ctx.net.claim(&key.into()).is_ok(),
             };
             if free {
@@ -328,7 +333,7 @@ impl<S> Tcp<S> {
         (0..PORT_TRIES).find_map(|_| {
             let spread = u32::from(u16::MAX - FIRST_PORT);
             let port = FIRST_PORT + u16::try_from(ctx.net.random.next_u32() % spread).expect("below spread");
-            let key = Key {
+            let key = ConnectionKey {
                 guest,
                 remote: SocketAddr::new(gateway, port),
             };
@@ -338,7 +343,7 @@ impl<S> Tcp<S> {
     }
 
     /// RFC 6528: a clock of 4 us and a keyed hash of both ends.
-    fn first_seq(&self, key: &Key, now: Instant) -> Seq {
+    fn first_seq(&self, key: &ConnectionKey, now: Instant) -> Seq {
         let clock = now.0 / 4_000;
         #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
         Seq(self.table.hash(key).wrapping_add(clock) as u32)
@@ -348,7 +353,7 @@ impl<S> Tcp<S> {
 impl<S> Connection<S> {
     /// Sends our SYN or SYN-ACK, for the first time or again.
     pub(super) fn send_handshake<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        let answer = self.state == State::SynReceived;
+        let answer = self.state == TcpState::SynReceived;
         let syn = emit::Syn {
             mss: link_mss(self.key.guest, ctx.net.mtu),
             window_scale: (!answer || self.up.scale > 0).then_some(SCALE),
@@ -393,7 +398,12 @@ fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.
-fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
+fn destination(
+    key: &ConnectionKey,
+    dns: Option<SocketAddr>,
+    now: Instant,
+    net: &mut Net,
+) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
         let to = Destination {
@@ -416,7 +426,7 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
 }
 
 /// Returns true if a connection that the guest opens leads to the DNS forwarder.
-fn is_to_forwarder(key: &Key, net: &Net) -> bool {
+fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
     net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
@@ -449,7 +459,7 @@ pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
 
 /// Returns true if policy decides about a connection: one that the guest opened and that has not ended.
 const fn is_judged<S>(connection: &Connection<S>) -> bool {
-    connection.listener.is_none() && !matches!(connection.state, State::TimeWait { .. } | State::Failed)
+    connection.listener.is_none() && !matches!(connection.state, TcpState::TimeWait { .. } | TcpState::Failed)
 }
 
 /// Returns true if a connect that succeeded after `took` has reached the host itself, which policy does not let it do.
@@ -473,7 +483,7 @@ const DNS_PORT: u16 = 53;
 
 /// Answers a segment that belongs to nothing (RFC 9293 section 3.10.7.1).
 pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) {
-    let key = Key {
+    let key = ConnectionKey {
         guest: SocketAddr::new(ip.source, segment.source_port),
         remote: SocketAddr::new(ip.destination, segment.destination_port),
     };
@@ -495,7 +505,7 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
 
 /// Sends a reset to the guest. False: the link has no room, try again when it has.
 pub(super) fn send_reset<H, T: Transmit>(
-    key: &Key,
+    key: &ConnectionKey,
     seq: u32,
     ack: u32,
     flags: Flags,
@@ -507,7 +517,7 @@ pub(super) fn send_reset<H, T: Transmit>(
 
 /// Sends a segment of no connection of ours to the guest. False: the link has no room.
 pub(super) fn send_stray<H, T: Transmit>(
-    key: &Key,
+    key: &ConnectionKey,
     seq: u32,
     ack: u32,
     flags: Flags,

@@ -7,7 +7,7 @@ use pontoon_wire::frame::{Icmp, Ip};
 use pontoon_wire::{protocol, quote};
 
 use super::Tcp;
-use super::connection::{Connection, Key, State, link_mss};
+use super::connection::{Connection, ConnectionKey, TcpState, link_mss};
 use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Transmit};
@@ -15,7 +15,7 @@ use crate::{Frame, Host, Transmit};
 /// "Fragmentation needed" or "packet too big", about a segment of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooBig {
-    key: Key,
+    key: ConnectionKey,
     seq: Seq,
     /// Bytes of an IP packet that passes.
     mtu: usize,
@@ -37,7 +37,7 @@ impl TooBig {
         let len = frame.copy(icmp.payload_offset, &mut bytes[..room]);
         let segment = quote::Segment::read(&bytes[..len])?;
         Some(Self {
-            key: Key {
+            key: ConnectionKey {
                 guest: segment.destination,
                 remote: segment.source,
             },
@@ -75,7 +75,7 @@ impl<S> Connection<S> {
         let down = &mut self.down;
         let in_flight = !too_big.seq.before(down.una) && too_big.seq.before(down.max);
         let mss = u32::from(link_mss(self.key.guest, too_big.mtu));
-        if self.state != State::Open || !in_flight || mss >= down.mss {
+        if self.state != TcpState::Open || !in_flight || mss >= down.mss {
             return false;
         }
         down.mss = mss;

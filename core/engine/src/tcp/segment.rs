@@ -5,7 +5,7 @@ use core::time::Duration;
 use pontoon_wire::frame::{self, Flags};
 
 use super::Burst;
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Instant};
@@ -38,12 +38,12 @@ impl<S> Connection<S> {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         let mut changed = false;
         match self.state {
-            State::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
+            TcpState::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
                 true => return Verdict::Reset,
                 false => return Verdict::Ignored,
             },
-            State::SynSent => return self.receive_syn_ack(segment, ctx),
-            State::SynReceived => {
+            TcpState::SynSent => return self.receive_syn_ack(segment, ctx),
+            TcpState::SynReceived => {
                 if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq + 1 == self.up.next {
                     self.pending.handshake = true;
                     return Verdict::Changed;
@@ -60,10 +60,10 @@ impl<S> Connection<S> {
                     changed = true;
                 }
             }
-            State::TimeWait { .. } => return self.receive_late(segment),
+            TcpState::TimeWait { .. } => return self.receive_late(segment),
             // The reset to come answers this too; a SYN is repeated until it is gone.
-            State::Failed => return Verdict::Ignored,
-            State::Open => {}
+            TcpState::Failed => return Verdict::Ignored,
+            TcpState::Open => {}
         }
         if flags.has(Flags::RST) {
             // A guest that has filled the window stands at its edge. macOS numbers what follows its FIN like the FIN, which
@@ -78,7 +78,7 @@ impl<S> Connection<S> {
         if flags.has(Flags::SYN) {
             return self.challenge(ctx);
         }
-        if self.state != State::Open || !flags.has(Flags::ACK) {
+        if self.state != TcpState::Open || !flags.has(Flags::ACK) {
             return Verdict::Ignored;
         }
         if seq + 1 == self.up.next && segment.payload_len <= 1 && !flags.has(Flags::FIN) && !self.up.closed {
@@ -168,7 +168,7 @@ impl<S> Connection<S> {
         down.rtt.acknowledged(down.nxt, now);
         down.recovery.retry = None;
         self.heard = now;
-        self.state = State::Open;
+        self.state = TcpState::Open;
     }
 
     /// The answer to our SYN.

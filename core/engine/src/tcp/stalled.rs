@@ -8,7 +8,7 @@
 use core::time::Duration;
 
 use super::Tcp;
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use crate::ctx::{Ctx, Net};
 use crate::{FlowId, Host, Instant, Transmit};
 
@@ -49,7 +49,7 @@ impl Default for Held {
 impl<S> Connection<S> {
     /// Returns true if the receive queue may have data that the guest has not acknowledged.
     pub(super) fn holds_data(&self) -> bool {
-        self.state == State::Open && (self.pending.readable || self.down.max.after(self.down.una))
+        self.state == TcpState::Open && (self.pending.readable || self.down.max.after(self.down.una))
     }
 
     /// Counts so much of the budget as held by this connection.

@@ -1,6 +1,6 @@
 //! Bytes that a connection has carried.
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use super::seq::Seq;
 use crate::ctx::Net;
 use crate::egress::Protocol;
@@ -65,12 +65,12 @@ impl<S> super::Tcp<S> {
 
 fn phase<S>(connection: &Connection<S>) -> Phase {
     match connection.state {
-        State::Connecting { .. } => Phase::Connecting,
-        State::SynReceived | State::SynSent => Phase::Handshake,
-        State::Open if connection.up.fin.is_some() || connection.down.eof => Phase::Closing,
-        State::Open => Phase::Open,
-        State::TimeWait { .. } => Phase::TimeWait,
-        State::Failed => Phase::Failed,
+        TcpState::Connecting { .. } => Phase::Connecting,
+        TcpState::SynReceived | TcpState::SynSent => Phase::Handshake,
+        TcpState::Open if connection.up.fin.is_some() || connection.down.eof => Phase::Closing,
+        TcpState::Open => Phase::Open,
+        TcpState::TimeWait { .. } => Phase::TimeWait,
+        TcpState::Failed => Phase::Failed,
     }
 }
 

@@ -3,13 +3,13 @@
 use pontoon_wire::emit;
 use pontoon_wire::frame::Flags;
 
-use super::connection::Key;
+use super::connection::ConnectionKey;
 use crate::ctx::Ctx;
 use crate::local::icmp_error::{self, Reason};
 use crate::{Failure, Transmit};
 
 /// Tells the guest what the host learned about the destination; a plain refusal needs no more than the reset.
-pub(super) fn tell<H, T: Transmit>(key: &Key, isn: u32, failure: Failure, ctx: &mut Ctx<'_, H, T>) {
+pub(super) fn tell<H, T: Transmit>(key: &ConnectionKey, isn: u32, failure: Failure, ctx: &mut Ctx<'_, H, T>) {
     let reason = match failure {
         Failure::NetUnreachable => Reason::NetUnreachable,
         Failure::HostUnreachable | Failure::TimedOut => Reason::HostUnreachable,

@@ -9,7 +9,7 @@ use super::peers::Side;
 use crate::ctx::Ctx;
 use crate::host::Problem;
 use crate::icmp_errors::{self, QUOTED, Reported, Unsent};
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
@@ -46,7 +46,7 @@ impl<S> Udp<S> {
             None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
             None => return,
         };
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: protocol::UDP,
             source: guest,
             destination: written,
@@ -93,7 +93,7 @@ impl<S> Udp<S> {
         for part in parts {
             len += part.copy_to(&mut payload[len..]);
         }
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: protocol::UDP,
             source: run.heading.guest,
             destination: written,

@@ -19,7 +19,7 @@ pub(super) const POOL: usize = 65_536;
 /// Peers of one kind, which are evicted for others of their kind only: a flood of strangers costs the guest no peer
 /// that it has chosen itself, and one at a published port costs the clients of other ports nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum PeerGroup {
     /// The guest has sent to them first.
     Outbound,
     /// They have sent first, to an endpoint without a published port.
@@ -28,7 +28,7 @@ pub(super) enum Group {
     Clients(u32),
 }
 
-impl Group {
+impl PeerGroup {
     /// The group of the strangers at an endpoint.
     pub(super) fn of_strangers(published: Option<u32>) -> Self {
         published.map_or(Self::Strangers, Self::Clients)
@@ -185,7 +185,14 @@ impl Peers {
     }
 
     /// Remembers a peer, in place of any that shares an address with it.
-    pub(super) fn learn(&mut self, pool: &mut Pool, owner: Owner, group: Group, peer: Peer, now: Instant) {
+    pub(super) fn learn(
+        &mut self,
+        pool: &mut Pool,
+        owner: Owner,
+        group: PeerGroup,
+        peer: Peer,
+        now: Instant,
+    ) {
         let peer = Peer {
             remote: self.key(peer.remote),
             written: self.key(peer.written),
@@ -237,7 +244,7 @@ impl Pool {
     /// One more published port has clients: the shares of the others shrink.
     pub(super) fn add_port(&mut self) {
         self.ports += 1;
-        let share = self.share(Group::Strangers);
+        let share = self.share(PeerGroup::Strangers);
         // Ports without clients, as all are at the start, are not looked at.
         if self.table.len() <= share {
             return;
@@ -257,10 +264,10 @@ impl Pool {
     }
 
     /// Peers that one group may have. Strangers at all endpoints without a published port share like one published port.
-    fn share(&self, group: Group) -> usize {
+    fn share(&self, group: PeerGroup) -> usize {
         match group {
-            Group::Outbound => POOL,
-            Group::Strangers | Group::Clients(_) => (POOL / (self.ports + 1)).max(1),
+            PeerGroup::Outbound => POOL,
+            PeerGroup::Strangers | PeerGroup::Clients(_) => (POOL / (self.ports + 1)).max(1),
         }
     }
 
@@ -293,7 +300,7 @@ impl Pool {
         }
     }
 
-    fn insert(&mut self, owner: Owner, group: Group, peer: Peer, now: Instant) {
+    fn insert(&mut self, owner: Owner, group: PeerGroup, peer: Peer, now: Instant) {
         let share = self.share(group);
         // Two for one: what has expired goes faster than new ones come.
         for _ in 0..2 {

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
-use super::peers::{Group, Peer};
+use super::peers::{Peer, PeerGroup};
 use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
@@ -141,7 +141,7 @@ impl<S> Udp<S> {
     ) -> Option<SocketAddr> {
         let remote = received.from;
         let owner = self.owner(home);
-        let group = Group::of_strangers(self.endpoints.at(home).published);
+        let group = PeerGroup::of_strangers(self.endpoints.at(home).published);
         let written = match net.policy.visible_client_addr(remote.ip()) {
             shown if shown == remote.ip() => remote,
             gateway => self.fresh_port(home, gateway, net, now)?,

@@ -7,7 +7,7 @@ use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
 use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Group, Peer, Place, Side};
+use super::peers::{Peer, PeerGroup, Place, Side};
 use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Routed};
@@ -177,7 +177,7 @@ impl<S> Udp<S> {
                 };
                 endpoint
                     .peers
-                    .learn(&mut self.pool, owner, Group::Outbound, peer, ctx.now);
+                    .learn(&mut self.pool, owner, PeerGroup::Outbound, peer, ctx.now);
                 None
             }
         };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::local::icmp_error::{Reason, Sent, refuse, refuse_sent};
+use crate::local::icmp_error::{InvokingPacket, Reason, refuse, refuse_sent};
 
 fn give_refused(net: &mut Net, speaker: &str, reason: Reason, bytes: &[u8]) -> Outcome {
     let before = net.counters;
@@ -204,7 +204,7 @@ fn a_packet_that_is_gone_is_quoted_from_memory() {
     ] {
         let before = net.counters;
         let mut link = FakeLink::new();
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol,
             source: guest.parse().unwrap(),
             destination: remote.parse().unwrap(),
@@ -262,7 +262,7 @@ fn memory_that_makes_no_sense_is_not_quoted() {
     let before = net.counters;
     let mut link = FakeLink::new();
     for (destination, payload_len) in [("[2001:db8::1]:5000", 5), ("192.0.2.1:5000", 65_508)] {
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: protocol::UDP,
             source: "10.0.2.15:4000".parse().unwrap(),
             destination: destination.parse().unwrap(),
