@@ -72,7 +72,7 @@ impl Packet<'_, '_> {
 
     /// Sends the guest, as the gateway, an ICMP error that says why the packet was dropped.
     pub(crate) fn refuse<H, T: Transmit>(&self, reason: Reason, ctx: &mut Ctx<'_, H, T>) {
-        let parsed = frame::Frame {
+        let parsed = frame::ParsedFrame {
             source: ctx.net.guest_mac,
             destination: ctx.net.config.our_mac,
             body: Body::Ip(*self.ip, self.transport),

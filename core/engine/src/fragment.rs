@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::emit::{self, Ether};
-use pontoon_wire::frame::{self, Body, Fragment, HEAD, Ip, Malformed, Transport};
+use pontoon_wire::frame::{self, Body, Fragment, FrameError, HEAD, Ip, Transport};
 use pontoon_wire::protocol;
 use pontoon_wire::vnet::{Checksum, Offload};
 use vm_memory::VolatileSlice;
@@ -136,7 +136,10 @@ impl Whole {
     /// # Errors
     /// The frame is malformed, or a fragment again (behind destination options): nothing that a sender makes. Or its
     /// checksum is wrong.
-    pub fn open<R>(&mut self, sink: impl FnOnce(frame::Frame, &Frame<'_>) -> R) -> Result<R, Malformed> {
+    pub fn open<R>(
+        &mut self,
+        sink: impl FnOnce(frame::ParsedFrame, &Frame<'_>) -> R,
+    ) -> Result<R, FrameError> {
         let bytes = &mut self.bytes[self.start..];
         let len = bytes.len();
         // The slices of a frame are for memory that others write, so its head is a copy here too.
@@ -145,10 +148,10 @@ impl Whole {
         head.copy_from_slice(&bytes[..len.min(HEAD)]);
         let mut parsed = frame::parse(head, len)?;
         match &mut parsed.body {
-            Body::Arp | Body::Ip(_, Transport::Fragment) => return Err(Malformed::IpHeader),
+            Body::Arp | Body::Ip(_, Transport::Fragment) => return Err(FrameError::IpHeader),
             Body::Ip(ip, transport) => {
                 if self.checksum && !is_sound(ip, transport, bytes) {
-                    return Err(Malformed::Transport(ip.protocol));
+                    return Err(FrameError::Transport(ip.protocol));
                 }
                 ip.dont_fragment = false;
             }

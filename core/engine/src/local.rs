@@ -29,7 +29,12 @@ pub enum Handled {
 }
 
 /// Serves a frame that is addressed to a local service. `parsed` is what its headers say.
-pub fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut Net, link: &mut T) -> Handled {
+pub fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    parsed: &frame::ParsedFrame,
+    net: &mut Net,
+    link: &mut T,
+) -> Handled {
     let Body::Ip(ip, transport) = &parsed.body else {
         arp::handle(frame, parsed, net, link);
         return Handled::Yes;

@@ -40,7 +40,7 @@ pub enum Error {
     Device(#[from] driver::Error),
     /// The device sent invalid offload metadata.
     #[error("device protocol error: {0}")]
-    Header(#[from] vnet::Malformed),
+    Header(#[from] vnet::VnetHeaderError),
     /// The device published an incomplete frame.
     #[error("the device published {shown} of a frame's {all} buffers")]
     Partial {

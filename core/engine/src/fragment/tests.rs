@@ -358,7 +358,7 @@ fn a_fragment_in_a_fragment_is_refused() {
     // Destination options of 8 bytes, then a fragment header at offset 8.
     outer.data = vec![44, 0, 1, 4, 0, 0, 0, 0, protocol::UDP, 0, 0, 8, 0, 0, 0, 9];
     let mut whole = bench.add(&packet, &outer).unwrap();
-    assert_eq!(whole.open(|_, _| ()), Err(Malformed::IpHeader));
+    assert_eq!(whole.open(|_, _| ()), Err(FrameError::IpHeader));
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn pieces_of_two_datagrams_with_one_id_are_refused() {
         assert!(bench.add(&packet, &pieces[0]).is_none());
         assert!(bench.add(&packet, &others[1]).is_none());
         let mut whole = bench.add(&packet, &pieces[2]).unwrap();
-        assert_eq!(whole.open(|_, _| ()), Err(Malformed::Transport(protocol::UDP)));
+        assert_eq!(whole.open(|_, _| ()), Err(FrameError::Transport(protocol::UDP)));
     }
 }
 
@@ -384,7 +384,7 @@ fn a_datagram_without_a_checksum_is_one_in_ipv4_only() {
         open(packet, &pieces)
     };
     assert_eq!(without(&v4()), Ok(()));
-    assert_eq!(without(&v6()), Err(Malformed::Transport(protocol::UDP)));
+    assert_eq!(without(&v6()), Err(FrameError::Transport(protocol::UDP)));
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn segments_and_messages_have_checksums_too() {
         assert_eq!(open(&packet, &cut(&bytes, 16)), Ok(()), "{number}");
         bytes[30] ^= 4;
         let refused = open(&packet, &cut(&bytes, 16));
-        assert_eq!(refused, Err(Malformed::Transport(number)));
+        assert_eq!(refused, Err(FrameError::Transport(number)));
     }
 }
 
@@ -519,7 +519,7 @@ fn cut(upper: &[u8], size: usize) -> Vec<Piece> {
 
 /// Puts a datagram together, and says whether it is handed on.
 #[track_caller]
-fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), Malformed> {
+fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), FrameError> {
     let mut bench = Bench::new();
     let (last, first) = pieces.split_last().unwrap();
     for piece in first {

@@ -10,7 +10,12 @@ use crate::ctx::Net;
 use crate::{Frame, Transmit, udp_emit};
 
 /// Answers a request, unless it is an announcement or a probe for an address that is free.
-pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut Net, link: &mut T) {
+pub(super) fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    parsed: &frame::ParsedFrame,
+    net: &mut Net,
+    link: &mut T,
+) {
     let packet = frame.head.get(ETHERNET..).unwrap_or_default();
     let parse = |packet| ArpRepr::parse(&ArpPacket::new_checked(packet)?);
     let Ok(ArpRepr::EthernetIpv4 {

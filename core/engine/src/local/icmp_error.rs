@@ -65,7 +65,7 @@ pub fn refuse<T: Transmit>(
     speaker: IpAddr,
     reason: Reason,
     frame: &Frame<'_>,
-    parsed: &frame::Frame,
+    parsed: &frame::ParsedFrame,
 ) {
     let Body::Ip(ip, transport) = &parsed.body else {
         return;

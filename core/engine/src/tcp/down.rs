@@ -60,7 +60,7 @@ impl<S> Connection<S> {
         let head = emit::tcp(
             net.ether(),
             super::ip(self.key.remote, self.key.guest),
-            emit::Tcp {
+            emit::TcpFields {
                 source_port: self.key.remote.port(),
                 destination_port: self.key.guest.port(),
                 seq: seq.0,

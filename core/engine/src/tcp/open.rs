@@ -526,7 +526,7 @@ pub(super) fn send_stray<H, T: Transmit>(
     let head = emit::tcp(
         ctx.net.ether(),
         super::ip(key.remote, key.guest),
-        emit::Tcp {
+        emit::TcpFields {
             source_port: key.remote.port(),
             destination_port: key.guest.port(),
             seq,

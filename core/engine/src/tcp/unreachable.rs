@@ -30,7 +30,7 @@ pub(super) fn tell<H, T: Transmit>(key: &ConnectionKey, isn: u32, failure: Failu
     let syn = emit::tcp(
         ctx.net.ether(),
         super::ip(key.guest, key.remote),
-        emit::Tcp {
+        emit::TcpFields {
             source_port: key.guest.port(),
             destination_port: key.remote.port(),
             seq: isn,

@@ -50,7 +50,7 @@ impl Sent {
 
     /// A segment with SYN and nothing else.
     pub(crate) fn syn(&self) -> Vec<u8> {
-        let tcp = emit::Tcp {
+        let tcp = emit::TcpFields {
             source_port: self.from.port(),
             destination_port: self.to.port(),
             seq: 1_000,
@@ -114,7 +114,7 @@ pub(crate) fn ether() -> emit::Ether {
 pub(crate) fn with_frame<R>(
     bytes: &[u8],
     segmentation: Segmentation,
-    with: impl FnOnce(&Frame<'_>, &frame::Frame) -> R,
+    with: impl FnOnce(&Frame<'_>, &frame::ParsedFrame) -> R,
 ) -> R {
     with_frames(&[(bytes.to_vec(), segmentation)], usize::MAX, |frames| {
         let (frame, parsed) = &frames[0];
@@ -126,7 +126,7 @@ pub(crate) fn with_frame<R>(
 pub(crate) fn with_frames<R>(
     packets: &[(Vec<u8>, Segmentation)],
     piece: usize,
-    with: impl FnOnce(&[(Frame<'_>, frame::Frame)]) -> R,
+    with: impl FnOnce(&[(Frame<'_>, frame::ParsedFrame)]) -> R,
 ) -> R {
     let mut memory: Vec<Vec<u8>> = packets.iter().map(|(bytes, _)| bytes.clone()).collect();
     let parts: Vec<Vec<VolatileSlice<'_>>> = memory
