@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_runtime::link::vhost_user;
 use pontoon_runtime::messages::{MAX_LEN, Report, Stats, Update};
 use pontoon_runtime::{Attachment, Setup, ledger, pacing};
@@ -132,7 +132,7 @@ impl Network {
     /// # Errors
     /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them is not what
     /// its own text says, as with port 0, or with a network that has more bits than its prefix; the rules of before stay.
-    pub fn set_rules(&mut self, rules: Vec<Rule>) -> io::Result<()> {
+    pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
         self.send(&Update::Rules(rules))
     }
 

@@ -24,7 +24,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Report;
 use rustix::event::PollFd;
@@ -50,7 +50,7 @@ pub(crate) struct Control {
 /// Initial state of the API.
 pub(crate) struct Served {
     /// The rules at the start.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<EgressRule>,
     /// True if there is a DNS forwarder.
     pub(crate) forwarder: bool,
     /// Workers of the engine.

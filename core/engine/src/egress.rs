@@ -22,7 +22,7 @@ use crate::Instant;
 use name::{Name, Names};
 
 pub use name::HOLD;
-pub use rule::{Action, Match, Pattern, Protocol, Rule, Target};
+pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
 
 /// The rules, and how often each was met.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +39,7 @@ pub struct Egress {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    rule: Rule,
+    rule: EgressRule,
     /// The known addresses of the domain that the rule names.
     name: Option<Arc<Name>>,
     tally: Tally,
@@ -57,7 +57,7 @@ struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
     /// By which protocol.
-    pub protocol: Protocol,
+    pub protocol: EgressProtocol,
     /// The address that the guest wrote.
     pub written: IpAddr,
     /// The address on the host's side.
@@ -86,15 +86,15 @@ pub struct News(String);
 impl Egress {
     /// These rules.
     #[must_use]
-    pub fn new(rules: &[Rule]) -> Self {
+    pub fn new(rules: &[EgressRule]) -> Self {
         let mut egress = Self::default();
         egress.set(rules);
         egress
     }
 
     /// Other rules. Those that stay keep their counts, and domains that are still named keep their addresses.
-    pub fn set(&mut self, rules: &[Rule]) {
-        let entry = |rule: &Rule| Entry {
+    pub fn set(&mut self, rules: &[EgressRule]) {
+        let entry = |rule: &EgressRule| Entry {
             rule: rule.clone(),
             name: match &rule.to.target {
                 Target::Name(pattern) => Some(self.names.get(rule.action, pattern)),
@@ -203,13 +203,13 @@ impl Egress {
     }
 
     /// The rules.
-    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+    pub fn rules(&self) -> impl Iterator<Item = &EgressRule> {
         self.entries.iter().map(|entry| &entry.rule)
     }
 
     /// The allow rule that admits `to`, where one is needed.
     fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, Ground> {
-        let asks = to.protocol != Protocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
+        let asks = to.protocol != EgressProtocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
         if asks && self.names_domains() {
             return Err(Ground::Resolver);
         }

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use pontoon_wire::frame::{self, Body, Transport};
 
 use crate::ctx::Ctx;
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
@@ -30,9 +30,9 @@ impl Packet<'_, '_> {
     /// Policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
     pub(crate) fn check_egress<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Result<IpAddr, Dropped> {
         let (protocol, port) = match &self.transport {
-            Transport::Udp(udp) => (Protocol::Udp, udp.destination_port),
-            Transport::Tcp(tcp) => (Protocol::Tcp, tcp.destination_port),
-            Transport::Icmp(_) | Transport::Fragment | Transport::Other => (Protocol::Icmp, 0),
+            Transport::Udp(udp) => (EgressProtocol::Udp, udp.destination_port),
+            Transport::Tcp(tcp) => (EgressProtocol::Tcp, tcp.destination_port),
+            Transport::Icmp(_) | Transport::Fragment | Transport::Other => (EgressProtocol::Icmp, 0),
         };
         let verdict = ctx
             .net

@@ -13,7 +13,7 @@ use crate::config::{Config, Protocol, Published};
 use crate::counters::Counters;
 use crate::ctx::{Ctx, Net};
 use crate::dns::Forwarder;
-use crate::egress::{Egress, News, Rule};
+use crate::egress::{Egress, EgressRule, News};
 use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
 use crate::histogram::{CONNECT_TIMES, Histogram};
@@ -453,7 +453,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// The user's rules have changed: flows that they forbid end.
-    pub fn set_rules<T: Transmit>(&mut self, rules: &[Rule], link: &mut T, host: &mut H, now: Instant) {
+    pub fn set_rules<T: Transmit>(&mut self, rules: &[EgressRule], link: &mut T, host: &mut H, now: Instant) {
         self.net.policy.egress.set(rules);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.enforce(ctx);

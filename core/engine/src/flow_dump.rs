@@ -8,7 +8,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use crate::FlowId;
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 
 /// A flow, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Flow {
     /// Its name.
     pub id: FlowId,
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: EgressProtocol,
     /// The guest's end; for an echo request the port is its id.
     pub guest: SocketAddr,
     /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; `None` before the first.

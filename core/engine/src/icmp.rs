@@ -18,7 +18,7 @@ use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
 
 use crate::ctx::{Ctx, Net};
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::host::{DatagramMeta, PingReply, Problem};
@@ -192,7 +192,7 @@ impl<S> Icmp<S> {
         let echoes = self.echoes.part(first, SLOTS);
         let flows = echoes.map(|(index, generation, (guest, ident), echo)| Flow {
             id: net.flow(Kind::Icmp, index, generation),
-            protocol: Protocol::Icmp,
+            protocol: EgressProtocol::Icmp,
             guest: SocketAddr::new(*guest, *ident),
             remote: Some(SocketAddr::new(echo.asked, 0)),
             came_in: false,

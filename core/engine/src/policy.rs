@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 use crate::config::Addresses;
-use crate::egress::{Destination, Egress, Protocol};
+use crate::egress::{Destination, Egress, EgressProtocol};
 
 mod owned;
 
@@ -59,7 +59,7 @@ impl Policy {
     /// It may not; nothing is opened for it.
     pub fn check_egress(
         &mut self,
-        protocol: Protocol,
+        protocol: EgressProtocol,
         written: IpAddr,
         port: u16,
         now: Instant,
@@ -73,7 +73,7 @@ impl Policy {
             written,
             remote,
             embedded: &embedded(written).unwrap_or_default(),
-            port: (protocol != Protocol::Icmp).then_some(port),
+            port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
         match self.egress.check(&to, now) {
             true => Ok(remote),
@@ -83,7 +83,7 @@ impl Policy {
 
     /// Returns true if the user's rules let a flow to `written` stay; without a port, whether they do for some port.
     #[must_use]
-    pub fn allows(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+    pub fn allows(&self, protocol: EgressProtocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
         let to = Destination {
             protocol,
             written,

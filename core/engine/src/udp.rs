@@ -24,7 +24,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use crate::ctx::{Ctx, Net};
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::policy::Policy;
 use crate::siblings::FlowKey;
@@ -153,7 +153,7 @@ impl<S> Udp<S> {
             let written = peer.written;
             // A peer that stands for every port may stay while there is one that it may have.
             let port = Some(written.port()).filter(|port| *port > 0);
-            !peer.came_in && !policy.allows(Protocol::Udp, written.ip(), port, now)
+            !peer.came_in && !policy.allows(EgressProtocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
     }
@@ -180,7 +180,7 @@ impl<S> Udp<S> {
         let endpoints = self.endpoints.part(first, SLOTS);
         let flows = endpoints.map(|(index, generation, (guest, _), endpoint)| Flow {
             id: net.flow(Kind::Udp, index, generation),
-            protocol: Protocol::Udp,
+            protocol: EgressProtocol::Udp,
             guest: *guest,
             remote: endpoint.last,
             came_in: endpoint.published.is_some(),

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use pontoon_engine::Histogram;
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 use tracing::level_filters::LevelFilter;
 
@@ -39,7 +39,7 @@ pub enum Update {
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
-    Rules(Vec<Rule>),
+    Rules(Vec<EgressRule>),
     /// Published ports changed: [`Update::MOST_DOORS`] at most, in order. The other variants are states, of which the last
     /// one counts; this one is an event.
     Published(Vec<Door>),
@@ -436,7 +436,7 @@ mod tests {
                 index: 70_000,
                 generation: 9,
             },
-            protocol: egress::Protocol::Udp,
+            protocol: egress::EgressProtocol::Udp,
             guest: "[fd70:6f6e:746f::15]:53".parse().unwrap(),
             remote: remote.map(|remote| remote.parse().unwrap()),
             came_in: remote.is_some(),

@@ -13,7 +13,7 @@ mod stats_query;
 
 use std::time::Instant;
 
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::{Report, Stats};
 use tracing::level_filters::LevelFilter;
@@ -34,7 +34,7 @@ pub(super) use document::DOCUMENT;
 
 /// State of the API, and updates that are to be sent to the engine.
 pub(super) struct Api {
-    rules: Vec<Rule>,
+    rules: Vec<EgressRule>,
     forwarder: bool,
     ports: Ports,
     stats_query: StatsQuery,

@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// One rule: `allow` or `deny`, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct EgressRule {
     /// The content.
     pub action: Action,
     /// About which destinations.
@@ -26,7 +26,7 @@ pub enum Action {
 
 /// Protocols that a guest speaks through us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum EgressProtocol {
     /// TCP.
     Tcp,
     /// UDP.
@@ -44,7 +44,7 @@ pub struct Match {
     /// First and last port.
     pub ports: Option<(u16, u16)>,
     /// By which protocol; none: by each, or where there are ports, by those that have ports.
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<EgressProtocol>,
 }
 
 /// The destination.
@@ -70,10 +70,10 @@ pub enum Pattern {
 impl Match {
     /// Returns true if the rule is about this protocol and port, whatever the address.
     #[must_use]
-    pub fn is_for(&self, protocol: Protocol, port: Option<u16>) -> bool {
+    pub fn is_for(&self, protocol: EgressProtocol, port: Option<u16>) -> bool {
         let of_protocol = match (self.protocol, self.ports) {
             (Some(of), _) => of == protocol,
-            (None, Some(_)) => protocol != Protocol::Icmp,
+            (None, Some(_)) => protocol != EgressProtocol::Icmp,
             (None, None) => true,
         };
         let of_port = match (self.ports, port) {
@@ -96,7 +96,7 @@ impl Pattern {
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for EgressRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -115,13 +115,13 @@ impl FromStr for Match {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (text, protocol) = match text.rsplit_once('/') {
-            Some((text, "tcp")) => (text, Some(Protocol::Tcp)),
-            Some((text, "udp")) => (text, Some(Protocol::Udp)),
-            Some((text, "icmp")) => (text, Some(Protocol::Icmp)),
+            Some((text, "tcp")) => (text, Some(EgressProtocol::Tcp)),
+            Some((text, "udp")) => (text, Some(EgressProtocol::Udp)),
+            Some((text, "icmp")) => (text, Some(EgressProtocol::Icmp)),
             Some(_) | None => (text, None),
         };
         let (target, ports) = split_ports(text)?;
-        if ports.is_some() && protocol == Some(Protocol::Icmp) {
+        if ports.is_some() && protocol == Some(EgressProtocol::Icmp) {
             return Err("ICMP has no ports".into());
         }
         Ok(Self {
@@ -218,7 +218,7 @@ fn domain(text: &str) -> Option<String> {
 /// RFC 1035 section 2.3.4: 255 bytes with a length before each label and the root at the end.
 const LONGEST: usize = 253;
 
-impl fmt::Display for Rule {
+impl fmt::Display for EgressRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action, self.to)
     }
@@ -254,7 +254,7 @@ impl fmt::Display for Match {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for EgressProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "tcp",

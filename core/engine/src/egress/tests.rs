@@ -11,13 +11,13 @@ use core::time::Duration;
 
 use door::Door;
 
-use super::{Protocol, Rule};
+use super::{EgressProtocol, EgressRule};
 use crate::test_world::addr;
 
-fn rules(lines: &[&str]) -> Vec<Rule> {
+fn rules(lines: &[&str]) -> Vec<EgressRule> {
     lines.iter().map(|line| line.parse().unwrap()).collect()
 }
 
-const TCP: Protocol = Protocol::Tcp;
-const UDP: Protocol = Protocol::Udp;
-const ICMP: Protocol = Protocol::Icmp;
+const TCP: EgressProtocol = EgressProtocol::Tcp;
+const UDP: EgressProtocol = EgressProtocol::Udp;
+const ICMP: EgressProtocol = EgressProtocol::Icmp;

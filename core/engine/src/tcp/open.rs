@@ -16,7 +16,7 @@ use super::seq::Seq;
 use super::{ACCEPT_RETRY, Tcp};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::dns::stream::Queries;
-use crate::egress::{Destination, Protocol};
+use crate::egress::{Destination, EgressProtocol};
 use crate::host::{Accepted, Connect};
 use crate::link::Refused;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
@@ -407,7 +407,7 @@ fn destination(
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
         let to = Destination {
-            protocol: Protocol::Tcp,
+            protocol: EgressProtocol::Tcp,
             written,
             remote: written,
             embedded: &[],
@@ -418,7 +418,7 @@ fn destination(
             false => None,
         }
     } else {
-        let remote = net.policy.check_egress(Protocol::Tcp, written, port, now);
+        let remote = net.policy.check_egress(EgressProtocol::Tcp, written, port, now);
         remote.ok().map(|remote| SocketAddr::new(remote, port))
     };
     net.counters.policy_refused += u64::from(target.is_none());
@@ -444,7 +444,9 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
         return !net.policy.egress.names_domains();
     }
     net.policy.translate_destination(to.ip()).is_ok()
-        && net.policy.allows(Protocol::Tcp, to.ip(), Some(to.port()), now)
+        && net
+            .policy
+            .allows(EgressProtocol::Tcp, to.ip(), Some(to.port()), now)
 }
 
 /// As [`is_permitted`], without the user's rules: after a change of the host's addresses alone.

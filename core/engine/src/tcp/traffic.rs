@@ -3,7 +3,7 @@
 use super::connection::{Connection, TcpState};
 use super::seq::Seq;
 use crate::ctx::Net;
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::{Instant, Kind};
 
@@ -51,7 +51,7 @@ impl<S> super::Tcp<S> {
             .part(first, SLOTS)
             .map(|(index, generation, connection)| Flow {
                 id: net.flow(Kind::Tcp, index, generation),
-                protocol: Protocol::Tcp,
+                protocol: EgressProtocol::Tcp,
                 guest: connection.key.guest,
                 remote: Some(connection.key.remote),
                 came_in: connection.listener.is_some(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pontoon_engine::Token;
-use pontoon_engine::egress::Protocol;
+use pontoon_engine::egress::EgressProtocol;
 use pontoon_engine::flow_dump::{Flow, Page, Traffic};
 
 /// Which page of whose flows is wanted.
@@ -89,9 +89,9 @@ fn parse(line: &str) -> Option<Flow> {
     let flow = Flow {
         id: Token(words.next()?.parse().ok()?).flow()?,
         protocol: match words.next()? {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            "icmp" => Protocol::Icmp,
+            "tcp" => EgressProtocol::Tcp,
+            "udp" => EgressProtocol::Udp,
+            "icmp" => EgressProtocol::Icmp,
             _ => return None,
         },
         guest: words.next()?.parse().ok()?,

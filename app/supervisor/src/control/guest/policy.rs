@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pontoon_engine::egress::{Rule, Target};
+use pontoon_engine::egress::{EgressRule, Target};
 use pontoon_runtime::Update;
 use pontoon_runtime::messages::Stats;
 
@@ -30,7 +30,7 @@ pub(super) fn put(api: &mut Api, request: &Request, now: Instant) -> Answer<Api>
 }
 
 /// Parses the body of a request.
-pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Vec<Rule>, String> {
+pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Vec<EgressRule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;
     policy::check(&rules)?;
@@ -43,11 +43,11 @@ pub(in crate::control) fn parse(request: &Request, forwarder: bool) -> Result<Ve
     }
 }
 
-fn show(rules: &[Rule], said: Vec<Stats>) -> Response {
+fn show(rules: &[EgressRule], said: Vec<Stats>) -> Response {
     // Each worker counts for each rule, then for what no rule names.
     let counted = said.into_iter().sum::<Stats>().rules;
     let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
-    let rule = |(place, rule): (usize, &Rule)| reply::Rule {
+    let rule = |(place, rule): (usize, &EgressRule)| reply::Rule {
         action: rule.action.to_string(),
         to: rule.to.to_string(),
         hits: hits(place),

@@ -51,17 +51,17 @@ impl Door {
     }
 
     /// The guest sends a packet, which for UDP is of five bytes.
-    pub(super) fn send(&mut self, protocol: Protocol, to: &str) -> Fate {
+    pub(super) fn send(&mut self, protocol: EgressProtocol, to: &str) -> Fate {
         self.send_from(4000, protocol, to)
     }
 
-    pub(super) fn send_from(&mut self, port: u16, protocol: Protocol, to: &str) -> Fate {
+    pub(super) fn send_from(&mut self, port: u16, protocol: EgressProtocol, to: &str) -> Fate {
         let guest = if addr(to).is_ipv4() { GUEST } else { GUEST_V6 };
         let sent = Sent::new(&SocketAddr::new(addr(guest).ip(), port).to_string(), to, b"hello");
         self.take(&match protocol {
-            Protocol::Tcp => sent.syn(),
-            Protocol::Udp => sent.udp(),
-            Protocol::Icmp => sent.icmp(if sent.to.is_ipv4() { 8 } else { 128 }, 7, 1),
+            EgressProtocol::Tcp => sent.syn(),
+            EgressProtocol::Udp => sent.udp(),
+            EgressProtocol::Icmp => sent.icmp(if sent.to.is_ipv4() { 8 } else { 128 }, 7, 1),
         });
         let calls = self.host.take_calls();
         let mut told = self.link.describe();

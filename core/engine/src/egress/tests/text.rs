@@ -78,8 +78,8 @@ fn mistakes_are_told_apart() {
     ] {
         assert_eq!(text.parse::<Match>(), Err(why.to_owned()), "{text}");
     }
-    assert!("permit *".parse::<Rule>().is_err());
-    assert!("allow".parse::<Rule>().is_err());
+    assert!("permit *".parse::<EgressRule>().is_err());
+    assert!("allow".parse::<EgressRule>().is_err());
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn rule() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn out_and_back(text in rule()) {
-        let rule: Rule = text.parse().unwrap();
+        let rule: EgressRule = text.parse().unwrap();
         let shown = rule.to_string();
-        prop_assert_eq!(shown.parse::<Rule>().unwrap(), rule, "{}", shown);
+        prop_assert_eq!(shown.parse::<EgressRule>().unwrap(), rule, "{}", shown);
     }
 
     #[test]

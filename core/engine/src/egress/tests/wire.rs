@@ -6,10 +6,13 @@ use super::*;
 /// Rules, and packets under them: protocol, destination, whether it may be reached.
 struct Row {
     rules: &'static [&'static str],
-    packets: &'static [(Protocol, &'static str, bool)],
+    packets: &'static [(EgressProtocol, &'static str, bool)],
 }
 
-const fn row(rules: &'static [&'static str], packets: &'static [(Protocol, &'static str, bool)]) -> Row {
+const fn row(
+    rules: &'static [&'static str],
+    packets: &'static [(EgressProtocol, &'static str, bool)],
+) -> Row {
     Row { rules, packets }
 }
 
@@ -95,8 +98,12 @@ fn allowed_and_denied_destinations() {
                     assert!(!may, "{context}");
                     let icmp = if addr(to).is_ipv4() { " 3/13 " } else { " 1/1 " };
                     let told = match protocol {
-                        Protocol::Tcp => line.starts_with(&format!("tcp {to} >")) && line.ends_with(" reset"),
-                        Protocol::Udp | Protocol::Icmp => line.starts_with("icmp ") && line.contains(icmp),
+                        EgressProtocol::Tcp => {
+                            line.starts_with(&format!("tcp {to} >")) && line.ends_with(" reset")
+                        }
+                        EgressProtocol::Udp | EgressProtocol::Icmp => {
+                            line.starts_with("icmp ") && line.contains(icmp)
+                        }
                     };
                     assert!(told, "{context}");
                     let mut moved = door.moved();
