@@ -66,7 +66,7 @@ pub struct Limits {
 
 /// The link did not take a frame; it was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum TransmitError {
     /// No room now.
     Full,
     /// Never: the interface is down or the frame is too large for it.
@@ -89,7 +89,7 @@ pub trait Transmit {
     ///
     /// # Errors
     /// The frame was not sent.
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused>;
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError>;
 
     /// Room for up to `frames` frames of `head` bytes of headers and up to `payload` bytes of data each: fewer frames
     /// where there is less room. `None` means that there is none now: come back when the link is ready for writing.
@@ -110,7 +110,7 @@ pub trait Room {
     ///
     /// # Errors
     /// The frame was not sent. Its place is used up.
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused>;
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError>;
 }
 
 impl<T: Transmit> Transmit for &mut T {
@@ -123,7 +123,7 @@ impl<T: Transmit> Transmit for &mut T {
         (**self).limits()
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         (**self).send(offload, head, payload)
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pontoon_engine::link::{Refused, Room, Transmit};
+use pontoon_engine::link::{Room, Transmit, TransmitError};
 use pontoon_engine::{Instant, Limits};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
@@ -137,7 +137,7 @@ impl Transmit for SimLink {
         self.plan.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         let frame = [head, payload].concat();
         check(
             &self.plan.limits,
@@ -147,11 +147,11 @@ impl Transmit for SimLink {
             &mut self.wrong,
         )?;
         if self.full() {
-            return Err(Refused::Full);
+            return Err(TransmitError::Full);
         }
         if self.rejects() {
             self.rejected += 1;
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         self.out.push((offload, frame));
         Ok(())
@@ -244,12 +244,12 @@ impl Room for SimRoom<'_> {
         &self.slices[self.starts[self.used]..]
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         if self.used + 1 == self.starts.len() || len > self.payload || head.len() != self.head {
             let head = head.len();
             self.wrong
                 .push(format!("commits {head} and {len} bytes beyond what was reserved"));
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let mut frame = head.to_vec();
         frame.resize(head.len() + len, 0);
@@ -263,11 +263,11 @@ impl Room for SimRoom<'_> {
         if self.refuse == Some(self.used - 1) {
             *self.refused += 1;
             self.ready_at.get_or_insert(self.resume);
-            return Err(Refused::Full);
+            return Err(TransmitError::Full);
         }
         if self.reject == Some(self.used - 1) {
             *self.rejected += 1;
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         self.out.push((offload, frame));
         Ok(())
@@ -280,7 +280,7 @@ fn check(
     len: usize,
     head: usize,
     wrong: &mut Vec<String>,
-) -> Result<(), Refused> {
+) -> Result<(), TransmitError> {
     let packet = len.saturating_sub(ETHERNET);
     let headers = head.saturating_sub(ETHERNET);
     let allowed = match offload.segmentation {
@@ -301,7 +301,7 @@ fn check(
     wrong.push(format!(
         "sends a packet of {packet} bytes as {offload:?} where {limits:?}"
     ));
-    Err(Refused::Rejected)
+    Err(TransmitError::Rejected)
 }
 
 /// Refusals in one turn that are no accident.

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};
-use crate::link::{Limits, Refused, Room};
+use crate::link::{Limits, Room, TransmitError};
 use crate::{Failure, FlowId, Host, Transmit};
 
 /// The bytes that one flow may send in a turn before the others have theirs (deficit round robin).
@@ -98,7 +98,7 @@ impl<S> Connection<S> {
             Ok(()) => ctx.net.counters.frames_down += 1,
             Err(refused) => {
                 ctx.net.counters.link_refused += 1;
-                if refused == Refused::Full {
+                if refused == TransmitError::Full {
                     self.pending.ack = had_ack;
                     self.park(id, ctx.net);
                     return false;
@@ -352,12 +352,12 @@ impl<S> Connection<S> {
                 Err(refused) => {
                     ctx.net.counters.link_refused += 1;
                     self.pending.ack = had_ack;
-                    if refused == Refused::Full {
+                    if refused == TransmitError::Full {
                         self.park(id, ctx.net);
                     }
                     return Ok(match (sent, refused) {
-                        (0, Refused::Full) => Transmission::Full,
-                        (0, Refused::Rejected) => Transmission::Rejected,
+                        (0, TransmitError::Full) => Transmission::Full,
+                        (0, TransmitError::Rejected) => Transmission::Rejected,
                         (sent, _) => Transmission::Bytes {
                             len: u32::try_from(sent).expect("as above"),
                             drained: false,

@@ -551,7 +551,7 @@ pub(super) fn send_stray<H, T: Transmit>(
         }
         Err(refused) => {
             ctx.net.counters.link_refused += 1;
-            refused == Refused::Rejected
+            refused == TransmitError::Rejected
         }
     }
 }

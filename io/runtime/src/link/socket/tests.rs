@@ -149,8 +149,8 @@ fn fill<F: Framing>(link: &mut Socket<F>) -> u16 {
         let transmitter = link.transmitter();
         match transmitter.send(whole(&head), head.bytes(), &data) {
             Ok(()) => {}
-            Err(Refused::Full) => return nth,
-            Err(Refused::Rejected) => panic!("the link lost its guest"),
+            Err(TransmitError::Full) => return nth,
+            Err(TransmitError::Rejected) => panic!("the link lost its guest"),
         }
     }
     unreachable!("a link holds less");

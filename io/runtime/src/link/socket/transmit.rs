@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Limits, Transmit};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
@@ -113,13 +113,13 @@ impl<F: Framing> Transmit for Transmitter<F> {
         self.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         let len = head.len() + payload.len();
         if self.socket.is_none() || len > MAX_FRAME || !is_whole(offload, head.len()) {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         if !self.has_room(F::PREFIX + len) {
-            return Err(Refused::Full);
+            return Err(TransmitError::Full);
         }
         let begin = self.waiting.end;
         let (to_head, to_payload) = self.bytes[begin + F::PREFIX..][..len].split_at_mut(head.len());
@@ -207,19 +207,19 @@ impl Room for Reservation<'_> {
         &self.payloads[self.next..]
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         if self.next == self.payloads.len() {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let slot = self.next * self.stride;
         self.next += 1;
         let front = (HEADROOM - self.prefix).checked_sub(head.len());
         let fits = len <= self.stride - HEADROOM && is_whole(offload, head.len());
         let (Some(front), true) = (front, self.connected && fits) else {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         };
         let at = self.room.subslice(slot + front + self.prefix, head.len());
-        at.map_err(|_| Refused::Rejected)?.copy_from(head);
+        at.map_err(|_| TransmitError::Rejected)?.copy_from(head);
         let frame = self.prefix + head.len() + len;
         self.waiting
             .push(self.begin + slot + front, frame, offload.checksum);

@@ -53,7 +53,7 @@ fn one_after_the_other_is_served() {
     let mut link = link(listener, false, &epoll);
     let lonely = head(PAIRS[0], 0);
     let sent = link.transmitter().send(whole(&lonely), lonely.bytes(), &[]);
-    assert_eq!(sent, Err(Refused::Rejected), "there is nobody");
+    assert_eq!(sent, Err(TransmitError::Rejected), "there is nobody");
     assert_eq!(burst(&mut link, |_| ()).rest, Rest::Drained);
 
     for nth in 0..3_u8 {
