@@ -37,7 +37,7 @@ pub enum Error {
     Layout(#[from] LayoutError),
     /// The device violated the ring protocol.
     #[error("device protocol error: {0}")]
-    Device(#[from] driver::Error),
+    Device(#[from] driver::VirtqueueError),
     /// The device sent invalid offload metadata.
     #[error("device protocol error: {0}")]
     Header(#[from] vnet::VnetHeaderError),

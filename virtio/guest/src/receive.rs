@@ -101,7 +101,7 @@ impl<const N: usize> Receiver<N> {
 
 /// Puts a buffer into the ring.
 fn add_buffer<M: Memory, const N: usize>(
-    ring: &mut driver::Queue<'_, &M, [Slot; N]>,
+    ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
     buffers: Buffers,
     number: u32,
 ) {

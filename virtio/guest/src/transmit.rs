@@ -115,7 +115,7 @@ impl<const N: usize> Transmitter<N> {
 
 /// Frees the buffers that the device had returned at the last poll.
 fn free_returned<M: Memory, const N: usize>(
-    ring: &mut driver::Queue<'_, &M, [Slot; N]>,
+    ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
     free: &mut Stack<N>,
 ) -> Result<(), Error> {
     while let Some(used) = ring.reap()? {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Limits, Transmit};
-use pontoon_ring::device::{self, Chain, Piece, Queue};
+use pontoon_ring::device::{self, Chain, DeviceQueue, Piece};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{self, Checksum, Offload, Segmentation};
 use vm_memory::VolatileSlice;
@@ -275,12 +275,12 @@ impl<'a> Taken<'a> {
     /// Takes room for up to `frames` frames of `bytes` bytes, and returns the number of chains that were ready.
     fn take(
         &mut self,
-        queue: &mut Queue<'a, &'a MemoryTable>,
+        queue: &mut DeviceQueue<'a, &'a MemoryTable>,
         notifier: &Notifier<'_>,
         chains: &mut [Chain],
         frames: usize,
         bytes: usize,
-    ) -> Result<u16, device::Error> {
+    ) -> Result<u16, device::VirtqueueError> {
         let waiting = queue.poll()?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         for _ in 0..frames.min(MAX_FRAMES) {
@@ -340,7 +340,7 @@ fn window<'a>(
 /// Reserved frames, in the guest's buffers.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    queue: Queue<'a, &'a MemoryTable>,
+    queue: DeviceQueue<'a, &'a MemoryTable>,
     notifier: Notifier<'a>,
     limits: Limits,
     unpublished: &'a mut bool,
