@@ -31,7 +31,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use pontoon_embed::{Network, Options, Queue};
+//! use pontoon_embed::{Network, Options, QueueConfig};
 //! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
 //! use pontoon_ring::memory::VmMemory;
 //! use pontoon_ring::{Features, Layout};
@@ -51,7 +51,7 @@
 //!     calls: [event()?, event()?],
 //!     connection: connection.into(),
 //! };
-//! let queue = |number: usize, layout: Layout| std::io::Result::Ok(Queue {
+//! let queue = |number: usize, layout: Layout| std::io::Result::Ok(QueueConfig {
 //!     size: layout.size,
 //!     descriptors: layout.descriptors,
 //!     available: layout.available,
@@ -99,4 +99,4 @@ pub use options::Options;
 pub use pontoon_engine as engine;
 pub use pontoon_runtime::messages::Stats;
 pub use pontoon_runtime::{Attachment, Outbound, Pacing, Source};
-pub use pontoon_vhost_user::{ActivateError, Queue};
+pub use pontoon_vhost_user::{ActivateError, QueueConfig};

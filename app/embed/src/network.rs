@@ -11,7 +11,7 @@ use pontoon_runtime::link::vhost_user;
 use pontoon_runtime::messages::{MAX_LEN, Report, Stats, Update};
 use pontoon_runtime::{Attachment, Setup, ledger, pacing};
 use pontoon_sys::seqpacket;
-use pontoon_vhost_user::{ActivateError, Queue};
+use pontoon_vhost_user::{ActivateError, QueueConfig};
 use pontoon_wire::Mac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -253,7 +253,7 @@ impl Device {
         &mut self,
         memory: &GuestMemoryMmap,
         features: u64,
-        queues: [Queue; 2],
+        queues: [QueueConfig; 2],
     ) -> Result<(), ActivateError> {
         self.control.activate(memory, features & !F_MAC, queues)
     }

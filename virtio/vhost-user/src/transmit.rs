@@ -152,7 +152,7 @@ impl Transmitter {
             return Err(TransmitError::Full);
         };
         let bytes = notifier.features.header_len() + head + payload;
-        let mut room = Taken {
+        let mut room = TakenChains {
             pieces: parts::recycle(std::mem::take(&mut store.pieces)),
             frames: ArrayVec::new(),
             chains: 0,
@@ -256,7 +256,7 @@ impl AsFd for Transmitter {
 
 /// Chains taken for frames.
 #[derive(Debug)]
-struct Taken<'a> {
+struct TakenChains<'a> {
     /// The pieces of all chains, in order.
     pieces: Vec<Piece<VolatileSlice<'a>>>,
     frames: ArrayVec<FrameRoom, MAX_FRAMES>,
@@ -271,7 +271,7 @@ struct FrameRoom {
     payloads: Range<usize>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> TakenChains<'a> {
     /// Takes room for up to `frames` frames of `bytes` bytes, and returns the number of chains that were ready.
     fn take(
         &mut self,
@@ -348,7 +348,7 @@ pub struct Reservation<'a> {
     /// Bytes of each frame's headers, and of its payload.
     head: usize,
     payload: usize,
-    room: Taken<'a>,
+    room: TakenChains<'a>,
     payloads: Vec<VolatileSlice<'a>>,
     /// The next frame to be committed.
     next: usize,
