@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn v6() {
+    fn parses_ipv6_quote() {
         let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
         let mut quote = vec![0; 40];
         quote[0] = 0x60;

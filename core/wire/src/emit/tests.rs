@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{self, Body, Frame, Transport};
+use crate::frame::{self, Body, ParsedFrame, Transport};
 use crate::{checksum, oracle};
 
 const ETHER: Ether = Ether {
@@ -215,7 +215,7 @@ fn completed(head: Head, data: &[u8]) -> Vec<u8> {
 }
 
 /// The frame as both parsers see it.
-fn parsed(bytes: &[u8]) -> Frame {
+fn parsed(bytes: &[u8]) -> ParsedFrame {
     let ours = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
     assert_eq!(Some(ours), oracle::parse(bytes));
     assert_eq!((ours.source, ours.destination), (ETHER.source, ETHER.destination));

@@ -3,7 +3,7 @@ use std::marker::PhantomData;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pontoon_engine::link::Refused;
+use pontoon_engine::link::TransmitError;
 use pontoon_engine::{Frame, Transmit};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::Offload;
