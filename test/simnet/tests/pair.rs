@@ -97,7 +97,7 @@ fn bad_network() -> Impairment {
 }
 
 #[test]
-fn streams_arrive_exact_over_a_bad_network() {
+fn streams_are_exact_over_a_lossy_network() {
     let (mut merged, mut lost) = (0, 0);
     for seed in 0..200 {
         let mut pair = Pair::new(seed, &bad_network());
@@ -154,7 +154,7 @@ fn streams_arrive_exact_over_a_bad_network() {
 }
 
 #[test]
-fn a_reset_arrives_as_one() {
+fn reset_is_received_as_a_reset() {
     let mut pair = Pair::new(
         1,
         &Impairment {

@@ -32,7 +32,7 @@ fn told(rules: &[&str], name: &str, records: &[(&str, u32, &str)]) -> Door {
 }
 
 #[test]
-fn an_allowed_name_opens_what_the_forwarder_says() {
+fn addresses_of_an_allowed_name_are_reachable() {
     let mut door = Door::new(&["allow example.org"]);
     assert!(!may(&mut door, SITE));
     door.resolve("eXample.ORG", 1, |answer| {
@@ -47,7 +47,7 @@ fn an_allowed_name_opens_what_the_forwarder_says() {
 }
 
 #[test]
-fn a_denied_name_closes_what_the_forwarder_says() {
+fn addresses_of_a_denied_name_are_refused() {
     let mut door = Door::new(&["deny *.ads.example"]);
     assert!(may(&mut door, SITE));
     door.resolve("x.ads.example", 1, |answer| {
@@ -61,7 +61,7 @@ fn a_denied_name_closes_what_the_forwarder_says() {
 }
 
 #[test]
-fn ports_of_a_name() {
+fn rule_with_name_and_port_allows_only_that_port() {
     let site = [("example.org", 300, "198.51.100.7")];
     let mut door = told(&["allow example.org:443/tcp"], "example.org", &site);
     assert!(matches!(door.send(TCP, SITE), Fate::Out(_)));
@@ -70,7 +70,7 @@ fn ports_of_a_name() {
 }
 
 #[test]
-fn aliases_are_followed_from_the_question_alone() {
+fn aliases_are_followed_only_from_the_question() {
     let chain = [
         ("www.example.org", 1, "edge.cdn.example"),
         ("edge.cdn.example", 1, "a.cdn.example"),
@@ -94,7 +94,7 @@ fn aliases_are_followed_from_the_question_alone() {
 }
 
 #[test]
-fn hints_are_addresses_of_the_name() {
+fn service_hints_are_addresses_of_the_name() {
     let told = |rule: &str, asked: &str, write: fn(&mut Answer)| {
         let mut door = Door::new(&[rule]);
         door.resolve(asked, 65, write);
@@ -148,7 +148,7 @@ fn hints_are_addresses_of_the_name() {
 }
 
 #[test]
-fn addresses_beside_the_answer_count_for_their_names() {
+fn additional_records_count_for_their_owner_names() {
     let told = |rule: &str, write: fn(&mut Answer)| {
         let mut door = Door::new(&[rule]);
         door.resolve("example.org", 15, write);
@@ -169,7 +169,7 @@ fn addresses_beside_the_answer_count_for_their_names() {
 }
 
 #[test]
-fn aliases_that_go_round_end() {
+fn alias_loop_ends() {
     let circle = [
         ("a.example", 1, "b.example"),
         ("b.example", 1, "a.example"),
@@ -179,7 +179,7 @@ fn aliases_that_go_round_end() {
 }
 
 #[test]
-fn a_name_that_is_rebound_opens_nothing_that_is_denied() {
+fn name_that_resolves_to_a_denied_address_is_refused() {
     let rebound = |address: &'static str| [("evil.example", 60, address)];
     let rules = &["allow evil.example", "deny 10.0.0.0/8", "deny fd00::/8"];
     for (address, to) in [
@@ -204,7 +204,7 @@ fn a_name_that_is_rebound_opens_nothing_that_is_denied() {
 }
 
 #[test]
-fn failures_and_rubbish_teach_nothing() {
+fn error_and_malformed_responses_add_no_addresses() {
     let mut door = Door::new(&["allow example.org"]);
     door.resolve("example.org", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7").failed();
@@ -235,7 +235,7 @@ fn failures_and_rubbish_teach_nothing() {
 }
 
 #[test]
-fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
+fn address_expires_after_its_ttl_or_thirty_seconds() {
     for (ttl, known) in [
         (0, 30),
         (29, 30),
@@ -257,7 +257,7 @@ fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
 }
 
 #[test]
-fn what_is_denied_is_known_for_a_day() {
+fn denied_address_expires_after_a_day() {
     for ttl in [0, 3_600, u32::MAX >> 1] {
         let site = [("example.org", ttl, "198.51.100.7")];
         for (after, is_closed) in [(32, true), (86_400, true), (86_401, false)] {
@@ -273,7 +273,7 @@ fn what_is_denied_is_known_for_a_day() {
 }
 
 #[test]
-fn an_address_stays_known_while_a_flow_leads_there() {
+fn address_with_a_flow_does_not_expire() {
     for protocol in [TCP, UDP] {
         let site = [
             ("example.org", 1, "198.51.100.7"),
@@ -298,7 +298,7 @@ fn an_address_stays_known_while_a_flow_leads_there() {
 }
 
 #[test]
-fn a_ping_keeps_its_address_and_nothing_wakes_up_for_it() {
+fn address_with_an_echo_id_does_not_expire_and_needs_no_timer() {
     let site = [("example.org", 1, "198.51.100.7")];
     let mut door = told(&["allow example.org"], "example.org", &site);
     for _ in 0..10 {
@@ -312,7 +312,7 @@ fn a_ping_keeps_its_address_and_nothing_wakes_up_for_it() {
 }
 
 #[test]
-fn a_name_has_as_many_addresses_as_it_may() {
+fn addresses_of_one_name_are_limited() {
     let mut door = Door::new(&["deny many.example", "deny other.example"]);
     door.resolve("other.example", 1, |answer| {
         answer.address("other.example", 30, "203.0.113.1");
@@ -342,7 +342,7 @@ fn a_name_has_as_many_addresses_as_it_may() {
 }
 
 #[test]
-fn an_answer_has_as_many_names_as_it_may() {
+fn names_in_one_response_are_limited() {
     let mut door = Door::new(&["deny *.example"]);
     door.resolve("asked.example", 1, |answer| {
         // The one that was asked for, and 63 more.
@@ -363,7 +363,7 @@ fn an_answer_has_as_many_names_as_it_may() {
 }
 
 #[test]
-fn workers_share_what_is_learned() {
+fn workers_share_learned_addresses() {
     let site = [("example.org", 60, "198.51.100.7")];
     let mut config = crate::test_world::net().config;
     config.egress.set(&rules(&["allow example.org"]));
@@ -387,7 +387,7 @@ fn workers_share_what_is_learned() {
 
 proptest::proptest! {
     #[test]
-    fn no_answer_panics(flips in proptest::collection::vec((proptest::num::usize::ANY, proptest::num::u8::ANY), 0..8)) {
+    fn random_responses_never_panic(flips in proptest::collection::vec((proptest::num::usize::ANY, proptest::num::u8::ANY), 0..8)) {
         let mut door = Door::new(&["allow example.org", "deny *.example"]);
         door.resolve("example.org", 65, |answer| {
             let question = answer.0.len();

@@ -5,7 +5,7 @@ use super::*;
 use crate::test_world::READABLE;
 
 #[test]
-fn connections_that_are_forbidden_now_are_reset() {
+fn connection_that_new_rules_deny_is_reset() {
     let mut door = Door::new(&[]);
     door.send_from(1, TCP, "192.0.2.1:80");
     door.send_from(2, TCP, "192.0.2.2:80");
@@ -30,7 +30,7 @@ fn connections_that_are_forbidden_now_are_reset() {
 }
 
 #[test]
-fn forbidden_peers_are_heard_no_more() {
+fn datagrams_of_peers_that_new_rules_deny_are_dropped() {
     let mut door = Door::new(&[]);
     for to in ["192.0.2.1:7", "192.0.2.2:7", "192.0.2.3:7"] {
         door.send(UDP, to);
@@ -53,7 +53,7 @@ fn forbidden_peers_are_heard_no_more() {
 }
 
 #[test]
-fn what_stays_named_stays_known_and_counted() {
+fn rules_that_stay_keep_addresses_and_counts() {
     let mut door = Door::new(&["allow example.org", "deny 192.0.2.1"]);
     door.resolve("example.org", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7");
@@ -74,7 +74,7 @@ fn what_stays_named_stays_known_and_counted() {
 }
 
 #[test]
-fn streams_to_the_forwarder_end_when_names_are_named() {
+fn tcp_connections_to_the_forwarder_end_when_rules_name_domains() {
     let mut door = Door::new(&["deny 192.0.2.1"]);
     assert_eq!(
         door.send(TCP, "10.0.2.3:53"),

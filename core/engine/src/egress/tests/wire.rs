@@ -83,7 +83,7 @@ const TABLE: &[Row] = &[
 ];
 
 #[test]
-fn allowed_and_denied_destinations() {
+fn rules_decide_about_packets() {
     for Row { rules, packets } in TABLE {
         for &(protocol, to, may) in *packets {
             let mut door = Door::new(rules);
@@ -118,7 +118,7 @@ fn allowed_and_denied_destinations() {
 }
 
 #[test]
-fn the_hosts_loopback_is_judged_by_both_of_its_addresses() {
+fn rules_match_both_addresses_of_the_hosts_loopback() {
     for (rules, may) in [
         (&["deny 10.0.2.2"][..], false),
         (&["deny 127.0.0.0/8"], false),
@@ -141,7 +141,7 @@ fn the_hosts_loopback_is_judged_by_both_of_its_addresses() {
 }
 
 #[test]
-fn no_rule_opens_what_is_never_open() {
+fn no_rule_allows_addresses_that_are_always_refused() {
     let mut door = Door::new(&[
         "allow *",
         "allow 127.0.0.1",
@@ -160,13 +160,13 @@ fn no_rule_opens_what_is_never_open() {
 }
 
 #[test]
-fn the_forwarder_is_asked_whatever_the_rules() {
+fn forwarder_answers_in_spite_of_the_rules() {
     let mut door = Door::new(&["deny *"]);
     door.resolve("example.org", 1, |_| ());
 }
 
 #[test]
-fn each_port_of_a_known_peer_is_judged() {
+fn rules_apply_to_each_port_of_a_known_peer() {
     let mut door = Door::new(&["deny 192.0.2.1:22"]);
     assert!(matches!(door.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
     assert!(matches!(door.send(UDP, "192.0.2.1:22"), Fate::Told(_)));
@@ -174,7 +174,7 @@ fn each_port_of_a_known_peer_is_judged() {
 }
 
 #[test]
-fn each_rule_counts_and_tells_once_a_second() {
+fn each_rule_counts_and_reports_once_a_second() {
     let mut door = Door::new(&["allow 192.0.2.0/24", "deny 192.0.2.1", "deny *:25/tcp"]);
     for to in [
         "192.0.2.1:80",
