@@ -11,7 +11,7 @@ use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
 
-/// A packet of the guest's on its way out.
+/// A packet from the guest that is to be forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<'f, 'a> {
     pub(crate) frame: &'f Frame<'a>,
@@ -70,7 +70,7 @@ impl Packet<'_, '_> {
         Err(Dropped)
     }
 
-    /// Sends the guest, as the gateway, an ICMP error that says why the packet was dropped.
+    /// Sends the guest an ICMP error from the gateway with the reason why the packet was dropped.
     pub(crate) fn refuse<H, T: Transmit>(&self, reason: Reason, ctx: &mut Ctx<'_, H, T>) {
         let parsed = frame::ParsedFrame {
             source: ctx.net.guest_mac,

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 use crate::config::Addresses;
-use crate::egress::{Destination, Egress, EgressProtocol};
+use crate::egress::{Decision, Destination, Egress, EgressProtocol};
 
 mod owned;
 
@@ -75,9 +75,9 @@ impl Policy {
             embedded: &embedded(written).unwrap_or_default(),
             port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
-        match self.egress.check(&to, now) {
-            true => Ok(remote),
-            false => Err(Refusal::Rule),
+        match self.egress.decide(&to, now) {
+            Decision::Allowed => Ok(remote),
+            Decision::Refused => Err(Refusal::Rule),
         }
     }
 

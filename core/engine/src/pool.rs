@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_in_order_and_blocks_go_back() {
+    fn queue_returns_bytes_in_order_and_frees_blocks() {
         let mut pool = Pool::default();
         let mut queue = Queue::default();
         let mut data: Vec<u8> = (0..3 * BLOCK + 17).map(|i| (i * 31 % 251) as u8).collect();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_pool_takes_what_fits() {
+    fn exhausted_pool_accepts_only_what_fits() {
         let mut pool = Pool::default();
         let mut queue = Queue::default();
         let mut data = vec![1; BLOCK];
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_and_half_of_the_pool_is_never_promised() {
+    fn promised_block_is_available_and_half_of_the_pool_is_not_promised() {
         let mut pool = Pool::default();
         let mut promises: Vec<_> = std::iter::from_fn(|| pool.promise()).collect();
         assert_eq!(promises.len(), LIMIT / 2);

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_generation_finds_nothing() {
+    fn stale_generation_finds_nothing() {
         let mut slab = Slab::default();
         let (index, first) = slab.insert_with(|index, generation| (index, generation));
         assert_eq!(slab.get(index, first), Some(&(index, first)));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_moves_no_slot() {
+    fn growth_does_not_move_slots() {
         let mut slab = Slab::default();
         let (index, _) = slab.insert_with(|_, _| 0_usize);
         let before: *const usize = slab.at(index);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "slot 0 is free")]
-    fn a_slot_is_freed_once() {
+    fn removing_a_free_slot_panics() {
         let mut slab = Slab::default();
         slab.insert_with(|_, _| ());
         slab.remove(0);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn touching_makes_young() {
+    fn touched_entry_becomes_the_youngest() {
         let mut table = table();
         let [a, _, c] = [(1, "a"), (2, "b"), (3, "c")].map(|(key, value)| table.insert(key, value));
         table.touch(a);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_entries_have_no_age() {
+    fn pinned_entries_are_never_the_idlest() {
         let mut table = table();
         let [a, b, _] = [(1, "a"), (2, "b"), (3, "c")].map(|(key, value)| table.insert(key, value));
         table.pin(b);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_keys_apart_while_growing() {
+    fn growth_keeps_all_keys() {
         let mut table = table();
         for key in 0..1_000 {
             table.insert(key, "");

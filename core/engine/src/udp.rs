@@ -23,7 +23,7 @@ mod up;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::policy::Policy;
@@ -228,8 +228,8 @@ impl<S> Udp<S> {
         self.idlest().map(|index| self.endpoints.at(index).used)
     }
 
-    /// Evicts the idlest endpoint; false where there is none to evict.
-    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+    /// Evicts the idlest endpoint.
+    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Eviction {
         self.evict_at(self.idlest(), ctx)
     }
 
@@ -237,13 +237,13 @@ impl<S> Udp<S> {
         &mut self,
         index: Option<u32>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
+    ) -> Eviction {
         let Some(index) = index else {
-            return false;
+            return Eviction::NoneLeft;
         };
         self.remove(index, ctx);
         ctx.net.counters.udp_evicted += 1;
-        true
+        Eviction::Evicted
     }
 
     /// The idlest endpoint of both families.

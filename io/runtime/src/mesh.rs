@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
+use pontoon_engine::flow_rate::{self, Admission};
 use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
-use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
+use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 
 use crate::Update;
@@ -230,14 +231,19 @@ impl Siblings for WorkerHandle {
         self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> bool {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
         let next = |due| {
             let mut due = Instant(due);
-            flow_rate::admit(&mut due, rate, now).then_some(due.0)
+            match flow_rate::admit(&mut due, rate, now) {
+                Admission::Admitted => Some(due.0),
+                Admission::Refused => None,
+            }
         };
         let due = &self.mesh.flow_due;
-        due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .is_ok()
+        match due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(_) => Admission::Admitted,
+            Err(_) => Admission::Refused,
+        }
     }
 
     fn guest_moved(&self, mac: Mac) {

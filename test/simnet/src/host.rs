@@ -16,7 +16,7 @@ use pontoon_engine::{Failure, FlowId, Instant, Kind, Readiness, WorkerId};
 use crate::app::{App, Outcome, Script};
 use crate::clock::Agenda;
 use crate::rng::Rng;
-use conn::Conn;
+use conn::{Activity, Arrival, Conn, Schedule, Tick};
 use datagram::Datagrams;
 
 /// Behaviour of the host. Chances are per mille.
@@ -249,12 +249,14 @@ impl SimHost {
         while let Some(due) = self.agenda.pop(now) {
             match due {
                 Due::Conn(index) => {
-                    if self.conns[index].due(now) {
+                    let tick = self.conns[index].take_tick(now);
+                    if tick == Tick::Expired {
                         self.run(index);
                     }
                 }
                 Due::Datagram(index) => {
-                    if self.datagrams.arrive(index, now) {
+                    let activity = self.datagrams.arrive(index, now);
+                    if activity == Activity::Event {
                         self.wake(Woken::Datagram(index));
                     }
                 }
@@ -291,14 +293,15 @@ impl SimHost {
 
     fn run(&mut self, index: usize) {
         let conn = &mut self.conns[index];
-        if conn.arrives() {
+        let arrival = conn.complete_arrival();
+        if arrival == Arrival::Completed {
             let listener = conn.listener;
             self.listeners.entry(listener).or_default().push_back(index);
             self.wake(Woken::Listener(listener));
         }
         let conn = &mut self.conns[index];
-        let woke = conn.run(self.now);
-        if woke {
+        let activity = conn.run(self.now);
+        if activity == Activity::Event {
             self.wake(Woken::Conn(index));
         }
         if let Some(next) = self.conns[index].next(self.now) {
@@ -307,7 +310,8 @@ impl SimHost {
     }
 
     fn schedule(&mut self, index: usize, at: Instant) {
-        if self.conns[index].wants(at) {
+        let schedule = self.conns[index].schedule_tick(at);
+        if schedule == Schedule::Changed {
             self.agenda.push(at, Due::Conn(index));
         }
     }

@@ -1,4 +1,4 @@
-//! The engine's end of the simulated network: takes frames, refuses some, checks all.
+//! The engine's end of the simulated network: accepts frames, refuses some, checks all.
 
 use core::time::Duration;
 
@@ -15,14 +15,23 @@ use crate::rng::Rng;
 pub struct LinkPlan {
     /// Limits of its frames.
     pub limits: Limits,
-    /// Of 1,000 calls, so many are refused for want of room.
+    /// The number of calls of 1,000 that are refused as if the link were full.
     pub refusals: u32,
-    /// Of 1,000 calls, so many have a frame rejected: it is not taken, and nobody says when another would be.
+    /// The number of calls of 1,000 in which a frame is rejected, without an event for room later.
     pub rejections: u32,
-    /// Frames that it holds before a burst is on its way.
+    /// The number of frames that the link holds within a burst.
     pub depth: usize,
-    /// Time that it stays without room.
+    /// The time for which the link stays full.
     pub pause: Duration,
+}
+
+/// The result of [`SimLink::take_room_event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoomEvent {
+    /// The event was pending.
+    Taken,
+    /// There was no event.
+    NotPending,
 }
 
 /// The sending half of the simulated link.
@@ -36,13 +45,13 @@ pub struct SimLink {
     ready_at: Option<Instant>,
     refused: u64,
     rejected: u64,
-    /// Since time was last told.
+    /// Refusals since the last call of [`Self::tick`].
     refused_now: u32,
     wrong: Vec<String>,
 }
 
 impl SimLink {
-    /// A link with room.
+    /// Returns a link that has room.
     #[must_use]
     pub fn new(plan: LinkPlan, rng: Rng) -> Self {
         Self {
@@ -59,7 +68,7 @@ impl SimLink {
         }
     }
 
-    /// Tells the time.
+    /// Sets the time.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         self.refused_now = 0;
@@ -70,33 +79,32 @@ impl SimLink {
         core::mem::take(&mut self.out)
     }
 
-    /// When there is room again, after a refusal.
+    /// The time at which there is room again, after a refusal.
     #[must_use]
     pub fn ready_at(&self) -> Option<Instant> {
         self.ready_at
     }
 
-    /// Takes the event that the link has room again; returns true once for each.
-    pub fn became_ready(&mut self, now: Instant) -> bool {
-        let ready = self.ready_at.is_some_and(|at| at <= now);
-        if ready {
-            self.ready_at = None;
+    /// Takes the event that the link has room again, if it is pending.
+    pub fn take_room_event(&mut self, now: Instant) -> RoomEvent {
+        match self.ready_at.take_if(|at| *at <= now) {
+            Some(_) => RoomEvent::Taken,
+            None => RoomEvent::NotPending,
         }
-        ready
     }
 
-    /// Has no room for so long.
+    /// Makes the link full for `time`.
     pub fn fill(&mut self, time: Duration) {
         self.ready_at = Some(self.now + time);
     }
 
-    /// Calls that were refused for want of room.
+    /// The number of calls that were refused as if the link were full.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Frames that were rejected.
+    /// The number of frames that were rejected.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.rejected
@@ -108,24 +116,26 @@ impl SimLink {
         &self.wrong
     }
 
-    fn full(&mut self) -> bool {
+    /// Draws whether the link has room for a call, and counts a refusal.
+    fn take_room(&mut self) -> Result<(), TransmitError> {
         let full = self.ready_at.is_some()
             || self.out.len() >= self.plan.depth
             || self.rng.chance(self.plan.refusals);
-        if full {
-            self.refused += 1;
-            self.refused_now += 1;
-            assert!(
-                self.refused_now < MOST_REFUSALS,
-                "{MOST_REFUSALS} refusals in one turn: a busy loop"
-            );
-            let pause = self.plan.pause;
-            self.ready_at.get_or_insert(self.now + pause);
+        if !full {
+            return Ok(());
         }
-        full
+        self.refused += 1;
+        self.refused_now += 1;
+        assert!(
+            self.refused_now < MOST_REFUSALS,
+            "{MOST_REFUSALS} refusals in one turn: a busy loop"
+        );
+        let pause = self.plan.pause;
+        self.ready_at.get_or_insert(self.now + pause);
+        Err(TransmitError::Full)
     }
 
-    fn rejects(&mut self) -> bool {
+    fn draw_rejection(&mut self) -> bool {
         self.plan.rejections > 0 && self.rng.chance(self.plan.rejections)
     }
 }
@@ -146,10 +156,9 @@ impl Transmit for SimLink {
             head.len(),
             &mut self.wrong,
         )?;
-        if self.full() {
-            return Err(TransmitError::Full);
-        }
-        if self.rejects() {
+        self.take_room()?;
+        let rejected = self.draw_rejection();
+        if rejected {
             self.rejected += 1;
             return Err(TransmitError::Rejected);
         }
@@ -163,9 +172,7 @@ impl Transmit for SimLink {
                 .push(format!("reserves {frames} frames of {payload} bytes"));
             return None;
         }
-        if self.full() {
-            return None;
-        }
+        self.take_room().ok()?;
         let most = frames.min(self.plan.depth - self.out.len());
         let frames = if self.rng.chance(200) {
             self.rng.size(1..=most)
@@ -177,7 +184,7 @@ impl Transmit for SimLink {
         // What was there before is not zero: a frame committed past what was filled shows.
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);
-        let reject = self.rejects().then(|| self.rng.size(0..=frames - 1));
+        let reject = self.draw_rejection().then(|| self.rng.size(0..=frames - 1));
         let mut slices = Vec::new();
         let mut starts = Vec::new();
         for mut rest in self.memory.chunks_mut(payload) {
@@ -304,5 +311,5 @@ fn check(
     Err(TransmitError::Rejected)
 }
 
-/// Refusals in one turn that are no accident.
+/// The number of refusals in one turn that indicates a busy loop.
 const MOST_REFUSALS: u32 = 10_000;

@@ -4,8 +4,9 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use pontoon_engine::flow_rate::{self, Admission};
 use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
-use pontoon_engine::{Frame, Instant, Siblings, WorkerId, flow_rate};
+use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
@@ -242,7 +243,7 @@ impl Siblings for SimMember {
         self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> bool {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
         flow_rate::admit(&mut self.mesh.lock().flow_due, rate, now)
     }
 

@@ -33,7 +33,7 @@ use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
 use crate::host::{Answer, HostPlan, SimHost};
-use crate::link::{LinkPlan, SimLink};
+use crate::link::{LinkPlan, RoomEvent, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
@@ -353,7 +353,8 @@ impl Given {
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
-        if self.link.became_ready(self.now) {
+        let event = self.link.take_room_event(self.now);
+        if event == RoomEvent::Taken {
             self.engine
                 .handle_link_ready(&mut self.link, &mut self.host, self.now);
         }

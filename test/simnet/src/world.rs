@@ -12,7 +12,7 @@ use crate::clock::earlier;
 use crate::frames::Packet;
 use crate::guest::Guest;
 use crate::host::{HostPlan, SimHost};
-use crate::link::{LinkPlan, SimLink};
+use crate::link::{LinkPlan, RoomEvent, SimLink};
 use crate::monitor::Monitor;
 use crate::net::offload::{Merging, merge, split};
 use crate::net::{Impairment, Pipe};
@@ -300,9 +300,9 @@ impl<G: Guest> World<G> {
             };
             self.workers[worker].handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
-        let link_ready = self.link.became_ready(self.now);
+        let room = self.link.take_room_event(self.now);
         for engine in &mut self.workers {
-            if link_ready {
+            if room == RoomEvent::Taken {
                 engine.handle_link_ready(&mut self.link, &mut self.host, self.now);
             }
             if engine.next_timeout().is_some_and(|at| at <= self.now) {

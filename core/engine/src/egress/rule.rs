@@ -1,4 +1,4 @@
-//! Egress rules as people write them.
+//! The text form of egress rules.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -6,25 +6,25 @@ use core::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// One rule: `allow` or `deny`, and what.
+/// A rule: `allow` or `deny`, and a match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressRule {
-    /// The content.
+    /// The action.
     pub action: Action,
-    /// About which destinations.
+    /// The destinations that it matches.
     pub to: Match,
 }
 
-/// The content of a rule.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// They may be reached.
+    /// The guest may reach the destinations.
     Allow,
-    /// They may not.
+    /// The guest may not reach them.
     Deny,
 }
 
-/// Protocols that a guest speaks through us.
+/// Protocols of forwarded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressProtocol {
     /// TCP.
@@ -43,32 +43,32 @@ pub struct Match {
     pub target: Target,
     /// First and last port.
     pub ports: Option<(u16, u16)>,
-    /// By which protocol; none: by each, or where there are ports, by those that have ports.
+    /// The protocol; none: all, or with ports, those that have ports.
     pub protocol: Option<EgressProtocol>,
 }
 
 /// The destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Everywhere.
+    /// All addresses.
     Any,
-    /// To these addresses.
+    /// These addresses.
     Net(IpNet),
-    /// To the addresses of these names.
+    /// The addresses of these names.
     Name(Pattern),
 }
 
 /// Names of hosts, in lower case without a dot at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This one.
+    /// This name.
     Exactly(String),
-    /// Those below this one.
+    /// Names below this one.
     Below(String),
 }
 
 impl Match {
-    /// Returns true if the rule is about this protocol and port, whatever the address.
+    /// Returns true if the rule matches this protocol and port, independent of the address.
     #[must_use]
     pub fn is_for(&self, protocol: EgressProtocol, port: Option<u16>) -> bool {
         let of_protocol = match (self.protocol, self.ports) {
@@ -85,7 +85,7 @@ impl Match {
 }
 
 impl Pattern {
-    /// Returns true if a name in lower case, without a dot at the end, is meant.
+    /// Returns true if the pattern matches a name in lower case, without a dot at the end.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exactly(own) => own == name,
@@ -264,7 +264,7 @@ impl fmt::Display for EgressProtocol {
     }
 }
 
-/// A network, or the address where it has only one.
+/// A network, displayed as an address if it has only one.
 fn short(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() {
         return net.addr().to_string();

@@ -10,38 +10,39 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 
 use super::Ended;
 use super::connection::Connection;
+use super::open::Sending;
 use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};
 use crate::link::{Limits, Room, TransmitError};
-use crate::{Failure, FlowId, Host, Transmit};
+use crate::{Failure, FlowId, Host, Instant, Transmit};
 
-/// The bytes that one flow may send in a turn before the others have theirs (deficit round robin).
+/// The bytes that one flow may send in a turn before the other flows (deficit round robin).
 pub(super) const QUANTUM: u32 = 64 << 10;
 /// Frames filled by one peek.
 const FRAMES: usize = 64;
 /// Slices filled by one peek: eleven of the largest frames in receive buffers of 1,536 bytes.
 const SLICES: usize = 512;
-/// In flight at most where the host cannot peek at an offset: each peek copies what is in flight once more.
+/// Bytes in flight at most if the host cannot peek at an offset: each peek copies them once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
 /// The result of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmission {
-    /// This many bytes left; `drained`: the queue had no more.
+    /// This many bytes were sent; `drained`: the queue had no more.
     Bytes { len: u32, drained: bool },
-    /// The queue has nothing there.
+    /// The queue has no bytes there.
     Nothing,
     /// The queue ends there.
     End,
-    /// The link has no room: to be continued when it has.
+    /// The link is full; the flow is parked.
     Full,
-    /// The link took nothing and will not soon.
+    /// The link has rejected the first segment.
     Rejected,
 }
 
 impl<S> Connection<S> {
-    /// Headers of a segment that leaves now; they tell the guest everything that it has not been told.
+    /// Headers of a segment that is sent now, with every pending acknowledgement, window update and SACK block.
     fn head(&mut self, net: &Net, seq: Seq, flags: Flags, syn: Option<emit::Syn>, len: usize) -> emit::Head {
         // RFC 7323 section 2.2: the window of a segment with SYN is never scaled.
         let scale = self.up.scale;
@@ -51,7 +52,7 @@ impl<S> Connection<S> {
         let window = self.window_field();
         self.up.scale = scale;
         let acks = flags.has(Flags::ACK);
-        // A full segment has no room for SACK blocks: they go in one of their own.
+        // A full segment has no room for SACK blocks: they are sent in a segment without data.
         let sack = if len == 0 {
             self.sack_blocks()
         } else {
@@ -79,7 +80,7 @@ impl<S> Connection<S> {
         head
     }
 
-    /// Sends a segment without data. False: the link has no room, try again when it has.
+    /// Sends a segment without data. If the link is full, the flow is parked.
     pub(super) fn send_bare<H, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -87,7 +88,7 @@ impl<S> Connection<S> {
         flags: Flags,
         syn: Option<emit::Syn>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
+    ) -> Sending {
         let had_ack = self.pending.ack;
         let head = self.head(ctx.net, seq, flags, syn, 0);
         let offload = Offload {
@@ -101,14 +102,14 @@ impl<S> Connection<S> {
                 if refused == TransmitError::Full {
                     self.pending.ack = had_ack;
                     self.park(id, ctx.net);
-                    return false;
+                    return Sending::LinkFull;
                 }
             }
         }
-        true
+        Sending::Done
     }
 
-    /// Drops from the queue what the guest has acknowledged.
+    /// Discards acknowledged bytes from the receive queue.
     pub(super) fn discard<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
         let len = core::mem::take(&mut self.down.discard);
         match &mut self.socket {
@@ -117,7 +118,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Sends again what the guest is missing.
+    /// Retransmits lost segments.
     pub(super) fn resend<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -143,7 +144,7 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Sends the tail again: more than a segment is in flight, so it has data.
+    /// Retransmits the last segment. More than one is in flight, so it has data.
     pub(super) fn probe_tail<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -173,7 +174,7 @@ impl<S> Connection<S> {
             let again = down.data_end().past(down.nxt);
             let fresh = again == 0;
             if fresh && down.eof {
-                // A FIN is in flight, or acknowledged, once `nxt` is past it.
+                // Once `nxt` is past the FIN, it is in flight or acknowledged.
                 if down.fin.is_none_or(|fin| down.nxt == fin) {
                     self.send_fin(id, ctx);
                 }
@@ -207,7 +208,7 @@ impl<S> Connection<S> {
                     } else {
                         ctx.net.counters.tcp_retransmits += 1;
                     }
-                    // A FIN that left with the data has moved `max` past the data's end.
+                    // A FIN in the last segment has moved `max` past the end of the data.
                     let end = from + len;
                     down.nxt = if down.fin == Some(end) && drained {
                         end + 1
@@ -217,22 +218,13 @@ impl<S> Connection<S> {
                     down.max = down.max.latest(down.nxt);
                 }
                 Transmission::Nothing => {
-                    // What is in flight may hide what is behind the urgent mark, where a peek begins at the head.
+                    // If a peek begins at the head, the bytes in flight may hide those behind the urgent mark.
                     self.pending.urgent &= self.down.flight() > 0;
                     self.pending.readable = self.pending.urgent;
                     break;
                 }
                 Transmission::End => {
-                    // A reset behind the end is told by no peek, and by no other event.
-                    let error = |socket| ctx.host.tcp_error(socket);
-                    if let Some(failure) = self
-                        .socket
-                        .as_mut()
-                        .filter(|_| self.pending.error)
-                        .and_then(error)
-                    {
-                        return Err(Ended::Failed(failure));
-                    }
+                    self.take_error(ctx.host)?;
                     self.pending.readable = false;
                     self.down.eof = true;
                 }
@@ -242,7 +234,18 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Another turn for this flow without waiting for the world.
+    /// Takes the error of the host socket if an event has reported one: a peek at the end of the stream returns no error,
+    /// and there is no other event.
+    fn take_error<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
+        match &mut self.socket {
+            Some(socket) if self.pending.error => host
+                .tcp_error(socket)
+                .map_or(Ok(()), |why| Err(Ended::Failed(why))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the flow to the list of those that continue without an event.
     fn continue_later(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.queued {
             self.pending.queued = true;
@@ -250,7 +253,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Another turn when the link has room.
+    /// Adds the flow to the list of those that continue when the link has room.
     pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.parked {
             self.pending.parked = true;
@@ -260,7 +263,8 @@ impl<S> Connection<S> {
 
     fn send_fin<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let seq = self.down.nxt;
-        if !self.send_bare(id, seq, Flags::FIN.and(Flags::ACK), None, ctx) {
+        let sending = self.send_bare(id, seq, Flags::FIN.and(Flags::ACK), None, ctx);
+        if sending == Sending::LinkFull {
             return;
         }
         if self.down.fin.is_some() {
@@ -271,9 +275,9 @@ impl<S> Connection<S> {
         self.down.max = self.down.max.latest(seq + 1);
     }
 
-    /// Sends up to `len` bytes of the stream from `from` on, cut or left whole as the link can.
+    /// Sends up to `len` bytes of the stream from `from` on, segmented unless the link does that.
     ///
-    /// When the peer has closed and the bytes are the last, the FIN goes with them.
+    /// If the peer has closed and the bytes are the last, the last segment has the FIN.
     fn transmit<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -338,32 +342,15 @@ impl<S> Connection<S> {
                 }
             }
             let seq = from + u32::try_from(sent).expect("within the window");
-            let had_ack = self.pending.ack;
-            let head = self.head(ctx.net, seq, flags, None, take);
-            let offload = Offload {
-                checksum: head.checksum,
-                segmentation: self.segmentation(take),
-            };
-            match room.commit(offload, head.bytes(), take) {
-                Ok(()) => {
-                    ctx.net.counters.frames_down += 1;
-                    ctx.net.throttle.sent_down(head.bytes().len() + take, ctx.now);
-                }
-                Err(refused) => {
-                    ctx.net.counters.link_refused += 1;
-                    self.pending.ack = had_ack;
-                    if refused == TransmitError::Full {
-                        self.park(id, ctx.net);
-                    }
-                    return Ok(match (sent, refused) {
-                        (0, TransmitError::Full) => Transmission::Full,
-                        (0, TransmitError::Rejected) => Transmission::Rejected,
-                        (sent, _) => Transmission::Bytes {
-                            len: u32::try_from(sent).expect("as above"),
-                            drained: false,
-                        },
-                    });
-                }
+            if let Err(error) = self.commit(id, &mut room, (seq, flags, take), ctx.net, ctx.now) {
+                return Ok(match (sent, error) {
+                    (0, TransmitError::Full) => Transmission::Full,
+                    (0, TransmitError::Rejected) => Transmission::Rejected,
+                    (sent, _) => Transmission::Bytes {
+                        len: u32::try_from(sent).expect("as above"),
+                        drained: false,
+                    },
+                });
             }
             sent += take;
         }
@@ -373,6 +360,38 @@ impl<S> Connection<S> {
             self.down.fin = Some(from + len);
         }
         Ok(Transmission::Bytes { len, drained })
+    }
+
+    /// Writes the header of a segment whose data is in the room's next frame, and sends it.
+    fn commit(
+        &mut self,
+        id: FlowId,
+        room: &mut impl Room,
+        (seq, flags, len): (Seq, Flags, usize),
+        net: &mut Net,
+        now: Instant,
+    ) -> Result<(), TransmitError> {
+        let had_ack = self.pending.ack;
+        let head = self.head(net, seq, flags, None, len);
+        let offload = Offload {
+            checksum: head.checksum,
+            segmentation: self.segmentation(len),
+        };
+        let committed = room.commit(offload, head.bytes(), len);
+        match committed {
+            Ok(()) => {
+                net.counters.frames_down += 1;
+                net.throttle.sent_down(head.bytes().len() + len, now);
+            }
+            Err(error) => {
+                net.counters.link_refused += 1;
+                self.pending.ack = had_ack;
+                if error == TransmitError::Full {
+                    self.park(id, net);
+                }
+            }
+        }
+        committed
     }
 
     fn segmentation(&self, len: usize) -> Segmentation {
@@ -385,7 +404,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Serves the retry that is due.
+    /// Retransmits or probes if the retry timer has expired.
     pub(super) fn retry<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -398,7 +417,7 @@ impl<S> Connection<S> {
             return Ok(());
         }
         self.down.recovery.retry = None;
-        // What is in flight lies beyond a window that the guest has shut since: nothing may be sent but a probe.
+        // The guest has closed its window since: the bytes in flight are beyond it, and only a probe may be sent.
         let kind = if self.down.wnd == 0 { Retry::Persist } else { kind };
         match kind {
             Retry::Probe => {
@@ -413,13 +432,13 @@ impl<S> Connection<S> {
                 self.down.go_back();
             }
             Retry::Persist => {
-                // A shut window may stay shut for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
+                // A window may stay closed for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
                 self.down.recovery.unanswered += 1;
                 if self.down.recovery.unanswered > MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));
                 }
                 self.down.rtt.backoff = self.down.rtt.backoff.saturating_add(1);
-                // An old byte that carries nothing: whatever the window is now, the answer tells (Linux probes so too).
+                // An old sequence number without data: the answer contains the current window (Linux probes so, too).
                 let seq = self.down.una - 1;
                 self.send_bare(id, seq, Flags::ACK, None, ctx);
             }
@@ -431,11 +450,11 @@ impl<S> Connection<S> {
 /// Bytes of the Ethernet and TCP headers of a segment with data, which has no options.
 const HEAD: usize = 14 + 20;
 
-/// Timeouts in a row after which the guest is taken for gone: with the shortest timeout this is after 280 s (RFC 9293
-/// section 3.8.3 asks for at least 100 s).
+/// Consecutive timeouts after which the connection ends: 280 s with the shortest timeout (RFC 9293 section 3.8.3 requires
+/// at least 100 s).
 const MOST_TIMEOUTS: u8 = 12;
 
-/// Data bytes that one frame may carry: one segment, or as many whole ones as fit where the link cuts for us.
+/// Data bytes of one frame: one segment, or as many whole ones as fit if the link segments.
 fn frame_payload(limits: &Limits, mss: u32, v4: bool) -> u32 {
     let (uncut, headers) = if v4 { (limits.tso4, 40) } else { (limits.tso6, 60) };
     let room = u32::try_from(limits.max_gso)

@@ -1,4 +1,4 @@
-//! From a segment's addresses to the connection's slot.
+//! Lookup of a connection's slot by a segment's addresses.
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
@@ -25,12 +25,12 @@ impl ConnectionTable {
         }
     }
 
-    /// A keyed hash of both ends; also what initial sequence numbers are made of (RFC 6528).
+    /// Returns a keyed hash of both ends, which is also used for initial sequence numbers (RFC 6528).
     pub(super) fn hash(&self, key: &ConnectionKey) -> u64 {
         self.secret.hash(key)
     }
 
-    /// The slot for which `is` says that it has this key.
+    /// Returns the slot with this key, for which `is` returns true.
     pub(super) fn find(&self, key: &ConnectionKey, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.slots.find(self.hash(key), |&slot| is(slot)).copied()
     }
@@ -60,8 +60,8 @@ impl From<ConnectionKey> for Ends {
     }
 }
 
-/// Addresses and ports alone: this is done for every segment, and a socket address's own hash takes in up to four times
-/// as many bytes.
+/// Only addresses and ports: the hash is computed for every segment, and that of `SocketAddr` has up to four times as many
+/// bytes.
 impl Hash for ConnectionKey {
     fn hash<S: Hasher>(&self, hasher: &mut S) {
         for end in [self.guest, self.remote] {

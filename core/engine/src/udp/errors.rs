@@ -52,7 +52,7 @@ impl<S> Udp<S> {
             destination: written,
             payload_len: problem.payload_len,
         };
-        icmp_errors::tell(problem, sent, data, ctx);
+        icmp_errors::send_error(problem, sent, data, ctx);
     }
 
     /// Tells the guest of a datagram that the host would not send. `parts` begin with it.

@@ -9,6 +9,7 @@ use crate::egress_check;
 use crate::host::DatagramMeta;
 use crate::icmp_errors::{self, Unsent};
 use crate::local::icmp_error;
+use crate::path_mtu::Treatment;
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
@@ -92,8 +93,11 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Unsent> {
         let Heading { guest, written, meta } = run.heading;
-        let is_too_big = unsent.failure == Failure::TooBig && meta.dont_fragment;
-        if !is_too_big || !ctx.net.narrow.admit(written.ip(), meta.hop_limit, ctx.now) {
+        if unsent.failure != Failure::TooBig || !meta.dont_fragment {
+            return Err(unsent);
+        }
+        let treatment = ctx.net.narrow.treat(written.ip(), meta.hop_limit, ctx.now);
+        if treatment == Treatment::Refuse {
             return Err(unsent);
         }
         let mut run = *run;

@@ -189,10 +189,13 @@ fn limits_are_of_all_together() {
 
     let at = |seconds: u64| Instant(seconds * 1_000_000_000 + 5);
     let taken = [one, two, one].map(|handle| handle.count_against_rate(2, at(7)));
-    assert_eq!(taken, [true, true, false]);
+    assert_eq!(
+        taken,
+        [Admission::Admitted, Admission::Admitted, Admission::Refused]
+    );
     assert_eq!(
         [one, two, two].map(|handle| handle.count_against_rate(2, at(8))),
-        [true, true, false]
+        [Admission::Admitted, Admission::Admitted, Admission::Refused]
     );
 }
 
