@@ -336,7 +336,7 @@ impl Pieces {
     }
 }
 
-/// The most data that the length field of the whole's IP header can name.
+/// The most data that the length field of the datagram's IP header can express.
 const fn largest(ip: &Ip) -> usize {
     match ip.source {
         IpAddr::V4(_) => LARGEST_V4,

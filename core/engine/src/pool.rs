@@ -1,4 +1,4 @@
-//! Memory for what the guest sent and the host does not take yet: blocks of 64 KiB, bounded in all.
+//! Memory for data from the guest that the host does not accept yet: a limited number of blocks of 64 KiB.
 //!
 //! A block is a piece of some flow's [`Queue`] or of a flow's reordering window. All of them are one allocation, whose
 //! pages cost nothing until a block is first written; the block that was given back last is the next one taken.
@@ -52,8 +52,7 @@ impl Pool {
         Some(BlockId(index))
     }
 
-    /// Promises a block, as long as half of the pool is left to flows whose sockets refuse what they were first told
-    /// to send.
+    /// Promises a block, unless less than half of the pool would be left to flows without a promise.
     pub(crate) fn promise(&mut self) -> Option<Promise> {
         self.is_roomy().then(|| {
             self.promised += 1;
@@ -109,7 +108,7 @@ impl Queue {
         self.len == 0
     }
 
-    /// Appends as much of `part` as the pool has room for, and says how much that was. A promised block is taken first.
+    /// Appends as much of `part` as the pool has room for, and returns its length. A promised block is used first.
     pub(crate) fn push(
         &mut self,
         part: VolatileSlice<'_>,
@@ -170,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// Gives every block back.
+    /// Returns all blocks to the pool.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         while let Some(front) = self.front(pool) {
             let len = front.len();

@@ -14,7 +14,7 @@ pub struct Slab<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Counts this slot's lives: bumped at removal.
+    /// The generation, which is incremented at removal.
     generation: u16,
     state: SlotState<T>,
 }
@@ -36,7 +36,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts what `make` returns into a free slot, whose index and generation `make` is told.
+    /// Puts the result of `make` into a free slot; its arguments are the slot's index and generation.
     ///
     /// # Panics
     /// With 2^32 slots in use.
@@ -122,7 +122,7 @@ impl<T> Slab<T> {
         )
     }
 
-    /// Frees a slot that is in use. Its next life has another generation.
+    /// Frees a slot that is in use, and increments its generation.
     ///
     /// # Panics
     /// When the slot is free.
@@ -142,7 +142,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The life that a slot is in.
+    /// Returns the generation of a slot.
     ///
     /// # Panics
     /// When there is no such slot.

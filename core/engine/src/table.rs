@@ -1,4 +1,4 @@
-//! Things found by key, by slot, or by age: datagram flows and their peers.
+//! A table of entries that are found by key, by slot, or by age: datagram flows and their peers.
 
 use core::hash::{Hash, Hasher};
 

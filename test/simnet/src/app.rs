@@ -64,7 +64,7 @@ pub enum Outcome {
     Closed,
     /// The other side reset it.
     Reset,
-    /// It was reset from here, as the script says.
+    /// It was reset from here, as in the script.
     Aborted,
     /// It stood still for too long and was reset from here.
     GaveUp,

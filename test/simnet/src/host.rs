@@ -1,6 +1,6 @@
 //! The simulated host: sockets with bounded queues, and peers that follow scripts behind them.
 //!
-//! Events are those of an edge-triggered epoll: one comes when something has changed, and says all that is true then.
+//! Events are those of an edge-triggered epoll: each is caused by a change, and reports the whole state.
 //! Violations of the socket API are recorded, and the world fails the run for them.
 
 mod calls;
@@ -28,7 +28,7 @@ pub struct HostPlan {
     pub receive_buffer: u64,
     /// A send takes fewer bytes than there is room for.
     pub short_writes: u32,
-    /// A send finds no room, whatever the queue says, for [`Self::block_time`].
+    /// A send finds no room, independent of the queue, for [`Self::block_time`].
     pub blocks: u32,
     /// Duration of such a phase.
     pub block_time: Duration,
@@ -264,7 +264,7 @@ impl SimHost {
         }
     }
 
-    /// Takes the events, each said once.
+    /// Takes the events.
     pub fn events(&mut self) -> Vec<(FlowId, Readiness)> {
         let woken = core::mem::take(&mut self.woken);
         woken.into_iter().filter_map(|woken| self.event(woken)).collect()
@@ -407,7 +407,7 @@ impl SimHost {
         self.datagrams.refuse(port);
     }
 
-    /// A datagram for the socket of the published UDP port `index`. False: nobody has taken the socket over.
+    /// Delivers a datagram to the socket of the published UDP port `index`. Returns false if no engine has opened it.
     pub fn datagram_in(&mut self, index: u32, from: SocketAddr, payload: Vec<u8>) -> bool {
         let Some(socket) = self.datagrams.deliver(index, from, payload) else {
             return false;

@@ -109,7 +109,7 @@ impl SimMesh {
         }
     }
 
-    /// Keys that somebody owns.
+    /// Keys with an owner.
     #[must_use]
     pub fn owned(&self) -> usize {
         self.lock().owners.len()

@@ -1,6 +1,6 @@
 //! Tests of single packets: what goes in, what comes out *and nothing else*, and which counters moved.
 //!
-//! Sequence numbers of the engine's are told relative to its first one, which is drawn by chance: its SYN is 0.
+//! Sequence numbers of the engine are relative to its random initial one: its SYN is 0.
 //!
 //! ```
 //! use pontoon_simnet::transcript::{ACK, Given, SYN, down, up};
@@ -108,7 +108,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// An engine on a plain link of MTU 1500, and a host where nobody listens.
+    /// An engine on a plain link of MTU 1500, and a host without listeners.
     #[must_use]
     pub fn new(config: Config, limits: Limits, host: HostPlan) -> Self {
         let mut rng = Rng::new(1);
@@ -263,7 +263,7 @@ impl Given {
         self.turn();
     }
 
-    /// The clock jumps: nobody had a turn meanwhile, and everything that was due is due now.
+    /// Lets the clock jump: no turn was run meanwhile, and all expired timers are due now.
     pub fn jump(&mut self, time: Duration) {
         self.now += time;
         self.turn();

@@ -45,7 +45,7 @@ pub struct WorldPlan {
 pub struct WorkersPlan {
     /// Their number.
     pub count: u8,
-    /// Of 1,000 frames, so many arrive at a worker of chance, and the others at one that their ports say.
+    /// The number of frames of 1,000 that arrive at a random worker; the others arrive at one that depends on their ports.
     pub missteering: u32,
     /// Frames that an inbox holds.
     pub room: usize,
@@ -154,7 +154,7 @@ impl<G: Guest> World<G> {
     /// Moves time to the next thing that happens, and lets it happen. False: nothing ever will.
     ///
     /// # Errors
-    /// Something is wrong; the text says what.
+    /// A check failed, which the text describes.
     pub fn step(&mut self) -> Result<bool, String> {
         let Some(next) = self.next() else {
             return Ok(false);
@@ -175,7 +175,7 @@ impl<G: Guest> World<G> {
         Ok(true)
     }
 
-    /// Steps until `done` says so.
+    /// Steps until `done` returns true.
     ///
     /// # Errors
     /// Something is wrong, nothing happens any more, or `limit` has passed.

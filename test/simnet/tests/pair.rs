@@ -8,7 +8,7 @@ use pontoon_engine::Instant;
 use pontoon_simnet::app::{End, Outcome, Pace, Script};
 use pontoon_simnet::clock::earlier;
 use pontoon_simnet::guest::smol::{Side, Smol};
-use pontoon_simnet::guest::{Addressing, Call, Door, Guest};
+use pontoon_simnet::guest::{Addressing, Call, Guest, GuestListener};
 use pontoon_simnet::net::offload::{Merging, merge, split};
 use pontoon_simnet::net::{Impairment, Pipe};
 use pontoon_simnet::rng::Rng;
@@ -107,7 +107,7 @@ fn streams_are_exact_over_a_lossy_network() {
             IpAddr::V6(SERVER_V6)
         };
         pair.far.listen_as(
-            Door {
+            GuestListener {
                 port: 80,
                 script: Script {
                     send: 7000,
@@ -163,7 +163,7 @@ fn reset_is_received_as_a_reset() {
         },
     );
     pair.far.listen_as(
-        Door {
+        GuestListener {
             port: 80,
             script: Script::echo(),
         },

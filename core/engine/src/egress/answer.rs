@@ -172,7 +172,7 @@ impl Reader {
 /// Returns for each name the set of itself and the names that lead to it.
 fn owners(names: usize, leads: &[[usize; 2]]) -> Vec<u64> {
     let mut owners: Vec<u64> = (0..names).map(|place| 1 << place).collect();
-    // Each round leads one name further at least.
+    // Each round resolves at least one more name.
     for _ in 0..names {
         let before = owners.clone();
         for &[from, to] in leads {

@@ -86,7 +86,7 @@ impl Name {
     }
 }
 
-/// A lock that another thread's panic does not close: nothing is left half done under it.
+/// Locks a mutex, also after a panic of another thread: no state is inconsistent under the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

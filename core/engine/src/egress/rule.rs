@@ -210,7 +210,7 @@ fn domain(text: &str) -> Option<String> {
         (1..=63).contains(&label.len()) && label.chars().all(fits)
     };
     let top = text.rsplit('.').next()?;
-    // Otherwise a mistyped address would be a name.
+    // Otherwise a mistyped address would be accepted as a name.
     let letters = top.chars().any(|letter| letter.is_ascii_alphabetic());
     (text.len() <= LONGEST && text.split('.').all(label) && letters).then_some(text)
 }

@@ -1,6 +1,6 @@
-//! Rules as text, and what a guest's packets meet at the engine's door.
+//! Tests of rules: their text form, and their decisions about packets of a guest.
 
-mod door;
+mod fixture;
 mod names;
 mod reload;
 mod text;
@@ -9,7 +9,7 @@ mod wire;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use door::Door;
+use fixture::Fixture;
 
 use super::{EgressProtocol, EgressRule};
 use crate::test_world::addr;

@@ -72,7 +72,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Its frame, and what the parse says about it.
+    /// Its frame, and the parsed headers.
     fn frame(&self, packet: &Ip) -> (Ip, Vec<u8>) {
         let place = Fragment {
             id: self.id,
@@ -517,7 +517,7 @@ fn cut(upper: &[u8], size: usize) -> Vec<Piece> {
     pieces.collect()
 }
 
-/// Puts a datagram together, and says whether it is handed on.
+/// Reassembles a datagram and opens it.
 #[track_caller]
 fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), FrameError> {
     let mut bench = Bench::new();

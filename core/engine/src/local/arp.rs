@@ -1,4 +1,4 @@
-//! ARP (RFC 826, RFC 5227): we stand for every address but the guest's own.
+//! ARP (RFC 826, RFC 5227): requests for all addresses but the guest's are answered.
 
 use core::net::Ipv4Addr;
 

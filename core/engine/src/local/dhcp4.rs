@@ -32,7 +32,7 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
         DhcpMessageType::Request if request.wanted == ours.guest => DhcpMessageType::Ack,
         DhcpMessageType::Request => DhcpMessageType::Nak,
         DhcpMessageType::Inform => DhcpMessageType::Ack,
-        // A release or a decline changes nothing; the rest is what servers say.
+        // A release or a decline changes nothing; the other types are sent by servers.
         DhcpMessageType::Decline
         | DhcpMessageType::Release
         | DhcpMessageType::Offer
@@ -50,10 +50,10 @@ struct Dhcp4Message<'a> {
     client_mac: Mac,
     /// The address that the client has and answers for, or unspecified.
     client: Ipv4Addr,
-    /// The address that it asks for, or means to keep.
+    /// The requested address.
     wanted: Ipv4Addr,
     server: Option<Ipv4Addr>,
-    /// Goes back as it came (RFC 6842).
+    /// Returned unchanged (RFC 6842).
     client_id: Option<&'a [u8]>,
     broadcast: bool,
     secs: u16,

@@ -85,7 +85,7 @@ enum Content {
     Status(u16),
 }
 
-/// Message type and content of the answer; `None` where section 16 says to discard.
+/// Returns message type and content of the answer; `None` if section 16 requires to discard the message.
 fn answer(request: &Dhcp6Message<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Content)> {
     let names_us = request.server_id.is_some_and(|id| id == our_id);
     let names_none = request.server_id.is_none();

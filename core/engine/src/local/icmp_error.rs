@@ -15,7 +15,7 @@ use crate::{Frame, Transmit, policy, udp_emit};
 pub enum Reason {
     /// No route.
     NetUnreachable,
-    /// The host is not there.
+    /// The host is unreachable.
     HostUnreachable,
     /// The destination does not support this protocol.
     ProtocolUnreachable,
@@ -30,7 +30,7 @@ pub enum Reason {
     },
     /// TTL or hop limit used up on the way.
     TimeExceeded,
-    /// As another host or router said it, in the family of the guest's packet.
+    /// An error of another host or router, in the family of the guest's packet.
     Reported {
         /// ICMP or ICMPv6 type.
         kind: u8,
@@ -41,7 +41,7 @@ pub enum Reason {
     },
 }
 
-/// A packet of the guest's that is no longer at hand: what its headers said.
+/// Header fields of a packet from the guest that is not available any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvokingPacket {
     /// Upper-layer protocol: UDP, TCP, ICMP or ICMPv6.
@@ -54,10 +54,10 @@ pub struct InvokingPacket {
     pub payload_len: usize,
 }
 
-/// Tells the guest that the packet in `frame`, whose headers say `parsed`, did not get through.
+/// Sends the guest an ICMP error about the packet in `frame`, whose headers are `parsed`.
 ///
-/// `speaker` is who says so: the gateway, or the host or router that did; where it is of the other family, the gateway
-/// speaks for it. Nothing is said about packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443 section
+/// `speaker` is the source of the error: the gateway, or a host or router; if that is of the other family, the gateway is the
+/// source. No error is sent about packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443 section
 /// 2.4 (e)): errors themselves, later fragments, multicasts, and packets from no single host.
 pub fn refuse<T: Transmit>(
     net: &mut Net,
@@ -93,9 +93,9 @@ pub fn refuse_sent<T: Transmit>(
     refuse_upper(net, link, speaker, reason, sent, upper_header(sent), payload);
 }
 
-/// Has the guest's kernel learn what the path to `destination` takes, without an error to any of its sockets: the
-/// packet that the error quotes is an echo reply, which no socket has sent. Linux looks at nothing but the addresses
-/// there (`icmp_err`, `icmpv6_err`).
+/// Reports the MTU of the path to `destination` to the guest's kernel, without an error for any of its sockets: the packet
+/// that the error quotes is an echo reply, which no socket has sent. Linux uses only its addresses (`icmp_err`,
+/// `icmpv6_err`).
 pub(crate) fn advise_mtu<T: Transmit>(
     net: &mut Net,
     link: &mut T,

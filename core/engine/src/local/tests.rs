@@ -1,4 +1,4 @@
-//! Transcripts: what the guest sends, what comes back, which counters move, and nothing else.
+//! Transcripts: frames from the guest, replies, and the exact changes of counters.
 
 mod arp;
 mod dhcp4;
@@ -37,7 +37,7 @@ impl Outcome {
         frame
     }
 
-    /// One frame, taken and not answered.
+    /// One frame that is handled and not answered.
     #[track_caller]
     fn silence(self) {
         assert_eq!(
@@ -50,7 +50,7 @@ impl Outcome {
         );
     }
 
-    /// One frame that means nothing.
+    /// One frame that is malformed.
     #[track_caller]
     fn malformed(self) {
         assert_eq!(

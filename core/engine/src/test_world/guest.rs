@@ -110,7 +110,7 @@ pub(crate) fn ether() -> emit::Ether {
     }
 }
 
-/// Calls `with` with a frame of the guest's, in one slice of link memory, and what its headers say.
+/// Calls `with` with a frame of the guest, in one slice of link memory, and its parsed headers.
 pub(crate) fn with_frame<R>(
     bytes: &[u8],
     segmentation: Segmentation,
@@ -122,7 +122,7 @@ pub(crate) fn with_frame<R>(
     })
 }
 
-/// Calls `with` with frames of the guest's, in link memory cut into slices of `piece` bytes, and what their headers say.
+/// Calls `with` with frames of the guest, in link memory cut into slices of `piece` bytes, and their parsed headers.
 pub(crate) fn with_frames<R>(
     packets: &[(Vec<u8>, Segmentation)],
     piece: usize,

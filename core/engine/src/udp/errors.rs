@@ -1,4 +1,4 @@
-//! Errors on the host's side, told to the guest as ICMP.
+//! ICMP errors to the guest for errors on the host's side.
 
 use pontoon_wire::protocol;
 use vm_memory::VolatileSlice;
@@ -13,7 +13,7 @@ use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
-    /// Passes on what is in the error queue of a socket, up to a bound for each turn.
+    /// Reports the entries of a socket's error queue to the guest, up to a limit for each turn.
     pub(super) fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -55,7 +55,7 @@ impl<S> Udp<S> {
         icmp_errors::send_error(problem, sent, data, ctx);
     }
 
-    /// Tells the guest of a datagram that the host would not send. `parts` begin with it.
+    /// Reports a datagram that the host did not send to the guest. `parts` begin with it.
     pub(super) fn tell_unsent<H: Host<Socket = S>, T: Transmit>(
         &self,
         run: &Run,

@@ -1,4 +1,4 @@
-//! Handing gathered datagrams to a socket, together where it takes them so.
+//! Sending of gathered datagrams, by one call if the socket accepts that.
 
 use vm_memory::VolatileSlice;
 
@@ -36,8 +36,8 @@ impl<S> Udp<S> {
             self.endpoints.at_mut(run.route.index).traffic.up += run.len as u64;
             return;
         };
-        // What depends on the path or the device says nothing about other endpoints; nor, where it is a matter of size,
-        // about smaller datagrams.
+        // An error of the path or the device does not concern other endpoints, and an error of size does not concern smaller
+        // datagrams.
         let largest = match unsent.failure {
             Failure::TooBig => segment - 1,
             Failure::Invalid => 0,

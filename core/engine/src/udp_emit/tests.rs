@@ -61,7 +61,7 @@ fn datagram_within_the_mtu_is_one_frame() {
                 [("frames_down", frames as u64), ("udp_down", 1)]
             );
             let (ip, content) = whole(&sent);
-            // Nobody else could make it fit, so what is cut says that it may be.
+            // Fragments have DF clear, as the datagram was fragmented already.
             assert_eq!(
                 ip.dont_fragment,
                 ip.source.is_ipv6() || (dont_fragment && frames == 1)

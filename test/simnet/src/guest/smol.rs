@@ -1,4 +1,4 @@
-//! A guest with smoltcp's sockets: a TCP that nobody here wrote.
+//! A guest with smoltcp's sockets, an independent TCP.
 //!
 //! It works without Ethernet, so neighbour discovery plays no part: frames are dressed and undressed here.
 
@@ -12,7 +12,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::{Addressing, Call, Door, Guest, GuestReport};
+use super::{Addressing, Call, Guest, GuestListener, GuestReport};
 use crate::app::{Act, App, Outcome, Script};
 use crate::clock::earlier;
 use crate::frames::{ETHERNET, Packet, Segment};
@@ -56,7 +56,7 @@ struct Heard {
 
 struct Conn {
     handle: SocketHandle,
-    /// `None` for a door.
+    /// `None` for a listener.
     call: Option<Call>,
     port: u16,
     script: Script,
@@ -130,13 +130,13 @@ impl Smol {
         }
     }
 
-    /// Opens a door whose streams are those of `side`.
-    pub fn listen_as(&mut self, door: Door, side: Side) {
+    /// Listens for connections whose streams are those of `side`.
+    pub fn listen_as(&mut self, listener: GuestListener, side: Side) {
         let handle = self.socket();
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
-        socket.listen(door.port).expect("the port is not 0");
+        socket.listen(listener.port).expect("the port is not 0");
         self.conns
-            .push(Conn::new(handle, None, door.port, door.script, side));
+            .push(Conn::new(handle, None, listener.port, listener.script, side));
     }
 
     fn socket(&mut self) -> SocketHandle {
@@ -391,8 +391,8 @@ impl Guest for Smol {
             .push(Conn::new(handle, Some(call), port, script, Side::Guest));
     }
 
-    fn listen(&mut self, door: Door) {
-        self.listen_as(door, Side::Guest);
+    fn listen(&mut self, listener: GuestListener) {
+        self.listen_as(listener, Side::Guest);
     }
 
     fn receive(&mut self, frame: &[u8], _now: Instant) {

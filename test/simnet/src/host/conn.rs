@@ -63,7 +63,7 @@ pub(super) struct Conn {
     reset_peer: bool,
     /// Error of the next call on the socket, returned once.
     error: Option<Failure>,
-    /// The engine was told that there is no room (SOCK_NOSPACE): room will be an event.
+    /// A send was refused (SOCK_NOSPACE): room will be an event.
     no_space: bool,
     pub(super) blocked_until: Option<Instant>,
     hung_up: bool,
@@ -367,7 +367,7 @@ impl Conn {
         }
     }
 
-    /// The next time there is room, an event says so.
+    /// Requests an event for the next time that there is room.
     pub(super) fn watch_room(&mut self) {
         self.no_space = true;
     }

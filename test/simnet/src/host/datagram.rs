@@ -79,7 +79,7 @@ impl Datagrams {
         Some(socket)
     }
 
-    /// Sends, and says how many answers come at `at`.
+    /// Sends, and returns the number of replies that arrive at `at`.
     pub(super) fn send(
         &mut self,
         index: usize,

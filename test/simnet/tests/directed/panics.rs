@@ -1,4 +1,4 @@
-//! A handler that panics, in whatever call of the host: it costs the flow that it was about, and nobody else.
+//! Panics of handlers, in any call of the host: only the current flow ends.
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_simnet::app::Outcome;
@@ -47,7 +47,7 @@ fn world(scenario: &Scenario) -> World<Scripted> {
     world
 }
 
-/// Connections that did not end as their scripts say, datagrams that did not come back.
+/// Connections that did not end as in their scripts, and datagrams that were not echoed.
 fn lost(world: &World<Scripted>) -> usize {
     let reports = world.guest.reports();
     let broken = reports

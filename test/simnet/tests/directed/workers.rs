@@ -52,7 +52,7 @@ fn udp_endpoint_has_one_socket_in_all_workers() {
     }
 }
 
-/// Segments of connections that nobody has are reset wherever they arrive, once each.
+/// Segments of unknown connections are reset by the worker at which they arrive, once each.
 #[test]
 fn segment_of_no_workers_connection_is_reset_once() {
     let mut world = world(7);
@@ -93,7 +93,7 @@ fn echo_id_has_one_socket_in_all_workers() {
     assert!(world.counters().handed_over > 10);
 }
 
-/// Which resolver is dead, streams to the forwarder know wherever they arrive: what queries have shown.
+/// TCP connections to the forwarder use the resolvers' state from queries, at whichever worker they arrive.
 #[test]
 fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
     for v6 in [false, true] {

@@ -1,4 +1,4 @@
-//! An engine between a guest and a host that do what bytes say: those of the property tester, and those that the fuzzer
+//! An engine between a guest and a host whose actions are decoded from bytes: those of the property tester, and those that the fuzzer
 //! has gathered.
 
 // A test has no better answer to an error.

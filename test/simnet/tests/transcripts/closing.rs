@@ -67,7 +67,7 @@ fn lost_fin_is_retransmitted() {
     given.down(fin);
 }
 
-/// Events go on to say that a stream is readable when it has ended.
+/// Events still report a stream as readable after its end.
 #[test]
 fn acknowledged_fin_is_not_retransmitted() {
     let mut given = Given::open(Script::source(100));
@@ -188,7 +188,7 @@ fn about_to_reset(host: HostPlan) -> Given {
     given
 }
 
-/// A guest that only listens would otherwise never hear of it.
+/// A guest that only receives would otherwise not notice.
 #[test]
 fn reset_is_sent_when_the_link_has_room() {
     let mut given = about_to_reset(HostPlan::default());
@@ -240,7 +240,7 @@ fn reset_refused_twice_is_sent_when_the_link_has_room() {
     assert_eq!((given.engine.flows(), given.engine.parked()), (0, 0));
 }
 
-/// Its descriptor is free before the guest is told.
+/// Its descriptor is free before the reset is sent.
 #[test]
 fn connection_with_a_pending_reset_frees_its_descriptor_for_a_listener() {
     let scarce = HostPlan {
@@ -288,7 +288,7 @@ fn forget_guest_closes_all_connections() {
     assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
 }
 
-/// macOS numbers it like its FIN where data comes that nobody will read (Linux `tcp_reset_check`).
+/// macOS gives it the FIN's sequence number if data arrives for a closed socket (Linux `tcp_reset_check`).
 #[test]
 fn reset_with_the_sequence_number_of_the_fin_is_accepted() {
     let mut given = Given::open(Script::sending(100));

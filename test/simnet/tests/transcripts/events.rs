@@ -1,4 +1,4 @@
-//! Events of the host's sockets that say less than they should, say it twice, or come too late.
+//! Events of host sockets that are incomplete, repeated or late.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn error_event_without_an_error_is_ignored() {
     }
 }
 
-/// Linux says that there is something to read, too; the end alone would do.
+/// Linux reports the socket as readable, too; the end alone would suffice.
 #[test]
 fn end_event_without_readable_ends_the_stream() {
     let mut given = Given::open(Script::source(0));

@@ -74,7 +74,7 @@ fn only_exact_reset_ends_a_pending_connect() {
         given.up(other.clone().with(flags, seq, 0));
     }
     given.quiet();
-    // An event that tells of nothing.
+    // An event without a cause.
     given.event(flow(0, 0), Readiness::default());
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
     given.counted(|counters| {

@@ -1,4 +1,4 @@
-//! Segments that somebody else may have made up: RFC 5961.
+//! Segments that may be forged: RFC 5961.
 
 use super::*;
 

@@ -65,7 +65,7 @@ fn segments_that_are_too_large_are_retransmitted_in_smaller_ones() {
         counters.tcp_retransmits += 1;
         counters.tcp_too_big += 1;
     });
-    // The others' errors say nothing new.
+    // The errors about the other segments have no effect.
     given.packet_up(&fragmentation_needed(
         &Segment {
             seq: first.seq + 1460,
@@ -77,7 +77,7 @@ fn segments_that_are_too_large_are_retransmitted_in_smaller_ones() {
     assert_eq!(rest(&mut given, 1), [960, 960, 960, 960, 540]);
 }
 
-/// Linux's `ip_rt_min_pmtu` is as far as it goes, and what routers say that know no better.
+/// The minimum is Linux's `ip_rt_min_pmtu`, also for old routers that report no MTU.
 #[test]
 fn segment_size_has_a_minimum() {
     for mtu in [0, 68, 551] {
@@ -118,7 +118,7 @@ fn error_that_quotes_no_segment_in_flight_is_ignored() {
     given.quiet();
 }
 
-/// About a datagram of ours there is nobody to tell.
+/// An error about a datagram of the engine has no receiver.
 #[test]
 fn errors_about_other_packets_are_counted() {
     let (mut given, first) = three_in_flight();

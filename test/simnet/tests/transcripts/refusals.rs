@@ -1,4 +1,4 @@
-//! Connections that do not come to be: policy, the host's answers, and what the guest hears of them.
+//! Connections that fail: by policy or by the host, and the packets that report it to the guest.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn each_failure_of_a_connect_has_its_icmp_error() {
     }
 }
 
-/// Without IPv6 on our side nobody is there to say why.
+/// Without an IPv6 gateway there is no source for an ICMP error.
 #[test]
 fn failure_without_a_gateway_address_is_only_a_reset() {
     let mut no_v6 = config(1500);

@@ -17,7 +17,7 @@ fn query_fails_over_from_resolver_that_times_out() {
     assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 0)]));
     bench.idle();
 
-    // The dead one is not asked first, nor offered to TCP, until half a minute has passed.
+    // The failed one is not queried first, nor used for TCP, until half a minute has passed.
     assert_eq!(bench.forwarder.current_resolver(bench.world.now), Some(addr(B)));
     bench.wait(SECOND * 29);
     bench.ask(&query(2, "example.org"));
@@ -77,7 +77,7 @@ fn error_in_the_error_queue_fails_over_at_once() {
     bench.ask(&query(1, "example.org"));
     let (socket, ..) = bench.asked();
     let flow = bench.world.host.flow(socket);
-    // An event of a socket that is gone by now says nothing.
+    // An event of a closed socket is ignored.
     let step = bench.step(|forwarder, ctx| forwarder.handle_socket(flow, TROUBLE, ctx));
     assert_eq!(step, (vec![], vec![]));
     bench
@@ -221,7 +221,7 @@ fn error_response_is_passed_on_after_others_time_out() {
     let step = bench.wait(SECOND + SECOND / 10);
     assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
     bench.idle();
-    // They are passed over from now on, but somebody else's "no" is no reason not to ask them.
+    // They are skipped from now on, but are queried after an error response of another resolver.
     bench.ask(&query(2, "example.org"));
     let (socket, to, asked) = bench.asked();
     assert_eq!(to, addr(A));

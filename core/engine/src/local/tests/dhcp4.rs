@@ -135,7 +135,7 @@ fn long_option_lists_are_cut_at_the_minimum_message_size() {
     assert_eq!(search.0, 119);
     assert_eq!(search.1.len() % 18, 0, "whole names");
     assert!(search.1.len() > 150);
-    // The longest client id leaves no room for a search list; it is said back all the same.
+    // The longest client id leaves no room for a search list; it is returned all the same.
     let id = [&[53, 1, 1, 61, 255][..], &[9; 255], &[255]].concat();
     let outcome = give(&mut net, &broadcast(&with_options(&id)));
     check(&outcome.answer());

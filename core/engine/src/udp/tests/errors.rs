@@ -11,7 +11,7 @@ fn talking(guest: &str, to: &str) -> Nat {
     nat
 }
 
-/// The guest hears of what it sent, by one ICMP message.
+/// Expects one ICMP message to the guest about its datagram.
 #[track_caller]
 fn is_told(nat: &mut Nat, icmp: &str, guest: &str, to: &str) {
     assert_eq!(nat.world.down(), [format!("icmp {icmp} about {guest} > {to}")]);
@@ -98,7 +98,7 @@ fn hop_limit_of_one_is_answered_by_the_gateway() {
 fn icmp_errors_are_passed_on_to_the_guest() {
     let (v4, v6) = ("192.0.2.1:7", "[2001:db8::1]:7");
     for (guest, to, offender, (kind, code), speaker) in [
-        // The peer itself: nobody listens.
+        // The peer itself: its port is closed.
         (GUEST, v4, Some("192.0.2.1"), (3, 3), "192.0.2.1"),
         (GUEST_V6, v6, Some("2001:db8::1"), (1, 4), "2001:db8::1"),
         // A router on the way.

@@ -32,7 +32,7 @@ fn close(nat: &mut Nat, place: u32) {
     nat.udp.unpublish(place, published, &mut nat.world.ctx());
 }
 
-/// A datagram arrives at `to`, and the guest is told that it came from the address that is returned.
+/// Delivers a datagram to `to`, and returns the source address that the guest sees.
 fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
     nat.world.forget();
     nat.world.host.queue(socket, client, Some(to), b"data", 4);
@@ -248,7 +248,7 @@ fn peer_that_no_published_socket_reaches_gets_an_extra_socket() {
         assert_eq!(nat.world.calls()[1..], [sent.clone(), sent.clone()]);
         assert_eq!(nat.world.moved(), [("udp_up", 2)]);
         assert_eq!(nat.world.net.flows, 2);
-        // It hears whom the filter lets in, as any endpoint does; the published one hears anybody.
+        // It accepts the senders that the filter permits, as any endpoint does; the published one accepts all.
         nat.world.forget();
         nat.arrive(1, other);
         assert_eq!(nat.world.down(), [format!("udp {other} > {guest} hop 57 4")]);
