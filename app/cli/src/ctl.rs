@@ -9,7 +9,7 @@ use std::path::{self, Path};
 
 use anyhow::{Context as _, Result, anyhow};
 use pontoon_control::reply;
-use pontoon_engine::egress::{Action, Rule};
+use pontoon_engine::egress::{Action, EgressRule};
 use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::policy::{self, Lists};
 use pontoon_supervisor::publish::Publish;
@@ -195,7 +195,9 @@ fn write_capture(capture: &reply::Capture, to: &mut dyn Write) -> io::Result<()>
 fn lists(file: &Path) -> Result<Lists> {
     let rules = policy::read(file).map_err(|error| anyhow!("{error}"))?;
     let of = |action| {
-        let rules = rules.iter().filter(move |rule: &&Rule| rule.action == action);
+        let rules = rules
+            .iter()
+            .filter(move |rule: &&EgressRule| rule.action == action);
         rules.map(|rule| rule.to.to_string()).collect()
     };
     Ok(Lists {

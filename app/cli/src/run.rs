@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use pontoon_control::Metrics;
-use pontoon_engine::egress::{Action, Match, Rule, Target};
+use pontoon_engine::egress::{Action, EgressRule, Match, Target};
 use pontoon_process::Error;
 use pontoon_supervisor::config::GUEST_MAC;
 use pontoon_supervisor::options::{Guest, GuestOptions, Ipv6, Resolvers, VhostNet};
@@ -111,9 +111,9 @@ fn command_or_shell(command: Vec<OsString>) -> Vec<OsString> {
     command
 }
 
-fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec<Rule>, Error> {
+fn rules(allow: Vec<Match>, deny: Vec<Match>, file: Option<&Path>) -> Result<Vec<EgressRule>, Error> {
     let mut rules = file.map_or(Ok(Vec::new()), policy::read)?;
-    let all = |action| move |to| Rule { action, to };
+    let all = |action| move |to| EgressRule { action, to };
     rules.extend(allow.into_iter().map(all(Action::Allow)));
     rules.extend(deny.into_iter().map(all(Action::Deny)));
     let wrong = |why| {

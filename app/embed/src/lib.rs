@@ -32,7 +32,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use pontoon_embed::{Network, NetworkOptions, Queue};
+//! use pontoon_embed::{Network, NetworkOptions, QueueConfig};
 //! use pontoon_guest::{Interface, Map, Pacing, Platform, Process};
 //! use pontoon_ring::memory::VmMemory;
 //! use pontoon_ring::{Features, Layout};
@@ -52,7 +52,7 @@
 //!     calls: [event()?, event()?],
 //!     connection: connection.into(),
 //! };
-//! let queue = |number: usize, layout: Layout| std::io::Result::Ok(Queue {
+//! let queue = |number: usize, layout: Layout| std::io::Result::Ok(QueueConfig {
 //!     size: layout.size,
 //!     descriptors: layout.descriptors,
 //!     available: layout.available,
@@ -98,6 +98,6 @@ mod options;
 pub use network::{NetDevice, Network};
 pub use options::NetworkOptions;
 pub use pontoon_engine as engine;
-pub use pontoon_vhost_user::{ActivateError, Queue};
+pub use pontoon_vhost_user::{ActivateError, QueueConfig};
 pub use pontoon_worker::messages::Stats;
 pub use pontoon_worker::{Attachment, FrontEndSocket, Outbound, Pacing, Source};

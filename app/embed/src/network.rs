@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_link::vhost_user;
 use pontoon_sys::seqpacket;
-use pontoon_vhost_user::{ActivateError, Queue};
+use pontoon_vhost_user::{ActivateError, QueueConfig};
 use pontoon_wire::Mac;
 use pontoon_worker::messages::{EngineChannel, Report, Stats, SupervisorChannel, Update};
 use pontoon_worker::{Attachment, Setup, ledger, pacing};
@@ -134,7 +134,7 @@ impl Network {
     /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them
     /// differs from the rule that its text is parsed to, for example one with port 0, or with a network that has bits behind its
     /// prefix; the rules are unchanged then.
-    pub fn set_rules(&mut self, rules: Vec<Rule>) -> io::Result<()> {
+    pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
         self.send(&Update::Rules(rules))
     }
 
@@ -263,7 +263,7 @@ impl NetDevice {
         &mut self,
         memory: &GuestMemoryMmap,
         features: u64,
-        queues: [Queue; 2],
+        queues: [QueueConfig; 2],
     ) -> Result<(), ActivateError> {
         self.control.activate(memory, features & !F_MAC, queues)
     }

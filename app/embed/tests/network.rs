@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use pontoon_embed::engine::config::{self, Published};
-use pontoon_embed::engine::egress::{Match, Pattern, Protocol, Rule, Target};
+use pontoon_embed::engine::egress::{EgressProtocol, EgressRule, Match, Pattern, Target};
 use pontoon_embed::{Attachment, FrontEndSocket, Network, NetworkOptions, Pacing, Source};
 
 /// An ARP request (RFC 826) for the gateway, behind its length.
@@ -69,7 +69,7 @@ fn several_networks_in_one_process_stop_independently() {
 #[test]
 fn updates_that_cannot_be_decoded_are_invalid_input() {
     let (mut network, _device) = Network::start(NetworkOptions::default()).unwrap();
-    let rule = |text: &str| -> Rule { text.parse().unwrap() };
+    let rule = |text: &str| -> EgressRule { text.parse().unwrap() };
     let with = |change: fn(&mut Match)| {
         let mut rule = rule("deny 192.0.2.0/24:80");
         change(&mut rule.to);
@@ -79,7 +79,7 @@ fn updates_that_cannot_be_decoded_are_invalid_input() {
     for rules in [
         vec![with(|to| to.ports = Some((0, 1023)))],
         vec![with(|to| to.ports = Some((80, 79)))],
-        vec![with(|to| to.protocol = Some(Protocol::Icmp))],
+        vec![with(|to| to.protocol = Some(EgressProtocol::Icmp))],
         vec![with(|to| {
             to.target = Target::Name(Pattern::Exactly("a\nallow *".into()))
         })],

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_control::Metrics;
 use pontoon_control::server::Server;
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_process::error::Error;
 use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_worker::Update;
@@ -38,7 +38,7 @@ pub(crate) struct Control {
 /// Initial state of the API.
 pub(crate) struct Served {
     /// The rules at the start.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<EgressRule>,
     /// True if there is a DNS forwarder.
     pub(crate) forwarder: bool,
     /// Workers of the engine.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_control::Metrics;
 use pontoon_engine::config::UdpFilter;
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_wire::Mac;
 use pontoon_worker::{Outbound, Pacing};
 
@@ -31,7 +31,7 @@ pub struct GuestOptions {
     /// Allow cloud metadata services as destinations.
     pub metadata: bool,
     /// Egress rules, in order.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<EgressRule>,
     /// The guest's IPv4 subnet; `None`: the first that the host does not use.
     pub ipv4: Option<Ipv4Net>,
     /// The guest's IPv6 subnet.

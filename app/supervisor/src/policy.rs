@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use pontoon_engine::egress::{Action, Match, Rule};
+use pontoon_engine::egress::{Action, EgressRule, Match};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::Update;
 use serde::{Deserialize, Serialize};
@@ -29,11 +29,11 @@ impl Lists {
     ///
     /// # Errors
     /// The first invalid rule.
-    pub fn rules(self) -> Result<Vec<Rule>, String> {
+    pub fn rules(self) -> Result<Vec<EgressRule>, String> {
         let rules = |action: Action, texts: Vec<String>| {
             texts.into_iter().map(move |text| {
                 let to: Match = text.parse()?;
-                Ok(Rule { action, to })
+                Ok(EgressRule { action, to })
             })
         };
         rules(Action::Allow, self.allow)
@@ -49,7 +49,7 @@ const MOST: usize = 1_000;
 ///
 /// # Errors
 /// There are too many, or they do not fit into a message to the engine.
-pub fn check(rules: &[Rule]) -> Result<(), String> {
+pub fn check(rules: &[EgressRule]) -> Result<(), String> {
     if rules.len() > MOST {
         return Err(format!("{} rules exceed the limit of {MOST}", rules.len()));
     }
@@ -63,7 +63,7 @@ pub fn check(rules: &[Rule]) -> Result<(), String> {
 ///
 /// # Errors
 /// It cannot be read, is not TOML, or has an invalid rule; the status of the last two is 2.
-pub fn read(path: &Path) -> Result<Vec<Rule>, Error> {
+pub fn read(path: &Path) -> Result<Vec<EgressRule>, Error> {
     let text = std::fs::read_to_string(path)
         .context(format_args!("cannot read the policy file {}", path.display()))?;
     parse(&text).map_err(|why| Error::new(format!("policy file {}: {why}", path.display())).with_status(2))
@@ -73,7 +73,7 @@ pub fn read(path: &Path) -> Result<Vec<Rule>, Error> {
 ///
 /// # Errors
 /// What is wrong, in one line.
-pub fn parse(text: &str) -> Result<Vec<Rule>, String> {
+pub fn parse(text: &str) -> Result<Vec<EgressRule>, String> {
     let lists: Lists = toml::from_str(text).map_err(|error| explain(text, &error))?;
     let rules = lists.rules()?;
     check(&rules)?;

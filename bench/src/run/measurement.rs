@@ -65,7 +65,7 @@ pub(crate) struct JobRequest {
 
 /// The event that ends a timed start of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StopAt {
+pub(crate) enum Until {
     End,
     FirstLine,
 }
@@ -139,13 +139,13 @@ impl Measurement<'_> {
     ///
     /// # Errors
     /// The observation of a failed start.
-    pub(crate) fn time(&self, program: &[OsString], until: StopAt) -> Result<Duration, Box<Observation>> {
+    pub(crate) fn time(&self, program: &[OsString], until: Until) -> Result<Duration, Box<Observation>> {
         let begun = Instant::now();
         let mut session = ClientSession::start(self.host, self.stack, &self.config, program)
             .map_err(|error| Observation::failed(format!("{error:#}")))?;
         let reached = match until {
-            StopAt::End => session.wait_for_success(begun + START),
-            StopAt::FirstLine => matches!(session.next(begun + START), Next::Other),
+            Until::End => session.wait_for_success(begun + START),
+            Until::FirstLine => matches!(session.next(begun + START), Next::Other),
         };
         let elapsed = begun.elapsed();
         if reached {

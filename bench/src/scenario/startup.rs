@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::host::FIRST_BYTE;
-use crate::run::measurement::{Measurement, Observation, StopAt};
+use crate::run::measurement::{Measurement, Observation, Until};
 use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -32,8 +32,8 @@ fn measure(measurement: &Measurement<'_>) -> Observation {
             measurement.ports.echo.to_string().into(),
         ];
         let timed = measurement
-            .time(&["true".into()], StopAt::End)
-            .and_then(|start| Ok((start, measurement.time(&touch, StopAt::FirstLine)?)));
+            .time(&["true".into()], Until::End)
+            .and_then(|start| Ok((start, measurement.time(&touch, Until::FirstLine)?)));
         match timed {
             Ok((start, first_byte)) => {
                 starts.push(start);

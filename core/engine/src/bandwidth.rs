@@ -1,9 +1,8 @@
-//! The guest's bandwidth limit: bits a second each way, for all workers together.
+//! The guest's bandwidth limit: bits per second in each direction, for all workers together.
 //!
-//! Each way is a token bucket, kept as the time at which everything that passed is paid for (virtual scheduling, ITU-T
-//! I.371). Traffic is counted after it has passed and may be more than there were tokens for: the next one waits for
-//! longer. So no frame is too large, and nothing is dropped: the guest's frames wait in the link, and the host's data
-//! in its sockets.
+//! Each direction is a token bucket, stored as the time at which all traffic so far is within the rate (virtual scheduling,
+//! ITU-T I.371). Traffic is counted after it was sent and may exceed the tokens; the next frame waits longer then. So no
+//! frame is too large, and no frame is dropped: the guest's frames wait in the link, and the host's data in its sockets.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 
 use crate::Instant;
 
-/// A guest's bandwidth. A clone is the same one.
+/// A guest's bandwidth limit. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Bandwidth(Arc<Ways>);
 
@@ -23,7 +22,7 @@ struct Ways {
 }
 
 impl Bandwidth {
-    /// So many bits a second, up and down.
+    /// Returns a limit of `rate` bits per second in each direction.
     #[must_use]
     pub fn new(rate: NonZeroU64) -> Self {
         Self(Arc::new(Ways {
@@ -33,13 +32,22 @@ impl Bandwidth {
     }
 }
 
-/// One worker's way through the guest's bandwidth, if that is limited.
+/// One worker's access to the guest's bandwidth limit, if there is one.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     bandwidth: Option<Bandwidth>,
-    /// Until when the guest's frames have to wait, and data for the guest.
+    /// The times until which frames from the guest and data for the guest wait.
     up: Option<Instant>,
     down: Option<Instant>,
+}
+
+/// The wait of data for the guest, after [`Throttle::end_waits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DownWait {
+    /// It has ended now.
+    Ended,
+    /// There is none, or it has not ended.
+    Unchanged,
 }
 
 impl Throttle {
@@ -51,7 +59,7 @@ impl Throttle {
         }
     }
 
-    /// Bytes that the guest may send now, before it has to wait; 0: it has to.
+    /// Returns the bytes that the guest may send now; if 0, its frames wait.
     pub(crate) fn up(&mut self, now: Instant) -> u64 {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => ways.up.ask(&mut self.up, now),
@@ -59,7 +67,7 @@ impl Throttle {
         }
     }
 
-    /// Bytes that the guest may be sent now; 0: they have to wait.
+    /// Returns the bytes that may be sent to the guest now; if 0, they wait.
     pub(crate) fn down(&mut self, now: Instant) -> u64 {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => ways.down.ask(&mut self.down, now),
@@ -67,9 +75,9 @@ impl Throttle {
         }
     }
 
-    /// The MTU to send segments by on a link of this one: on a slow one, large segments would come too seldom for the
-    /// guest to acknowledge them at once (RFC 9293 section 3.8.6.3: every second one), and until then they fill the
-    /// host's socket.
+    /// Returns the MTU for TCP segments on a link with MTU `mtu`. At a low rate it is smaller, as large segments would arrive
+    /// too rarely: the guest acknowledges every second one (RFC 9293 section 3.8.6.3), and until then they fill the host's
+    /// socket.
     pub(crate) fn mtu(&self, mtu: usize) -> usize {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => mtu.min(ways.down.worth(SEGMENT).max(ETHERNET_MTU)),
@@ -77,38 +85,41 @@ impl Throttle {
         }
     }
 
-    /// The guest has sent frames of these lengths.
+    /// Counts frames of these lengths from the guest.
     pub(crate) fn sent_up(&self, lens: impl Iterator<Item = usize>, now: Instant) {
         if let Some(Bandwidth(ways)) = &self.bandwidth {
             ways.up.spend(lens.sum(), now);
         }
     }
 
-    /// The guest was sent so many bytes.
+    /// Counts bytes that were sent to the guest.
     pub(crate) fn sent_down(&self, len: usize, now: Instant) {
         if let Some(Bandwidth(ways)) = &self.bandwidth {
             ways.down.spend(len, now);
         }
     }
 
-    /// When something that waits need not any more.
+    /// Returns the time at which the next wait ends.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.up.into_iter().chain(self.down).min()
     }
 
-    /// Lets go of what need not wait any more; true if that is data for the guest.
-    pub(crate) fn open(&mut self, now: Instant) -> bool {
+    /// Ends the waits that have expired.
+    pub(crate) fn end_waits(&mut self, now: Instant) -> DownWait {
         let is_over = |at: &mut Instant| *at <= now;
         self.up.take_if(is_over);
-        self.down.take_if(is_over).is_some()
+        match self.down.take_if(is_over) {
+            Some(_) => DownWait::Ended,
+            None => DownWait::Unchanged,
+        }
     }
 }
 
 #[derive(Debug)]
 struct Bucket {
-    /// Bits a second.
+    /// Bits per second.
     rate: NonZeroU64,
-    /// When all that has passed is paid for.
+    /// The time at which all traffic so far is within the rate.
     paid: AtomicU64,
 }
 
@@ -120,7 +131,8 @@ impl Bucket {
         }
     }
 
-    /// Bytes that may pass. Where there is none, all wait until `wait`, so that they need not be woken for each.
+    /// Returns the bytes that are permitted now. If there are none, `wait` is set to the end of a common wait, so that the
+    /// worker does not wake up for each frame.
     fn ask(&self, wait: &mut Option<Instant>, now: Instant) -> u64 {
         if wait.is_some_and(|at| now < at) {
             return 0;
@@ -134,7 +146,7 @@ impl Bucket {
         u64::try_from(self.worth(left)).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Bytes that pass in such a time.
+    /// Returns the bytes of a duration at the rate.
     fn worth(&self, time: Duration) -> usize {
         let bytes = u128::from(nanos(time)) * u128::from(self.rate.get()) / BIT_NANOS;
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -155,7 +167,7 @@ fn nanos(time: Duration) -> u64 {
 /// The time of a byte at one bit a second, in nanoseconds.
 const BIT_NANOS: u128 = 8_000_000_000;
 
-/// The largest burst: as much as passes in this time.
+/// The duration whose bytes are the largest burst.
 const DEPTH: Duration = Duration::from_millis(20);
 
 /// The longest time of one segment, where it is larger than Ethernet's.
@@ -178,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rest_the_bucket_is_full_and_no_fuller() {
+    fn idle_bucket_is_filled_up_to_its_depth() {
         let mut throttle = throttle();
         for now in [100, 900].map(|ms| Instant(ms * MS)) {
             assert_eq!((throttle.up(now), throttle.down(now)), (20_000, 20_000));
@@ -189,23 +201,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_too_much_is_waited_for() {
+    fn bytes_above_the_rate_delay_the_next_ones() {
         let mut throttle = throttle();
         let at = |micros: u64| Instant(100 * MS + micros * 1_000);
         throttle.sent_down(70_000, at(0));
         assert_eq!(throttle.down(at(0)), 0);
         // 50 ms are owed, and 2 ms are gathered.
         assert_eq!(throttle.next(), Some(at(52_000)));
-        assert!(!throttle.open(at(51_999)));
+        assert_eq!(throttle.end_waits(at(51_999)), DownWait::Unchanged);
         assert_eq!(throttle.down(at(51_999)), 0);
         assert_eq!(throttle.down(at(52_000)), 2_000);
-        // Nobody who waits is forgotten by one who did not.
-        assert!(throttle.open(at(52_000)));
+        // The wait ends, although bytes were permitted before.
+        assert_eq!(throttle.end_waits(at(52_000)), DownWait::Ended);
         assert_eq!(throttle.next(), None);
     }
 
     #[test]
-    fn workers_share_it() {
+    fn workers_share_one_limit() {
         let mut one = throttle();
         let mut other = Throttle::new(one.bandwidth.clone());
         let now = Instant(100 * MS);
@@ -214,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn over_time_the_rate_is_kept() {
+    fn rate_is_met_over_a_minute() {
         for rate in [64_000, 10_000_000, 40_000_000_000] {
             let mut throttle = Throttle::new(Some(Bandwidth::new(NonZeroU64::new(rate).unwrap())));
             let (mut now, mut sent) = (Instant(100 * MS), 0);
@@ -223,7 +235,7 @@ mod tests {
                 match throttle.down(now) {
                     0 => {
                         now = throttle.next().unwrap();
-                        throttle.open(now);
+                        throttle.end_waits(now);
                     }
                     _ => {
                         throttle.sent_down(65_535, now);
@@ -240,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_short_where_they_take_long() {
+    fn low_rate_lowers_the_mtu_of_segments() {
         let mtu = |rate, mtu| Throttle::new(NonZeroU64::new(rate).map(Bandwidth::new)).mtu(mtu);
         assert_eq!(mtu(1_000_000, 65_520), 1500);
         assert_eq!(mtu(20_000_000, 65_520), 10_000);
@@ -249,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nothing_waits() {
+    fn no_limit_causes_no_wait() {
         let mut throttle = Throttle::new(None);
         throttle.sent_up([1 << 30].into_iter(), Instant(0));
         assert_eq!(

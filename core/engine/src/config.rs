@@ -92,7 +92,7 @@ pub struct V6 {
     pub dns: Ipv6Addr,
     /// The guest.
     pub guest: Ipv6Addr,
-    /// The host has an IPv6 route, so that we offer ourselves as default router.
+    /// The host has an IPv6 default route, so that the engine advertises itself as default router.
     pub default_route: bool,
 }
 
@@ -143,7 +143,7 @@ impl Published {
 /// The senders that may reach a guest's UDP endpoint (RFC 4787 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpFilter {
-    /// Anybody.
+    /// All senders.
     Endpoint,
     /// An address that the guest sent to, less than 120 s after the last datagram in either direction.
     Address,

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha12Rng;
 use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::flow_rate::FlowLimitReached;
+use crate::flow_rate::{self, Admission};
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
@@ -19,7 +19,7 @@ use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
 use crate::siblings::{FlowKey, Origin, PortClients, Siblings};
 use crate::timer::Wheel;
-use crate::{FlowId, Frame, Instant, Kind, WorkerId, flow_rate};
+use crate::{FlowId, Frame, Instant, Kind, WorkerId};
 
 /// State shared by the protocols of one worker.
 #[derive(Debug)]
@@ -32,21 +32,21 @@ pub struct Net {
     pub counters: Counters,
     /// The durations of successful connects, in nanoseconds.
     pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
-    /// Memory for what the host does not take yet.
+    /// Memory for data that the host does not accept yet.
     pub pool: Pool,
     /// Memory of the host in the receive queues of stalled TCP connections.
     pub(crate) stalled_bytes: u64,
-    /// Flows of every kind that hold a slot of this worker's.
+    /// The number of flows of all kinds in this worker.
     pub flows: u32,
-    /// Those of them that clients of published TCP ports opened. With several workers, [`Siblings`] counts them instead.
+    /// The number of flows that clients of published TCP ports opened. With several workers, [`Siblings`] counts them.
     clients: PortClients,
-    /// UDP ports of the host that endpoints of this worker's hold: IPv4, IPv6.
+    /// UDP ports of the host that endpoints of this worker hold: IPv4, IPv6.
     ports: [u32; 2],
-    /// Datagram flows of this worker's that may be evicted.
+    /// Datagram flows of this worker that may be evicted.
     evictable: u32,
     /// Evictable flows whose slots have been promised to other flows: [`Self::reclaim`].
     pub(crate) reclaimed: u32,
-    /// When the last flow would have begun, had all come evenly: [`flow_rate`].
+    /// The theoretical start time of the last flow, had all been spaced evenly: [`flow_rate`].
     pub flow_due: Instant,
     /// The bandwidth limiter.
     pub(crate) throttle: Throttle,
@@ -56,13 +56,13 @@ pub struct Net {
     pub timers: Wheel,
     /// Randomness: ports, ids, secrets.
     pub random: ChaCha12Rng,
-    /// Whose engine this is.
+    /// The worker of this engine.
     pub worker: WorkerId,
-    /// The other workers, where there are any.
+    /// The other workers, if there are any.
     pub(crate) siblings: Option<Box<dyn Siblings>>,
     /// The record of connections.
     pub(crate) ledger: Option<Box<dyn Ledger>>,
-    /// Connections that an engine before this one had, and that the guest was not asked about yet.
+    /// Connections of an earlier engine for which the guest was not probed yet.
     pub(crate) orphans: Vec<Ends>,
     /// The origin of the current packet.
     pub(crate) origin: Origin,
@@ -70,15 +70,15 @@ pub struct Net {
     pub guest_mac: Mac,
     /// The link's MTU: bytes of an IP packet.
     pub mtu: usize,
-    /// Flows with more to do now: stopped by their quantum, not by the world.
+    /// Flows with more to do now, which have used up their quantum.
     pub ready: VecDeque<FlowId>,
     /// Flows that wait for room on the link.
     pub parked: Vec<FlowId>,
-    /// Flows that owe the guest an acknowledgement, which may go with an answer.
+    /// Flows with a delayed acknowledgement.
     pub delayed_acks: Vec<FlowId>,
-    /// When these acknowledgements must leave.
+    /// The time at which these acknowledgements are sent.
     pub delayed_ack_at: Option<Instant>,
-    /// The flow that is being handled: the one to be reset if that panics.
+    /// The current flow, which is reset if the handler panics.
     pub current_flow: Option<FlowId>,
 }
 
@@ -87,17 +87,35 @@ pub struct Net {
 pub(crate) enum Routed {
     /// This worker.
     Here,
-    /// Another worker; this one has nothing more to do with the frame.
+    /// Another worker; this one is finished with the frame.
     HandedOver,
 }
 
-/// The longest delay of an acknowledgement that waits for an answer to carry it, unless the worker sleeps earlier: as
-/// long as a worker looks around for one before it sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, at which a
-/// guest's Nagle algorithm stalls.
+/// The result of making room for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Eviction {
+    /// A flow has been evicted, or its slot promised.
+    Evicted,
+    /// There is no flow that may be evicted.
+    NoneLeft,
+}
+
+/// The result of a handler that [`Ctx::catch_panic`] has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Completion {
+    /// It has returned.
+    Returned,
+    /// It has panicked.
+    Panicked,
+}
+
+/// The longest delay of an acknowledgement, unless the worker sleeps earlier: the time for which a worker polls before it
+/// sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, with which a guest's Nagle algorithm stalls.
 const DELAYED_ACK: Duration = Duration::from_micros(50);
 
 impl Net {
-    /// The state of a worker with no flows.
+    /// Returns the state of a worker without flows.
     #[must_use]
     pub fn new(mut config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
         let policy = Policy {
@@ -106,7 +124,7 @@ impl Net {
             host_addresses: config.host_addresses,
             metadata: config.metadata,
             owned: Owned::default(),
-            // What is known of a domain goes with the last rule that names it.
+            // Addresses of a domain are dropped with the last rule that names it.
             egress: core::mem::take(&mut config.egress),
         };
         Self {
@@ -141,37 +159,31 @@ impl Net {
         }
     }
 
-    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate. [`Self::opened`]
-    /// counts the flow itself.
-    ///
-    /// # Errors
-    /// A limit does not allow the flow; the refusal is counted.
-    pub fn admit(&mut self, now: Instant) -> Result<(), FlowLimitReached> {
-        let admitted = match self.is_full() {
-            true => Err(FlowLimitReached),
+    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate or counts the
+    /// refusal. [`Self::opened`] counts the flow itself.
+    pub fn admit(&mut self, now: Instant) -> Admission {
+        let admission = match self.is_full() {
+            true => Admission::Refused,
             false => self.count_against_rate(now),
         };
-        self.counters.flows_refused += u64::from(admitted.is_err());
-        admitted
+        self.counters.flows_refused += u64::from(admission == Admission::Refused);
+        admission
     }
 
-    /// Counts one more flow against `--max-flow-rate`.
-    ///
-    /// # Errors
-    /// The rate does not allow the flow, and nothing is counted.
-    pub(crate) fn count_against_rate(&mut self, now: Instant) -> Result<(), FlowLimitReached> {
+    /// Admits one more flow under `--max-flow-rate`, and counts it against the rate.
+    pub(crate) fn count_against_rate(&mut self, now: Instant) -> Admission {
         let Some(rate) = self.config.max_flow_rate else {
-            return Ok(());
+            return Admission::Admitted;
         };
         if let Some(siblings) = &self.siblings {
             return siblings.count_against_rate(rate, now);
         }
-        flow_rate::count(&mut self.flow_due, rate, now)
+        flow_rate::admit(&mut self.flow_due, rate, now)
     }
 
-    /// Returns true if there are as many flows as `--max-flows` allows, those of other workers among them: clients of a
-    /// published port may all come to one worker, so that a share for each would refuse some where there is room.
-    /// Workers that open flows at the same moment may each go one beyond.
+    /// Returns true if there are as many flows as `--max-flows` allows, including those of other workers: one worker may
+    /// accept all clients of a published port, so that a share for each worker would refuse clients although there is room.
+    /// Workers that open flows at the same time may each exceed the limit by one.
     pub(crate) fn is_full(&self) -> bool {
         let flows = self
             .siblings
@@ -180,20 +192,22 @@ impl Net {
         flows.saturating_sub(self.reclaimed) >= self.config.max_flows
     }
 
-    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted when the handler of
-    /// the frame or event at hand has returned, as that handler has no access to it. False: no such flow is left.
-    pub(crate) fn reclaim(&mut self) -> bool {
-        let is_left = self.reclaimed < self.evictable;
-        self.reclaimed += u32::from(is_left);
-        is_left
+    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted after the handler of
+    /// the current frame or event has returned, as that handler has no access to it.
+    pub(crate) fn reclaim(&mut self) -> Eviction {
+        if self.reclaimed == self.evictable {
+            return Eviction::NoneLeft;
+        }
+        self.reclaimed += 1;
+        Eviction::Evicted
     }
 
-    /// A flow that may be evicted has begun.
+    /// Counts a flow that may be evicted.
     pub(crate) fn became_evictable(&mut self) {
         self.set_evictable(self.evictable + 1);
     }
 
-    /// A flow that could be evicted has ended.
+    /// Counts the end of a flow that could be evicted.
     pub(crate) fn was_evictable(&mut self) {
         self.set_evictable(self.evictable - 1);
     }
@@ -205,9 +219,8 @@ impl Net {
         }
     }
 
-    /// Hands a frame that opens a flow over to the worker that can evict a flow for it, where there are as many flows
-    /// as `--max-flows` allows and this worker has none to evict. `Here`: the flow is this worker's to open or to
-    /// refuse.
+    /// Hands a frame that opens a flow over to a worker that can evict a flow for it, if there are as many flows as
+    /// `--max-flows` allows and this worker has none to evict. `Here`: this worker opens or refuses the flow.
     pub(crate) fn hand_over_to_evict(&mut self, frame: &Frame<'_>) -> Routed {
         if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
             return Routed::Here;
@@ -233,7 +246,7 @@ impl Net {
         ports >= self.config.max_udp_ports
     }
 
-    /// A UDP endpoint holds a port of the host.
+    /// Counts a port of the host that a UDP endpoint holds.
     pub(crate) fn port_taken(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] += 1;
         if let Some(siblings) = &self.siblings {
@@ -241,7 +254,7 @@ impl Net {
         }
     }
 
-    /// A UDP endpoint has given its port back.
+    /// Counts a port that a UDP endpoint has released.
     pub(crate) fn port_freed(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] -= 1;
         if let Some(siblings) = &self.siblings {
@@ -249,7 +262,7 @@ impl Net {
         }
     }
 
-    /// A slot has been given to a flow.
+    /// Counts a flow that got a slot.
     pub(crate) fn opened(&mut self) {
         self.flows += 1;
         if let Some(siblings) = &self.siblings {
@@ -257,7 +270,7 @@ impl Net {
         }
     }
 
-    /// A slot is free again.
+    /// Counts a flow whose slot was freed.
     pub(crate) fn closed(&mut self) {
         self.flows -= 1;
         if let Some(siblings) = &self.siblings {
@@ -276,7 +289,7 @@ impl Net {
         clients >= self.config.max_flows - self.config.max_flows / 4
     }
 
-    /// Counts a slot that a client of the published TCP port with this key has got.
+    /// Counts a client of the published TCP port with this key that got a slot.
     pub(crate) fn client_opened(&mut self, port: u32) {
         match &self.siblings {
             Some(siblings) => siblings.client_opened(port),
@@ -284,7 +297,7 @@ impl Net {
         }
     }
 
-    /// Such a client's slot is free again.
+    /// Counts a client whose slot was freed.
     pub(crate) fn client_closed(&mut self, port: u32) {
         match &self.siblings {
             Some(siblings) => siblings.client_closed(port),
@@ -292,31 +305,31 @@ impl Net {
         }
     }
 
-    /// Makes a flow this worker's.
+    /// Claims a flow for this worker.
     ///
     /// # Errors
-    /// It is the named worker's.
+    /// The returned worker owns it.
     pub(crate) fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
         self.siblings
             .as_ref()
             .map_or(Ok(()), |siblings| siblings.claim(key))
     }
 
-    /// Makes a flow this worker's, also if another has it.
+    /// Claims a flow for this worker, also if another owns it.
     pub(crate) fn seize(&self, key: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.seize(key);
         }
     }
 
-    /// A flow of this worker's has ended, or will not be.
+    /// Releases the claim on a flow of this worker that has ended or was not opened.
     pub(crate) fn release(&self, key: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.release(key);
         }
     }
 
-    /// Hands a frame of a flow that this worker does not know over to the worker that owns the flow, if another does.
+    /// Hands a frame of a flow that is not in this worker's tables over to the worker that owns the flow, if there is one.
     pub(crate) fn hand_over_to_owner(&mut self, key: &FlowKey, frame: &Frame<'_>) -> Routed {
         match self.siblings.as_ref().and_then(|siblings| siblings.owner(key)) {
             Some(owner) => self.hand_over(owner, frame),
@@ -333,7 +346,7 @@ impl Net {
         let handed = match self.origin {
             Origin::Link => siblings.hand_over(owner, frame, false),
             Origin::Fragments => siblings.hand_over(owner, frame, true),
-            // Its flow ended here and began elsewhere meanwhile.
+            // The flow has ended here and begun in another worker meanwhile.
             Origin::Peer => false,
         };
         self.counters.handed_over += u64::from(handed);
@@ -341,7 +354,7 @@ impl Net {
         Routed::HandedOver
     }
 
-    /// The guest's Ethernet address, as its last frame says.
+    /// Records the guest's Ethernet address, the source of its last frame.
     pub(crate) fn learn_guest_mac(&mut self, mac: Mac) {
         if self.guest_mac != mac {
             self.guest_mac = mac;
@@ -354,7 +367,7 @@ impl Net {
         }
     }
 
-    /// The name of a flow of this worker's.
+    /// Returns the id of a flow of this worker.
     pub(crate) fn flow(&self, kind: Kind, index: u32, generation: u16) -> FlowId {
         FlowId {
             kind,
@@ -364,13 +377,13 @@ impl Net {
         }
     }
 
-    /// Remembers that `flow` owes an acknowledgement.
+    /// Adds `flow` to those with a delayed acknowledgement.
     pub fn delay_ack(&mut self, flow: FlowId, now: Instant) {
         self.delayed_acks.push(flow);
         self.delayed_ack_at.get_or_insert(now + DELAYED_ACK);
     }
 
-    /// Ethernet addresses of a frame to the guest.
+    /// Returns the Ethernet addresses of a frame to the guest.
     #[must_use]
     pub fn ether(&self) -> emit::Ether {
         emit::Ether {
@@ -393,11 +406,15 @@ pub struct Ctx<'a, H, T> {
 }
 
 impl<H, T> Ctx<'_, H, T> {
-    /// Runs a handler of one flow, frame or event. False: it panicked, which is counted. What it left half done is the
-    /// flow's own, and goes with it: the caller closes the flow.
-    pub(crate) fn catch_panic(&mut self, handle: impl FnOnce(&mut Self)) -> bool {
-        let sound = catch_unwind(AssertUnwindSafe(|| handle(self))).is_ok();
-        self.net.counters.panics += u64::from(!sound);
-        sound
+    /// Runs a handler of one flow, frame or event, and counts a panic. State that is inconsistent after a panic belongs to
+    /// the flow, which the caller closes.
+    pub(crate) fn catch_panic(&mut self, handle: impl FnOnce(&mut Self)) -> Completion {
+        match catch_unwind(AssertUnwindSafe(|| handle(self))) {
+            Ok(()) => Completion::Returned,
+            Err(_) => {
+                self.net.counters.panics += 1;
+                Completion::Panicked
+            }
+        }
     }
 }

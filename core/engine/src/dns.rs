@@ -1,22 +1,20 @@
-//! The DNS forwarder over UDP: queries to our DNS address go to the host's resolvers.
+//! The DNS forwarder over UDP: queries to its address are forwarded to the host's resolvers.
 //!
 //! Operations other than QUERY are not forwarded: a resolver might grant to the host what it would not grant to the
 //! guest.
 //!
-//! Each query has a socket of its own, connected to the resolver that it asks, so port and id are fresh per query and
-//! the host's stack already drops what comes from anybody else; an answer counts if it also has our id and the
-//! question that was asked (RFC 5452 section 9.1). Clients that send equal queries share one, as each further query in
-//! flight would make a forged answer likelier to match one of them (section 5). A resolver that is silent for a second
-//! loses the query to the next one and is not asked first again for half a minute.
+//! Each query has its own socket, connected to the resolver: port and id are new for each query, and the host's stack drops
+//! datagrams of other senders. A response is accepted if it also has the query's id and question (RFC 5452 section 9.1).
+//! Equal queries of several clients are sent once, as each further query in flight would increase the chance of a forged
+//! response (section 5). If a resolver does not respond within a second, the query is sent to the next one, and the resolver
+//! is not the first choice for half a minute.
 //!
-//! A resolver that answers that it failed or will not serve us (SERVFAIL, NOTIMP, REFUSED) loses this query alone: each
-//! of the others is asked once, as a stub resolver would with all of them in its list, before the guest gets that
-//! answer.
+//! If a resolver responds with an error (SERVFAIL, NOTIMP, REFUSED), each of the others is queried once, as a stub resolver
+//! does, before that response is passed on. Other queries are not affected.
 //!
-//! The number of pending queries is bounded. Beyond that the newest query is dropped: those that wait have work behind
-//! them and are closest to their answer, and the guest repeats what got none.
+//! The number of pending queries is limited. Beyond the limit new queries are dropped; the guest retransmits them.
 //!
-//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which ends at the first message that is no query.
+//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which ends at the first message that is not a query.
 
 mod clients;
 mod message;
@@ -47,51 +45,51 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, ud
 #[derive(Debug)]
 pub struct Forwarder<S> {
     resolvers: Resolvers,
-    pending: Slab<Pending<S>>,
-    /// Slots by question. Those of one question differ in flags, EDNS or other records.
+    pending: Slab<PendingQuery<S>>,
+    /// Slots by question. The queries of one question differ in flags, EDNS or other records.
     by_question: HashTable<u32>,
     /// Clients of all queries.
     clients: usize,
     secret: Secret,
-    /// One datagram, for all queries.
+    /// A buffer for one datagram, shared by all queries.
     buffer: Box<[u8]>,
 }
 
-/// A query that waits for its answer.
+/// A query that waits for a response.
 #[derive(Debug)]
-struct Pending<S> {
+struct PendingQuery<S> {
     flow: FlowId,
     clients: Clients,
-    /// As the first client wrote it.
+    /// The query of the first client.
     query: Query,
-    /// The resolver that was asked last.
+    /// The resolver that was queried last.
     resolver: Option<SocketAddr>,
-    /// The resolvers that were asked before.
+    /// The resolvers that were queried before.
     before: Vec<SocketAddr>,
-    /// The first answer that was none, for want of a better one.
+    /// The first error response, which is passed on if no other response arrives.
     declined: Option<Vec<u8>>,
     /// Connected to the resolver.
     socket: Option<S>,
-    /// The id that the resolver was given.
+    /// The id of the query to the resolver.
     id: u16,
-    /// When the query came.
+    /// The time at which the query was received.
     began: Instant,
-    /// When it went to the resolver.
+    /// The time at which it was sent to the resolver.
     sent: Instant,
-    /// Resolvers that could not be asked or said no.
+    /// Resolvers that could not be queried or responded with an error.
     refusals: usize,
     timer: Timer,
 }
 
-impl<S> Pending<S> {
-    /// The next resolver's turn, or the end.
+impl<S> PendingQuery<S> {
+    /// Returns the time at which the next resolver is queried or the query ends.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
     }
 }
 
 impl<S> Forwarder<S> {
-    /// A forwarder to `resolvers`, in order of preference.
+    /// Returns a forwarder to `resolvers`, in order of preference.
     #[must_use]
     pub fn new(resolvers: &[SocketAddr], random: &mut ChaCha12Rng) -> Self {
         Self {
@@ -104,24 +102,24 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// The host's resolvers have changed. Queries that wait go on waiting for the resolver that they asked.
+    /// Replaces the resolvers. Pending queries still wait for the resolver to which they were sent.
     pub fn set_resolvers(&mut self, resolvers: &[SocketAddr]) {
         self.resolvers.set(resolvers);
     }
 
-    /// The resolver that is asked first now, of whatever family.
+    /// Returns the resolver that is queried first now, of any family.
     #[must_use]
     pub fn current_resolver(&self, now: Instant) -> Option<SocketAddr> {
         self.resolvers.first(now)
     }
 
-    /// Queries to resolvers that wait for their answers.
+    /// Returns the number of pending queries.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// A datagram of the guest's (or a super-frame of several) to the DNS address, port 53.
+    /// Processes a datagram from the guest (or a super-frame of several) to the DNS address, port 53.
     pub fn handle_query<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'_>,
@@ -144,7 +142,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// An event on a query's socket.
+    /// Processes an event of a query's socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -168,18 +166,18 @@ impl<S> Forwarder<S> {
                 Err(Failure::WouldBlock) => false,
                 Err(_) => true,
             };
-            // The queue's own entries say no more than that the query got nowhere.
+            // The entries of the queue contain no more than that the query failed.
             let reported = (failed || ready.error) && ctx.host.problem(socket, &mut []).is_some();
             if failed || reported {
                 self.refused(flow.index, ctx);
             }
             return;
         }
-        // This port is flooded; queries to the others come first.
+        // This port is flooded; other queries are processed first.
         ctx.net.ready.push_back(flow);
     }
 
-    /// A query's turn, after a flood on its port took more than one.
+    /// Continues with a query whose port was flooded.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let ready = Readiness {
             readable: true,
@@ -188,7 +186,7 @@ impl<S> Forwarder<S> {
         self.handle_socket(flow, ready, ctx);
     }
 
-    /// A query's timer.
+    /// Processes the timer of a query.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -211,7 +209,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Forgets every query that waits.
+    /// Drops all pending queries.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let waiting: Vec<u32> = self.pending.iter().map(|(index, ..)| index).collect();
         for index in waiting {
@@ -219,7 +217,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Takes the query in the first `len` bytes of the buffer.
+    /// Processes the query in the first `len` bytes of the buffer.
     fn take<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         guest: SocketAddr,
@@ -269,7 +267,7 @@ impl<S> Forwarder<S> {
         self.begin(client, query, hash, ctx);
     }
 
-    /// Sends a query that no other one in flight is equal to.
+    /// Sends a query to which none in flight is equal.
     fn begin<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: Client,
@@ -277,7 +275,7 @@ impl<S> Forwarder<S> {
         hash: u64,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let (index, _) = self.pending.insert_with(|index, generation| Pending {
+        let (index, _) = self.pending.insert_with(|index, generation| PendingQuery {
             flow: ctx.net.flow(Kind::Dns, index, generation),
             clients: Clients::new(client),
             query,
@@ -299,7 +297,7 @@ impl<S> Forwarder<S> {
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
     }
 
-    /// Asks `resolver`, or the next one that can be asked; with none left the query has failed.
+    /// Sends the query to `resolver`, or to the next one for which that succeeds; if there is none, the query has failed.
     fn pursue<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -312,7 +310,7 @@ impl<S> Forwarder<S> {
             return;
         };
         match self.ask(index, resolver, ctx) {
-            // A datagram that the socket had no room for is as good as lost: the timer sees to it.
+            // A datagram that the full socket refused counts as lost: the timer retransmits it.
             Ok(()) | Err(Failure::WouldBlock) => {}
             Err(Failure::Exhausted) => {
                 ctx.net.counters.host_exhausted += 1;
@@ -326,7 +324,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Sends the query to `resolver`: once more by the same socket where it asked the same one before.
+    /// Sends the query to `resolver`, by the same socket if that resolver was queried before.
     fn ask<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -365,7 +363,7 @@ impl<S> Forwarder<S> {
         ctx.host.udp_send(socket, None, None, META, None, &parts)
     }
 
-    /// Looks at what came from the resolver: one datagram, or several of one size.
+    /// Processes a receive of the socket: one datagram, or several of one size.
     fn receive<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -388,7 +386,7 @@ impl<S> Forwarder<S> {
                     self.ask_another(index, ctx);
                     return;
                 }
-                // Before the guest can use what it says.
+                // Before the guest receives the addresses.
                 ctx.net.policy.egress.learn(answer, ctx.now);
                 reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
@@ -399,7 +397,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// The resolver cannot be reached. The next one is asked at once, unless each has been.
+    /// Queries the next resolver at once, as this one cannot be reached, unless all have been queried.
     fn refused<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         pending.refusals += 1;
@@ -413,8 +411,8 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Asks the next resolver; where somebody has declined, one that was not asked yet. With nobody left, that answer
-    /// is what the guest gets.
+    /// Queries the next resolver; after an error response, one that was not queried before. If there is none left, that
+    /// response is passed on.
     fn ask_another<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at(index);
         let another = match pending.declined {
@@ -424,7 +422,7 @@ impl<S> Forwarder<S> {
         self.pursue(index, another, ctx);
     }
 
-    /// Sends the clients the answer of a resolver that declined; where there is none, that all resolvers failed.
+    /// Sends the stored error response to the clients, or SERVFAIL if there is none.
     fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         if let Some(mut answer) = pending.declined.take() {
@@ -437,7 +435,7 @@ impl<S> Forwarder<S> {
         self.remove(index, ctx);
     }
 
-    /// Drops a query at once, such as one whose handling panicked. The guest asks again.
+    /// Drops a query at once, such as one whose handler panicked. The guest retransmits it.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if self.pending.get(flow.index, flow.generation).is_some() {
             self.remove(flow.index, ctx);
@@ -459,8 +457,8 @@ impl<S> Forwarder<S> {
     }
 }
 
-/// Sends each client the answer, which it may change, under the client's id.
-fn reply<S, H, T: Transmit>(pending: &Pending<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
+/// Sends the response to each client, with the client's id; `answer` is modified.
+fn reply<S, H, T: Transmit>(pending: &PendingQuery<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
     for client in pending.clients.iter() {
         client.address(answer, &pending.query);
         emit(ctx, client.server, client.guest, answer);
@@ -476,23 +474,23 @@ fn emit<H, T: Transmit>(ctx: &mut Ctx<'_, H, T>, asked: SocketAddr, guest: Socke
     udp_emit::datagram(ctx.net, ctx.link, asked, guest, META, message);
 }
 
-/// The time without an answer after which the next resolver is asked.
+/// The time without a response after which the next resolver is queried.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// After this the guest is told that there is no answer: as long as a stub resolver waits by default.
+/// The time after which SERVFAIL is sent to the guest: the default timeout of a stub resolver.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// Clients that wait at one time, and so the most queries. Each query holds a descriptor.
+/// The limit on waiting clients, and so on queries, each of which holds a descriptor.
 const LIMIT: usize = 4_096;
 
-/// Queries of one question at one time: with other flags, EDNS options or records, each needs an answer of its own, and
-/// each doubles as a chance for a forged one.
+/// The limit on simultaneous queries of one question with different flags, EDNS options or records: each is one more chance
+/// for a forged response.
 const FORMS: usize = 32;
 
 /// The largest datagram, whatever the guest's EDNS size (RFC 6891 section 6.2.3) allows.
 const BUFFER: usize = 65_535;
 
-/// Datagrams read from one socket in one go.
+/// Datagrams read from one socket in one turn.
 const BURST: usize = 32;
 
 const META: DatagramMeta = DatagramMeta {

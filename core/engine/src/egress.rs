@@ -1,11 +1,11 @@
 //! Egress rules: what the user allows and denies beyond [`crate::policy`]'s own table.
 //!
-//! Deny wins, wherever it stands. Where there is an allow rule, what none of them names is refused. An address is
-//! judged as the guest wrote it, as it is on the host's side, and as each IPv4 address that a translator would take out
-//! of it: a deny rule for any of those refuses it, an allow rule has to name one of the first two.
+//! Deny rules take precedence, at any position. If there is an allow rule, destinations that none of them matches are
+//! refused. A deny rule is compared with the address that the guest has sent, with the address on the host's side, and with
+//! each IPv4 address that a translator would extract from it; an allow rule is compared with the first two.
 //!
-//! A rule may name a domain. Its addresses are learned from what the DNS forwarder answers, so while there is such a
-//! rule no other resolver may be asked. Workers share what is learned; everything else here is one worker's.
+//! A rule may name a domain. Its addresses are learned from the responses of the DNS forwarder, so while there is such a rule
+//! no other resolver may be queried. Workers share the learned addresses; everything else here belongs to one worker.
 
 mod answer;
 mod name;
@@ -22,9 +22,9 @@ use crate::Instant;
 use name::{Name, Names};
 
 pub use name::HOLD;
-pub use rule::{Action, Match, Pattern, Protocol, Rule, Target};
+pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
 
-/// The rules, and how often each was met.
+/// The rules, with the number of matches of each.
 #[derive(Clone, Debug, Default)]
 pub struct Egress {
     entries: Vec<Entry>,
@@ -33,13 +33,13 @@ pub struct Egress {
     unlisted: Tally,
     resolvers: Tally,
     news: Vec<News>,
-    /// When the addresses of this worker's flows are looked at next.
+    /// The time at which the addresses of this worker's flows are renewed next.
     sweep: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    rule: Rule,
+    rule: EgressRule,
     /// The known addresses of the domain that the rule names.
     name: Option<Arc<Name>>,
     tally: Tally,
@@ -48,34 +48,44 @@ struct Entry {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     hits: u64,
-    /// When a refusal was last news, and how many there were since.
-    told: Option<Instant>,
-    untold: u64,
+    /// The time of the last report of a refusal, and the number of refusals since.
+    reported: Option<Instant>,
+    unreported: u64,
 }
 
-/// The destination of a packet of the guest's.
+/// The destination of a packet from the guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    /// By which protocol.
-    pub protocol: Protocol,
-    /// The address that the guest wrote.
+    /// The protocol.
+    pub protocol: EgressProtocol,
+    /// The destination address that the guest has sent.
     pub written: IpAddr,
     /// The address on the host's side.
     pub remote: IpAddr,
-    /// IPv4 addresses inside the written one.
+    /// IPv4 addresses embedded in the written one.
     pub embedded: &'a [Ipv4Addr],
     /// TCP's and UDP's port; `None` for any of them.
     pub port: Option<u16>,
 }
 
-/// Why a destination is refused.
+/// The decision of the rules about a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Decision {
+    /// The guest may reach it.
+    Allowed,
+    /// The guest may not reach it.
+    Refused,
+}
+
+/// The reason why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ground {
-    /// The deny rule at this place.
+    /// The deny rule at this index.
     Rule(usize),
-    /// No allow rule names it.
+    /// No allow rule matches it.
     Unlisted,
-    /// A resolver that the forwarder does not hear, while rules name domains.
+    /// A resolver other than the forwarder, while rules name domains.
     Resolver,
 }
 
@@ -84,17 +94,17 @@ enum Ground {
 pub struct News(String);
 
 impl Egress {
-    /// These rules.
+    /// Returns a policy of these rules.
     #[must_use]
-    pub fn new(rules: &[Rule]) -> Self {
+    pub fn new(rules: &[EgressRule]) -> Self {
         let mut egress = Self::default();
         egress.set(rules);
         egress
     }
 
-    /// Other rules. Those that stay keep their counts, and domains that are still named keep their addresses.
-    pub fn set(&mut self, rules: &[Rule]) {
-        let entry = |rule: &Rule| Entry {
+    /// Replaces the rules. Rules that stay keep their counts, and domains that are still named keep their addresses.
+    pub fn set(&mut self, rules: &[EgressRule]) {
+        let entry = |rule: &EgressRule| Entry {
             rule: rule.clone(),
             name: match &rule.to.target {
                 Target::Name(pattern) => Some(self.names.get(rule.action, pattern)),
@@ -121,40 +131,41 @@ impl Egress {
         self.entries.iter().any(|entry| entry.name.is_some())
     }
 
-    /// Returns true if `to` may be reached. Counts the rule that says so.
-    pub fn check(&mut self, to: &Destination<'_>, now: Instant) -> bool {
-        let ground = match self.ground(to, now) {
-            Ok(None) => return true,
+    /// Decides whether `to` may be reached, and counts the rule that matches.
+    pub fn decide(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
+        match self.ground(to, now) {
+            Ok(None) => Decision::Allowed,
             Ok(Some(place)) => {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
-                if entry.name.as_ref().is_some_and(|name| name.hold(to, now)) {
-                    self.sweep.get_or_insert(now + SWEEP);
+                if let Some(name) = &entry.name {
+                    let held = name.hold(to, now);
+                    if held {
+                        self.sweep.get_or_insert(now + SWEEP);
+                    }
                 }
-                return true;
+                Decision::Allowed
             }
-            Err(ground) => ground,
-        };
-        self.refuse(ground, to, now);
-        false
+            Err(ground) => self.refuse(ground, to, now),
+        }
     }
 
-    /// As [`Self::check`], counting nothing: whether a flow that there is may stay.
+    /// As [`Self::decide`] for an existing flow, without counting.
     #[must_use]
     pub fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.ground(to, now).is_ok()
     }
 
-    /// The guest asks the forwarder over TCP, whose answers are not looked at. Whether it may; counts it if not.
-    pub fn check_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> bool {
-        let may = !self.names_domains();
-        if !may {
-            self.refuse(Ground::Resolver, to, now);
+    /// Decides about a TCP connection to the forwarder, whose answers are not parsed. It is refused, and counted, if rules
+    /// name domains.
+    pub fn decide_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
+        match self.names_domains() {
+            true => self.refuse(Ground::Resolver, to, now),
+            false => Decision::Allowed,
         }
-        may
     }
 
-    /// Learns the addresses in an answer of the forwarder's that is about to be passed on.
+    /// Learns the addresses in a response of the forwarder before it is passed on.
     pub(crate) fn learn(&self, message: &[u8], now: Instant) {
         if !self.names_domains() {
             return;
@@ -167,13 +178,13 @@ impl Egress {
         }
     }
 
-    /// When [`Self::keep`] is to be told of this worker's flows.
+    /// Returns the time of the next call of [`Self::keep`].
     #[must_use]
     pub fn next_sweep(&self) -> Option<Instant> {
         self.sweep
     }
 
-    /// Keeps what is known of addresses that this worker's flows lead to.
+    /// Renews the known addresses to which this worker's flows lead.
     pub fn keep(&mut self, addresses: impl Iterator<Item = IpAddr>, now: Instant) {
         let mut kept = false;
         for address in addresses {
@@ -184,7 +195,7 @@ impl Egress {
         self.sweep = kept.then(|| now + SWEEP);
     }
 
-    /// Refusals to tell of: no rule's more than once a second.
+    /// Takes the refusals to be logged, at most one a second for each rule.
     pub fn take_news(&mut self) -> Vec<News> {
         core::mem::take(&mut self.news)
     }
@@ -202,14 +213,14 @@ impl Egress {
         ])
     }
 
-    /// The rules.
-    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+    /// Returns the rules.
+    pub fn rules(&self) -> impl Iterator<Item = &EgressRule> {
         self.entries.iter().map(|entry| &entry.rule)
     }
 
-    /// The allow rule that admits `to`, where one is needed.
+    /// Returns the allow rule that permits `to`, if one is needed.
     fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, Ground> {
-        let asks = to.protocol != Protocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
+        let asks = to.protocol != EgressProtocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
         if asks && self.names_domains() {
             return Err(Ground::Resolver);
         }
@@ -236,7 +247,8 @@ impl Egress {
         }
     }
 
-    fn refuse(&mut self, ground: Ground, to: &Destination<'_>, now: Instant) {
+    /// Counts a refusal, and reports it unless the last report is too recent.
+    fn refuse(&mut self, ground: Ground, to: &Destination<'_>, now: Instant) -> Decision {
         let (tally, why) = match ground {
             Ground::Rule(place) => {
                 let entry = &mut self.entries[place];
@@ -246,12 +258,12 @@ impl Egress {
             Ground::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
         };
         tally.hits += 1;
-        tally.untold += 1;
-        if tally.told.is_some_and(|told| now.since(told) < QUIET) {
-            return;
+        tally.unreported += 1;
+        if tally.reported.is_some_and(|last| now.since(last) < QUIET) {
+            return Decision::Refused;
         }
-        tally.told = Some(now);
-        let times = match core::mem::take(&mut tally.untold) {
+        tally.reported = Some(now);
+        let times = match core::mem::take(&mut tally.unreported) {
             1 => String::new(),
             times => format!(" ({times} times)"),
         };
@@ -262,12 +274,13 @@ impl Egress {
         };
         self.news
             .push(News(format!("refused {protocol} to {to}: {why}{times}")));
+        Decision::Refused
     }
 }
 
 impl Entry {
     fn denies(&self, to: &Destination<'_>, now: Instant) -> bool {
-        // Of a port that is not known nothing can be said.
+        // A rule with ports matches no unknown port.
         let named = match (self.rule.to.ports, to.port) {
             (Some(_), None) => false,
             (Some(_) | None, _) => self.rule.to.is_for(to.protocol, to.port),
@@ -300,7 +313,7 @@ impl fmt::Display for News {
     }
 }
 
-/// The text in place of a rule's where there is none.
+/// The text in place of a rule's if there is none.
 const UNLISTED: &str = "no rule allows it";
 const RESOLVER: &str = "rules name domains, so only our resolver may be asked, and over UDP";
 
@@ -311,5 +324,5 @@ const DNS_OVER_TLS: u16 = 853;
 /// The interval between reports of one rule's refusals.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Twice before [`HOLD`] is over, flows are asked where they lead.
+/// The interval in which addresses of flows are renewed: twice in [`HOLD`].
 const SWEEP: Duration = Duration::from_secs(HOLD.as_secs() / 2);

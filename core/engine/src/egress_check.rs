@@ -6,12 +6,12 @@ use core::net::IpAddr;
 use pontoon_wire::frame::{self, Body, Transport};
 
 use crate::ctx::Ctx;
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
 
-/// A packet of the guest's on its way out.
+/// A packet from the guest that is to be forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<'f, 'a> {
     pub(crate) frame: &'f Frame<'a>,
@@ -30,9 +30,9 @@ impl Packet<'_, '_> {
     /// Policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
     pub(crate) fn check_egress<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Result<IpAddr, Dropped> {
         let (protocol, port) = match &self.transport {
-            Transport::Udp(udp) => (Protocol::Udp, udp.destination_port),
-            Transport::Tcp(tcp) => (Protocol::Tcp, tcp.destination_port),
-            Transport::Icmp(_) | Transport::Fragment | Transport::Other => (Protocol::Icmp, 0),
+            Transport::Udp(udp) => (EgressProtocol::Udp, udp.destination_port),
+            Transport::Tcp(tcp) => (EgressProtocol::Tcp, tcp.destination_port),
+            Transport::Icmp(_) | Transport::Fragment | Transport::Other => (EgressProtocol::Icmp, 0),
         };
         let verdict = ctx
             .net
@@ -70,9 +70,9 @@ impl Packet<'_, '_> {
         Err(Dropped)
     }
 
-    /// Sends the guest, as the gateway, an ICMP error that says why the packet was dropped.
+    /// Sends the guest an ICMP error from the gateway with the reason why the packet was dropped.
     pub(crate) fn refuse<H, T: Transmit>(&self, reason: Reason, ctx: &mut Ctx<'_, H, T>) {
-        let parsed = frame::Frame {
+        let parsed = frame::ParsedFrame {
             source: ctx.net.guest_mac,
             destination: ctx.net.config.our_mac,
             body: Body::Ip(*self.ip, self.transport),

@@ -1,19 +1,17 @@
-//! The engine's door: frames, socket events and time come in here and go to the protocol that they concern.
+//! The engine's entry points: frames, socket events and timers are passed to the protocols.
 
+mod configure;
 mod dispatch;
 
-use core::net::SocketAddr;
-
-use ipnet::IpNet;
-use pontoon_wire::Mac;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use crate::config::{Config, Protocol, Published};
+use crate::bandwidth::DownWait;
+use crate::config::Config;
 use crate::counters::Counters;
-use crate::ctx::{Ctx, Net};
+use crate::ctx::{Completion, Ctx, Net};
 use crate::dns::Forwarder;
-use crate::egress::{Egress, News, Rule};
+use crate::egress::{Egress, News};
 use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
 use crate::histogram::{CONNECT_TIMES, Histogram};
@@ -22,7 +20,7 @@ use crate::ledger::{Ends, Ledger};
 use crate::siblings::{Handed, Origin, Siblings};
 use crate::tcp::{Burst, Tcp};
 use crate::udp::{Gather, Udp};
-use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
+use crate::{FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
 use dispatch::{take_frame, take_handed};
 
 /// The engine of one worker.
@@ -42,23 +40,21 @@ struct Protocols<S> {
     dns: Forwarder<S>,
 }
 
-/// Payload that the handlers of one burst keep to send together; it leaves when the burst ends.
+/// Payload that the handlers of one burst gather; it is sent when the burst ends.
 #[derive(Debug, Default)]
 struct Gathered<'a> {
     tcp: Burst<'a>,
     udp: Gather<'a>,
 }
 
-/// Quanta of a flow that shares its turn with no other: it keeps nobody waiting but what arrives meanwhile, for some 40
-/// us. TCP down, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 18,800 Mbit/s with one quantum,
+/// Quanta of a flow that is alone in the ready list: only input that arrives meanwhile is delayed, by some 40 us. TCP down, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 18,800 Mbit/s with one quantum,
 /// 22,400 with four.
 const ALONE: u32 = 4;
 
-/// Bytes of the largest frame, as good as.
+/// Approximate bytes of the largest frame.
 const LARGEST: u64 = 64 << 10;
 
-/// Connections of a dead engine that the guest is asked about in one turn. Its answers come at once, all into the same
-/// queue.
+/// Connections of an earlier engine that are probed in one turn. The guest's answers arrive together, in one queue.
 const ORPHANS: usize = 64;
 
 impl<H: Host> Engine<H> {
@@ -84,97 +80,19 @@ impl<H: Host> Engine<H> {
         self.net.siblings = Some(siblings);
     }
 
-    /// From now on TCP connections are written down in `ledger`.
+    /// Records TCP connections in `ledger` from now on.
     pub fn keep_ledger(&mut self, ledger: Box<dyn Ledger>) {
         self.net.ledger = Some(ledger);
     }
 
-    /// `orphans` are the connections of an engine whose place this one takes: the guest is asked about them, some in
-    /// each turn of [`Self::handle_ready`].
+    /// Probes the guest for `orphans`, the connections of the engine that this one replaces, some in each call of
+    /// [`Self::handle_ready`].
     pub fn ask_about(&mut self, orphans: Vec<Ends>) {
         self.net.orphans = orphans;
     }
 
-    /// Takes over the ports that are published from the start, before the first packet. With several workers, the UDP
-    /// ports among them are [`FIRST`](crate::siblings::FIRST)'s.
-    ///
-    /// # Errors
-    /// A socket of the configuration is not there.
-    pub fn open_published<T: Transmit>(
-        &mut self,
-        link: &mut T,
-        host: &mut H,
-        now: Instant,
-    ) -> Result<(), Failure> {
-        for (place, published) in (0..).zip(self.net.config.published.clone()) {
-            self.publish(place, published, link, host, now)?;
-        }
-        Ok(())
-    }
-
-    /// From now on the host's socket at `place` is that of `published`: a new one, or one that led to another port of
-    /// the guest's.
-    ///
-    /// # Errors
-    /// There is no such socket.
-    pub fn publish<T: Transmit>(
-        &mut self,
-        place: u32,
-        published: Published,
-        link: &mut T,
-        host: &mut H,
-        now: Instant,
-    ) -> Result<(), Failure> {
-        if published.protocol == Protocol::Udp {
-            // By the guest's port that it led to.
-            self.unpublish(place, link, host, now);
-        }
-        let all = &mut self.net.config.published;
-        let index = place as usize;
-        if all.len() <= index {
-            all.resize(index + 1, published);
-        }
-        all[index] = published;
-        match published.protocol {
-            Protocol::Tcp => Ok(()),
-            Protocol::Udp => {
-                let (protocols, ctx) = &mut self.split(link, host, now);
-                protocols.udp.publish(place, published, ctx)
-            }
-        }
-    }
-
-    /// The host's socket at `place` is about to be closed. Who waits there for a connection gets it; connections stay.
-    pub fn unpublish<T: Transmit>(&mut self, place: u32, link: &mut T, host: &mut H, now: Instant) {
-        let Some(published) = self.net.config.published.get(place as usize).copied() else {
-            return;
-        };
-        let (protocols, ctx) = &mut self.split(link, host, now);
-        match published.protocol {
-            Protocol::Tcp => {
-                let listener = ctx.net.flow(Kind::Listener, place, 0);
-                protocols.tcp.drain_listener(listener, ctx);
-                protocols.evict_reclaimed(ctx);
-            }
-            Protocol::Udp => protocols.udp.unpublish(place, published, ctx),
-        }
-        ctx.link.flush();
-    }
-
-    /// Another worker has, or had, the UDP port `published`, and with it the guest's endpoint behind it.
-    pub fn yield_port<T: Transmit>(
-        &mut self,
-        published: Published,
-        link: &mut T,
-        host: &mut H,
-        now: Instant,
-    ) {
-        let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.udp.yield_port(published, ctx);
-    }
-
-    /// Returns the number of frames that may be taken from the link now: as many as the guest's bandwidth leaves room
-    /// for if they are of the largest, and at least one. 0: they have to wait there, until [`Self::handle_timeout`].
+    /// Returns the number of frames that may be received from the link now: as many of the largest size as the guest's
+    /// bandwidth permits, and at least one. If 0, they wait in the link until [`Self::handle_timeout`].
     pub fn frames_allowed(&mut self, now: Instant) -> usize {
         match self.net.throttle.up(now) {
             0 => 0,
@@ -182,7 +100,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// A burst of frames from the guest.
+    /// Processes a burst of frames from the guest.
     pub fn handle_frames<T: Transmit>(
         &mut self,
         frames: &[Frame<'_>],
@@ -204,7 +122,7 @@ impl<H: Host> Engine<H> {
         self.finish(&mut gathered, link, host, now);
     }
 
-    /// A burst of frames that other workers handed over.
+    /// Processes a burst of frames that other workers handed over.
     pub fn handle_handed<T: Transmit>(
         &mut self,
         frames: &[Handed<'_>],
@@ -225,7 +143,7 @@ impl<H: Host> Engine<H> {
         self.net.origin = Origin::Link;
     }
 
-    /// The burst is over.
+    /// Ends a burst.
     fn finish<T: Transmit>(&mut self, gathered: &mut Gathered<'_>, link: &mut T, host: &mut H, now: Instant) {
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.finish(gathered, ctx);
@@ -233,7 +151,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// An event on a socket or listener.
+    /// Processes an event of a socket or listener.
     pub fn handle_socket<T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -253,7 +171,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Serves the timers that are due.
+    /// Processes expired timers.
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly.handle_timeout(&mut self.net.counters, now);
         if self.net.delayed_ack_at.is_some_and(|at| at <= now) {
@@ -262,7 +180,8 @@ impl<H: Host> Engine<H> {
         if self.net.policy.egress.next_sweep().is_some_and(|at| at <= now) {
             self.sweep(now);
         }
-        if self.net.throttle.open(now) {
+        let down_wait = self.net.throttle.end_waits(now);
+        if down_wait == DownWait::Ended {
             self.handle_link_ready(link, host, now);
         }
         while let Some(flow) = self.net.timers.expired(now) {
@@ -277,7 +196,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// The worker is about to sleep: acknowledgements that waited for an answer to go with leave now.
+    /// Sends delayed acknowledgements, as the worker is about to sleep.
     pub fn handle_idle<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.net.delayed_ack_at = None;
         while let Some(flow) = self.net.delayed_acks.pop() {
@@ -288,10 +207,10 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// The link has room again.
+    /// Continues with the flows that wait for the link, which has room again.
     pub fn handle_link_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        // Those that still find no room line up again behind the ones that waited, and these stay in front when the guest's
-        // bandwidth is used up before their turn: that has a timer of its own.
+        // Flows that find the link full again are appended behind the others, which stay in front if the guest's bandwidth is
+        // used up before their turn: that has a timer of its own.
         let waited = self.net.parked.len();
         let mut resumed = 0;
         while resumed < waited && self.net.throttle.down(now) > 0 {
@@ -302,11 +221,11 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Gives each flow that has more to do one quantum (64 KiB), and a flow that is alone [`ALONE`] of them. True while
-    /// there is still more to do.
+    /// Continues with each flow of the ready list for one quantum (64 KiB), or for [`ALONE`] quanta if there is only one flow.
+    /// Returns true if there is more to do.
     pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };
-        while quanta > 0 && self.has_ready() {
+        while quanta > 0 && !self.net.ready.is_empty() {
             for _ in 0..self.net.ready.len() {
                 if let Some(flow) = self.net.ready.pop_front() {
                     self.resume(flow, link, host, now);
@@ -335,10 +254,10 @@ impl<H: Host> Engine<H> {
         });
     }
 
-    /// Has one frame or event handled, which concerns the flow `about`, or one that its handler finds. A panic there
-    /// costs that flow, which is returned, and nothing else; without one, it costs the frame.
+    /// Runs the handler of one frame or event, which concerns the flow `about`, or one that the handler finds. If it panics,
+    /// only that flow is closed, and returned; if there is no flow, the frame is dropped.
     ///
-    /// A panic in closing the flow is passed on: then more is broken than one flow, and the process has to go.
+    /// A panic in closing the flow is propagated: more than one flow is inconsistent then, and the process has to exit.
     fn guarded<T: Transmit>(
         &mut self,
         about: Option<FlowId>,
@@ -355,18 +274,18 @@ impl<H: Host> Engine<H> {
         let origin = net.origin;
         net.current_flow = about;
         let ctx = &mut Ctx { host, link, net, now };
-        let survived = ctx.catch_panic(|ctx| handle(reassembly, protocols, ctx));
+        let completion = ctx.catch_panic(|ctx| handle(reassembly, protocols, ctx));
         if ctx.net.reclaimed > 0 {
             protocols.evict_reclaimed(ctx);
         }
-        if survived {
+        if completion == Completion::Returned {
             return None;
         }
         ctx.net.origin = origin;
         if let Some(flow) = about
             && flow.kind == Kind::Listener
         {
-            // Clients may still wait, of whom no event will tell again.
+            // Clients may still wait, and no further event reports them.
             ctx.net.ready.push_back(flow);
         }
         let lost = ctx.net.current_flow?;
@@ -374,7 +293,7 @@ impl<H: Host> Engine<H> {
         Some(lost)
     }
 
-    /// The protocols, and what they work with.
+    /// Returns the protocols and their context.
     fn split<'a, T>(
         &'a mut self,
         link: &'a mut T,
@@ -403,7 +322,7 @@ impl<H: Host> Engine<H> {
         self.net.parked.len()
     }
 
-    /// When [`Self::handle_timeout`] has something to do; `None`: never, until something else happens.
+    /// Returns the time of the next call of [`Self::handle_timeout`]; `None` if there is no timer.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         [
@@ -418,56 +337,18 @@ impl<H: Host> Engine<H> {
         .min()
     }
 
-    /// The host's resolvers have changed.
-    pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
-        self.protocols.dns.set_resolvers(&resolvers);
-        self.net.config.resolvers = resolvers;
-    }
-
-    /// Sets the host's own addresses, and ranges of which it takes every address for its own. Flows to them
-    /// end, unless they are permitted.
-    pub fn set_owned_addresses<T: Transmit>(
-        &mut self,
-        owned: &[IpNet],
-        link: &mut T,
-        host: &mut H,
-        now: Instant,
-    ) {
-        self.net.policy.owned = owned.iter().copied().collect();
-        self.protocols.udp.disown(&self.net.policy);
-        let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.tcp.disown(ctx);
-        ctx.link.flush();
-    }
-
-    /// The host has got, or lost, its IPv6 default route: what the guest is told when it asks for routers.
-    pub fn set_ipv6_route(&mut self, exists: bool) {
-        if let Some(v6) = &mut self.net.config.addresses.v6 {
-            v6.default_route = exists;
-        }
-    }
-
-    /// The user's rules have changed: flows that they forbid end.
-    pub fn set_rules<T: Transmit>(&mut self, rules: &[Rule], link: &mut T, host: &mut H, now: Instant) {
-        self.net.policy.egress.set(rules);
-        let (protocols, ctx) = &mut self.split(link, host, now);
-        protocols.tcp.enforce(ctx);
-        protocols.udp.enforce(ctx);
-        ctx.link.flush();
-    }
-
-    /// Refusals that the user should hear of.
+    /// Takes the refusals that are to be logged.
     pub fn take_news(&mut self) -> Vec<News> {
         self.net.policy.egress.take_news()
     }
 
-    /// The user's rules, and how often each was met.
+    /// Returns the user's rules, with the number of matches of each.
     #[must_use]
     pub fn egress(&self) -> &Egress {
         &self.net.policy.egress
     }
 
-    /// Keeps what is known of the addresses that flows lead to.
+    /// Renews the known addresses to which flows lead.
     fn sweep(&mut self, now: Instant) {
         let Protocols { tcp, udp, .. } = &self.protocols;
         self.net
@@ -476,13 +357,8 @@ impl<H: Host> Engine<H> {
             .keep(tcp.remotes().chain(udp.remotes(now)), now);
     }
 
-    /// The guest's Ethernet address, as the frames of another worker's queue say.
-    pub fn set_guest_mac(&mut self, mac: Mac) {
-        self.net.guest_mac = mac;
-    }
-
-    /// The guest is gone, and another one may come: its connections are reset and its other flows closed. What is
-    /// published stays.
+    /// Resets the guest's connections and closes its other flows, as the guest has disconnected and another one may connect.
+    /// Published ports stay.
     pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly = Reassembly::default();
         self.net.learn_guest_mac(self.net.config.guest_mac);
@@ -493,7 +369,8 @@ impl<H: Host> Engine<H> {
         protocols.dns.close_all(ctx);
     }
 
-    /// The flows in one part of the tables; `at` is 0, or what the page before says. Not those of the DNS forwarder.
+    /// Returns the flows in one part of the tables, without those of the DNS forwarder; `at` is 0, or [`Page::next`] of the
+    /// previous page.
     #[must_use]
     pub fn flows_from(&self, at: u64, now: Instant) -> Page {
         let place = flow_dump::place(at);
@@ -522,19 +399,19 @@ impl<H: Host> Engine<H> {
         &self.net.connect_times
     }
 
-    /// Whose engine this is.
+    /// Returns the worker of this engine.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
         self.net.worker
     }
 
-    /// Flows of every kind that hold a slot of this worker's.
+    /// Returns the number of flows of all kinds in this worker.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.net.flows as usize
     }
 
-    /// Bytes of pool memory that flows hold.
+    /// Returns the bytes of pool memory that flows hold.
     #[must_use]
     pub fn pool_in_use(&self) -> usize {
         self.net.pool.in_use()
@@ -542,9 +419,9 @@ impl<H: Host> Engine<H> {
 }
 
 impl Gathered<'_> {
-    /// Nothing more is to be sent for a flow that was lost.
+    /// Drops the data of a flow that was closed after a panic.
     fn forget(&mut self, lost: Option<FlowId>) {
-        // Datagrams look for their flow when they are sent.
+        // Datagrams look up their flow when they are sent.
         if let Some(flow) = lost
             && flow.kind == Kind::Tcp
         {
@@ -554,7 +431,7 @@ impl Gathered<'_> {
 }
 
 impl<S> Protocols<S> {
-    /// Ends a flow whose handling panicked.
+    /// Ends a flow whose handler panicked.
     fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         match flow.kind {
             Kind::Tcp => self.tcp.close(flow, ctx),
@@ -565,8 +442,8 @@ impl<S> Protocols<S> {
         }
     }
 
-    /// Removes ended flows from the list of those that wait for the link, where they may be most of it: while the link
-    /// takes nothing, a guest can open flows and end them for any time.
+    /// Removes ended flows from the list of those that wait for the link: while the link is full, a guest can open and end
+    /// flows for any time.
     fn trim_parked(&mut self, net: &mut Net) {
         if net.parked.len() <= 2 * net.flows as usize + 64 {
             return;
@@ -580,10 +457,10 @@ impl<S> Protocols<S> {
         });
     }
 
-    /// Evicts the idlest datagram flows, as many as have been promised to other flows.
+    /// Evicts the idlest datagram flows, as many as were promised to other flows.
     fn evict_reclaimed<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        // Of two that were last used at the same time, one may be the flow that the promise was made to: an endpoint gets
-        // the slot of an echo id only where there was no other endpoint to evict.
+        // Of two flows that were last used at the same time, one may be the flow to which the slot was promised: an endpoint
+        // gets the slot of an echo id only if there was no other endpoint to evict.
         let for_endpoint = ctx.net.current_flow.is_some_and(|flow| flow.kind == Kind::Udp);
         for _ in 0..core::mem::take(&mut ctx.net.reclaimed) {
             match (self.udp.idle_since(), self.icmp.idle_since()) {

@@ -1,6 +1,6 @@
-//! Names of flows.
+//! Identifiers of flows.
 
-/// A worker's number. A flow has one owner for life.
+/// A worker's number. A flow has the same owner until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u8);
 
@@ -18,11 +18,11 @@ pub enum Kind {
     Dns = 3,
     /// A listening socket of a published port; the index is the host's place for it.
     Listener = 4,
-    /// Something of the worker's own (the link, the supervisor's channel): never handed to the engine.
+    /// A descriptor of the worker (the link, the supervisor's channel), which is never passed to the engine.
     Edge = 5,
 }
 
-/// A flow, and the one life of its slot that is meant.
+/// The id of a flow: its slot and the generation of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId {
     /// The kind of flow.
@@ -31,7 +31,7 @@ pub struct FlowId {
     pub worker: WorkerId,
     /// The slot.
     pub index: u32,
-    /// Which life of the slot: an event for an earlier one is stale and ignored.
+    /// The generation of the slot: an event for an earlier one is stale and ignored.
     pub generation: u16,
 }
 
@@ -51,7 +51,7 @@ impl From<FlowId> for Token {
 }
 
 impl Token {
-    /// The flow that this token names; `None` for a kind that does not exist.
+    /// Returns the flow of this token; `None` for a kind that does not exist.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "takes the token's fields apart")]
     pub fn flow(self) -> Option<FlowId> {

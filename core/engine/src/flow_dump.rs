@@ -1,6 +1,6 @@
-//! Flows as people look at them: who, since when, how much.
+//! Lists of flows for the control socket.
 //!
-//! They are told a page at a time, so that no packet waits for more than that.
+//! A list is made in pages, so that packets wait only for one page.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -8,20 +8,20 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use crate::FlowId;
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 
-/// A flow, as it is now.
+/// The present state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its name.
+    /// Its id.
     pub id: FlowId,
     /// The protocol.
-    pub protocol: Protocol,
-    /// The guest's end; for an echo request the port is its id.
+    pub protocol: EgressProtocol,
+    /// The guest's address; for an echo request the port is its id.
     pub guest: SocketAddr,
-    /// The other end as the guest knows it. A UDP endpoint may have several, of which this is one; `None` before the first.
+    /// The remote address as the guest sees it, one of several for a UDP endpoint; `None` before the first.
     pub remote: Option<SocketAddr>,
-    /// It came in by a published port.
+    /// It was opened by a client of a published port.
     pub came_in: bool,
     /// The phase.
     pub phase: Phase,
@@ -45,26 +45,26 @@ pub struct Traffic {
 pub enum Phase {
     /// TCP: the host connection is pending.
     Connecting,
-    /// TCP: the guest has not yet finished its handshake with us.
+    /// TCP: the handshake with the guest is not complete.
     Handshake,
     /// Data flows both ways.
     Open,
-    /// UDP: no peer has answered.
+    /// UDP: no peer has replied.
     Unanswered,
     /// TCP: one direction is closed.
     Closing,
-    /// TCP: both are, ours first.
+    /// TCP: both are closed, that to the guest first.
     TimeWait,
-    /// TCP: the host connection failed, and the guest is about to be told.
+    /// TCP: the host connection failed, and the reset for the guest waits for room on the link.
     Failed,
 }
 
-/// Flows in the slots of one part of a worker's tables, and where the next part begins, if there is one.
+/// Flows in the slots of one part of a worker's tables, and the begin of the next part, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// In no particular order.
     pub flows: Vec<Flow>,
-    /// For the next call.
+    /// The argument of the next call.
     pub next: Option<u64>,
 }
 
@@ -109,13 +109,14 @@ impl FromStr for Phase {
     }
 }
 
-/// Takes a place apart: the kind of flow, and the first slot.
+/// Splits a position into the kind of flow and the first slot.
 pub(crate) fn place(at: u64) -> (u32, u32) {
     #[expect(clippy::cast_possible_truncation, reason = "takes the two halves apart")]
     ((at >> 32) as u32, at as u32)
 }
 
-/// The place behind a page of `kind` that began at slot `first`, of tables with so many slots; `kinds` are all.
+/// Returns the position after a page of `kind` that began at slot `first`, in a table of `slots` slots; `kinds` is the number
+/// of kinds.
 pub(crate) fn next((kind, first): (u32, u32), slots: u32, kinds: u32) -> Option<u64> {
     let behind = first.saturating_add(SLOTS);
     if behind < slots {

@@ -1,32 +1,37 @@
-//! `--max-flow-rate`: who is beyond it, by the generic cell rate algorithm (ITU-T I.371).
+//! The limit of `--max-flow-rate`, by the generic cell rate algorithm (ITU-T I.371).
 
 use core::time::Duration;
 
 use crate::Instant;
 
-/// As many as a limit allows in this time may begin at once: programs open many connections together.
+/// The time whose flows may begin at once: programs open many connections together.
 const BURST: Duration = Duration::from_secs(1);
 
-/// A flow is refused because `--max-flows` or `--max-flow-rate` is reached.
+/// The decision about a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowLimitReached;
+#[must_use]
+pub enum Admission {
+    /// The flow may begin.
+    Admitted,
+    /// A limit does not allow the flow.
+    Refused,
+}
 
-/// Counts one more flow under a limit of `rate` a second. `due` is when the last one would have begun, had all come
-/// evenly.
+/// Admits one more flow under a limit of `rate` a second, and counts it if it is admitted. `due` is the theoretical start
+/// time of the last one, had all been spaced evenly.
 ///
-/// A sender above the limit is admitted evenly. With as many a second as come first, a flood of connects took the
-/// worker's whole time for a fifth of each second.
-///
-/// # Errors
-/// The limit does not allow the flow, and it is not counted.
-pub fn count(due: &mut Instant, rate: u32, now: Instant) -> Result<(), FlowLimitReached> {
-    let one = Duration::from_secs(1).checked_div(rate).ok_or(FlowLimitReached)?;
+/// The flows of a sender above the limit are admitted evenly. If the first ones of each second were, a flood of connects
+/// would take the worker's whole time for a fifth of each second.
+pub fn admit(due: &mut Instant, rate: u32, now: Instant) -> Admission {
+    let Some(one) = Duration::from_secs(1).checked_div(rate) else {
+        return Admission::Refused;
+    };
     let next = (*due).max(now) + one;
     if next > now + BURST {
-        return Err(FlowLimitReached);
+        return Admission::Refused;
     }
     *due = next;
-    Ok(())
+    Admission::Admitted
 }
 
 #[cfg(test)]
@@ -35,23 +40,26 @@ mod tests {
 
     const NOW: Instant = Instant(7_000_000_000);
 
-    /// Returns the number of `flows` that are admitted at one time.
-    fn at_once(due: &mut Instant, rate: u32, now: Instant, flows: usize) -> usize {
-        (0..flows).filter(|_| count(due, rate, now).is_ok()).count()
+    /// Returns the number of `requests` that are admitted at one time.
+    fn at_once(due: &mut Instant, rate: u32, now: Instant, requests: usize) -> usize {
+        (0..requests)
+            .map(|_| admit(due, rate, now))
+            .filter(|admission| *admission == Admission::Admitted)
+            .count()
     }
 
     #[test]
-    fn what_a_second_allows_may_begin_at_once() {
+    fn flows_of_one_second_are_admitted_at_once() {
         for rate in [1, 2, 7, 20_000, u32::MAX] {
-            let flows = 2 * rate.min(100_000) as usize;
-            let expected = flows.min(rate as usize);
-            assert_eq!(at_once(&mut Instant(0), rate, NOW, flows), expected, "{rate}");
+            let requests = 2 * rate.min(100_000) as usize;
+            let expected = requests.min(rate as usize);
+            assert_eq!(at_once(&mut Instant(0), rate, NOW, requests), expected, "{rate}");
         }
         assert_eq!(at_once(&mut Instant(0), 0, NOW, 1), 0);
     }
 
     #[test]
-    fn who_keeps_beyond_the_limit_is_let_in_evenly() {
+    fn flows_above_the_limit_are_admitted_evenly() {
         let mut due = Instant(0);
         assert_eq!(at_once(&mut due, 1000, NOW, 5000), 1000);
         for step in 1..=3000 {
@@ -63,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_goes_back_a_little_gives_nothing_away() {
+    fn clock_that_steps_back_admits_no_extra_flow() {
         let mut due = Instant(0);
         assert_eq!(at_once(&mut due, 2, NOW, 5), 2);
         assert_eq!(at_once(&mut due, 2, NOW - Duration::from_millis(1), 5), 0);

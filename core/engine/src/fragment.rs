@@ -1,21 +1,21 @@
 //! Reassembly of the guest's fragments (RFC 791 section 3.2, RFC 8200 section 4.5), both families alike.
 //!
-//! Fragments lie at their place in one buffer per datagram, behind room for headers: a datagram that is complete is
-//! turned into a frame without being moved. A buffer grows with what arrives, to 64 KiB at most, and goes with its
-//! datagram; 64 datagrams at a time, so 4 MiB of data, are the most that a guest can make a worker hold.
+//! Fragments are stored at their offset in one buffer per datagram, behind room for headers: a complete datagram becomes a
+//! frame without a copy. A buffer grows with its fragments, to 64 KiB at most, and is freed with its datagram; a worker
+//! holds at most 64 datagrams, that is 4 MiB of data.
 //!
-//! A datagram with overlapping fragments, or fragments that disagree about its length, is refused as a whole, with
-//! what arrives of it later (RFC 5722). A fragment that was there before, exactly, is ignored: networks duplicate.
+//! A datagram with overlapping fragments, or fragments that disagree about its length, is dropped as a whole, with its later
+//! fragments (RFC 5722). An exact duplicate of a fragment is ignored, as networks duplicate packets.
 //!
-//! Fragments that fit may still be of two datagrams, as ids come round (RFC 4963). The transport's checksum tells, and
-//! is verified here: the host's kernel gives the data a new one.
+//! Matching fragments may still be of two datagrams, as ids are reused (RFC 4963). So the transport's checksum is verified
+//! here: the host's kernel computes a new one for the data.
 
 use core::net::IpAddr;
 use core::time::Duration;
 
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::emit::{self, Ether};
-use pontoon_wire::frame::{self, Body, Fragment, HEAD, Ip, Malformed, Transport};
+use pontoon_wire::frame::{self, Body, Fragment, FrameError, HEAD, Ip, Transport};
 use pontoon_wire::protocol;
 use pontoon_wire::vnet::{Checksum, Offload};
 use vm_memory::VolatileSlice;
@@ -25,7 +25,7 @@ use crate::{Counters, Frame, Instant};
 #[cfg(test)]
 mod tests;
 
-/// Datagrams of one worker's guest whose fragments are being gathered.
+/// Datagrams whose fragments a worker is gathering.
 #[derive(Debug, Default)]
 pub struct Reassembly {
     /// Oldest first.
@@ -33,10 +33,10 @@ pub struct Reassembly {
 }
 
 impl Reassembly {
-    /// Takes a fragment: `ip` is what the parse of `frame` said (the transport was [`Transport::Fragment`]), `ether`
-    /// the frame's Ethernet addresses. Returns the datagram that it completes.
+    /// Adds a fragment: `ip` is the parsed header of `frame` (its transport is [`Transport::Fragment`]), `ether` the frame's
+    /// Ethernet addresses. Returns the datagram that it completes.
     ///
-    /// Call [`Self::handle_timeout`] first where the time has come.
+    /// Expired timers must have been processed by [`Self::handle_timeout`] before.
     pub fn add(
         &mut self,
         ether: Ether,
@@ -47,14 +47,14 @@ impl Reassembly {
     ) -> Option<Whole> {
         let fragment = ip.fragment?;
         counters.fragments_up += 1;
-        // A fragment of nothing, or one that nothing can follow: RFC 8200 section 4.5 discards it alone.
+        // A fragment without data, or one of invalid length: RFC 8200 section 4.5 discards only the fragment.
         if ip.payload_len == 0 || fragment.more && !ip.payload_len.is_multiple_of(8) {
             counters.fragments_dropped += 1;
             return None;
         }
-        let index = self.find(Key::of(ip, fragment), counters, now);
+        let index = self.find(DatagramKey::of(ip, fragment), counters, now);
         let datagram = &mut self.datagrams[index];
-        let State::Gathering(pieces) = &mut datagram.state else {
+        let Assembly::Gathering(pieces) = &mut datagram.state else {
             counters.fragments_dropped += 1;
             return None;
         };
@@ -62,7 +62,7 @@ impl Reassembly {
             Added::More => None,
             Added::Refused => {
                 counters.fragments_dropped += pieces.count() + 1;
-                datagram.state = State::Refused;
+                datagram.state = Assembly::Refused;
                 None
             }
             Added::Complete(whole) => {
@@ -74,13 +74,13 @@ impl Reassembly {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do; `None`: never, until a fragment comes.
+    /// Returns the time of the next call of [`Self::handle_timeout`]; `None` while there are no fragments.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.datagrams.iter().map(|datagram| datagram.expires).min()
     }
 
-    /// Gives up the datagrams whose time is over.
+    /// Drops the datagrams that have expired.
     pub fn handle_timeout(&mut self, counters: &mut Counters, now: Instant) {
         self.datagrams.retain(|datagram| {
             let keep = datagram.expires > now;
@@ -92,8 +92,8 @@ impl Reassembly {
         self.free();
     }
 
-    /// The place of a datagram, which may be a new one: then the oldest goes where there is no room.
-    fn find(&mut self, key: Key, counters: &mut Counters, now: Instant) -> usize {
+    /// Returns the index of a datagram, which may be a new one: then the oldest is dropped if there is no room.
+    fn find(&mut self, key: DatagramKey, counters: &mut Counters, now: Instant) -> usize {
         if let Some(index) = self.datagrams.iter().position(|datagram| datagram.key == key) {
             return index;
         }
@@ -107,12 +107,12 @@ impl Reassembly {
         self.datagrams.push(Datagram {
             key,
             expires: now + timeout,
-            state: State::Gathering(Pieces::default()),
+            state: Assembly::Gathering(Pieces::default()),
         });
         self.datagrams.len() - 1
     }
 
-    /// Keeps no memory while there are no fragments.
+    /// Frees all memory if there are no fragments.
     fn free(&mut self) {
         if self.datagrams.is_empty() {
             self.datagrams = Vec::new();
@@ -120,7 +120,7 @@ impl Reassembly {
     }
 }
 
-/// A datagram put together: a frame with plain headers, as if the guest had not had to fragment it.
+/// A reassembled datagram: a frame with plain headers, as if the guest had not fragmented it.
 #[derive(Debug)]
 pub struct Whole {
     bytes: Vec<u8>,
@@ -131,24 +131,26 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Parses the frame and hands it on. `dont_fragment` is false, in IPv6 too: its sender did fragment it.
+    /// Parses the frame and passes it to `sink`. `dont_fragment` is false, also for IPv6, as its sender has fragmented it.
     ///
     /// # Errors
-    /// The frame is malformed, or a fragment again (behind destination options): nothing that a sender makes. Or its
-    /// checksum is wrong.
-    pub fn open<R>(&mut self, sink: impl FnOnce(frame::Frame, &Frame<'_>) -> R) -> Result<R, Malformed> {
+    /// The frame is malformed, or a fragment again (behind destination options), or its checksum is wrong.
+    pub fn open<R>(
+        &mut self,
+        sink: impl FnOnce(frame::ParsedFrame, &Frame<'_>) -> R,
+    ) -> Result<R, FrameError> {
         let bytes = &mut self.bytes[self.start..];
         let len = bytes.len();
-        // The slices of a frame are for memory that others write, so its head is a copy here too.
+        // The slices of a frame are of shared memory, so its head is a copy here, too.
         let mut head = [0; HEAD];
         let head = &mut head[..len.min(HEAD)];
         head.copy_from_slice(&bytes[..len.min(HEAD)]);
         let mut parsed = frame::parse(head, len)?;
         match &mut parsed.body {
-            Body::Arp | Body::Ip(_, Transport::Fragment) => return Err(Malformed::IpHeader),
+            Body::Arp | Body::Ip(_, Transport::Fragment) => return Err(FrameError::IpHeader),
             Body::Ip(ip, transport) => {
                 if self.checksum && !is_sound(ip, transport, bytes) {
-                    return Err(Malformed::Transport(ip.protocol));
+                    return Err(FrameError::Transport(ip.protocol));
                 }
                 ip.dont_fragment = false;
             }
@@ -163,7 +165,7 @@ impl Whole {
     }
 }
 
-/// Returns true if a packet's checksum is right, as far as there is one.
+/// Returns true if a packet's checksum is valid or absent.
 fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
     let bytes = &frame[ip.payload_offset..][..ip.payload_len];
     let bytes = match transport {
@@ -181,15 +183,15 @@ fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
 
 /// The fields that all fragments of one datagram share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
+struct DatagramKey {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
-    /// IPv4's. In IPv6 the fragments may differ in it, and the first one's counts (RFC 8200 section 4.5).
+    /// The protocol in IPv4. In IPv6 the fragments may differ in it, and that of the first one counts (RFC 8200 section 4.5).
     protocol: Option<u8>,
 }
 
-impl Key {
+impl DatagramKey {
     fn of(ip: &Ip, fragment: Fragment) -> Self {
         Self {
             source: ip.source,
@@ -202,43 +204,43 @@ impl Key {
 
 #[derive(Debug)]
 struct Datagram {
-    key: Key,
+    key: DatagramKey,
     expires: Instant,
-    state: State,
+    state: Assembly,
 }
 
 impl Datagram {
     /// Fragments held.
     fn held(&self) -> u64 {
         match &self.state {
-            State::Gathering(pieces) => pieces.count(),
-            State::Refused => 0,
+            Assembly::Gathering(pieces) => pieces.count(),
+            Assembly::Refused => 0,
         }
     }
 }
 
 #[derive(Debug)]
-enum State {
+enum Assembly {
     Gathering(Pieces),
-    /// Fragments that still come are dropped.
+    /// Later fragments are dropped.
     Refused,
 }
 
 /// The fragments of a datagram that have been received.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// Room for headers, and data up to the furthest byte that came.
+    /// Room for headers, and data up to the highest byte received.
     bytes: Vec<u8>,
-    /// Each fragment's place, in order; they do not overlap.
+    /// The range of each fragment, in order; ranges do not overlap.
     spans: Vec<Span>,
-    /// Bytes that came.
+    /// The number of bytes received.
     sum: usize,
-    /// Length of the whole, once the last fragment came.
+    /// Length of the datagram, after the last fragment was received.
     total: Option<usize>,
     /// The headers of the first fragment.
     first: Option<(Ether, Ip)>,
-    /// One came whose checksum the guest left to us. A sender completes it before it cuts, so what is to be summed is
-    /// anybody's guess.
+    /// A fragment had a partial checksum. A sender completes the checksum before it fragments, so the bytes to be summed are
+    /// unknown.
     partial: bool,
 }
 
@@ -288,7 +290,7 @@ impl Pieces {
         self.finish().map_or(Added::More, Added::Complete)
     }
 
-    /// Returns true if a fragment agrees with what is known of the whole's length.
+    /// Returns true if a fragment agrees with the known length of the datagram.
     fn fits(&self, span: Span, largest: usize, more: bool) -> bool {
         let furthest = self.spans.last().map_or(0, |last| last.end);
         let agrees = match self.total {
@@ -299,8 +301,8 @@ impl Pieces {
         agrees && span.end <= largest
     }
 
-    /// Makes the buffer `len` bytes long. It doubles, for small fragments not to copy it each time, but never passes
-    /// what the largest datagram needs.
+    /// Grows the buffer to `len` bytes. Its capacity doubles, so that small fragments do not copy it each time, up to the size
+    /// of the largest datagram.
     fn grow(&mut self, len: usize) {
         if len > self.bytes.capacity() {
             let capacity = (2 * self.bytes.capacity()).clamp(len, ROOM + LARGEST_V6);
@@ -311,7 +313,7 @@ impl Pieces {
         }
     }
 
-    /// The frame, once everything is there.
+    /// Returns the frame if the datagram is complete.
     fn finish(&mut self) -> Option<Whole> {
         let (ether, ip) = self.first?;
         let total = self.total.filter(|total| *total == self.sum)?;
@@ -334,7 +336,7 @@ impl Pieces {
     }
 }
 
-/// The most data that the length field of the whole's IP header can name.
+/// The most data that the length field of the datagram's IP header can express.
 const fn largest(ip: &Ip) -> usize {
     match ip.source {
         IpAddr::V4(_) => LARGEST_V4,
@@ -342,19 +344,19 @@ const fn largest(ip: &Ip) -> usize {
     }
 }
 
-/// Datagrams at a time.
+/// The limit on datagrams.
 const DATAGRAMS: usize = 64;
-/// Fragments of one datagram: 65,535 bytes at an MTU of 296, as small as links come, are 241.
+/// The limit on fragments of one datagram: 65,535 bytes at an MTU of 296, the smallest in use, are 241.
 const PIECES: usize = 256;
 /// IPv4's total length counts the header.
 const LARGEST_V4: usize = 65_535 - 20;
 /// IPv6's payload length does not.
 const LARGEST_V6: usize = 65_535;
-/// RFC 768. All zeros say that there is none, which IPv6 does not allow (RFC 8200 section 8.1).
+/// RFC 768. All zeros mean no checksum, which IPv6 does not allow (RFC 8200 section 8.1).
 const UDP_CHECKSUM: core::ops::Range<usize> = 6..8;
 /// Ethernet and IPv6 headers.
 const ROOM: usize = 14 + 40;
-/// Linux's `ipfrag_time`; RFC 1122 section 3.3.2 asks for 60 to 120 s, which a sender's 16-bit id outruns.
+/// Linux's `ipfrag_time`; RFC 1122 section 3.3.2 has 60 to 120 s, in which a sender's 16-bit id wraps around.
 const TIMEOUT_V4: Duration = Duration::from_secs(30);
 /// RFC 8200 section 4.5.
 const TIMEOUT_V6: Duration = Duration::from_secs(60);

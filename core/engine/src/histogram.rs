@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_counts_what_it_equals() {
+    fn value_equal_to_a_bound_counts_below_it() {
         static BOUNDS: [u64; 3] = [1, 4, 16];
         let mut histogram = Histogram::new(&BOUNDS);
         for value in [0, 1, 2, 4, 5, 16, 17, u64::MAX] {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_rise() {
+    fn bounds_are_ascending() {
         assert!(CONNECT_TIMES.is_sorted_by(|one, other| one < other));
     }
 }

@@ -1,8 +1,8 @@
 //! The engine's interface to the host: sockets.
 //!
-//! Every call is non-blocking and answers in place. A socket is registered for events once, when it is opened, edge
-//! triggered, under the flow's [`Token`](crate::Token); the worker hands events on as
-//! [`Readiness`]. Dropping a socket is not enough: give it back by [`Host::close`] or [`Host::abort`].
+//! Every call is non-blocking. A socket is registered for events once, when it is opened, edge triggered, with the flow's
+//! [`Token`](crate::Token); the worker passes events to the engine as [`Readiness`]. A socket must not be dropped: it is
+//! returned by [`Host::close`] or [`Host::abort`].
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::FlowId;
 use vm_memory::VolatileSlice;
 
-/// Why a call on a socket failed, by meaning.
+/// The reason why a call on a socket failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// Nothing to read, or no room to write, now.
@@ -37,13 +37,13 @@ pub enum Failure {
     /// EMSGSIZE: larger than the route's MTU or than the socket takes.
     #[error("message too long")]
     TooBig,
-    /// EMFILE, ENFILE, ENOBUFS, ENOMEM: the host is out of something.
+    /// EMFILE, ENFILE, ENOBUFS, ENOMEM: a resource of the host is exhausted.
     #[error("out of descriptors or memory")]
     Exhausted,
     /// EADDRINUSE.
     #[error("address in use")]
     InUse,
-    /// EINVAL, EIO: this call with these arguments, on this socket, will not do.
+    /// EINVAL, EIO: the call is not possible with these arguments on this socket.
     #[error("invalid")]
     Invalid,
     /// Anything else, by its number.
@@ -54,9 +54,9 @@ pub enum Failure {
 /// The progress of an outgoing connection in the call that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connect {
-    /// It stands.
+    /// The connection is established.
     Done,
-    /// An event will say.
+    /// An event reports the outcome.
     Pending,
 }
 
@@ -67,15 +67,15 @@ pub struct Readiness {
     pub readable: bool,
     /// Room to write.
     pub writable: bool,
-    /// The peer has closed its direction: all it sent is in the queue.
+    /// The peer has closed its direction: all of its data is in the queue.
     pub end: bool,
     /// An error is pending on the socket or in its error queue.
     pub error: bool,
-    /// Urgent data came (RFC 9293 section 3.8.5): a peek stops in front of it, with more to peek at.
+    /// Urgent data was received (RFC 9293 section 3.8.5): a peek stops in front of it although more data follows.
     pub urgent: bool,
 }
 
-/// A connection that came in on a published port.
+/// A connection that was accepted on a published port.
 #[derive(Debug)]
 pub struct Accepted<S> {
     /// The connection.
@@ -95,7 +95,7 @@ pub struct DatagramMeta {
     pub dont_fragment: bool,
 }
 
-/// A receive's result: one datagram, or several of one size end to end.
+/// The result of a receive: one datagram, or several of one size end to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Bytes in all.
@@ -117,7 +117,7 @@ pub struct Problem {
     pub destination: SocketAddr,
     /// The sender of the error; `None` for the host's own stack.
     pub offender: Option<IpAddr>,
-    /// ICMP or ICMPv6 type of the complaint.
+    /// ICMP or ICMPv6 type.
     pub kind: u8,
     /// ICMP or ICMPv6 code.
     pub code: u8,
@@ -132,11 +132,11 @@ pub trait Host {
     /// An open socket.
     type Socket;
 
-    /// Opens a TCP connection: nothing that is sent waits for more (TCP_NODELAY), registered for events, and looked at
-    /// once more before answering, as on loopback and LANs it often stands already.
+    /// Opens a TCP connection with TCP_NODELAY, registered for events. Its state is checked once more before the call returns,
+    /// as on loopback and LANs it is often established already.
     ///
     /// # Errors
-    /// The connection will not be: `Refused`, `NetUnreachable`, `Exhausted`, ...
+    /// The connection failed: `Refused`, `NetUnreachable`, `Exhausted`, ...
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Self::Socket, Connect), Failure>;
 
     /// The outcome of a pending connect, after an event. `WouldBlock` while it is still pending.
@@ -145,9 +145,9 @@ pub trait Host {
     /// As [`Self::tcp_connect`].
     fn tcp_connected(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
-    /// Returns true if a connection to `to` that stands leads to the host itself, whatever addresses the engine was
-    /// given as the host's: its own address is its peer's or, where more than one SYN may have been sent in the time
-    /// `took`, the host has the peer's address now.
+    /// Returns true if an established connection to `to` leads to the host itself, independent of the engine's list of the
+    /// host's addresses: its own address is its peer's or, if more than one SYN may have been sent in the time `took`, the
+    /// host has the peer's address now.
     fn tcp_reaches_host(&mut self, socket: &mut Self::Socket, to: IpAddr, took: Duration) -> bool;
 
     /// Takes a connection from the listener at `index` of the configuration. `flow` is what it is registered as.
@@ -157,15 +157,15 @@ pub trait Host {
     /// when there may be one, because a socket was closed or some time has passed.
     fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Self::Socket>, Failure>;
 
-    /// Returns true if [`Self::tcp_peek`] can begin anywhere at no cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for
-    /// IPv4, 6.12 for IPv6). Otherwise keep what is in flight small.
+    /// Returns true if [`Self::tcp_peek`] can begin at any offset without a cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for
+    /// IPv4, 6.12 for IPv6). Otherwise the caller keeps the data in flight small.
     fn peeks_at_offset(&self, remote: IpAddr) -> bool;
 
     /// Copies stream data from `at` bytes after the head of the receive queue into `into`, in order, leaving it queued.
     /// 0 is the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there yet; `Reset` and others when the connection is gone.
+    /// `WouldBlock` if there is no data yet; `Reset` and others if the connection has failed.
     fn tcp_peek(
         &mut self,
         socket: &mut Self::Socket,
@@ -179,32 +179,32 @@ pub trait Host {
     /// The connection is gone.
     fn tcp_discard(&mut self, socket: &mut Self::Socket, len: u32) -> Result<(), Failure>;
 
-    /// Sends the parts, in order, as far as there is room. `Ok` may be short.
+    /// Sends the parts, in order, as far as there is room. Fewer bytes may be sent.
     ///
     /// # Errors
-    /// `WouldBlock` when there is no room at all; `Reset` and others when the connection is gone.
+    /// `WouldBlock` if there is no room at all; `Reset` and others if the connection has failed.
     fn tcp_send(&mut self, socket: &mut Self::Socket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure>;
 
-    /// Memory that the receive queue takes, with the kernel's overhead.
+    /// Returns the memory of the receive queue, with the kernel's overhead.
     fn tcp_receive_memory(&mut self, socket: &mut Self::Socket) -> u32;
 
-    /// Bytes that the send buffer would take now.
+    /// Returns the bytes that the send buffer would accept now.
     fn tcp_send_room(&mut self, socket: &mut Self::Socket) -> u32;
 
-    /// Asks for one more event when the socket is writable, even though no send was refused. Without this the kernel
-    /// says nothing of room that no send was denied (`SOCK_NOSPACE`).
+    /// Requests one more event for when the socket is writable, although no send was refused. Without this the kernel reports
+    /// room only after a refused send (`SOCK_NOSPACE`).
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Self::Socket);
 
-    /// Ends our direction of the stream.
+    /// Shuts the socket down for writing.
     ///
     /// # Errors
     /// The connection is gone.
     fn tcp_shutdown(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
-    /// Takes the error that is pending on a connection, after an event said that there is one (`SO_ERROR`).
+    /// Takes the pending error of a connection, after an event has reported one (`SO_ERROR`).
     fn tcp_error(&mut self, socket: &mut Self::Socket) -> Option<Failure>;
 
-    /// Turns keepalive probes on (a guest sent one).
+    /// Enables keepalive probes, as the guest has sent one.
     fn tcp_keepalive(&mut self, socket: &mut Self::Socket);
 
     /// Closes a socket of any kind.
@@ -213,17 +213,17 @@ pub trait Host {
     /// Closes a TCP connection with a reset.
     fn abort(&mut self, socket: Self::Socket);
 
-    /// Opens a UDP socket for sending to `family_of`'s family, bound to an explicit free port of the host's choosing
+    /// Opens a UDP socket for sending to `family_of`'s family, bound explicitly to a free port that the host chooses
     /// (a port from bind(0) is lost on disconnect), with error queue, received TTL and DSCP on.
     ///
     /// # Errors
     /// `Exhausted` and others.
     fn udp_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Self::Socket, Failure>;
 
-    /// Takes over the socket of the published UDP port at `index` of the configuration and registers it for `flow`.
+    /// Returns the socket of the published UDP port at `index` of the configuration, registered for `flow`.
     ///
     /// # Errors
-    /// `Invalid` when it was taken before.
+    /// `Invalid` if the socket was returned before.
     fn udp_published(&mut self, index: u32, flow: FlowId) -> Result<Self::Socket, Failure>;
 
     /// Connects a UDP socket to its only peer, or disconnects it.
@@ -233,10 +233,10 @@ pub trait Host {
     fn udp_connect(&mut self, socket: &mut Self::Socket, to: Option<SocketAddr>) -> Result<(), Failure>;
 
     /// Sends one datagram (`segment` none), or datagrams of `segment` bytes end to end (the last may be shorter), to
-    /// `to` (none where connected), from `from` where a published port answers from the address that it was asked at.
+    /// `to` (none if connected), from `from` if a published port has to reply from the address that a client has used.
     ///
     /// # Errors
-    /// Nothing was sent. `TooBig`, `Invalid`: not in this form (split and try again); `WouldBlock`: dropped.
+    /// No datagram was sent. `TooBig`, `Invalid`: split and send again; `WouldBlock`: dropped.
     fn udp_send(
         &mut self,
         socket: &mut Self::Socket,
@@ -250,7 +250,7 @@ pub trait Host {
     /// Receives into the slices, in order, with `UDP_GRO` where `coalesced` and the host can.
     ///
     /// # Errors
-    /// `WouldBlock` when there is nothing; an error that some host reported (then look at [`Self::problem`]).
+    /// `WouldBlock` if there is no datagram; an error that a host reported (see [`Self::problem`]).
     fn udp_receive(
         &mut self,
         socket: &mut Self::Socket,
@@ -258,11 +258,11 @@ pub trait Host {
     ) -> Result<Received, Failure>;
 
     /// Opens a socket for echo requests to `family_of`'s family: a ping socket, or the raw socket that was opened
-    /// before privileges were dropped. `ident` is the id that requests will carry on the wire where the host lets us
-    /// choose it.
+    /// before privileges were dropped. `ident` is the id of the requests on the wire if the host permits a
+    /// choice.
     ///
     /// # Errors
-    /// `Prohibited` where the host allows neither.
+    /// `Prohibited` if the host allows neither.
     fn ping_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Self::Socket, Failure>;
 
     /// Sends an echo request with this sequence number and data.
@@ -284,7 +284,7 @@ pub trait Host {
     /// As [`Self::udp_receive`].
     fn ping_receive(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> Result<PingReply, Failure>;
 
-    /// Takes the next entry from a UDP or ping socket's error queue, copying what had been sent to `into`.
+    /// Takes the next entry from a UDP or ping socket's error queue, copying the datagram that was sent to `into`.
     fn problem(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> Option<Problem>;
 }
 

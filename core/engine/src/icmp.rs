@@ -1,8 +1,8 @@
 //! Echo requests: one host socket for each id that the guest uses.
 //!
-//! Answers come back under the guest's own id, from the address that it wrote to. Errors that routers report (which is
-//! what traceroute lives on) quote the guest's request. Whatever else the guest says in ICMP concerns our own
-//! packets to it, and ends here.
+//! Replies have the guest's own id and the address to which it sent. Errors that routers report (which traceroute uses)
+//! quote the guest's request. All other ICMP messages from the guest are about packets from the engine, and are dropped
+//! here.
 
 #[cfg(test)]
 mod tests;
@@ -17,23 +17,25 @@ use pontoon_wire::vnet::Offload;
 use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
 
-use crate::ctx::{Ctx, Net};
-use crate::egress::Protocol;
+use crate::ctx::{Ctx, Eviction, Net};
+use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
+use crate::flow_rate::Admission;
 use crate::host::{DatagramMeta, PingReply, Problem};
 use crate::icmp_errors::{self, Reported, Unsent};
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{self, InvokingPacket, Reason};
+use crate::path_mtu::Treatment;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
 
-/// Every echo id of one worker.
+/// The echo ids of one worker.
 #[derive(Debug)]
 pub struct Icmp<S> {
     /// By the guest's address and id.
     echoes: Table<(IpAddr, u16), Echo<S>>,
-    /// Echo data on its way.
+    /// A buffer for echo data.
     scratch: Box<[u8]>,
 }
 
@@ -44,22 +46,22 @@ struct Echo<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
-    /// The destination of the last request, as the guest wrote it.
+    /// The destination of the last request, as the guest has sent it.
     asked: IpAddr,
-    /// A host has answered.
+    /// A host has replied.
     answered: bool,
-    /// The last destination that is another on the host's side than the guest wrote: both.
+    /// The last translated destination: the guest's address and the host's.
     rewritten: Option<(IpAddr, IpAddr)>,
     /// Sequence number of the last request.
     seq: u16,
-    /// Named in `Net::ready` or `Net::parked`.
+    /// In `Net::ready` or `Net::parked`.
     queued: bool,
-    /// The error queue may have something in it.
+    /// The error queue may have entries.
     troubled: bool,
 }
 
 impl<S> Icmp<S> {
-    /// No ids.
+    /// Returns a table without ids.
     #[must_use]
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
@@ -68,7 +70,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Ids that hold a slot.
+    /// Returns the number of ids that hold a slot.
     #[must_use]
     pub fn len(&self) -> usize {
         self.echoes.len()
@@ -85,7 +87,7 @@ impl<S> Icmp<S> {
         self.echoes.get_mut(flow.index, flow.generation).is_some()
     }
 
-    /// An ICMP message from the guest that no local service wanted.
+    /// Processes an ICMP message from the guest that no local service has handled.
     pub fn handle_message<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'_>,
@@ -160,7 +162,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// As a UDP datagram, see [`crate::path_mtu`].
+    /// Sends a request that is too big in fragments, see [`crate::path_mtu`].
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -170,8 +172,11 @@ impl<S> Icmp<S> {
         icmp: &frame::Icmp,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Unsent> {
-        let is_too_big = unsent.failure == Failure::TooBig && ip.dont_fragment;
-        if !is_too_big || !ctx.net.narrow.admit(ip.destination, ip.hop_limit, ctx.now) {
+        if unsent.failure != Failure::TooBig || !ip.dont_fragment {
+            return Err(unsent);
+        }
+        let treatment = ctx.net.narrow.treat(ip.destination, ip.hop_limit, ctx.now);
+        if treatment == Treatment::Refuse {
             return Err(unsent);
         }
         let ip = frame::Ip {
@@ -187,12 +192,12 @@ impl<S> Icmp<S> {
         Ok(())
     }
 
-    /// A page of ids, and how many slots there are.
+    /// Returns a page of ids, and the number of slots.
     pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let echoes = self.echoes.part(first, SLOTS);
         let flows = echoes.map(|(index, generation, (guest, ident), echo)| Flow {
             id: net.flow(Kind::Icmp, index, generation),
-            protocol: Protocol::Icmp,
+            protocol: EgressProtocol::Icmp,
             guest: SocketAddr::new(*guest, *ident),
             remote: Some(SocketAddr::new(echo.asked, 0)),
             came_in: false,
@@ -206,7 +211,7 @@ impl<S> Icmp<S> {
         (flows.collect(), self.echoes.slots())
     }
 
-    /// Something happened to a flow's socket.
+    /// Processes an event of a flow's socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -222,7 +227,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Goes on with a flow that was named in [`Net::ready`] or [`Net::parked`], and has been taken out there.
+    /// Continues with a flow that was removed from [`Net::ready`] or [`Net::parked`].
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) {
             echo.queued = false;
@@ -230,7 +235,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// The flow's timer is due.
+    /// Processes the flow's timer.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -246,7 +251,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Closes a flow at once, such as one whose handling panicked.
+    /// Closes a flow at once, such as one whose handler panicked.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if self.echoes.get_mut(flow.index, flow.generation).is_some() {
             self.remove(flow.index, ctx);
@@ -268,22 +273,22 @@ impl<S> Icmp<S> {
         ctx.host.close(echo.socket);
     }
 
-    /// When the idlest id was last used.
+    /// Returns the time at which the idlest id was last used.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.echoes.idlest().map(|index| self.echoes.at(index).used)
     }
 
-    /// Evicts the idlest id; false where there is none.
-    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+    /// Evicts the idlest id.
+    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Eviction {
         let Some(idlest) = self.echoes.idlest() else {
-            return false;
+            return Eviction::NoneLeft;
         };
         self.remove(idlest, ctx);
         ctx.net.counters.ping_evicted += 1;
-        true
+        Eviction::Evicted
     }
 
-    /// Opens a socket for an id, at the cost of the idlest where there are too many.
+    /// Opens a socket for an id; if there are too many ids, the idlest is evicted.
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: (IpAddr, u16),
@@ -292,10 +297,16 @@ impl<S> Icmp<S> {
         if self.echoes.len() >= MOST_IDS {
             self.evict(ctx);
         }
-        if ctx.net.is_full() && !self.evict(ctx) {
-            ctx.net.reclaim();
+        if ctx.net.is_full() {
+            let eviction = self.evict(ctx);
+            if eviction == Eviction::NoneLeft {
+                ctx.net.reclaim();
+            }
         }
-        ctx.net.admit(ctx.now).map_err(|_| Failure::Exhausted)?;
+        let admission = ctx.net.admit(ctx.now);
+        if admission == Admission::Refused {
+            return Err(Failure::Exhausted);
+        }
         let (index, generation) = self.echoes.vacant();
         let flow = ctx.net.flow(Kind::Icmp, index, generation);
         let opened = ctx.host.ping_open(flow, key.0);
@@ -323,7 +334,7 @@ impl<S> Icmp<S> {
         Ok(self.echoes.insert(key, echo))
     }
 
-    /// Sends the request whose data is in the scratch.
+    /// Sends the request whose data is in the buffer.
     fn send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -362,7 +373,7 @@ impl<S> Icmp<S> {
                     self.answer(index, &reply, ctx);
                 }
                 Err(Failure::WouldBlock) if self.echoes.at(index).troubled => break,
-                // The reply is still there, and nothing will tell of it again.
+                // The reply is still in the queue, and no further event reports it.
                 Err(Failure::Exhausted) => break,
                 Err(Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid) => return,
                 Err(_) => {
@@ -375,7 +386,7 @@ impl<S> Icmp<S> {
         ctx.net.ready.push_back(flow);
     }
 
-    /// Hands the guest a reply whose data is in the scratch.
+    /// Sends the guest a reply whose data is in the buffer.
     fn answer<H, T: Transmit>(&mut self, index: u32, reply: &PingReply, ctx: &mut Ctx<'_, H, T>) {
         let (guest, ident) = *self.echoes.key(index);
         let Some(source) = self.echoes.at(index).written(reply.from, ctx.net) else {
@@ -398,7 +409,7 @@ impl<S> Icmp<S> {
         echo.traffic.down += reply.len as u64;
     }
 
-    /// Passes on what is in the error queue of an id's socket, up to a bound for each turn.
+    /// Reports the entries of an id's error queue to the guest, up to a limit for each turn.
     fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -413,7 +424,8 @@ impl<S> Icmp<S> {
         reported
     }
 
-    /// The queue holds the request as it was sent, ICMP header first; only its sequence number and data are the guest's.
+    /// Reports an entry. It has the request as it was sent, ICMP header first, of which only the sequence number and the data
+    /// are the guest's.
     fn pass_on<H, T: Transmit>(
         &self,
         index: u32,
@@ -431,7 +443,7 @@ impl<S> Icmp<S> {
             [8 | 128, 0, _, _, _, _, high, low, data @ ..] => (u16::from_be_bytes([*high, *low]), data),
             _ => (echo.seq, &[][..]),
         };
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: match guest {
                 IpAddr::V4(_) => protocol::ICMP,
                 IpAddr::V6(_) => protocol::ICMPV6,
@@ -440,7 +452,7 @@ impl<S> Icmp<S> {
             destination: SocketAddr::new(written, seq),
             payload_len: problem.payload_len.saturating_sub(HEADER),
         };
-        icmp_errors::tell(problem, sent, data, ctx);
+        icmp_errors::send_error(problem, sent, data, ctx);
     }
 }
 
@@ -449,7 +461,7 @@ impl<S> Echo<S> {
     fn written(&self, remote: IpAddr, net: &Net) -> Option<IpAddr> {
         match self.rewritten {
             Some((rewritten, written)) if rewritten == remote => Some(written),
-            // Which the host may have got since.
+            // The host may have gained the address since.
             Some(_) | None => (net.policy.visible_client_addr(remote) == remote
                 && net.policy.translate_destination(remote).is_ok())
             .then_some(remote),
@@ -457,7 +469,7 @@ impl<S> Echo<S> {
     }
 }
 
-/// Why a request did not leave, in the words of ICMP; `None` where it was merely dropped.
+/// Returns the ICMP error for a request that was not sent; `None` if it was only dropped.
 fn reason(unsent: Unsent, ip: &frame::Ip) -> Option<Reason> {
     match unsent.failure {
         Failure::NetUnreachable => Some(Reason::NetUnreachable),
@@ -476,7 +488,7 @@ fn reason(unsent: Unsent, ip: &frame::Ip) -> Option<Reason> {
     }
 }
 
-/// Sends an echo reply, in fragments where it is larger than the link's MTU, and says whether the link took it.
+/// Sends an echo reply, in fragments if it is larger than the link's MTU. Returns true if the link has accepted it.
 fn emit_reply<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -516,12 +528,11 @@ fn emit_reply<T: Transmit>(
 /// RFC 5508 REQ-2: not below 60 s.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Ids at one time: a fourth of those that the host's kernel has for the ping sockets of all programs and both
-/// families. One worker has all ids of the guest.
+/// The limit on ids: a fourth of those that the host's kernel has for the ping sockets of all programs and both families. One
+/// worker has all ids of the guest.
 const MOST_IDS: usize = 1 << 14;
 
-/// Bytes that one flow may receive before others have their turn, and what a receive costs at least, or when it
-/// brings an error.
+/// Bytes that one flow may receive in one turn, and the cost of a receive that is small or returns an error.
 const QUANTUM: usize = 64 << 10;
 const LEAST_COST: usize = 512;
 const ERROR_COST: usize = QUANTUM / 16;
@@ -529,5 +540,5 @@ const ERROR_COST: usize = QUANTUM / 16;
 /// ICMP header of an echo: type, code, checksum, id, sequence number.
 const HEADER: usize = 8;
 
-/// More than the longest echo's data.
+/// More than the data of the longest echo.
 const SCRATCH: usize = 65_536;

@@ -1,25 +1,25 @@
-//! Errors about datagrams and echo requests, as the network or the host's own stack reported them to the socket: read
-//! from its queue, told to the guest as ICMP, and told apart from what is wrong with the send that met them.
+//! Errors about datagrams and echo requests that the network or the host's own stack reported to the socket: they are read
+//! from its error queue, reported to the guest by ICMP, and distinguished from errors of the send that returns them.
 
 use core::net::IpAddr;
 
 use crate::ctx::{Ctx, Net};
 use crate::host::Problem;
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Transmit};
 
 /// An entry of an error queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reported {
-    /// Errors that came from the network.
+    /// Errors from the network.
     network: usize,
-    /// The path MTU that the host's own stack reported, about something that was too big for it.
+    /// The path MTU that the host's own stack reported for a datagram that was too big.
     mtu: Option<u32>,
-    /// It may hold more.
+    /// The queue may have more entries.
     pub(crate) more: bool,
 }
 
-/// Why something was not sent.
+/// The reason why a datagram was not sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unsent {
     pub(crate) failure: Failure,
@@ -27,8 +27,8 @@ pub(crate) struct Unsent {
     pub(crate) mtu: Option<u32>,
 }
 
-/// One send, and another where the first met an error that an earlier one had left behind. `report` empties the
-/// socket's error queue.
+/// Sends, and sends again if the first attempt returned the error of an earlier one. `report` empties the socket's error
+/// queue.
 pub(crate) fn send<W>(
     world: &mut W,
     send: impl Fn(&mut W) -> Result<(), Failure>,
@@ -54,8 +54,8 @@ pub(crate) fn send<W>(
     Err(Unsent { failure, mtu })
 }
 
-/// Reads an error queue, up to a bound for each turn: `next` takes an entry from it, `pass_on` is given what the
-/// network had to say about which bytes.
+/// Reads an error queue, up to a limit for each turn: `next` takes an entry, `pass_on` receives each error of the network and
+/// the bytes that it quotes.
 pub(crate) fn report<W>(
     world: &mut W,
     next: impl Fn(&mut W, &mut [u8]) -> Option<Problem>,
@@ -68,7 +68,7 @@ pub(crate) fn report<W>(
             return reported;
         };
         match (problem.offender, problem.mtu) {
-            // The send that met it tells the guest, with what it sent at hand.
+            // The send that returned it reports it to the guest, as it has the datagram.
             (None, Some(mtu)) => reported.mtu = Some(mtu),
             (None, None) | (Some(_), _) => {
                 reported.network += 1;
@@ -81,8 +81,13 @@ pub(crate) fn report<W>(
     reported
 }
 
-/// Tells the guest of a problem with what it `sent`, of which `data` is known.
-pub(crate) fn tell<H, T: Transmit>(problem: &Problem, sent: Sent, data: &[u8], ctx: &mut Ctx<'_, H, T>) {
+/// Reports a problem with the packet `sent`, of which `data` is known, to the guest.
+pub(crate) fn send_error<H, T: Transmit>(
+    problem: &Problem,
+    sent: InvokingPacket,
+    data: &[u8],
+    ctx: &mut Ctx<'_, H, T>,
+) {
     let (guest, written) = (sent.source.ip(), sent.destination.ip());
     if !is_error(guest, problem.kind) {
         return;
@@ -109,7 +114,7 @@ fn is_error(family: IpAddr, kind: u8) -> bool {
 }
 
 /// Returns the source address, as the guest sees it, of an error about a packet to `remote`, which the guest had sent
-/// to `written`. The gateway stands for the host itself, and for addresses that cannot be shown.
+/// to `written`. The gateway represents the host itself, and addresses that cannot be shown to the guest.
 fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr) -> Option<IpAddr> {
     match offender {
         Some(offender) if offender == remote => Some(written),
@@ -120,7 +125,7 @@ fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr)
     }
 }
 
-/// Bytes of what was sent that an error quotes, at most.
+/// The limit on bytes that an error quotes.
 pub(crate) const QUOTED: usize = 512;
 
 /// Entries of one error queue that are read in one turn.

@@ -1,8 +1,8 @@
 //! A record of TCP connections and of the guest's Ethernet address, in memory that outlives the engine.
 //!
-//! An engine that takes a dead one's place has none of its flows. A guest that sends on one of them hears so, by a
-//! reset; one that only listens never would. So it is asked where each of them stands ([`Engine::ask_about`]), and its
-//! answer, which belongs to nothing, is answered by a reset as any such segment is.
+//! An engine that replaces one that has exited has none of its flows. A guest that sends on one of them receives a reset; a
+//! guest that only receives would not notice. So the guest is probed for each connection ([`Engine::ask_about`]), and its
+//! answer, which belongs to no connection, is answered by a reset.
 //!
 //! [`Engine::ask_about`]: crate::Engine::ask_about
 
@@ -14,20 +14,20 @@ use pontoon_wire::Mac;
 /// A TCP connection, by both ends as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// The guest's end.
+    /// The guest's address and port.
     pub guest: SocketAddr,
-    /// The other one.
+    /// The remote address and port.
     pub remote: SocketAddr,
 }
 
 /// The record of connections, by slot.
 pub trait Ledger: Debug + Send {
-    /// A slot has been given to a connection.
+    /// Records a connection in a slot.
     fn enter(&self, slot: u32, ends: Ends);
 
-    /// A slot is free again.
+    /// Removes the record of a slot.
     fn strike(&self, slot: u32);
 
-    /// The guest has this Ethernet address from now on.
+    /// Records the guest's Ethernet address.
     fn guest_moved(&self, mac: Mac);
 }

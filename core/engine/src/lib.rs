@@ -1,8 +1,7 @@
 //! The translation engine: frames of one guest on one side, host sockets on the other.
 //!
-//! Pure: it reads no clock, opens no socket, starts no thread and draws no randomness that it was not given. Time
-//! comes in as `now`; what it needs from the world it asks of two traits, [`Host`] and [`Transmit`], and gets the
-//! answer in place.
+//! The crate is pure: it reads no clock, opens no socket, starts no thread and has no source of randomness but a seed. Time
+//! is the argument `now`; sockets and the link are behind two traits, [`Host`] and [`Transmit`], whose calls do not block.
 #![forbid(unsafe_code)]
 #![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]

@@ -1,11 +1,11 @@
 //! The engine's interface to a link.
 //!
-//! Receiving: the link calls its worker with a burst of [`Frame`]s, all valid until the call returns. Headers are
-//! already in private memory; payload is named by [`VolatileSlice`]s of link memory that a hostile guest may be
-//! rewriting, and goes from there straight into `sendmsg`.
+//! Receiving: the link passes a burst of [`Frame`]s to its worker, all valid until the call returns. Headers are in private
+//! memory; payload is in [`VolatileSlice`]s of link memory, which a hostile guest may modify at any time, and is passed from
+//! there to `sendmsg`.
 //!
-//! Sending: small frames by [`Transmit::send`]; data by [`Transmit::reserve`], whose slices go straight into
-//! `recvmsg` and whose frames are then committed in order. A dropped reservation is undone.
+//! Sending: small frames by [`Transmit::send`]; data by [`Transmit::reserve`], whose slices are passed to `recvmsg` and whose
+//! frames are then committed in order. Dropping a reservation frees it.
 
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
@@ -24,9 +24,9 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The slices of link memory that hold `len` bytes from `offset` on; empty ones are left out.
+    /// Returns the slices of link memory that hold `len` bytes from `offset` on, without empty ones.
     ///
-    /// A range that passes the frame's end is cut there.
+    /// A range beyond the frame's end is cut there.
     pub fn range(&self, offset: usize, len: usize) -> impl Iterator<Item = VolatileSlice<'a>> + use<'a> {
         let mut skip = offset;
         let mut left = len;
@@ -39,7 +39,7 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Copies bytes from `offset` on into `into`, and says how many there were.
+    /// Copies bytes from `offset` on into `into`, and returns their number.
     pub fn copy(&self, offset: usize, into: &mut [u8]) -> usize {
         let mut at = 0;
         for part in self.range(offset, into.len()) {
@@ -49,33 +49,33 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The limits of a link towards the guest. Data, not behaviour: read it again after a renegotiation.
+/// The limits of a link towards the guest, which may change when the guest renegotiates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The guest interface's MTU: bytes of an IP packet.
     pub mtu: usize,
     /// Largest IP packet of a segmented TCP or UDP frame (65,535 at most).
     pub max_gso: usize,
-    /// TCP over IPv4 may be left uncut.
+    /// The link segments TCP over IPv4.
     pub tso4: bool,
-    /// TCP over IPv6 may be left uncut.
+    /// The link segments TCP over IPv6.
     pub tso6: bool,
-    /// UDP datagrams of one size may be left together.
+    /// The link splits UDP super-frames.
     pub uso: bool,
 }
 
-/// The link did not take a frame; it was not sent.
+/// The reason why the link did not accept a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// No room now.
+pub enum TransmitError {
+    /// There is no room now.
     Full,
-    /// Never: the interface is down or the frame is too large for it.
+    /// The interface is down, or the frame is too large for it.
     Rejected,
 }
 
 /// The sending half of a link.
 ///
-/// A frame with a partial checksum may be handed to any link: one that cannot leave it partial completes it.
+/// Every link accepts frames with a partial checksum: a link without that offload completes the checksum.
 pub trait Transmit {
     /// Room for frames, see [`Self::reserve`].
     type Room<'a>: Room
@@ -89,28 +89,28 @@ pub trait Transmit {
     ///
     /// # Errors
     /// The frame was not sent.
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused>;
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError>;
 
-    /// Room for up to `frames` frames of `head` bytes of headers and up to `payload` bytes of data each: fewer frames
-    /// where there is less room. `None` means that there is none now: come back when the link is ready for writing.
+    /// Reserves room for up to `frames` frames of `head` bytes of headers and up to `payload` bytes of data each: fewer frames
+    /// if there is less room. `None` if there is none until the link is ready for writing.
     fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Self::Room<'_>>;
 
-    /// Ends a burst: whatever was sent or committed is on its way when this returns.
+    /// Ends a burst: all frames that were sent or committed are passed to the guest.
     fn flush(&mut self);
 }
 
-/// Reserved frames. Dropping it gives back what was not committed.
+/// Reserved frames. Those that were not committed are freed when it is dropped.
 pub trait Room {
-    /// Payload room of the frames not yet committed, in order: as many bytes for each as were asked for, in one slice
+    /// Returns the payload room of the frames not yet committed, in order: the reserved number of bytes for each, in one slice
     /// or in several.
     fn payloads(&self) -> &[VolatileSlice<'_>];
 
-    /// Sends the next frame: `head`, of the length that was asked for, then the first `len` bytes of its payload room.
-    /// With a frame that does not fill its room the link may end the reservation.
+    /// Sends the next frame: `head`, of the reserved length, then the first `len` bytes of its payload room. A link may end the
+    /// reservation with a frame that does not fill its room.
     ///
     /// # Errors
-    /// The frame was not sent. Its place is used up.
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused>;
+    /// The frame was not sent. Its room is used up.
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError>;
 }
 
 impl<T: Transmit> Transmit for &mut T {
@@ -123,7 +123,7 @@ impl<T: Transmit> Transmit for &mut T {
         (**self).limits()
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         (**self).send(offload, head, payload)
     }
 

@@ -1,7 +1,7 @@
 //! Services that the guest finds on its LAN: address resolution, router and address configuration, and echo replies.
 //!
-//! Each service is one file and answers in place from what the configuration says; none keeps state. This comes
-//! before policy: a packet that is a local service's own goes no further, whatever may be reached beyond.
+//! Each service is one file and answers from the configuration; none has state. Local services precede policy: their packets
+//! are never forwarded.
 
 mod arp;
 mod dhcp4;
@@ -22,14 +22,19 @@ use crate::{Frame, Transmit};
 /// The result of offering a frame to the local services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
-    /// It was: answered, or swallowed where there is nothing to say.
+    /// A local service has answered or dropped the frame.
     Yes,
-    /// Another handler's.
+    /// The frame is for another handler.
     No,
 }
 
-/// Serves a frame that is addressed to a local service. `parsed` is what its headers say.
-pub fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut Net, link: &mut T) -> Handled {
+/// Processes a frame that is addressed to a local service. `parsed` are its headers.
+pub fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    parsed: &frame::ParsedFrame,
+    net: &mut Net,
+    link: &mut T,
+) -> Handled {
     let Body::Ip(ip, transport) = &parsed.body else {
         arp::handle(frame, parsed, net, link);
         return Handled::Yes;

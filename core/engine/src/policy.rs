@@ -1,10 +1,9 @@
 //! The policy on senders and destinations, applied once, before a socket exists.
 //!
-//! A sender is an address to which an answer could go ([`may_send`]). About the destination there are three questions.
-//! First what the guest wrote: some classes of addresses are refused whatever flags were given, as
-//! `connect` to several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then where it
-//! would go: to the host's loopback or to an address that the host owns only if that was opened. At last what the
-//! user's rules say about it ([`Egress`]).
+//! A sender is an address to which an answer could go ([`may_send`]). The destination is checked in three steps. First
+//! the address that the guest has sent: some classes of addresses are refused with all flags, as `connect` to several of them
+//! (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then the translated address: the host's loopback and
+//! addresses that the host owns are permitted only by flags. At last the user's rules ([`Egress`]).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,13 +11,13 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 use crate::config::Addresses;
-use crate::egress::{Destination, Egress, Protocol};
+use crate::egress::{Decision, Destination, Egress, EgressProtocol};
 
 mod owned;
 
 pub use owned::Owned;
 
-/// Why a destination is refused.
+/// The reason why a destination is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not
@@ -59,7 +58,7 @@ impl Policy {
     /// It may not; nothing is opened for it.
     pub fn check_egress(
         &mut self,
-        protocol: Protocol,
+        protocol: EgressProtocol,
         written: IpAddr,
         port: u16,
         now: Instant,
@@ -73,17 +72,17 @@ impl Policy {
             written,
             remote,
             embedded: &embedded(written).unwrap_or_default(),
-            port: (protocol != Protocol::Icmp).then_some(port),
+            port: (protocol != EgressProtocol::Icmp).then_some(port),
         };
-        match self.egress.check(&to, now) {
-            true => Ok(remote),
-            false => Err(Refusal::Rule),
+        match self.egress.decide(&to, now) {
+            Decision::Allowed => Ok(remote),
+            Decision::Refused => Err(Refusal::Rule),
         }
     }
 
     /// Returns true if the user's rules let a flow to `written` stay; without a port, whether they do for some port.
     #[must_use]
-    pub fn allows(&self, protocol: Protocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
+    pub fn allows(&self, protocol: EgressProtocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
         let to = Destination {
             protocol,
             written,

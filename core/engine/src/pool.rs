@@ -1,4 +1,4 @@
-//! Memory for what the guest sent and the host does not take yet: blocks of 64 KiB, bounded in all.
+//! Memory for data from the guest that the host does not accept yet: a limited number of blocks of 64 KiB.
 //!
 //! A block is a piece of some flow's [`Queue`] or of a flow's reordering window. All of them are one allocation, whose
 //! pages cost nothing until a block is first written; the block that was given back last is the next one taken.
@@ -52,8 +52,7 @@ impl Pool {
         Some(BlockId(index))
     }
 
-    /// Promises a block, as long as half of the pool is left to flows whose sockets refuse what they were first told
-    /// to send.
+    /// Promises a block, unless less than half of the pool would be left to flows without a promise.
     pub(crate) fn promise(&mut self) -> Option<Promise> {
         self.is_roomy().then(|| {
             self.promised += 1;
@@ -109,7 +108,7 @@ impl Queue {
         self.len == 0
     }
 
-    /// Appends as much of `part` as the pool has room for, and says how much that was. A promised block is taken first.
+    /// Appends as much of `part` as the pool has room for, and returns its length. A promised block is used first.
     pub(crate) fn push(
         &mut self,
         part: VolatileSlice<'_>,
@@ -170,7 +169,7 @@ impl Queue {
         }
     }
 
-    /// Gives every block back.
+    /// Returns all blocks to the pool.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         while let Some(front) = self.front(pool) {
             let len = front.len();
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_in_order_and_blocks_go_back() {
+    fn queue_returns_bytes_in_order_and_frees_blocks() {
         let mut pool = Pool::default();
         let mut queue = Queue::default();
         let mut data: Vec<u8> = (0..3 * BLOCK + 17).map(|i| (i * 31 % 251) as u8).collect();
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_pool_takes_what_fits() {
+    fn exhausted_pool_accepts_only_what_fits() {
         let mut pool = Pool::default();
         let mut queue = Queue::default();
         let mut data = vec![1; BLOCK];
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_and_half_of_the_pool_is_never_promised() {
+    fn promised_block_is_available_and_half_of_the_pool_is_not_promised() {
         let mut pool = Pool::default();
         let mut promises: Vec<_> = std::iter::from_fn(|| pool.promise()).collect();
         assert_eq!(promises.len(), LIMIT / 2);

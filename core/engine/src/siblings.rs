@@ -1,8 +1,7 @@
-//! The other workers of a guest. A flow has one owner for life, whichever worker its frames arrive at.
+//! The other workers of a guest. A flow has one owner, whichever worker its frames arrive at.
 //!
-//! Owners are kept in a directory that all workers share. It is asked only about what the worker's own tables do not
-//! know: before a flow is opened, and before the guest is told that there is none. With one worker there is none of
-//! this.
+//! Owners are in a directory that all workers share. It is queried only for flows that are not in the worker's own tables:
+//! before a flow is opened, and before a reset is sent. A single worker has no directory.
 
 use core::fmt::Debug;
 use core::net::{IpAddr, SocketAddr};
@@ -11,7 +10,7 @@ use std::collections::btree_map::Entry;
 
 use pontoon_wire::Mac;
 
-use crate::flow_rate::FlowLimitReached;
+use crate::flow_rate::Admission;
 use crate::{Frame, Instant, WorkerId};
 
 /// The key of a flow in the directory.
@@ -28,8 +27,8 @@ pub enum FlowKey {
     Udp(SocketAddr),
 }
 
-/// The worker that does what is not to be done twice: echo requests, whose raw sockets all ids share; the DNS
-/// forwarder, which knows repeated queries and silent resolvers; published UDP ports.
+/// The worker with the tasks of a single owner: echo requests, whose raw sockets all ids share; the DNS forwarder, which
+/// recognizes retransmitted queries and failed resolvers; published UDP ports.
 pub const FIRST: WorkerId = WorkerId(0);
 
 /// Numbers of clients of published TCP ports, by `Published::share_key`. Ports without clients take no memory.
@@ -67,77 +66,74 @@ pub trait Siblings: Debug + Send {
     /// Returns the owner of a flow.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
 
-    /// Makes a flow this worker's.
+    /// Claims a flow for this worker.
     ///
     /// # Errors
-    /// It is the named worker's already.
+    /// The returned worker owns it.
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
 
-    /// Makes a flow this worker's, also if another has it.
+    /// Claims a flow for this worker, also if another owns it.
     fn seize(&self, key: &FlowKey);
 
-    /// A flow of this worker's has ended.
+    /// Releases the claim on a flow of this worker.
     fn release(&self, key: &FlowKey);
 
-    /// The worker that reassembles a datagram: the same one for each of its fragments.
+    /// Returns the worker that reassembles a datagram, the same one for each of its fragments.
     fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
 
-    /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled`
-    /// is what [`Handed`] says of it. False: there was no room, and the frame is lost.
+    /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled` is that of
+    /// [`Handed`]. Returns false if there was no room and the frame was dropped.
     fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool;
 
-    /// Flows of all workers. Each one's [`Self::opened`] and [`Self::closed`] keep the count.
+    /// Returns the number of flows of all workers, which [`Self::opened`] and [`Self::closed`] update.
     fn flows(&self) -> u32;
 
-    /// A slot has been given to a flow.
+    /// Counts a flow that got a slot.
     fn opened(&self);
 
-    /// A slot is free again.
+    /// Counts a flow whose slot was freed.
     fn closed(&self);
 
-    /// The number of clients that the published TCP port with this `Published::share_key` has in all workers.
-    /// [`Self::client_opened`] and [`Self::client_closed`] keep the count.
+    /// Returns the number of clients of the published TCP port with this `Published::share_key` in all workers, which
+    /// [`Self::client_opened`] and [`Self::client_closed`] update.
     fn clients(&self, port: u32) -> u32;
 
-    /// A client of that port has got a slot.
+    /// Counts a client of that port that got a slot.
     fn client_opened(&self, port: u32);
 
-    /// Its slot is free again.
+    /// Counts a client whose slot was freed.
     fn client_closed(&self, port: u32);
 
-    /// Datagram flows of this worker's that may be evicted.
+    /// Sets the number of datagram flows of this worker that may be evicted.
     fn set_evictable(&self, flows: u32);
 
-    /// The worker that has most datagram flows that may be evicted, unless none has any.
+    /// Returns the worker with most datagram flows that may be evicted, if there are any.
     fn most_evictable(&self) -> Option<WorkerId>;
 
-    /// UDP ports of the host that endpoints of all workers hold in this family. Each worker's [`Self::port_taken`] and
-    /// [`Self::port_freed`] keep the count.
+    /// Returns the number of UDP ports of the host that endpoints of all workers hold in this family, which
+    /// [`Self::port_taken`] and [`Self::port_freed`] update.
     fn ports(&self, family_of: IpAddr) -> u32;
 
-    /// A UDP endpoint of this worker's holds a port of the host.
+    /// Counts a port of the host that a UDP endpoint of this worker holds.
     fn port_taken(&self, family_of: IpAddr);
 
-    /// A UDP endpoint of this worker's has given its port back.
+    /// Counts a port that a UDP endpoint of this worker has released.
     fn port_freed(&self, family_of: IpAddr);
 
-    /// Counts one more flow against a limit of `rate` a second for all workers together. See
+    /// Admits one more flow under a limit of `rate` a second for all workers together, and counts it if it is admitted. See
     /// [`flow_rate`](crate::flow_rate).
-    ///
-    /// # Errors
-    /// The limit does not allow the flow, and nothing is counted.
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Result<(), FlowLimitReached>;
+    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission;
 
-    /// The guest's Ethernet address is another one than was known.
+    /// Publishes the guest's Ethernet address, which has changed.
     fn guest_moved(&self, mac: Mac);
 }
 
-/// A frame that came by way of another worker.
+/// A frame that another worker handed over.
 #[derive(Clone, Copy, Debug)]
 pub struct Handed<'a> {
     /// The frame.
     pub frame: Frame<'a>,
-    /// The guest had sent it in fragments.
+    /// The guest has sent it in fragments.
     pub reassembled: bool,
 }
 
@@ -146,8 +142,8 @@ pub struct Handed<'a> {
 pub(crate) enum Origin {
     /// This worker's own queue of the link.
     Link,
-    /// This worker put it together.
+    /// Reassembly in this worker.
     Fragments,
-    /// Another worker. A frame is handed over once only, or it might circulate for ever.
+    /// Another worker. A frame is handed over only once, so that it cannot circulate.
     Peer,
 }

@@ -14,13 +14,13 @@ pub struct Slab<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Counts this slot's lives: bumped at removal.
+    /// The generation, which is incremented at removal.
     generation: u16,
-    state: State<T>,
+    state: SlotState<T>,
 }
 
 #[derive(Debug)]
-enum State<T> {
+enum SlotState<T> {
     Free { next: Option<u32> },
     Used(T),
 }
@@ -36,17 +36,17 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts what `make` returns into a free slot, whose index and generation `make` is told.
+    /// Puts the result of `make` into a free slot; its arguments are the slot's index and generation.
     ///
     /// # Panics
     /// With 2^32 slots in use.
     pub fn insert_with(&mut self, make: impl FnOnce(u32, u16) -> T) -> (u32, u16) {
         let (index, generation) = self.vacant();
         let slot = self.slot_mut(index).expect("the free list names slots");
-        let State::Free { next } = slot.state else {
+        let SlotState::Free { next } = slot.state else {
             unreachable!("the free list names free slots");
         };
-        slot.state = State::Used(make(index, generation));
+        slot.state = SlotState::Used(make(index, generation));
         self.free = next;
         self.len += 1;
         (index, generation)
@@ -68,7 +68,7 @@ impl<T> Slab<T> {
         match self.slot(index)? {
             Slot {
                 generation: now,
-                state: State::Used(value),
+                state: SlotState::Used(value),
             } if *now == generation => Some(value),
             _ => None,
         }
@@ -80,7 +80,7 @@ impl<T> Slab<T> {
         match self.slot_mut(index)? {
             Slot {
                 generation: now,
-                state: State::Used(value),
+                state: SlotState::Used(value),
             } if *now == generation => Some(value),
             _ => None,
         }
@@ -93,8 +93,8 @@ impl<T> Slab<T> {
     #[must_use]
     pub fn at(&self, index: u32) -> &T {
         match self.slot(index).map(|slot| &slot.state) {
-            Some(State::Used(value)) => value,
-            Some(State::Free { .. }) | None => panic!("slot {index} is free"),
+            Some(SlotState::Used(value)) => value,
+            Some(SlotState::Free { .. }) | None => panic!("slot {index} is free"),
         }
     }
 
@@ -105,8 +105,8 @@ impl<T> Slab<T> {
     #[must_use]
     pub fn at_mut(&mut self, index: u32) -> &mut T {
         match self.slot_mut(index).map(|slot| &mut slot.state) {
-            Some(State::Used(value)) => value,
-            Some(State::Free { .. }) | None => panic!("slot {index} is free"),
+            Some(SlotState::Used(value)) => value,
+            Some(SlotState::Free { .. }) | None => panic!("slot {index} is free"),
         }
     }
 
@@ -116,13 +116,13 @@ impl<T> Slab<T> {
         matches!(
             self.slot(index),
             Some(Slot {
-                state: State::Used(_),
+                state: SlotState::Used(_),
                 ..
             })
         )
     }
 
-    /// Frees a slot that is in use. Its next life has another generation.
+    /// Frees a slot that is in use, and increments its generation.
     ///
     /// # Panics
     /// When the slot is free.
@@ -131,18 +131,18 @@ impl<T> Slab<T> {
         let Some(slot) = self.slot_mut(index) else {
             panic!("slot {index} does not exist");
         };
-        match core::mem::replace(&mut slot.state, State::Free { next }) {
-            State::Used(value) => {
+        match core::mem::replace(&mut slot.state, SlotState::Free { next }) {
+            SlotState::Used(value) => {
                 slot.generation = slot.generation.wrapping_add(1);
                 self.free = Some(index);
                 self.len -= 1;
                 value
             }
-            State::Free { .. } => panic!("slot {index} is free"),
+            SlotState::Free { .. } => panic!("slot {index} is free"),
         }
     }
 
-    /// The life that a slot is in.
+    /// Returns the generation of a slot.
     ///
     /// # Panics
     /// When there is no such slot.
@@ -171,8 +171,8 @@ impl<T> Slab<T> {
         (0..)
             .zip(self.chunks.iter().flatten())
             .filter_map(|(index, slot)| match &slot.state {
-                State::Used(value) => Some((index, slot.generation, value)),
-                State::Free { .. } => None,
+                SlotState::Used(value) => Some((index, slot.generation, value)),
+                SlotState::Free { .. } => None,
             })
     }
 
@@ -181,8 +181,8 @@ impl<T> Slab<T> {
         (first..first.saturating_add(len)).filter_map(|index| {
             let slot = self.slot(index)?;
             match &slot.state {
-                State::Used(value) => Some((index, slot.generation, value)),
-                State::Free { .. } => None,
+                SlotState::Used(value) => Some((index, slot.generation, value)),
+                SlotState::Free { .. } => None,
             }
         })
     }
@@ -199,7 +199,7 @@ impl<T> Slab<T> {
         let index = |at: usize| u32::try_from(first + at).expect("fewer than 2^32 slots");
         let chunk = (0..CHUNK).map(|at| Slot {
             generation: 0,
-            state: State::Free {
+            state: SlotState::Free {
                 next: (at + 1 < CHUNK).then(|| index(at + 1)),
             },
         });
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_generation_finds_nothing() {
+    fn stale_generation_finds_nothing() {
         let mut slab = Slab::default();
         let (index, first) = slab.insert_with(|index, generation| (index, generation));
         assert_eq!(slab.get(index, first), Some(&(index, first)));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_moves_no_slot() {
+    fn growth_does_not_move_slots() {
         let mut slab = Slab::default();
         let (index, _) = slab.insert_with(|_, _| 0_usize);
         let before: *const usize = slab.at(index);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "slot 0 is free")]
-    fn a_slot_is_freed_once() {
+    fn removing_a_free_slot_panics() {
         let mut slab = Slab::default();
         slab.insert_with(|_, _| ());
         slab.remove(0);

@@ -1,4 +1,4 @@
-//! Things found by key, by slot, or by age: datagram flows and their peers.
+//! A table of entries that are found by key, by slot, or by age: datagram flows and their peers.
 
 use core::hash::{Hash, Hasher};
 
@@ -29,22 +29,22 @@ impl Secret {
 /// Entries of different groups have separate orders of age. Every operation takes constant time.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
-    slots: Slab<Slot<K, V>>,
+    slots: Slab<TableEntry<K, V>>,
     index: HashTable<u32>,
     secret: Secret,
-    groups: Vec<Group>,
+    groups: Vec<AgeList>,
 }
 
 /// The ends of one order of age.
 #[derive(Clone, Copy, Debug, Default)]
-struct Group {
+struct AgeList {
     newest: Option<u32>,
     oldest: Option<u32>,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Slot<K, V> {
+struct TableEntry<K, V> {
     key: K,
     group: u32,
     age: Age,
@@ -65,7 +65,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
             slots: Slab::default(),
             index: HashTable::new(),
             secret,
-            groups: vec![Group::default()],
+            groups: vec![AgeList::default()],
         }
     }
 
@@ -86,7 +86,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
     /// Adds an entry to a group, the newest there. No other entry of the table has this key.
     pub(crate) fn insert_in(&mut self, group: u32, key: K, value: V) -> u32 {
         if self.groups.len() <= group as usize {
-            self.groups.resize(group as usize + 1, Group::default());
+            self.groups.resize(group as usize + 1, AgeList::default());
         }
         debug_assert!(self.find(&key).is_none(), "a key has one entry");
         let hash = self.secret.hash(&key);
@@ -94,7 +94,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
             newer: None,
             older: None,
         };
-        let (index, _) = self.slots.insert_with(|_, _| Slot {
+        let (index, _) = self.slots.insert_with(|_, _| TableEntry {
             key,
             group,
             age,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn touching_makes_young() {
+    fn touched_entry_becomes_the_youngest() {
         let mut table = table();
         let [a, _, c] = [(1, "a"), (2, "b"), (3, "c")].map(|(key, value)| table.insert(key, value));
         table.touch(a);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_entries_have_no_age() {
+    fn pinned_entries_are_never_the_idlest() {
         let mut table = table();
         let [a, b, _] = [(1, "a"), (2, "b"), (3, "c")].map(|(key, value)| table.insert(key, value));
         table.pin(b);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_keys_apart_while_growing() {
+    fn growth_keeps_all_keys() {
         let mut table = table();
         for key in 0..1_000 {
             table.insert(key, "");

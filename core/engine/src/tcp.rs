@@ -1,15 +1,16 @@
-//! TCP: the guest's connections and the host's, joined without a stack in between.
+//! TCP: translation between the guest's connections and host sockets, without a TCP stack in between.
 //!
 //! Sequence numbers map onto the host socket's queues. Down: the head of the receive queue is the oldest byte that the
-//! guest has not acknowledged; a peek sends, an acknowledgement discards, a retransmission is another peek. Up: what
-//! the socket took is acknowledged, the rest waits in a bounded pool and closes the window.
+//! guest has not acknowledged; data is sent by a peek, discarded when it is acknowledged, and retransmitted by another peek.
+//! Up: bytes that the socket has accepted are acknowledged; the others wait in a bounded pool and close the window.
 //!
-//! Inputs (segments, socket events, timers) only record what is pending; [`Tcp::flush`] then acts on all of it, once a
-//! flow and burst, in an order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
+//! Inputs (segments, socket events, timers) only record pending work; [`Tcp::flush`] performs all of it once for each flow and
+//! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
 mod down;
 mod enforce;
+mod flush;
 mod idle;
 mod lost;
 mod open;
@@ -35,44 +36,45 @@ use pontoon_wire::frame::{self, Flags, Ip};
 use rand_chacha::ChaCha12Rng;
 use vm_memory::VolatileSlice;
 
-use self::connection::{Connection, Key, State};
+use self::connection::{Connection, ConnectionKey, TcpState};
+use self::open::{HandshakeRetry, Sending};
 use self::segment::Verdict;
-use self::table::Table;
-use crate::ctx::{Ctx, Net, Routed};
+use self::table::ConnectionTable;
+use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
 use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
 
-/// The TTL that our own segments carry (IANA "IP Time To Live Parameter").
+/// The TTL of segments to the guest (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
-/// The duration of TIME_WAIT, for a connection that we closed first (RFC 9293 section 3.4.1, with Linux's segment
-/// lifetime of 30 s): a guest whose FIN had to wait for the host repeats it every 16 s by then. After it such a FIN
-/// gets a reset, which a program that still reads would be told of.
+/// The duration of TIME_WAIT, for a connection that the engine closed first (RFC 9293 section 3.4.1, with Linux's segment
+/// lifetime of 30 s): a guest retransmits its FIN every 16 s by then. A later FIN is answered by a reset, which a program
+/// that still reads would see.
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// So many are remembered for so long; with more, the oldest are forgotten before.
+/// The limit on connections in TIME_WAIT; beyond it, the oldest are removed early.
 const MOST_WAITING: usize = 8192;
 /// Slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
-/// Data of one burst, in order, by connection; it leaves when the burst ends.
+/// Data of one burst, in order, by connection; it is sent when the burst ends.
 #[derive(Debug, Default)]
 pub struct Burst<'a> {
     parts: ArrayVec<(u32, VolatileSlice<'a>), BURST>,
 }
 
 impl Burst<'_> {
-    /// Data of a connection that is no more.
+    /// Drops the data of a connection that was removed.
     pub(crate) fn forget(&mut self, index: u32) {
         self.parts.retain(|&mut (of, _)| of != index);
     }
 }
 
-/// Why a connection is over.
+/// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// Both directions are closed.
     Closed,
-    /// The host connection failed, or the guest is gone.
+    /// The host connection failed, or the guest does not answer any more.
     Failed(Failure),
 }
 
@@ -80,24 +82,23 @@ enum Ended {
 #[derive(Debug)]
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
-    table: Table,
+    table: ConnectionTable,
     /// Connections with pending work.
     dirty: Vec<u32>,
-    /// Connections in TIME_WAIT, oldest first; some may be gone already.
+    /// Connections in TIME_WAIT, oldest first; some may have been removed.
     waiting: VecDeque<FlowId>,
-    /// The place in that list to look at next for a published port's client.
+    /// The position in that list at which the search for a published port's client continues.
     next_waiting: usize,
-    /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
-    /// again.
+    /// Half-closed connections that are idle, the longest idle first; some may have been removed or be in use again.
     half_closed: VecDeque<FlowId>,
-    /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may
-    /// be gone, or in use again.
+    /// Connections whose guest acknowledges less than the host's receive queue holds, in the order of their detection; some
+    /// may have been removed or be in use again.
     stalled: VecDeque<FlowId>,
-    /// The slot to look at next for a connection to probe.
+    /// The slot at which the search for connections to probe continues.
     next_look: u32,
 }
 
-/// The IP header of a segment that we make.
+/// Returns the IP header of a segment to the guest.
 fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
     emit::Ip {
         source: from.ip(),
@@ -110,12 +111,12 @@ fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
 }
 
 impl<S> Tcp<S> {
-    /// No connections yet.
+    /// Returns a table without connections.
     #[must_use]
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             connections: Slab::default(),
-            table: Table::new(Secret::new(random)),
+            table: ConnectionTable::new(Secret::new(random)),
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             next_waiting: 0,
@@ -125,7 +126,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// A segment from the guest. `dns` is the resolver that the forwarder's address stands for now.
+    /// Processes a segment from the guest. `dns` is the resolver to which the forwarder's address is translated now.
     pub fn handle_segment<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'a>,
@@ -135,13 +136,13 @@ impl<S> Tcp<S> {
         burst: &mut Burst<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let key = Key {
+        let key = ConnectionKey {
             guest: SocketAddr::new(ip.source, segment.source_port),
             remote: SocketAddr::new(ip.destination, segment.destination_port),
         };
         let opens =
             segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
-        // Which may end the connection.
+        // This may end the connection.
         if burst.parts.remaining_capacity() < frame.parts.len() {
             self.handle_burst(burst, ctx);
         }
@@ -171,8 +172,8 @@ impl<S> Tcp<S> {
                 ctx.net.counters.tcp_reset_by_guest += 1;
                 burst.forget(index);
                 let connection = self.connections.at_mut(index);
-                // A guest that has forgotten the connection after its FIN answers a probe so: what it has sent is to
-                // arrive.
+                // A guest that has dropped the connection after its FIN answers a probe by a reset: its data is still to be
+                // delivered.
                 let forgotten = connection.up.closed && connection.down.recovery.unanswered > 0;
                 match connection.socket.take() {
                     Some(socket) if forgotten => ctx.host.close(socket),
@@ -188,7 +189,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// The burst is over: acts on everything that it brought.
+    /// Ends a burst: acts on all pending work of its connections.
     pub fn handle_burst<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         burst: &mut Burst<'_>,
@@ -196,7 +197,7 @@ impl<S> Tcp<S> {
     ) {
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
-            // A connection that ended within the burst left its place in the list.
+            // The entry of a connection that ended within the burst is stale.
             if !self.connections.contains(index) || !self.connections.at(index).pending.dirty {
                 continue;
             }
@@ -207,8 +208,9 @@ impl<S> Tcp<S> {
                 .map(|(_, part)| *part)
                 .collect();
             let id = self.id(index, ctx.net);
-            // One flow's panic is not to keep the others' data back.
-            if !ctx.catch_panic(|ctx| self.flush(index, &parts, ctx)) {
+            // A panic in one flow does not prevent sending the data of others.
+            let completion = ctx.catch_panic(|ctx| self.flush(index, &parts, ctx));
+            if completion == Completion::Panicked {
                 self.close(id, ctx);
             }
         }
@@ -216,7 +218,7 @@ impl<S> Tcp<S> {
         self.dirty = dirty;
     }
 
-    /// An event on a connection's socket.
+    /// Processes an event of a connection's socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -230,14 +232,14 @@ impl<S> Tcp<S> {
         pending.readable |= ready.readable || ready.end || ready.error;
         pending.writable |= ready.writable;
         pending.watching &= !ready.writable;
-        // A reset ends both directions too, but it is no FIN: a peek behind the data says so.
+        // A reset ends both directions, too, but it is not a FIN: a peek behind the data returns the error.
         pending.error |= ready.error;
         pending.urgent |= ready.urgent;
         pending.end = (pending.end || ready.end) && !pending.error;
-        if let State::Connecting { .. } = connection.state {
+        if let TcpState::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
-        // Once the stream has ended no peek will tell of an error.
+        // After the end of the stream no peek returns an error.
         if ready.error
             && connection.down.eof
             && let Some(failure) = connection
@@ -250,7 +252,7 @@ impl<S> Tcp<S> {
         self.flush(flow.index, &[], ctx);
     }
 
-    /// A connection's timer.
+    /// Processes the timer of a connection.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -261,25 +263,26 @@ impl<S> Tcp<S> {
         };
         connection.timer.fired();
         match connection.state {
-            State::Connecting { give_up } => {
+            TcpState::Connecting { give_up } => {
                 if give_up.is_some_and(|at| ctx.now >= at) {
                     return self.refuse(flow.index, Failure::TimedOut, ctx);
                 }
             }
-            State::SynReceived | State::SynSent => {
-                if !connection.retry_handshake(ctx.now) {
-                    let is_answer = connection.state == State::SynReceived;
+            TcpState::SynReceived | TcpState::SynSent => {
+                let retry = connection.retry_handshake(ctx.now);
+                if retry == HandshakeRetry::GivenUp {
+                    let is_answer = connection.state == TcpState::SynReceived;
                     if let Some(socket) = connection.socket.take() {
                         ctx.host.abort(socket);
                     }
-                    // The guest has a connection if all that was lost are its acknowledgements.
+                    // If only acknowledgements were lost, the guest has a connection.
                     return match is_answer {
                         true => self.reset(flow.index, ctx),
                         false => self.remove(flow.index, ctx),
                     };
                 }
             }
-            State::Open => {
+            TcpState::Open => {
                 let served = match connection.down.recovery.retry {
                     Some(_) => connection.retry(flow, ctx),
                     None => self.handle_idle(flow, ctx),
@@ -288,22 +291,22 @@ impl<S> Tcp<S> {
                     return self.end(flow.index, ended, ctx);
                 }
             }
-            State::TimeWait { until } => {
+            TcpState::TimeWait { until } => {
                 if ctx.now >= until {
                     return self.remove(flow.index, ctx);
                 }
             }
-            State::Failed => {}
+            TcpState::Failed => {}
         }
         self.flush(flow.index, &[], ctx);
     }
 
-    /// A connection that was stopped by its quantum or by the link goes on.
+    /// Continues with a connection that has used up its quantum or found the link full.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             connection.pending.queued = false;
             connection.pending.parked = false;
-            if connection.state == State::Failed {
+            if connection.state == TcpState::Failed {
                 self.reset(flow.index, ctx);
             } else {
                 self.flush(flow.index, &[], ctx);
@@ -311,7 +314,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// An acknowledgement has waited long enough for an answer to go with.
+    /// Sends a delayed acknowledgement.
     pub fn handle_delayed_ack<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -326,8 +329,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Forgets every connection. What the host has of it is reset: its peer must not take a guest that is gone for one
-    /// that had no more to say.
+    /// Removes all connections. The host connections are reset, as a close would signal the end of the data to the peer.
     pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
         for index in all {
@@ -350,7 +352,7 @@ impl<S> Tcp<S> {
             .map(|(_, _, connection)| connection.key.remote.ip())
     }
 
-    /// Acts on what is pending on a connection.
+    /// Performs the pending work of a connection.
     fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -380,13 +382,13 @@ impl<S> Tcp<S> {
                 }
                 if connection.active_close {
                     connection.release(ctx.net);
-                    connection.state = State::TimeWait {
+                    connection.state = TcpState::TimeWait {
                         until: ctx.now + TIME_WAIT,
                     };
                     connection.arm(id, ctx);
                     self.waiting.push_back(id);
                     if self.waiting.len() > MOST_WAITING {
-                        self.forget_oldest(ctx);
+                        self.evict_time_wait(ctx);
                     }
                     return;
                 }
@@ -394,10 +396,10 @@ impl<S> Tcp<S> {
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
                 if let Some(socket) = socket {
-                    // Where the connection still stands, its peer must not take this for the end of the data.
+                    // If the connection is still established, a close would signal the end of the data to the peer.
                     match failure {
                         Failure::Reset => ctx.host.close(socket),
-                        // It has got that end, or will.
+                        // The end of the data was sent already.
                         _ if connection.up.closed => ctx.host.close(socket),
                         _ => ctx.host.abort(socket),
                     }
@@ -408,23 +410,23 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Resets the guest's connection, as the host's has failed, and removes it once the link has taken the reset.
-    ///
-    /// A guest that only receives would never notice otherwise. Other resets answer something, and are lost where
-    /// the link is full: a guest without an answer asks again.
+    /// Resets the guest's connection, as the host's has failed, and removes it when the link has accepted the reset: a guest
+    /// that only receives would not notice otherwise. Other resets answer a segment, and are dropped if the link is full, as
+    /// the guest retransmits the segment.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
-        if self.connections.at(index).send_reset(ctx) {
+        let sending = self.connections.at(index).send_reset(ctx);
+        if sending == Sending::Done {
             return self.remove(index, ctx);
         }
         let id = self.id(index, ctx.net);
         let connection = self.connections.at_mut(index);
-        connection.state = State::Failed;
+        connection.state = TcpState::Failed;
         connection.release(ctx.net);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.park(id, ctx.net);
     }
 
-    /// The name of a connection.
+    /// Returns the id of a connection.
     fn id(&self, index: u32, net: &Net) -> FlowId {
         net.flow(Kind::Tcp, index, self.connections.generation(index))
     }
@@ -437,15 +439,23 @@ impl<S> Tcp<S> {
         }
     }
 
-    fn find(&self, key: &Key) -> Option<u32> {
+    fn find(&self, key: &ConnectionKey) -> Option<u32> {
         self.table
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// Ends connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for
+    /// Removes connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for
     /// one more connection or none of either is left.
     fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        while ctx.net.is_full() && (self.forget_oldest(ctx) || ctx.net.reclaim()) {}
+        while ctx.net.is_full() {
+            let mut eviction = self.evict_time_wait(ctx);
+            if eviction == Eviction::NoneLeft {
+                eviction = ctx.net.reclaim();
+            }
+            if eviction == Eviction::NoneLeft {
+                break;
+            }
+        }
     }
 
     fn add<H, T>(&mut self, connection: Connection<S>, ctx: &mut Ctx<'_, H, T>) -> u32 {
@@ -468,7 +478,7 @@ impl<S> Tcp<S> {
         self.replace(index, ctx);
     }
 
-    /// Removes a connection whose key is another one's of ours by now.
+    /// Removes a connection whose key belongs to another connection by now.
     fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.connections.remove(index);
         self.table.remove(&connection.key, index);
@@ -484,106 +494,14 @@ impl<S> Tcp<S> {
         if let Some(ledger) = &ctx.net.ledger {
             ledger.strike(index);
         }
-        // Places of connections that left TIME_WAIT early (by reset or reuse) are not kept for ever.
+        // Removes entries of connections that left TIME_WAIT early (by reset or reuse).
         while let Some(old) = self.waiting.front() {
-            // A place may outlive so many lives of its slot that their count has come round.
+            // An entry may be so old that the slot's generation has wrapped around.
             let connection = self.connections.get(old.index, old.generation);
-            if connection.is_some_and(|connection| matches!(connection.state, State::TimeWait { .. })) {
+            if connection.is_some_and(|connection| matches!(connection.state, TcpState::TimeWait { .. })) {
                 break;
             }
             self.waiting.pop_front();
         }
-    }
-}
-
-impl<S> Connection<S> {
-    /// Sends a reset to the guest. Returns false if the link has no room; the connection is unchanged either way.
-    fn send_reset<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> bool {
-        // Within the guest's window: elsewhere a reset counts for nothing (RFC 9293 section 3.10.7.4). After a timeout
-        // `nxt` is behind what was sent.
-        let seq = match self.state {
-            State::Open => self.down.acceptable(),
-            _ => self.down.nxt.latest(self.down.max),
-        };
-        let flags = Flags::RST.and(Flags::ACK);
-        open::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
-    }
-
-    fn flush<H: Host<Socket = S>, T: Transmit>(
-        &mut self,
-        id: FlowId,
-        parts: &[VolatileSlice<'_>],
-        ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Ended> {
-        self.pending.dirty = false;
-        match self.state {
-            State::Connecting { .. } | State::Failed => return Ok(()),
-            State::SynReceived | State::SynSent => {
-                if self.pending.handshake {
-                    self.send_handshake(id, ctx);
-                    return Ok(());
-                }
-            }
-            State::Open => {
-                self.flush_to_host(parts, ctx)?;
-                self.discard(ctx.host)?;
-                self.update_window(id, ctx.host, ctx.net);
-                self.down.detect_loss();
-                self.resend(id, ctx)?;
-                self.fill(id, ctx)?;
-                self.account();
-            }
-            State::TimeWait { .. } => {}
-        }
-        if self.pending.ack {
-            let seq = match self.state {
-                State::Open => self.down.acceptable(),
-                _ => self.down.max,
-            };
-            self.send_bare(id, seq, Flags::ACK, None, ctx);
-        } else if self.pending.ack_later && !self.pending.ack_is_delayed {
-            self.pending.ack_is_delayed = true;
-            ctx.net.delay_ack(id, ctx.now);
-        }
-        if self.state == State::Open && self.up.closed && self.down.closed {
-            return Err(Ended::Closed);
-        }
-        Ok(())
-    }
-
-    /// Sees to it that the wheel names this connection in time.
-    fn arm<H, T>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        let at = match self.state {
-            State::Connecting { give_up } => give_up,
-            State::TimeWait { until } => Some(until),
-            State::Failed => None,
-            State::SynReceived | State::SynSent => self.down.recovery.retry.map(|(at, _)| at),
-            State::Open => {
-                // Behind the end there is nothing to read, whatever events say.
-                let unsent = match self.down.eof {
-                    true => self.down.fin.is_none(),
-                    false => self.pending.readable,
-                };
-                self.down.arm_retry(unsent, ctx.now);
-                match self.down.recovery.retry {
-                    Some((at, _)) => Some(at),
-                    None => Some(self.idle_deadline()),
-                }
-            }
-        };
-        if let Some(at) = at {
-            ctx.net.timers.arm(&mut self.timer, id, at);
-        }
-    }
-
-    /// Gives memory back.
-    fn release(&mut self, net: &mut Net) {
-        self.count_held(0, net);
-        let pool = &mut net.pool;
-        self.up.spill.clear(pool);
-        if let Some(promise) = self.up.promise.take() {
-            pool.release(promise);
-        }
-        self.up.reorder.clear(pool);
     }
 }

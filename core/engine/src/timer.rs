@@ -3,7 +3,7 @@
 //! A hierarchical wheel (Varghese and Lauck, 1987): eight levels of 64 slots, each level's slot as wide as the whole
 //! level below, so that together they cover every time an [`Instant`] can name. A timer lies at the level where its
 //! tick first differs from the wheel's, and moves down at most once per level. Slots are rings of nodes in one vector;
-//! a bit per slot says which are occupied, and each remembers the earliest tick that was put into it.
+//! a bit per slot marks occupied ones, and each slot stores the earliest tick that was put into it.
 
 use core::mem;
 
@@ -14,8 +14,7 @@ mod tests;
 
 /// A flow's place in the wheel; keep it in the flow's slot.
 ///
-/// Disarm it before the slot is freed: the wheel would name a flow that is no more, and its node would be lost to the
-/// slot's next life.
+/// It must be disarmed before the slot is freed: the wheel would return a flow that has ended, and its node would be lost.
 #[derive(Debug, Default)]
 pub struct Timer(Option<u32>);
 
@@ -74,7 +73,7 @@ impl Wheel {
         }
     }
 
-    /// Takes one flow whose timer is due, if any. Its timer is disarmed: tell it by [`Timer::fired`].
+    /// Takes one flow whose timer has expired, if any. The caller marks its timer as disarmed by [`Timer::fired`].
     ///
     /// Call it until it returns `None`.
     pub fn expired(&mut self, now: Instant) -> Option<FlowId> {

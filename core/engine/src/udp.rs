@@ -1,14 +1,13 @@
 //! UDP: one host socket for each endpoint of the guest.
 //!
-//! The mapping does not depend on the peer (RFC 4787 REQ-1): whatever a guest sends from one address and port leaves
-//! from one socket, and whatever arrives there from a permitted sender goes back. A published port is its endpoint's
-//! mapping; where it has several sockets, a peer is answered from the one that it wrote to. Whom none of them can
-//! reach, as anybody outside by one that is bound to loopback, the guest talks with by an endpoint beside it.
+//! The mapping is independent of the peer (RFC 4787 REQ-1): all datagrams from one address and port of the guest are sent by
+//! one socket, and datagrams from permitted senders to that socket are forwarded to the guest. A published port is its
+//! endpoint's mapping; if it has several sockets, a peer is answered from the one to which it has sent. Peers that none of
+//! them can reach (a socket that is bound to loopback reaches no other host) get an extra endpoint beside it.
 //!
-//! Up, consecutive datagrams alike are gathered and leave in one send ([`Gather`], `up.rs`,
-//! `send.rs`). Down, several datagrams
-//! received at once stay together where the link can carry that (`down.rs`). Errors that the network reports about what
-//! was sent become ICMP errors to the guest (`errors.rs`).
+//! Up, consecutive datagrams with equal headers are gathered and sent by one call ([`Gather`], `up.rs`, `send.rs`). Down,
+//! datagrams of one receive stay together if the link supports that (`down.rs`). Errors that the network reports about sent
+//! datagrams become ICMP errors to the guest (`errors.rs`).
 
 mod down;
 mod errors;
@@ -23,8 +22,8 @@ mod up;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use crate::ctx::{Ctx, Net};
-use crate::egress::Protocol;
+use crate::ctx::{Ctx, Eviction, Net};
+use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::policy::Policy;
 use crate::siblings::FlowKey;
@@ -36,7 +35,7 @@ use rand_chacha::ChaCha12Rng;
 pub use gather::Gather;
 use peers::{Owner, Peer, Peers, Pool};
 
-/// Every UDP endpoint of one worker.
+/// The UDP endpoints of one worker.
 #[derive(Debug)]
 pub struct Udp<S> {
     /// By the guest's address and port, and the place among a published port's sockets.
@@ -46,7 +45,7 @@ pub struct Udp<S> {
     scratch: Box<[u8]>,
 }
 
-/// One host socket and what is known about the guest's endpoint behind it.
+/// A host socket and the state of the guest's endpoint behind it.
 #[derive(Debug)]
 struct Endpoint<S> {
     socket: S,
@@ -54,22 +53,22 @@ struct Endpoint<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
-    /// With whom the last datagram was exchanged, as the guest knows them.
+    /// The peer of the last datagram, as the guest sees it.
     last: Option<SocketAddr>,
     peers: Peers,
     /// The published port whose socket this is, by its place in the configuration.
     published: Option<u32>,
-    /// Largest datagrams that the host takes several of in one send. A refusal lowers it, for this endpoint alone.
+    /// The size up to which several datagrams are sent by one call. A refusal lowers it, for this endpoint only.
     largest_segment: u16,
     /// The socket is connected to the only peer.
     connected: bool,
-    /// A peer has answered.
+    /// A peer has replied.
     replied: bool,
     /// The guest has sent to port 53 and nowhere else.
     only_dns: bool,
-    /// Named in `Net::ready` or `Net::parked`.
+    /// In `Net::ready` or `Net::parked`.
     queued: bool,
-    /// The error queue was left with something in it.
+    /// The error queue has more entries.
     troubled: bool,
 }
 
@@ -101,20 +100,20 @@ impl<S> Udp<S> {
         self.endpoints.get_mut(flow.index, flow.generation).is_some()
     }
 
-    /// Closes an endpoint at once, such as one whose handling panicked. A published port is opened again: it forgets
-    /// its clients.
+    /// Closes an endpoint at once, such as one whose handler panicked. That of a published port is opened again, without its
+    /// clients.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        // A panic may have come while the scratch was lent out.
+        // The buffer may have been taken when the handler panicked.
         if self.scratch.is_empty() {
             self.scratch = scratch();
         }
         let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) else {
             return;
         };
-        let (door, key) = (endpoint.published, *self.endpoints.key(flow.index));
+        let (published, key) = (endpoint.published, *self.endpoints.key(flow.index));
         self.remove(flow.index, ctx);
-        if let Some(place) = door
-            && self.open_door(place, key, ctx).is_err()
+        if let Some(place) = published
+            && self.open_published_socket(place, key, ctx).is_err()
         {
             ctx.net.counters.host_exhausted += 1;
         }
@@ -129,7 +128,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// The flow's timer is due.
+    /// Processes the flow's timer.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -146,14 +145,14 @@ impl<S> Udp<S> {
         }
     }
 
-    /// The rules have changed: peers that they forbid are received from no more. Datagrams to them are checked anyway.
+    /// Removes peers that changed rules refuse, so that their datagrams are dropped. Datagrams to them are checked anyway.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (policy, now) = (&ctx.net.policy, ctx.now);
         let is_forbidden = |peer: &Peer| {
             let written = peer.written;
             // A peer that stands for every port may stay while there is one that it may have.
             let port = Some(written.port()).filter(|port| *port > 0);
-            !peer.came_in && !policy.allows(Protocol::Udp, written.ip(), port, now)
+            !peer.came_in && !policy.allows(EgressProtocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
     }
@@ -175,12 +174,12 @@ impl<S> Udp<S> {
         }
     }
 
-    /// A page of endpoints, and how many slots there are.
+    /// Returns a page of endpoints, and the number of slots.
     pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let endpoints = self.endpoints.part(first, SLOTS);
         let flows = endpoints.map(|(index, generation, (guest, _), endpoint)| Flow {
             id: net.flow(Kind::Udp, index, generation),
-            protocol: Protocol::Udp,
+            protocol: EgressProtocol::Udp,
             guest: *guest,
             remote: endpoint.last,
             came_in: endpoint.published.is_some(),
@@ -223,13 +222,13 @@ impl<S> Udp<S> {
         ctx.host.close(endpoint.socket);
     }
 
-    /// When the idlest endpoint that may be evicted was last used.
+    /// Returns the time at which the idlest endpoint that may be evicted was last used.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.idlest().map(|index| self.endpoints.at(index).used)
     }
 
-    /// Evicts the idlest endpoint; false where there is none to evict.
-    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> bool {
+    /// Evicts the idlest endpoint.
+    pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Eviction {
         self.evict_at(self.idlest(), ctx)
     }
 
@@ -237,13 +236,13 @@ impl<S> Udp<S> {
         &mut self,
         index: Option<u32>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
+    ) -> Eviction {
         let Some(index) = index else {
-            return false;
+            return Eviction::NoneLeft;
         };
         self.remove(index, ctx);
         ctx.net.counters.udp_evicted += 1;
-        true
+        Eviction::Evicted
     }
 
     /// The idlest endpoint of both families.
@@ -290,7 +289,7 @@ impl<S> Endpoint<S> {
         }
     }
 
-    /// When the endpoint goes, unless it is used before; a published one never does.
+    /// Returns the time at which the endpoint expires unless it is used; `None` for a published one.
     fn expiry(&self) -> Option<Instant> {
         let idle = match self.published {
             Some(_) => return None,
@@ -316,13 +315,14 @@ fn scratch() -> Box<[u8]> {
 /// RFC 4787 REQ-5: not below two minutes.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// Without an answer there is no conversation to keep.
+/// The lifetime of an endpoint without a reply.
 const IDLE_UNANSWERED: Duration = Duration::from_secs(30);
 
-/// A resolver's client asks once, from a port of its own (RFC 4787 REQ-5 lets well-known ports differ).
+/// The lifetime of an endpoint with DNS queries only, which are sent from one port each (RFC 4787 REQ-5 permits other times
+/// for well-known ports).
 const IDLE_DNS: Duration = Duration::from_secs(10);
 
-/// The place of an endpoint beside a published port's: one like any other, for whom no published socket reaches.
+/// The number of an extra endpoint beside a published port's, for peers that no published socket reaches.
 const BESIDE: u8 = u8::MAX;
 
 /// More than the longest datagram.

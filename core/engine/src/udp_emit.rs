@@ -1,4 +1,4 @@
-//! UDP datagrams towards the guest, in fragments where they are larger than its MTU.
+//! UDP datagrams to the guest, in fragments if they are larger than its MTU.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -11,12 +11,12 @@ use crate::Transmit;
 use crate::ctx::Net;
 use crate::host::DatagramMeta;
 
-/// Hands one datagram to the guest and counts it: `udp_down` and `frames_down` where the link took all of it,
-/// `link_refused` where it did not.
+/// Sends one datagram to the guest and counts it: `udp_down` and `frames_down` if the link has accepted all of it,
+/// `link_refused` otherwise.
 ///
-/// A datagram that does not fit the link's MTU goes out in fragments. For IPv6 that is the source's business, and the
-/// source is us (RFC 8200 section 4.5). An IPv4 datagram has been put together by the host before we saw it, so we
-/// cut it as its sender or a router did before, with DF clear: no router could make it fit.
+/// A datagram that does not fit the link's MTU is sent in fragments. In IPv6 the source fragments, which is the engine (RFC
+/// 8200 section 4.5). An IPv4 datagram was reassembled by the host, so it is fragmented again as its sender or a router did
+/// before, with DF clear.
 ///
 /// Both addresses are of one family; a datagram between two families, or larger than its family can carry, is counted
 /// as refused.
@@ -79,7 +79,7 @@ pub(crate) fn ip(net: &mut Net, source: IpAddr, destination: IpAddr, meta: Datag
 }
 
 /// Sends the IP packet whose content is `upper` (at most [`UPPER`] bytes of upper-layer header, checksum and all) and
-/// `payload` in fragments that fit the link's MTU. Counts frames; says whether the link took all of them.
+/// `payload` in fragments that fit the link's MTU, and counts them. Returns true if the link has accepted all of them.
 pub(crate) fn in_fragments<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -141,7 +141,7 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
         .add(&header)
         .add(payload)
         .finish();
-    // Zero would say that there is none (RFC 768).
+    // Zero means no checksum (RFC 768).
     let sum = if sum == 0 { 0xffff } else { sum };
     header[6..8].copy_from_slice(&sum.to_be_bytes());
     header

@@ -1,6 +1,6 @@
 //! Socket filters: classic BPF programs (Linux `Documentation/networking/filter.rst`) made from rules.
 //!
-//! A filter accepts every packet that a rule matches, and few others; the [`Table`](crate::Table) decides. The kernel runs
+//! A filter accepts every packet that a rule matches, and few others; the [`RuleTable`](crate::RuleTable) decides. The kernel runs
 //! the comparisons of each rule for every packet, so for many rules the filter compares with one range that has all groups.
 
 use std::net::IpAddr;

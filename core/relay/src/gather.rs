@@ -55,7 +55,7 @@ const NONE: usize = usize::MAX;
 
 /// Datagrams of one send.
 #[derive(Debug)]
-pub struct Burst<'a, K, P> {
+pub struct DatagramBatch<'a, K, P> {
     /// The key that they have in common.
     pub key: K,
     /// Bytes of each datagram but the last.
@@ -113,8 +113,8 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 
     /// Returns the bursts in the order in which they are to be sent.
-    pub fn bursts(&self) -> impl Iterator<Item = Burst<'_, K, P>> {
-        self.bursts.iter().map(|open| Burst {
+    pub fn bursts(&self) -> impl Iterator<Item = DatagramBatch<'_, K, P>> {
+        self.bursts.iter().map(|open| DatagramBatch {
             key: open.key,
             size: open.size,
             datagrams: open.datagrams,
@@ -171,7 +171,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 }
 
-impl<K, P: Copy> Burst<'_, K, P> {
+impl<K, P: Copy> DatagramBatch<'_, K, P> {
     /// Returns the locations of the payloads, in order.
     pub fn locations(&self) -> impl Iterator<Item = P> {
         let mut at = self.first;

@@ -16,31 +16,31 @@ mod tests;
 /// equals one with the port before one for any port; among equals the one with the longest prefix of the sender, before one
 /// for any sender.
 #[derive(Clone, Debug, Default)]
-pub struct Table<T> {
+pub struct RuleTable<T> {
     /// Prefix lengths of destination addresses, longest first.
     lengths: Vec<u8>,
     /// Senders and the values of their inputs, longest prefix first.
-    entries: FxHashMap<Key, Vec<(Option<IpNet>, T)>>,
+    entries: FxHashMap<DestinationKey, Vec<(Option<IpNet>, T)>>,
 }
 
 /// A destination range and a port; port 0 is any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct DestinationKey {
     network: IpAddr,
     length: u8,
     port: u16,
 }
 
-impl<T: Copy> Table<T> {
+impl<T: Copy> RuleTable<T> {
     /// Builds a table of inputs, each with a value.
     #[must_use]
     pub fn new<'a>(inputs: impl IntoIterator<Item = (&'a Input, T)>) -> Self {
-        let mut entries: FxHashMap<Key, Vec<_>> = FxHashMap::default();
+        let mut entries: FxHashMap<DestinationKey, Vec<_>> = FxHashMap::default();
         let mut lengths = Vec::new();
         for (input, value) in inputs {
             let length = input.to.prefix_len();
             lengths.push(length);
-            let key = Key {
+            let key = DestinationKey {
                 network: input.to.network(),
                 length,
                 port: input.port.map_or(0, Into::into),
@@ -66,7 +66,7 @@ impl<T: Copy> Table<T> {
         self.lengths.iter().find_map(|&length| {
             let network = IpNet::new(to, length).ok()?.network();
             [port, 0].into_iter().find_map(|port| {
-                let senders = self.entries.get(&Key {
+                let senders = self.entries.get(&DestinationKey {
                     network,
                     length,
                     port,

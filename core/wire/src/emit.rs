@@ -65,7 +65,7 @@ pub struct Ip {
 
 /// Fields of the TCP header.
 #[derive(Clone, Copy, Debug)]
-pub struct Tcp<'a> {
+pub struct TcpFields<'a> {
     /// Source port.
     pub source_port: u16,
     /// Destination port.
@@ -99,17 +99,17 @@ pub struct Syn {
 ///
 /// The packet must not exceed 65,535 bytes: `payload_len` is at most the link's limit minus the headers.
 #[must_use]
-pub fn tcp(ether: Ether, ip: Ip, tcp: Tcp<'_>, payload_len: usize) -> Head {
-    let options = Options::new(&tcp);
-    let header_len = size_of::<layout::Tcp>() + options.len;
+pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> Head {
+    let options = EncodedOptions::new(&tcp);
+    let header_len = size_of::<layout::TcpHeader>() + options.len;
     let mut head = Head::new(ether);
     head.ip(&ip, ip.whole(), protocol::TCP, header_len + payload_len);
     head.partial(
         &ip,
         protocol::TCP,
         header_len + payload_len,
-        mem::offset_of!(layout::Tcp, checksum),
-        |checksum| layout::Tcp {
+        mem::offset_of!(layout::TcpHeader, checksum),
+        |checksum| layout::TcpHeader {
             source_port: tcp.source_port.into(),
             destination_port: tcp.destination_port.into(),
             seq: tcp.seq.into(),
@@ -130,15 +130,15 @@ pub fn tcp(ether: Ether, ip: Ip, tcp: Tcp<'_>, payload_len: usize) -> Head {
 /// The packet must not exceed 65,535 bytes. A super-frame's length fields cover all of it, as Linux requires.
 #[must_use]
 pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> Head {
-    let len = size_of::<layout::Udp>() + payload_len;
+    let len = size_of::<layout::UdpHeader>() + payload_len;
     let mut head = Head::new(ether);
     head.ip(&ip, ip.whole(), protocol::UDP, len);
     head.partial(
         &ip,
         protocol::UDP,
         len,
-        mem::offset_of!(layout::Udp, checksum),
-        |checksum| layout::Udp {
+        mem::offset_of!(layout::UdpHeader, checksum),
+        |checksum| layout::UdpHeader {
             source_port: source_port.into(),
             destination_port: destination_port.into(),
             length: field(len).into(),
@@ -166,10 +166,10 @@ pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_
     match (ip.source, ip.destination) {
         (IpAddr::V4(_), IpAddr::V4(_)) => head.ip(&ip, Identity::of(fragment), protocol, payload_len),
         (IpAddr::V6(_), _) | (_, IpAddr::V6(_)) => {
-            let header_len = size_of::<layout::Fragment>();
+            let header_len = size_of::<layout::FragmentHeader>();
             head.ip(&ip, ip.whole(), extension::FRAGMENT, header_len + payload_len);
             head.push(
-                layout::Fragment {
+                layout::FragmentHeader {
                     next_header: protocol,
                     reserved: 0,
                     offset_more: ((units(fragment) << 3) | u16::from(fragment.more)).into(),
@@ -194,7 +194,7 @@ impl Identity {
         let [_, _, high, low] = fragment.id.to_be_bytes();
         Self {
             ident: u16::from_be_bytes([high, low]),
-            flags_offset: units(fragment) | if fragment.more { layout::Ipv4::MF } else { 0 },
+            flags_offset: units(fragment) | if fragment.more { layout::Ipv4Header::MF } else { 0 },
         }
     }
 }
@@ -205,7 +205,7 @@ impl Ip {
         if self.dont_fragment {
             Identity {
                 ident: 0,
-                flags_offset: layout::Ipv4::DF,
+                flags_offset: layout::Ipv4Header::DF,
             }
         } else {
             Identity {
@@ -224,7 +224,7 @@ impl Head {
             checksum: Checksum::Complete,
         };
         head.push(
-            layout::Ethernet {
+            layout::EthernetHeader {
                 destination: ether.destination.0,
                 source: ether.source.0,
                 ether_type: 0.into(),
@@ -244,10 +244,10 @@ impl Head {
     fn ip(&mut self, ip: &Ip, identity: Identity, protocol: u8, payload_len: usize) {
         let ether_type = match (ip.source, ip.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let mut header = layout::Ipv4 {
+                let mut header = layout::Ipv4Header {
                     version_length: 0x45,
                     traffic_class: ip.traffic_class,
-                    total_length: field(size_of::<layout::Ipv4>() + payload_len).into(),
+                    total_length: field(size_of::<layout::Ipv4Header>() + payload_len).into(),
                     ident: identity.ident.into(),
                     flags_offset: identity.flags_offset.into(),
                     ttl: ip.hop_limit,
@@ -261,7 +261,7 @@ impl Head {
                 ether_type::IPV4
             }
             (source, destination) => {
-                let header = layout::Ipv6 {
+                let header = layout::Ipv6Header {
                     version_class_label: (6 << 28 | u32::from(ip.traffic_class) << 20).into(),
                     payload_length: field(payload_len).into(),
                     next_header: protocol,
@@ -296,14 +296,14 @@ impl Head {
 }
 
 /// A list of TCP options, padded to whole words.
-struct Options {
+struct EncodedOptions {
     bytes: [u8; 40],
     len: usize,
 }
 
-impl Options {
+impl EncodedOptions {
     /// Encodes a SYN's options, or else SACK blocks: a SYN has none, and both together would not fit.
-    fn new(tcp: &Tcp<'_>) -> Self {
+    fn new(tcp: &TcpFields<'_>) -> Self {
         let mut options = Self {
             bytes: [0; 40],
             len: 0,
@@ -350,11 +350,11 @@ fn units(fragment: Fragment) -> u16 {
         "no fragment begins at {}",
         fragment.offset
     );
-    u16::try_from(fragment.offset / 8).unwrap_or(u16::MAX) & layout::Ipv4::OFFSET
+    u16::try_from(fragment.offset / 8).unwrap_or(u16::MAX) & layout::Ipv4Header::OFFSET
 }
 
 /// The no-operation TCP option (RFC 9293 section 3.1).
 const NOP: u8 = 1;
 
 /// Offset of the EtherType.
-const ETHER_TYPE: usize = mem::offset_of!(layout::Ethernet, ether_type);
+const ETHER_TYPE: usize = mem::offset_of!(layout::EthernetHeader, ether_type);

@@ -14,7 +14,7 @@ pub const HEAD: usize = 256;
 
 /// A parsed frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct ParsedFrame {
     /// Sender's Ethernet address.
     pub source: crate::Mac,
     /// Receiver's Ethernet address.
@@ -97,7 +97,7 @@ pub struct Tcp {
     /// Window field, unscaled.
     pub window: u16,
     /// Options.
-    pub options: Options,
+    pub options: TcpOptions,
     /// Offset of the data, from the frame's first byte.
     pub payload_offset: usize,
     /// Bytes of data.
@@ -136,7 +136,7 @@ impl Flags {
 /// The TCP options that the engine supports. Unknown options are skipped, as are SYN options in other segments; a
 /// malformed list ends at the first invalid option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct TcpOptions {
     /// Maximum segment size (SYN only).
     pub mss: Option<u16>,
     /// Window scale shift (SYN only), at most 14 (RFC 7323 section 2.3).
@@ -179,7 +179,7 @@ pub struct Icmp {
 
 /// The reason why a frame is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum FrameError {
     /// The frame is shorter than its headers.
     #[error("{0} bytes are too few for the headers")]
     Truncated(usize),

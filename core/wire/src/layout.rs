@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Ethernet II (IEEE 802.3 section 3.2).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Ethernet {
+pub(crate) struct EthernetHeader {
     pub(crate) destination: [u8; 6],
     pub(crate) source: [u8; 6],
     pub(crate) ether_type: U16,
@@ -15,7 +15,7 @@ pub(crate) struct Ethernet {
 /// IPv4 without options (RFC 791 section 3.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Ipv4 {
+pub(crate) struct Ipv4Header {
     pub(crate) version_length: u8,
     pub(crate) traffic_class: u8,
     pub(crate) total_length: U16,
@@ -28,7 +28,7 @@ pub(crate) struct Ipv4 {
     pub(crate) destination: [u8; 4],
 }
 
-impl Ipv4 {
+impl Ipv4Header {
     /// Do not fragment, in `flags_offset`.
     pub(crate) const DF: u16 = 0x4000;
     /// More fragments, in `flags_offset`.
@@ -40,7 +40,7 @@ impl Ipv4 {
 /// IPv6 without extension headers (RFC 8200 section 3).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Ipv6 {
+pub(crate) struct Ipv6Header {
     pub(crate) version_class_label: U32,
     pub(crate) payload_length: U16,
     pub(crate) next_header: u8,
@@ -53,7 +53,7 @@ pub(crate) struct Ipv6 {
 /// those of the routing header (RFC 8200 section 4.4).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Extension {
+pub(crate) struct ExtensionHeader {
     pub(crate) next_header: u8,
     pub(crate) length: u8,
     pub(crate) routing_type: u8,
@@ -63,7 +63,7 @@ pub(crate) struct Extension {
 /// IPv6 fragment header (RFC 8200 section 4.5).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Fragment {
+pub(crate) struct FragmentHeader {
     pub(crate) next_header: u8,
     pub(crate) reserved: u8,
     /// Offset in the upper 13 bits; its unit is 8 bytes, so that the masked value is in bytes.
@@ -71,7 +71,7 @@ pub(crate) struct Fragment {
     pub(crate) id: U32,
 }
 
-impl Fragment {
+impl FragmentHeader {
     /// The offset in bytes, in `offset_more`.
     pub(crate) const OFFSET: u16 = 0xfff8;
     /// More fragments, in `offset_more`.
@@ -81,7 +81,7 @@ impl Fragment {
 /// TCP without options (RFC 9293 section 3.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Tcp {
+pub(crate) struct TcpHeader {
     pub(crate) source_port: U16,
     pub(crate) destination_port: U16,
     pub(crate) seq: U32,
@@ -94,7 +94,7 @@ pub(crate) struct Tcp {
     pub(crate) urgent: U16,
 }
 
-/// The first eight bytes of [`Tcp`], the minimum that an ICMP error quotes (RFC 792).
+/// The first eight bytes of [`TcpHeader`], the minimum that an ICMP error quotes (RFC 792).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct TcpStart {
@@ -106,7 +106,7 @@ pub(crate) struct TcpStart {
 /// UDP (RFC 768).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Udp {
+pub(crate) struct UdpHeader {
     pub(crate) source_port: U16,
     pub(crate) destination_port: U16,
     pub(crate) length: U16,
@@ -116,7 +116,7 @@ pub(crate) struct Udp {
 /// The first eight bytes of an ICMP or ICMPv6 message, with the names of an echo (RFC 792, RFC 4443 section 4.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Icmp {
+pub(crate) struct IcmpHeader {
     pub(crate) kind: u8,
     pub(crate) code: u8,
     pub(crate) checksum: [u8; 2],

@@ -8,10 +8,10 @@ use etherparse::{
 };
 
 use crate::Mac;
-use crate::frame::{Body, Flags, Fragment, Frame, Icmp, Ip, Options, Tcp, Transport, Udp};
+use crate::frame::{Body, Flags, Fragment, Icmp, Ip, ParsedFrame, Tcp, TcpOptions, Transport, Udp};
 
 /// Parses a frame with etherparse; `None` if it is malformed.
-pub(crate) fn parse(bytes: &[u8]) -> Option<Frame> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<ParsedFrame> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
         return None;
@@ -23,7 +23,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Frame> {
             Body::Ip(ip, transport(bytes, &packet, &ip))
         }
     };
-    Some(Frame {
+    Some(ParsedFrame {
         source: Mac(ethernet.source()),
         destination: Mac(ethernet.destination()),
         body,
@@ -178,8 +178,8 @@ fn flags(tcp: &TcpSlice<'_>) -> Flags {
     )
 }
 
-fn options(tcp: &TcpSlice<'_>) -> Options {
-    let mut options = Options::default();
+fn options(tcp: &TcpSlice<'_>) -> TcpOptions {
+    let mut options = TcpOptions::default();
     for option in tcp.options_iterator().map_while(Result::ok) {
         match option {
             TcpOptionElement::MaximumSegmentSize(mss) if tcp.syn() => options.mss = Some(mss),

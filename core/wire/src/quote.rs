@@ -28,13 +28,13 @@ impl Segment {
     pub fn read(quote: &[u8]) -> Option<Self> {
         let (from, to, number, upper): (IpAddr, IpAddr, _, _) = match quote.first()? >> 4 {
             4 => {
-                let (ip, _) = layout::Ipv4::ref_from_prefix(quote).ok()?;
+                let (ip, _) = layout::Ipv4Header::ref_from_prefix(quote).ok()?;
                 let header_len = usize::from(ip.version_length & 0xf) * 4;
-                let upper = quote.get(header_len.max(size_of::<layout::Ipv4>())..)?;
+                let upper = quote.get(header_len.max(size_of::<layout::Ipv4Header>())..)?;
                 (ip.source.into(), ip.destination.into(), ip.protocol, upper)
             }
             6 => {
-                let (ip, upper) = layout::Ipv6::ref_from_prefix(quote).ok()?;
+                let (ip, upper) = layout::Ipv6Header::ref_from_prefix(quote).ok()?;
                 (ip.source.into(), ip.destination.into(), ip.next_header, upper)
             }
             _ => return None,
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn v6() {
+    fn parses_ipv6_quote() {
         let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
         let mut quote = vec![0; 40];
         quote[0] = 0x60;

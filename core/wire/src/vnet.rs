@@ -70,7 +70,7 @@ pub const SHORT_LEN: usize = 10;
 
 /// The reason why a header is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum VnetHeaderError {
     /// The header is truncated.
     #[error("{0} bytes are too few for the header")]
     NoHeader(usize),
@@ -86,8 +86,8 @@ pub enum Malformed {
 ///
 /// # Errors
 /// The header is truncated or has an unsupported segmentation type.
-pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
-    let frame = bytes.get(LEN..).ok_or(Malformed::NoHeader(bytes.len()))?;
+pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), VnetHeaderError> {
+    let frame = bytes.get(LEN..).ok_or(VnetHeaderError::NoHeader(bytes.len()))?;
     Ok((offload(bytes)?, frame))
 }
 
@@ -98,16 +98,16 @@ pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), Malformed> {
 ///
 /// # Errors
 /// Those of [`parse`].
-pub fn offload(header: &[u8]) -> Result<Offload, Malformed> {
-    let (header, _) = Vnet::ref_from_prefix(header).map_err(|_| Malformed::NoHeader(header.len()))?;
+pub fn offload(header: &[u8]) -> Result<Offload, VnetHeaderError> {
+    let (header, _) = Vnet::ref_from_prefix(header).map_err(|_| VnetHeaderError::NoHeader(header.len()))?;
     let size = header.gso_size.get();
     let segmentation = match header.gso_type {
         GSO_NONE => Segmentation::Whole,
         GSO_TCPV4 if size > 0 => Segmentation::Tcp4 { mss: size },
         GSO_TCPV6 if size > 0 => Segmentation::Tcp6 { mss: size },
         GSO_UDP_L4 if size > 0 => Segmentation::Udp { len: size },
-        kind @ (GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4) => return Err(Malformed::ZeroSegment(kind)),
-        kind => return Err(Malformed::UnknownGso(kind)),
+        kind @ (GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4) => return Err(VnetHeaderError::ZeroSegment(kind)),
+        kind => return Err(VnetHeaderError::UnknownGso(kind)),
     };
     let checksum = if header.flags & NEEDS_CSUM == 0 {
         Checksum::Complete

@@ -3,7 +3,7 @@
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use pontoon_embed::{NetDevice, Queue};
+use pontoon_embed::{NetDevice, QueueConfig};
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::EventFd;
 
@@ -162,9 +162,9 @@ impl Virtio {
     }
 
     fn activate(&mut self) -> Result<()> {
-        let queue = |number: usize| -> Result<Queue> {
+        let queue = |number: usize| -> Result<QueueConfig> {
             let registers = self.queues[number];
-            Ok(Queue {
+            Ok(QueueConfig {
                 size: registers.size,
                 descriptors: registers.descriptors,
                 available: registers.available,

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
@@ -142,7 +142,7 @@ impl Transmit for CapturingTransmitter<'_> {
         self.link.limits()
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         self.link.send(offload, head, payload)?;
         if let Some(mut record) = self.capture_queue.record(Way::Down, head.len() + payload.len()) {
             for part in [head, payload] {
@@ -193,7 +193,7 @@ impl Room for CapturingReservation<'_> {
         self.room.payloads()
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         let record = self.record(head, len);
         self.room.commit(offload, head, len)?;
         if let Some(record) = record {
@@ -206,7 +206,7 @@ impl Room for CapturingReservation<'_> {
 /// [`Transmit`], without knowing whose.
 trait AnyTransmit {
     fn limits(&self) -> Limits;
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused>;
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError>;
     fn reserve<'a>(&'a mut self, frames: usize, head: usize, payload: usize) -> Option<Box<dyn Room + 'a>>;
     fn flush(&mut self);
 }
@@ -216,7 +216,7 @@ impl<T: Transmit> AnyTransmit for T {
         Transmit::limits(self)
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         Transmit::send(self, offload, head, payload)
     }
 

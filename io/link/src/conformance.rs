@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pontoon_engine::Frame;
 use pontoon_engine::Transmit;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_event::{Edge, Epoll, Events};
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, HEAD, Transport, parse};
@@ -316,18 +316,18 @@ pub(super) fn frames_beyond_the_limits_are_refused<G: Guest>() {
         };
         assert_eq!(
             transmitter.send(offload, long.bytes(), &data),
-            Err(Refused::Rejected)
+            Err(TransmitError::Rejected)
         );
         let mut room = transmitter.reserve(1, long.bytes().len(), data.len()).unwrap();
         assert_eq!(
             room.commit(offload, long.bytes(), data.len()),
-            Err(Refused::Rejected)
+            Err(TransmitError::Rejected)
         );
     }
     let mut room = transmitter.reserve(1, long.bytes().len(), 1).unwrap();
     assert_eq!(
         room.commit(whole(&long), long.bytes(), data.len()),
-        Err(Refused::Rejected),
+        Err(TransmitError::Rejected),
         "more than its room"
     );
     drop(room);
@@ -337,7 +337,7 @@ pub(super) fn frames_beyond_the_limits_are_refused<G: Guest>() {
     room.commit(whole(&short), short.bytes(), 1).unwrap();
     assert_eq!(
         room.commit(whole(&short), short.bytes(), 1),
-        Err(Refused::Rejected),
+        Err(TransmitError::Rejected),
         "no room is left in the reservation"
     );
     drop(room);

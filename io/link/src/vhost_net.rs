@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_event::{Edge, Epoll};
 use pontoon_sys::mapping::Mapping;
@@ -306,7 +306,7 @@ impl Transmit for VhostNetTransmitter {
         self.tap.limits()
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         match &mut self.ring {
             Some(ring) => ring.send(offload, head, payload),
             None => self.tap.send(offload, head, payload),
@@ -348,7 +348,7 @@ impl Room for VhostNetReservation<'_> {
         }
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         match self {
             Self::Ring(room) => room.commit(offload, head, len),
             Self::Tap(room) => room.commit(offload, head, len),

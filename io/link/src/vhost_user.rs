@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pontoon_engine::Frame;
 use pontoon_event::{Edge, Epoll};
-use pontoon_vhost_user::{ActivateError, Backend, Device, Queue, Receiver, Transmitter};
+use pontoon_vhost_user::{ActivateError, Backend, InProcessDevice, QueueConfig, Receiver, Transmitter};
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::warn;
 use vm_memory::GuestMemoryMmap;
@@ -64,7 +64,7 @@ pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>>
 /// # Errors
 /// Out of descriptors.
 pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
-    let (device, receiver, transmitter) = Device::new(mtu.into())?;
+    let (device, receiver, transmitter) = InProcessDevice::new(mtu.into())?;
     let departures = Arc::new(Departures::new(1)?);
     let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.bells[0]);
     Ok((Control { device, departures }, link))
@@ -73,18 +73,18 @@ pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
 /// The control side of a device whose VMM is in this process.
 #[derive(Debug)]
 pub struct Control {
-    device: Device,
+    device: InProcessDevice,
     departures: Arc<Departures>,
 }
 
 impl Control {
-    /// See [`Device::features`].
+    /// See [`InProcessDevice::features`].
     #[must_use]
     pub fn features(&self) -> u64 {
         self.device.features()
     }
 
-    /// See [`Device::activate`].
+    /// See [`InProcessDevice::activate`].
     ///
     /// # Errors
     /// As there.
@@ -92,12 +92,12 @@ impl Control {
         &mut self,
         memory: &GuestMemoryMmap,
         features: u64,
-        queues: [Queue; 2],
+        queues: [QueueConfig; 2],
     ) -> Result<(), ActivateError> {
         self.device.activate(memory, features, queues)
     }
 
-    /// See [`Device::reset`]. The guest's flows end.
+    /// See [`InProcessDevice::reset`]. The guest's flows end.
     pub fn reset(&mut self) {
         self.device.reset();
         self.departures.announce();

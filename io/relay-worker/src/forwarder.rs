@@ -8,9 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use arrayvec::ArrayVec;
 use pontoon_relay::counters::{InterfaceCounter, RuleCounter, WORKER_ROW, WorkerCounter};
 use pontoon_relay::datagram::DatagramError;
-use pontoon_relay::gather::{Burst, MAX_DATAGRAMS};
+use pontoon_relay::gather::{DatagramBatch, MAX_DATAGRAMS};
 use pontoon_relay::rule;
-use pontoon_relay::{Datagram, Gather, Table};
+use pontoon_relay::{Datagram, Gather, RuleTable};
 use rustc_hash::FxHasher;
 
 use crate::counters::Counters;
@@ -28,7 +28,7 @@ pub(crate) struct Forwarder {
     senders: Vec<Option<Sender>>,
     /// Rules by their row of counters.
     rules: BTreeMap<u32, RuleEntry>,
-    tables: BTreeMap<u32, Table<RuleMatch>>,
+    tables: BTreeMap<u32, RuleTable<RuleMatch>>,
     gather: Gather<BurstKey, PayloadRef>,
     /// Refused system calls that are in the counters already.
     refusals: u64,
@@ -118,7 +118,7 @@ impl Forwarder {
         for table in tables {
             let of_table = self.rules.values().filter(|entry| entry.table == table);
             let inputs = of_table.map(|entry| (&entry.rule.input, RuleMatch::of(entry)));
-            self.tables.insert(table, Table::new(inputs));
+            self.tables.insert(table, RuleTable::new(inputs));
         }
     }
 
@@ -192,7 +192,7 @@ fn flow(datagram: &Datagram) -> usize {
 
 fn send(
     entry: &RuleEntry,
-    burst: &Burst<'_, BurstKey, PayloadRef>,
+    burst: &DatagramBatch<'_, BurstKey, PayloadRef>,
     input: &PacketInput,
     senders: &mut [Option<Sender>],
     counters: &Counters,

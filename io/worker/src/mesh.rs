@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
-use pontoon_engine::flow_rate::{self, FlowLimitReached};
+use pontoon_engine::flow_rate::{self, Admission};
 use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
@@ -231,15 +231,19 @@ impl Siblings for WorkerHandle {
         self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Result<(), FlowLimitReached> {
+    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
         let next = |due| {
             let mut due = Instant(due);
-            flow_rate::count(&mut due, rate, now).ok().map(|()| due.0)
+            match flow_rate::admit(&mut due, rate, now) {
+                Admission::Admitted => Some(due.0),
+                Admission::Refused => None,
+            }
         };
         let due = &self.mesh.flow_due;
-        due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-            .map(drop)
-            .map_err(|_| FlowLimitReached)
+        match due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(_) => Admission::Admitted,
+            Err(_) => Admission::Refused,
+        }
     }
 
     fn guest_moved(&self, mac: Mac) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use pontoon_engine::Histogram;
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_ipc::{Channel, ChannelMessage, Descriptor, text};
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub enum Update {
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
-    Rules(#[serde(with = "text::list")] Vec<Rule>),
+    Rules(#[serde(with = "text::list")] Vec<EgressRule>),
     /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the
     /// last one counts; this one is an event.
     Published(Vec<PortUpdate>),
@@ -336,7 +336,7 @@ mod tests {
                 index: 70_000,
                 generation: 9,
             },
-            protocol: egress::Protocol::Udp,
+            protocol: egress::EgressProtocol::Udp,
             guest: "[fd70:6f6e:746f::15]:53".parse().unwrap(),
             remote: remote.map(|remote| remote.parse().unwrap()),
             came_in: remote.is_some(),

@@ -64,7 +64,7 @@ pub enum Outcome {
     Closed,
     /// The other side reset it.
     Reset,
-    /// It was reset from here, as the script says.
+    /// It was reset from here, as in the script.
     Aborted,
     /// It stood still for too long and was reset from here.
     GaveUp,
@@ -319,7 +319,7 @@ mod tests {
     const T0: Instant = Instant(1_000_000);
 
     #[test]
-    fn a_source_closes_first_and_an_echo_last() {
+    fn source_closes_first_and_echo_last() {
         let mut source = App::new(Script::source(10), Rng::new(1), T0);
         let mut echo = App::new(Script::echo(), Rng::new(2), T0);
         assert_eq!(source.write(100, T0), 10);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_begins_exactly_where_it_should_and_patience_ends() {
+    fn stall_begins_at_its_byte_and_timeout_ends_the_application() {
         let script = Script {
             stall: Some(Stall {
                 after: 5,

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_come_in_order_of_time_then_of_entry() {
+    fn entries_are_ordered_by_time_and_then_by_insertion() {
         let mut agenda = Agenda::default();
         agenda.push(Instant(20), 'c');
         agenda.push(Instant(10), 'a');

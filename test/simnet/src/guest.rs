@@ -26,7 +26,7 @@ pub struct Call {
 
 /// A port on which the guest takes one connection. The port names its streams.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct GuestListener {
     /// The port.
     pub port: u16,
     /// Script of the guest's application.
@@ -63,7 +63,7 @@ pub trait Guest {
     fn call(&mut self, call: Call);
 
     /// Takes one connection.
-    fn listen(&mut self, door: Door);
+    fn listen(&mut self, listener: GuestListener);
 
     /// A frame from the network.
     fn receive(&mut self, frame: &[u8], now: Instant);

@@ -1,6 +1,6 @@
 //! The simulated host: sockets with bounded queues, and peers that follow scripts behind them.
 //!
-//! Events are those of an edge-triggered epoll: one comes when something has changed, and says all that is true then.
+//! Events are those of an edge-triggered epoll: each is caused by a change, and reports the whole state.
 //! Violations of the socket API are recorded, and the world fails the run for them.
 
 mod calls;
@@ -16,7 +16,7 @@ use pontoon_engine::{Failure, FlowId, Instant, Kind, Readiness, WorkerId};
 use crate::app::{App, Outcome, Script};
 use crate::clock::Agenda;
 use crate::rng::Rng;
-use conn::Conn;
+use conn::{Activity, Arrival, Conn, Schedule, Tick};
 use datagram::Datagrams;
 
 /// Behaviour of the host. Chances are per mille.
@@ -28,7 +28,7 @@ pub struct HostPlan {
     pub receive_buffer: u64,
     /// A send takes fewer bytes than there is room for.
     pub short_writes: u32,
-    /// A send finds no room, whatever the queue says, for [`Self::block_time`].
+    /// A send finds no room, independent of the queue, for [`Self::block_time`].
     pub blocks: u32,
     /// Duration of such a phase.
     pub block_time: Duration,
@@ -252,12 +252,14 @@ impl SimHost {
         while let Some(due) = self.agenda.pop(now) {
             match due {
                 Due::Conn(index) => {
-                    if self.conns[index].due(now) {
+                    let tick = self.conns[index].take_tick(now);
+                    if tick == Tick::Expired {
                         self.run(index);
                     }
                 }
                 Due::Datagram(index) => {
-                    if self.datagrams.arrive(index, now) {
+                    let activity = self.datagrams.arrive(index, now);
+                    if activity == Activity::Event {
                         self.wake(Woken::Datagram(index));
                     }
                 }
@@ -265,7 +267,7 @@ impl SimHost {
         }
     }
 
-    /// Takes the events, each said once.
+    /// Takes the events.
     pub fn events(&mut self) -> Vec<(FlowId, Readiness)> {
         let woken = core::mem::take(&mut self.woken);
         woken.into_iter().filter_map(|woken| self.event(woken)).collect()
@@ -294,14 +296,15 @@ impl SimHost {
 
     fn run(&mut self, index: usize) {
         let conn = &mut self.conns[index];
-        if conn.arrives() {
+        let arrival = conn.complete_arrival();
+        if arrival == Arrival::Completed {
             let listener = conn.listener;
             self.listeners.entry(listener).or_default().push_back(index);
             self.wake(Woken::Listener(listener));
         }
         let conn = &mut self.conns[index];
-        let woke = conn.run(self.now);
-        if woke {
+        let activity = conn.run(self.now);
+        if activity == Activity::Event {
             self.wake(Woken::Conn(index));
         }
         if let Some(next) = self.conns[index].next(self.now) {
@@ -310,7 +313,8 @@ impl SimHost {
     }
 
     fn schedule(&mut self, index: usize, at: Instant) {
-        if self.conns[index].wants(at) {
+        let schedule = self.conns[index].schedule_tick(at);
+        if schedule == Schedule::Changed {
             self.agenda.push(at, Due::Conn(index));
         }
     }
@@ -415,7 +419,7 @@ impl SimHost {
         self.datagrams.refuse(port);
     }
 
-    /// A datagram for the socket of the published UDP port `index`. False: nobody has taken the socket over.
+    /// Delivers a datagram to the socket of the published UDP port `index`. Returns false if no engine has opened it.
     pub fn datagram_in(&mut self, index: u32, from: SocketAddr, payload: Vec<u8>) -> bool {
         let Some(socket) = self.datagrams.deliver(index, from, payload) else {
             return false;

@@ -1,8 +1,8 @@
-//! The engine's end of the simulated network: takes frames, refuses some, checks all.
+//! The engine's end of the simulated network: accepts frames, refuses some, checks all.
 
 use core::time::Duration;
 
-use pontoon_engine::link::{Refused, Room, Transmit};
+use pontoon_engine::link::{Room, Transmit, TransmitError};
 use pontoon_engine::{Instant, Limits};
 use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
@@ -15,14 +15,23 @@ use crate::rng::Rng;
 pub struct LinkPlan {
     /// Limits of its frames.
     pub limits: Limits,
-    /// Of 1,000 calls, so many are refused for want of room.
+    /// The number of calls of 1,000 that are refused as if the link were full.
     pub refusals: u32,
-    /// Of 1,000 calls, so many have a frame rejected: it is not taken, and nobody says when another would be.
+    /// The number of calls of 1,000 in which a frame is rejected, without an event for room later.
     pub rejections: u32,
-    /// Frames that it holds before a burst is on its way.
+    /// The number of frames that the link holds within a burst.
     pub depth: usize,
-    /// Time that it stays without room.
+    /// The time for which the link stays full.
     pub pause: Duration,
+}
+
+/// The result of [`SimLink::take_room_event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoomEvent {
+    /// The event was pending.
+    Taken,
+    /// There was no event.
+    NotPending,
 }
 
 /// The sending half of the simulated link.
@@ -36,13 +45,13 @@ pub struct SimLink {
     ready_at: Option<Instant>,
     refused: u64,
     rejected: u64,
-    /// Since time was last told.
+    /// Refusals since the last call of [`Self::tick`].
     refused_now: u32,
     wrong: Vec<String>,
 }
 
 impl SimLink {
-    /// A link with room.
+    /// Returns a link that has room.
     #[must_use]
     pub fn new(plan: LinkPlan, rng: Rng) -> Self {
         Self {
@@ -59,7 +68,7 @@ impl SimLink {
         }
     }
 
-    /// Tells the time.
+    /// Sets the time.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         self.refused_now = 0;
@@ -70,33 +79,32 @@ impl SimLink {
         core::mem::take(&mut self.out)
     }
 
-    /// When there is room again, after a refusal.
+    /// The time at which there is room again, after a refusal.
     #[must_use]
     pub fn ready_at(&self) -> Option<Instant> {
         self.ready_at
     }
 
-    /// Takes the event that the link has room again; returns true once for each.
-    pub fn became_ready(&mut self, now: Instant) -> bool {
-        let ready = self.ready_at.is_some_and(|at| at <= now);
-        if ready {
-            self.ready_at = None;
+    /// Takes the event that the link has room again, if it is pending.
+    pub fn take_room_event(&mut self, now: Instant) -> RoomEvent {
+        match self.ready_at.take_if(|at| *at <= now) {
+            Some(_) => RoomEvent::Taken,
+            None => RoomEvent::NotPending,
         }
-        ready
     }
 
-    /// Has no room for so long.
+    /// Makes the link full for `time`.
     pub fn fill(&mut self, time: Duration) {
         self.ready_at = Some(self.now + time);
     }
 
-    /// Calls that were refused for want of room.
+    /// The number of calls that were refused as if the link were full.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Frames that were rejected.
+    /// The number of frames that were rejected.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.rejected
@@ -108,24 +116,26 @@ impl SimLink {
         &self.wrong
     }
 
-    fn full(&mut self) -> bool {
+    /// Draws whether the link has room for a call, and counts a refusal.
+    fn take_room(&mut self) -> Result<(), TransmitError> {
         let full = self.ready_at.is_some()
             || self.out.len() >= self.plan.depth
             || self.rng.chance(self.plan.refusals);
-        if full {
-            self.refused += 1;
-            self.refused_now += 1;
-            assert!(
-                self.refused_now < MOST_REFUSALS,
-                "{MOST_REFUSALS} refusals in one turn: a busy loop"
-            );
-            let pause = self.plan.pause;
-            self.ready_at.get_or_insert(self.now + pause);
+        if !full {
+            return Ok(());
         }
-        full
+        self.refused += 1;
+        self.refused_now += 1;
+        assert!(
+            self.refused_now < MOST_REFUSALS,
+            "{MOST_REFUSALS} refusals in one turn: a busy loop"
+        );
+        let pause = self.plan.pause;
+        self.ready_at.get_or_insert(self.now + pause);
+        Err(TransmitError::Full)
     }
 
-    fn rejects(&mut self) -> bool {
+    fn draw_rejection(&mut self) -> bool {
         self.plan.rejections > 0 && self.rng.chance(self.plan.rejections)
     }
 }
@@ -137,7 +147,7 @@ impl Transmit for SimLink {
         self.plan.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         let frame = [head, payload].concat();
         check(
             &self.plan.limits,
@@ -146,12 +156,11 @@ impl Transmit for SimLink {
             head.len(),
             &mut self.wrong,
         )?;
-        if self.full() {
-            return Err(Refused::Full);
-        }
-        if self.rejects() {
+        self.take_room()?;
+        let rejected = self.draw_rejection();
+        if rejected {
             self.rejected += 1;
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         self.out.push((offload, frame));
         Ok(())
@@ -163,9 +172,7 @@ impl Transmit for SimLink {
                 .push(format!("reserves {frames} frames of {payload} bytes"));
             return None;
         }
-        if self.full() {
-            return None;
-        }
+        self.take_room().ok()?;
         let most = frames.min(self.plan.depth - self.out.len());
         let frames = if self.rng.chance(200) {
             self.rng.size(1..=most)
@@ -177,7 +184,7 @@ impl Transmit for SimLink {
         // What was there before is not zero: a frame committed past what was filled shows.
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);
-        let reject = self.rejects().then(|| self.rng.size(0..=frames - 1));
+        let reject = self.draw_rejection().then(|| self.rng.size(0..=frames - 1));
         let mut slices = Vec::new();
         let mut starts = Vec::new();
         for mut rest in self.memory.chunks_mut(payload) {
@@ -244,12 +251,12 @@ impl Room for SimRoom<'_> {
         &self.slices[self.starts[self.used]..]
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         if self.used + 1 == self.starts.len() || len > self.payload || head.len() != self.head {
             let head = head.len();
             self.wrong
                 .push(format!("commits {head} and {len} bytes beyond what was reserved"));
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let mut frame = head.to_vec();
         frame.resize(head.len() + len, 0);
@@ -263,11 +270,11 @@ impl Room for SimRoom<'_> {
         if self.refuse == Some(self.used - 1) {
             *self.refused += 1;
             self.ready_at.get_or_insert(self.resume);
-            return Err(Refused::Full);
+            return Err(TransmitError::Full);
         }
         if self.reject == Some(self.used - 1) {
             *self.rejected += 1;
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         self.out.push((offload, frame));
         Ok(())
@@ -280,7 +287,7 @@ fn check(
     len: usize,
     head: usize,
     wrong: &mut Vec<String>,
-) -> Result<(), Refused> {
+) -> Result<(), TransmitError> {
     let packet = len.saturating_sub(ETHERNET);
     let headers = head.saturating_sub(ETHERNET);
     let allowed = match offload.segmentation {
@@ -301,8 +308,8 @@ fn check(
     wrong.push(format!(
         "sends a packet of {packet} bytes as {offload:?} where {limits:?}"
     ));
-    Err(Refused::Rejected)
+    Err(TransmitError::Rejected)
 }
 
-/// Refusals in one turn that are no accident.
+/// The number of refusals in one turn that indicates a busy loop.
 const MOST_REFUSALS: u32 = 10_000;

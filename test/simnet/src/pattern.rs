@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn position_decides_the_byte() {
+    fn byte_depends_on_stream_and_position() {
         let whole = bytes(7, 0, 100);
         for at in 0..90 {
             assert_eq!(bytes(7, at as u64, 10), whole[at..at + 10]);

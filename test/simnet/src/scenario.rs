@@ -12,7 +12,7 @@ use pontoon_engine::{Counters, Instant};
 use crate::app::Script;
 use crate::guest::scripted::{Scripted, ScriptedPlan};
 use crate::guest::smol::Smol;
-use crate::guest::{Call, Door, Guest};
+use crate::guest::{Call, Guest, GuestListener};
 use crate::host::Answer;
 use crate::net::Filter;
 use crate::rng::Rng;
@@ -26,7 +26,7 @@ pub enum Opening {
     Guest(Answer),
     /// A client of a published port.
     Host,
-    /// A client of a published port on which nobody listens in the guest.
+    /// A client of a published port on which the guest does not listen.
     HostToNobody,
 }
 
@@ -170,7 +170,7 @@ impl Scenario {
         }
         for (listener, connection) in self.incoming().enumerate() {
             if connection.opening == Opening::Host {
-                world.guest.listen(Door {
+                world.guest.listen(GuestListener {
                     port: connection.port,
                     script: connection.guest.clone(),
                 });

@@ -36,7 +36,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A bare acknowledgement from nobody to nobody: the rest of a struct update.
+    /// An acknowledgement with unspecified addresses, for struct updates.
     pub const EMPTY: Self = Self::between(NOBODY, NOBODY);
 
     /// A bare acknowledgement.

@@ -1,6 +1,6 @@
 //! Tests of single packets: what goes in, what comes out *and nothing else*, and which counters moved.
 //!
-//! Sequence numbers of the engine's are told relative to its first one, which is drawn by chance: its SYN is 0.
+//! Sequence numbers of the engine are relative to its random initial one: its SYN is 0.
 //!
 //! ```
 //! use pontoon_simnet::transcript::{ACK, Given, SYN, down, up};
@@ -33,7 +33,7 @@ use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
 use crate::host::{Answer, HostPlan, SimHost};
-use crate::link::{LinkPlan, SimLink};
+use crate::link::{LinkPlan, RoomEvent, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
@@ -108,7 +108,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// An engine on a plain link of MTU 1500, and a host where nobody listens.
+    /// An engine on a plain link of MTU 1500, and a host without listeners.
     #[must_use]
     pub fn new(config: Config, limits: Limits, host: HostPlan) -> Self {
         let mut rng = Rng::new(1);
@@ -263,7 +263,7 @@ impl Given {
         self.turn();
     }
 
-    /// The clock jumps: nobody had a turn meanwhile, and everything that was due is due now.
+    /// Lets the clock jump: no turn was run meanwhile, and all expired timers are due now.
     pub fn jump(&mut self, time: Duration) {
         self.now += time;
         self.turn();
@@ -353,7 +353,8 @@ impl Given {
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
-        if self.link.became_ready(self.now) {
+        let event = self.link.take_room_event(self.now);
+        if event == RoomEvent::Taken {
             self.engine
                 .handle_link_ready(&mut self.link, &mut self.host, self.now);
         }

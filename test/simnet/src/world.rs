@@ -12,7 +12,7 @@ use crate::clock::earlier;
 use crate::frames::Packet;
 use crate::guest::Guest;
 use crate::host::{HostPlan, SimHost};
-use crate::link::{LinkPlan, SimLink};
+use crate::link::{LinkPlan, RoomEvent, SimLink};
 use crate::monitor::Monitor;
 use crate::net::offload::{Merging, merge, split};
 use crate::net::{Impairment, Pipe};
@@ -45,7 +45,7 @@ pub struct WorldPlan {
 pub struct WorkersPlan {
     /// Their number.
     pub count: u8,
-    /// Of 1,000 frames, so many arrive at a worker of chance, and the others at one that their ports say.
+    /// The number of frames of 1,000 that arrive at a random worker; the others arrive at one that depends on their ports.
     pub missteering: u32,
     /// Frames that an inbox holds.
     pub room: usize,
@@ -154,7 +154,7 @@ impl<G: Guest> World<G> {
     /// Moves time to the next thing that happens, and lets it happen. False: nothing ever will.
     ///
     /// # Errors
-    /// Something is wrong; the text says what.
+    /// A check failed, which the text describes.
     pub fn step(&mut self) -> Result<bool, String> {
         let Some(next) = self.next() else {
             return Ok(false);
@@ -175,7 +175,7 @@ impl<G: Guest> World<G> {
         Ok(true)
     }
 
-    /// Steps until `done` says so.
+    /// Steps until `done` returns true.
     ///
     /// # Errors
     /// Something is wrong, nothing happens any more, or `limit` has passed.
@@ -300,9 +300,9 @@ impl<G: Guest> World<G> {
             };
             self.workers[worker].handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
-        let link_ready = self.link.became_ready(self.now);
+        let room = self.link.take_room_event(self.now);
         for engine in &mut self.workers {
-            if link_ready {
+            if room == RoomEvent::Taken {
                 engine.handle_link_ready(&mut self.link, &mut self.host, self.now);
             }
             if engine.next_timeout().is_some_and(|at| at <= self.now) {

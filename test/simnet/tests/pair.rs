@@ -8,7 +8,7 @@ use pontoon_engine::Instant;
 use pontoon_simnet::app::{End, Outcome, Pace, Script};
 use pontoon_simnet::clock::earlier;
 use pontoon_simnet::guest::smol::{Side, Smol};
-use pontoon_simnet::guest::{Addressing, Call, Door, Guest};
+use pontoon_simnet::guest::{Addressing, Call, Guest, GuestListener};
 use pontoon_simnet::net::offload::{Merging, merge, split};
 use pontoon_simnet::net::{Impairment, Pipe};
 use pontoon_simnet::rng::Rng;
@@ -97,7 +97,7 @@ fn bad_network() -> Impairment {
 }
 
 #[test]
-fn streams_arrive_exact_over_a_bad_network() {
+fn streams_are_exact_over_a_lossy_network() {
     let (mut merged, mut lost) = (0, 0);
     for seed in 0..200 {
         let mut pair = Pair::new(seed, &bad_network());
@@ -107,7 +107,7 @@ fn streams_arrive_exact_over_a_bad_network() {
             IpAddr::V6(SERVER_V6)
         };
         pair.far.listen_as(
-            Door {
+            GuestListener {
                 port: 80,
                 script: Script {
                     send: 7000,
@@ -154,7 +154,7 @@ fn streams_arrive_exact_over_a_bad_network() {
 }
 
 #[test]
-fn a_reset_arrives_as_one() {
+fn reset_is_received_as_a_reset() {
     let mut pair = Pair::new(
         1,
         &Impairment {
@@ -163,7 +163,7 @@ fn a_reset_arrives_as_one() {
         },
     );
     pair.far.listen_as(
-        Door {
+        GuestListener {
             port: 80,
             script: Script::echo(),
         },

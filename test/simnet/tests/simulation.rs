@@ -75,7 +75,7 @@ fn many_seeds_with_workers() {
     judge("one_seed_with_workers", 5_000, Scenario::with_workers, &exercised);
 }
 
-/// Runs seeds, as many as `PONTOON_SEEDS` says. `again` is the test that runs a single one.
+/// Runs as many seeds as `PONTOON_SEEDS` specifies. `again` is the test that runs a single one.
 fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&str]) {
     let count: u64 = std::env::var("PONTOON_SEEDS").map_or(count, |count| count.parse().expect("a number"));
     let first: u64 = std::env::var("PONTOON_FIRST_SEED").map_or(0, |first| first.parse().expect("a number"));

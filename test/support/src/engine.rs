@@ -9,7 +9,7 @@ use core::time::Duration;
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId};
 use pontoon_simnet::frames::Packet;
-use pontoon_simnet::link::{LinkPlan, SimLink};
+use pontoon_simnet::link::{LinkPlan, RoomEvent, SimLink};
 use pontoon_simnet::rng::Rng;
 use pontoon_simnet::settings::config;
 use pontoon_simnet::transcript::START;
@@ -197,7 +197,8 @@ impl<'s> Runner<'s> {
 
     fn turn(&mut self) {
         self.link.tick(self.now);
-        if self.link.became_ready(self.now) {
+        let event = self.link.take_room_event(self.now);
+        if event == RoomEvent::Taken {
             self.engine
                 .handle_link_ready(&mut self.link, &mut self.host, self.now);
         }

@@ -37,10 +37,10 @@ pub enum Error {
     Layout(#[from] LayoutError),
     /// The device violated the ring protocol.
     #[error("device protocol error: {0}")]
-    Device(#[from] driver::Error),
+    Device(#[from] driver::VirtqueueError),
     /// The device sent invalid offload metadata.
     #[error("device protocol error: {0}")]
-    Header(#[from] vnet::Malformed),
+    Header(#[from] vnet::VnetHeaderError),
     /// The device published an incomplete frame.
     #[error("the device published {shown} of a frame's {all} buffers")]
     Partial {

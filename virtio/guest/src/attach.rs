@@ -15,7 +15,7 @@ pub use mapping::Mapping;
 pub use process::Process;
 
 use mapping::ORIGIN;
-use session::Session;
+use session::FrontendSession;
 
 /// An interface attached to a vhost-user socket, with `N` frames each way.
 pub type Attached<const N: usize = 256> = Interface<Mapping, Process, N>;
@@ -44,7 +44,7 @@ impl Default for Options {
 pub enum AttachError {
     /// The vhost-user session failed.
     #[error("vhost-user session: {0}")]
-    Session(#[from] vhost::Error),
+    FrontendSession(#[from] vhost::Error),
     /// The device does not offer VIRTIO_F_VERSION_1.
     #[error("the device does not offer VIRTIO_F_VERSION_1")]
     Legacy,
@@ -96,7 +96,7 @@ pub fn attach<const N: usize>(socket: UnixStream, options: Options) -> Result<At
     let mut process = Process::new(socket.try_clone()?.into())?;
     // The first reading of the clock looks up the vDSO, which takes a system call.
     process.now();
-    let mut session = Session::negotiate(Frontend::from_stream(socket, 2))?;
+    let mut session = FrontendSession::negotiate(Frontend::from_stream(socket, 2))?;
     let map = Map::<N>::new(ORIGIN, options.frame);
     let mapping = Mapping::new(map.bytes())?;
     session.share_memory(&mapping)?;

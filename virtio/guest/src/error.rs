@@ -20,7 +20,7 @@ pub enum Error {
     Layout(#[from] LayoutError),
     /// The device violated the ring protocol.
     #[error("device protocol error: {0}")]
-    Device(#[from] driver::Error),
+    Device(#[from] driver::VirtqueueError),
     /// The device is gone.
     #[error(transparent)]
     Gone(#[from] Gone),

@@ -7,8 +7,8 @@ use pontoon_ring::memory::Memory;
 
 use crate::map::Map;
 use crate::pacing::{Pacer, PollTime};
-use crate::receive::Receiver;
-use crate::transmit::Transmitter;
+use crate::receive::ReceiveQueue;
+use crate::transmit::TransmitQueue;
 use crate::{Error, Pacing, Platform, QueueError, Ring};
 
 /// A network interface in memory `M` on a platform `P`, with `N` frames each way.
@@ -22,8 +22,8 @@ use crate::{Error, Pacing, Platform, QueueError, Ring};
 pub struct Interface<M, P, const N: usize> {
     memory: M,
     platform: P,
-    receiver: Receiver<N>,
-    transmitter: Transmitter<N>,
+    receiver: ReceiveQueue<N>,
+    transmitter: TransmitQueue<N>,
     pacer: Pacer,
     counters: Counters,
 }
@@ -70,8 +70,8 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
     ) -> Result<Self, Error> {
         map.check(&memory)?;
         Ok(Self {
-            receiver: Receiver::new(&memory, &map, features)?,
-            transmitter: Transmitter::new(&memory, &map, features)?,
+            receiver: ReceiveQueue::new(&memory, &map, features)?,
+            transmitter: TransmitQueue::new(&memory, &map, features)?,
             memory,
             platform,
             pacer: Pacer::new(pacing),

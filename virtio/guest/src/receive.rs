@@ -9,7 +9,7 @@ use crate::map::{Buffers, HEADER, Map};
 
 /// The receive ring. Every descriptor has a buffer, which the device owns except while it is being read.
 #[derive(Debug)]
-pub(crate) struct Receiver<const N: usize> {
+pub(crate) struct ReceiveQueue<const N: usize> {
     driver: Driver<[Slot; N]>,
     buffers: Buffers,
     /// Buffers returned to the ring and not published.
@@ -18,7 +18,7 @@ pub(crate) struct Receiver<const N: usize> {
     pub(crate) runts: u64,
 }
 
-impl<const N: usize> Receiver<N> {
+impl<const N: usize> ReceiveQueue<N> {
     /// Creates the ring, with all buffers in it.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let mut receiver = Self {
@@ -101,7 +101,7 @@ impl<const N: usize> Receiver<N> {
 
 /// Puts a buffer into the ring.
 fn add_buffer<M: Memory, const N: usize>(
-    ring: &mut driver::Queue<'_, &M, [Slot; N]>,
+    ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
     buffers: Buffers,
     number: u32,
 ) {

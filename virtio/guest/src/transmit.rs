@@ -9,7 +9,7 @@ use crate::{Error, QueueError};
 
 /// The transmit ring, with a buffer for each descriptor.
 #[derive(Debug)]
-pub(crate) struct Transmitter<const N: usize> {
+pub(crate) struct TransmitQueue<const N: usize> {
     driver: Driver<[Slot; N]>,
     buffers: Buffers,
     free: Stack<N>,
@@ -19,7 +19,7 @@ pub(crate) struct Transmitter<const N: usize> {
     wants_room: bool,
 }
 
-impl<const N: usize> Transmitter<N> {
+impl<const N: usize> TransmitQueue<N> {
     /// Creates the ring. All headers are written once: they are zero, and the device only reads them.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let buffers = map.transmit_buffers();
@@ -115,7 +115,7 @@ impl<const N: usize> Transmitter<N> {
 
 /// Frees the buffers that the device had returned at the last poll.
 fn free_returned<M: Memory, const N: usize>(
-    ring: &mut driver::Queue<'_, &M, [Slot; N]>,
+    ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
     free: &mut Stack<N>,
 ) -> Result<(), Error> {
     while let Some(used) = ring.reap()? {

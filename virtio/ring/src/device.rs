@@ -1,7 +1,7 @@
 //! The device side: takes descriptor chains from the driver and returns them as used.
 //!
 //! A [`Device`] is plain data: the addresses of the queue and the positions in its rings. [`Device::attach`] looks up
-//! the queue in memory, once per burst, so that memory may be remapped between bursts. The returned [`Queue`] has the
+//! the queue in memory, once per burst, so that memory may be remapped between bursts. The returned [`DeviceQueue`] has the
 //! operations.
 
 use crate::cursor::Cursor;
@@ -16,9 +16,9 @@ mod frame;
 mod queue;
 
 pub use chain::{Chain, Piece};
-pub use error::{Error, Indirect};
+pub use error::{Indirect, VirtqueueError};
 pub use frame::chains_needed;
-pub use queue::Queue;
+pub use queue::DeviceQueue;
 
 /// The device side of one queue.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Device {
     size: Size,
     indirect: bool,
     cursor: Cursor,
-    broken: Option<Error>,
+    broken: Option<VirtqueueError>,
 }
 
 /// State of a device that a successor needs in order to continue.
@@ -46,7 +46,7 @@ impl Device {
     /// Creates the device side of the queue at `layout`, starting from `state`: the default state for a new queue.
     ///
     /// Chains between `state.used` and `state.available` were taken and not returned. A device that keeps a list of
-    /// them, as vhost-user's inflight protocol does, reads them again with [`Queue::chain`].
+    /// them, as vhost-user's inflight protocol does, reads them again with [`DeviceQueue::chain`].
     ///
     /// # Errors
     /// The queue size is invalid, or `state` means more chains in flight than the queue has descriptors.
@@ -74,7 +74,7 @@ impl Device {
     ///
     /// # Errors
     /// A part of the queue is unmapped, not contiguous, or misaligned.
-    pub fn attach<M: Memory>(&mut self, memory: M) -> Result<Queue<'_, M>, LayoutError> {
+    pub fn attach<M: Memory>(&mut self, memory: M) -> Result<DeviceQueue<'_, M>, LayoutError> {
         let table = rings::map(
             &memory,
             Part::Descriptors,
@@ -83,7 +83,7 @@ impl Device {
         )?;
         let available = RingPart::available(&memory, &self.layout)?;
         let used = RingPart::used(&memory, &self.layout)?;
-        Ok(Queue {
+        Ok(DeviceQueue {
             device: self,
             memory,
             table,
@@ -92,7 +92,7 @@ impl Device {
         })
     }
 
-    /// Returns the state for a successor. Call [`Queue::publish`] first: chains returned but not published are not
+    /// Returns the state for a successor. Call [`DeviceQueue::publish`] first: chains returned but not published are not
     /// included.
     pub fn state(&self) -> State {
         State {
@@ -107,7 +107,7 @@ impl Device {
     }
 
     /// Returns the driver's protocol error, if there was one. No more chains are taken from such a queue.
-    pub fn broken(&self) -> Option<Error> {
+    pub fn broken(&self) -> Option<VirtqueueError> {
         self.broken
     }
 }

@@ -15,8 +15,8 @@ mod queue;
 mod slots;
 
 pub use add::{AddError, Buffer};
-pub use error::Error;
-pub use queue::{Queue, Used};
+pub use error::VirtqueueError;
+pub use queue::{DriverQueue, Used};
 pub use slots::Slot;
 use slots::Slots;
 
@@ -29,7 +29,7 @@ pub struct Driver<S> {
     indirect: bool,
     cursor: Cursor,
     slots: Slots<S>,
-    broken: Option<Error>,
+    broken: Option<VirtqueueError>,
 }
 
 impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
@@ -68,7 +68,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
     ///
     /// # Errors
     /// A part of the queue is unmapped, not contiguous, or misaligned.
-    pub fn attach<M: Memory>(&mut self, memory: M) -> Result<Queue<'_, M, S>, LayoutError> {
+    pub fn attach<M: Memory>(&mut self, memory: M) -> Result<DriverQueue<'_, M, S>, LayoutError> {
         let table = rings::map(
             &memory,
             Part::Descriptors,
@@ -77,7 +77,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
         )?;
         let available = RingPart::available(&memory, &self.layout)?;
         let used = RingPart::used(&memory, &self.layout)?;
-        Ok(Queue {
+        Ok(DriverQueue {
             driver: self,
             memory,
             table,
@@ -97,7 +97,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
     }
 
     /// Returns the device's protocol error, if there was one. No more chains are taken back from such a queue.
-    pub fn broken(&self) -> Option<Error> {
+    pub fn broken(&self) -> Option<VirtqueueError> {
         self.broken
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use pontoon_ring::device::{self, Device, Queue, State};
+use pontoon_ring::device::{self, Device, DeviceQueue, State};
 use pontoon_ring::{Layout, LayoutError};
 use rustix::event::epoll;
 use tracing::warn;
@@ -59,7 +59,7 @@ pub(crate) enum RingFault {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(transparent)]
-    Driver(#[from] device::Error),
+    Driver(#[from] device::VirtqueueError),
     #[error("guest memory was truncated")]
     Memory,
 }
@@ -252,7 +252,7 @@ impl ActiveRing {
     }
 
     /// Looks up the queue in memory.
-    pub(crate) fn open(&mut self) -> Result<(Queue<'_, &MemoryTable>, Notifier<'_>), LayoutError> {
+    pub(crate) fn open(&mut self) -> Result<(DeviceQueue<'_, &MemoryTable>, Notifier<'_>), LayoutError> {
         let RingConfig {
             memory,
             features,
@@ -276,7 +276,7 @@ impl ActiveRing {
 
 impl Notifier<'_> {
     /// Publishes the returned chains, and signals the driver if it requested that.
-    pub(crate) fn publish(&self, queue: &mut Queue<'_, &MemoryTable>) {
+    pub(crate) fn publish(&self, queue: &mut DeviceQueue<'_, &MemoryTable>) {
         let wake = queue.publish();
         if let Some(log) = self.log {
             log.mark_used_ring();
@@ -287,7 +287,10 @@ impl Notifier<'_> {
     }
 
     /// Requests a kick, then returns the number of chains ready to be taken.
-    pub(crate) fn rearm(&self, queue: &mut Queue<'_, &MemoryTable>) -> Result<u16, device::Error> {
+    pub(crate) fn rearm(
+        &self,
+        queue: &mut DeviceQueue<'_, &MemoryTable>,
+    ) -> Result<u16, device::VirtqueueError> {
         let waiting = queue.rearm();
         if let Some(log) = self.log {
             log.mark_used_ring();

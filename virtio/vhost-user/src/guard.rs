@@ -16,7 +16,7 @@ use vm_memory::MmapRegion;
 
 /// Fault protection of a mapped file, for as long as this value exists. It must be dropped before the mapping.
 #[derive(Debug)]
-pub(crate) struct MappingGuard(&'static Slot);
+pub(crate) struct MappingGuard(&'static ProtectedMapping);
 
 /// Maximum number of mappings. Each session has at most [`crate::memory::MAX_REGIONS`], and as many again while the
 /// table is being replaced; tests run several sessions at once.
@@ -50,7 +50,7 @@ impl Drop for MappingGuard {
 
 /// One protected mapping.
 #[derive(Debug)]
-struct Slot {
+struct ProtectedMapping {
     /// The mapping's address, [`FREE`] or [`CLAIMED`].
     begin: AtomicUsize,
     len: AtomicUsize,
@@ -61,15 +61,15 @@ const FREE: usize = 0;
 /// Being filled in; no mapping begins at this address.
 const CLAIMED: usize = 1;
 
-static TABLE: [Slot; SLOTS] = [const {
-    Slot {
+static TABLE: [ProtectedMapping; SLOTS] = [const {
+    ProtectedMapping {
         begin: AtomicUsize::new(FREE),
         len: AtomicUsize::new(0),
         faulted: AtomicBool::new(false),
     }
 }; SLOTS];
 
-impl Slot {
+impl ProtectedMapping {
     fn claim(&self, begin: usize, len: usize) -> bool {
         let claimed = self
             .begin

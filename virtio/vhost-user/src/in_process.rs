@@ -20,7 +20,7 @@ use crate::transmit::Transmitter;
 ///
 /// Calls wait for the threads that serve the rings, at most for one burst of frames.
 #[derive(Debug)]
-pub struct Device {
+pub struct InProcessDevice {
     /// The receive queue, then the transmit queue (5.1.2).
     rings: Vec<ControlRing>,
     /// An eventfd that a ring's thread signals after it has executed a command.
@@ -30,7 +30,7 @@ pub struct Device {
 
 /// A queue as configured by the driver, in guest-physical addresses.
 #[derive(Debug)]
-pub struct Queue {
+pub struct QueueConfig {
     /// Number of entries, a power of two up to 32,768.
     pub size: u16,
     /// Address of the descriptor table.
@@ -62,7 +62,7 @@ enum ActivateErrorKind {
     Worker(String),
 }
 
-impl Device {
+impl InProcessDevice {
     /// Creates a device for a guest whose MTU is `mtu` bytes, and its receiver and transmitter. Other threads must
     /// serve these whenever their descriptors are readable: the methods of the device wait for that.
     ///
@@ -90,7 +90,7 @@ impl Device {
         &mut self,
         memory: &GuestMemoryMmap,
         features: u64,
-        queues: [Queue; 2],
+        queues: [QueueConfig; 2],
     ) -> Result<(), ActivateError> {
         self.reset();
         let activated = self.try_activate(memory, Features(features), queues);
@@ -112,7 +112,7 @@ impl Device {
         &mut self,
         memory: &GuestMemoryMmap,
         features: Features,
-        queues: [Queue; 2],
+        queues: [QueueConfig; 2],
     ) -> Result<(), ActivateErrorKind> {
         if !Features::offered_in_process().has(features) {
             return Err(ActivateErrorKind::Features(features.0));
@@ -150,7 +150,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for InProcessDevice {
     fn drop(&mut self) {
         self.reset();
     }
@@ -159,7 +159,7 @@ impl Drop for Device {
 fn start(
     ring: &mut ControlRing,
     number: u32,
-    queue: Queue,
+    queue: QueueConfig,
     memory: &Arc<MemoryTable>,
     features: Features,
     mtu: usize,

@@ -47,6 +47,6 @@ mod receive;
 mod transmit;
 
 pub use backend::{Backend, MAX_PAIRS, SessionEnd};
-pub use in_process::{ActivateError, Device, Queue};
+pub use in_process::{ActivateError, InProcessDevice, QueueConfig};
 pub use receive::{BURST, Burst, MAX_PARTS, Receiver};
 pub use transmit::{Reservation, Transmitter};

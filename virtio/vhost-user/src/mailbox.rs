@@ -50,14 +50,14 @@ pub(crate) enum Response {
 pub(crate) struct Mailbox {
     /// A command is pending. Redundant with the slot, but read without taking its lock.
     pending: AtomicBool,
-    slot: Mutex<Slot>,
+    slot: Mutex<CommandState>,
     event: OwnedFd,
     /// The device's eventfd.
     control_event: Arc<OwnedFd>,
 }
 
 #[derive(Debug, Default)]
-enum Slot {
+enum CommandState {
     #[default]
     Idle,
     Pending(Command),
@@ -97,13 +97,13 @@ impl Mailbox {
     pub(crate) fn post(&self, command: Command) {
         let mut slot = self.slot();
         match *slot {
-            Slot::Idle => {
-                *slot = Slot::Pending(command);
+            CommandState::Idle => {
+                *slot = CommandState::Pending(command);
                 self.pending.store(true, Ordering::Release);
                 signal(&self.event);
             }
-            Slot::Closed => {}
-            Slot::Pending(_) | Slot::Executing | Slot::Done(_) => {
+            CommandState::Closed => {}
+            CommandState::Pending(_) | CommandState::Executing | CommandState::Done(_) => {
                 debug_assert!(false, "two commands at a time");
             }
         }
@@ -111,16 +111,16 @@ impl Mailbox {
 
     /// Device side: returns whether a command has no response yet.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(*self.slot(), Slot::Pending(_) | Slot::Executing)
+        matches!(*self.slot(), CommandState::Pending(_) | CommandState::Executing)
     }
 
     /// Device side: returns and removes the response, if there is one. There is none from a ring that no thread serves.
     pub(crate) fn take_response(&self) -> Option<Response> {
         let mut slot = self.slot();
         match std::mem::take(&mut *slot) {
-            Slot::Done(response) => Some(response),
-            Slot::Closed => {
-                *slot = Slot::Closed;
+            CommandState::Done(response) => Some(response),
+            CommandState::Closed => {
+                *slot = CommandState::Closed;
                 None
             }
             other => {
@@ -140,12 +140,12 @@ impl Mailbox {
         let mut slot = self.slot();
         self.pending.store(false, Ordering::Relaxed);
         *slot = match std::mem::take(&mut *slot) {
-            Slot::Pending(command) => {
-                *slot = Slot::Executing;
+            CommandState::Pending(command) => {
+                *slot = CommandState::Executing;
                 drop(slot);
                 let response = execute(command);
                 slot = self.slot();
-                Slot::Done(response)
+                CommandState::Done(response)
             }
             other => other,
         };
@@ -155,11 +155,11 @@ impl Mailbox {
 
     /// Ring side: closes the mailbox, since no thread serves this ring any more.
     pub(crate) fn close(&self) {
-        *self.slot() = Slot::Closed;
+        *self.slot() = CommandState::Closed;
         signal(&self.control_event);
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
+    fn slot(&self) -> MutexGuard<'_, CommandState> {
         // The slot is valid at all times: no code panics while changing it.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -223,7 +223,7 @@ impl Request {
     /// # Errors
     /// The message is unknown, or its length or number of descriptors is wrong.
     pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Malformed> {
-        let mut message = Message { code, body, fds };
+        let mut message = MessageParser { code, body, fds };
         let request = match code {
             1 => Self::GetFeatures,
             2 => Self::SetFeatures(message.take()?),
@@ -289,13 +289,13 @@ impl Request {
 }
 
 /// A message being parsed.
-struct Message<'a> {
+struct MessageParser<'a> {
     code: u32,
     body: &'a [u8],
     fds: Vec<OwnedFd>,
 }
 
-impl Message<'_> {
+impl MessageParser<'_> {
     /// Takes the next value off the body.
     fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| self.size())?;

@@ -143,7 +143,7 @@ fn serve(
     let header_len = notifier.features.header_len();
     let mut parts: Vec<VolatileSlice<'_>> = parts::recycle(std::mem::take(store));
     let mut chains = ArrayVec::<Chain, BURST>::new();
-    let mut taken = ArrayVec::<Taken<'_>, BURST>::new();
+    let mut taken = ArrayVec::<TakenFrame<'_>, BURST>::new();
     let mut broken = None;
     for head in heads.iter_mut().take(max.min(waiting)) {
         let first = parts.len();
@@ -161,7 +161,7 @@ fn serve(
                 break;
             }
         }
-        match Taken::new(&mut parts, first, head, header_len) {
+        match TakenFrame::new(&mut parts, first, head, header_len) {
             Some(frame) => taken.push(frame),
             None => {
                 burst.malformed += 1;
@@ -190,7 +190,7 @@ fn serve(
 }
 
 /// A frame taken off the ring.
-struct Taken<'h> {
+struct TakenFrame<'h> {
     offload: Offload,
     head: &'h [u8],
     /// Its range in the burst's list of parts.
@@ -198,7 +198,7 @@ struct Taken<'h> {
     len: usize,
 }
 
-impl<'h> Taken<'h> {
+impl<'h> TakenFrame<'h> {
     /// Removes the offload metadata from the pieces from `first` on, and copies the beginning of the frame.
     fn new(
         parts: &mut [VolatileSlice<'_>],

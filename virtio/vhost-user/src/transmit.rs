@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Limits, Transmit};
-use pontoon_ring::device::{self, Chain, Piece, Queue};
+use pontoon_ring::device::{self, Chain, DeviceQueue, Piece};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{self, Checksum, Offload, Segmentation};
 use vm_memory::VolatileSlice;
@@ -132,7 +132,7 @@ impl Transmitter {
         }
     }
 
-    fn take(&mut self, frames: usize, head: usize, payload: usize) -> Result<Reservation<'_>, Refused> {
+    fn take(&mut self, frames: usize, head: usize, payload: usize) -> Result<Reservation<'_>, TransmitError> {
         self.execute_command();
         let Self {
             data_plane,
@@ -149,10 +149,10 @@ impl Transmitter {
         else {
             *full = true;
             *chains_when_full = Some(0);
-            return Err(Refused::Full);
+            return Err(TransmitError::Full);
         };
         let bytes = notifier.features.header_len() + head + payload;
-        let mut room = Taken {
+        let mut room = TakenChains {
             pieces: parts::recycle(std::mem::take(&mut store.pieces)),
             frames: ArrayVec::new(),
             chains: 0,
@@ -176,12 +176,12 @@ impl Transmitter {
         let refused = match outcome {
             Ok(_) if !room.frames.is_empty() => None,
             // The buffers suffice in number but are too small.
-            Ok(waiting) if usize::from(waiting) >= most_buffers(&notifier) => Some(Refused::Rejected),
+            Ok(waiting) if usize::from(waiting) >= most_buffers(&notifier) => Some(TransmitError::Rejected),
             // On an error the queue is broken, and is marked as failed at the next use.
-            Ok(_) | Err(_) => Some(Refused::Full),
+            Ok(_) | Err(_) => Some(TransmitError::Full),
         };
         if let Some(refused) = refused {
-            if refused == Refused::Full {
+            if refused == TransmitError::Full {
                 *full = true;
                 let waiting = outcome.unwrap_or(0);
                 *chains_when_full =
@@ -220,7 +220,7 @@ impl Transmit for Transmitter {
         self.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         let (head, more) = head.split_at(head.len().min(MAX_HEAD));
         let len = more.len() + payload.len();
         let mut room = self.take(1, head.len(), len)?;
@@ -256,7 +256,7 @@ impl AsFd for Transmitter {
 
 /// Chains taken for frames.
 #[derive(Debug)]
-struct Taken<'a> {
+struct TakenChains<'a> {
     /// The pieces of all chains, in order.
     pieces: Vec<Piece<VolatileSlice<'a>>>,
     frames: ArrayVec<FrameRoom, MAX_FRAMES>,
@@ -271,16 +271,16 @@ struct FrameRoom {
     payloads: Range<usize>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> TakenChains<'a> {
     /// Takes room for up to `frames` frames of `bytes` bytes, and returns the number of chains that were ready.
     fn take(
         &mut self,
-        queue: &mut Queue<'a, &'a MemoryTable>,
+        queue: &mut DeviceQueue<'a, &'a MemoryTable>,
         notifier: &Notifier<'_>,
         chains: &mut [Chain],
         frames: usize,
         bytes: usize,
-    ) -> Result<u16, device::Error> {
+    ) -> Result<u16, device::VirtqueueError> {
         let waiting = queue.poll()?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         for _ in 0..frames.min(MAX_FRAMES) {
@@ -340,7 +340,7 @@ fn window<'a>(
 /// Reserved frames, in the guest's buffers.
 #[derive(Debug)]
 pub struct Reservation<'a> {
-    queue: Queue<'a, &'a MemoryTable>,
+    queue: DeviceQueue<'a, &'a MemoryTable>,
     notifier: Notifier<'a>,
     limits: Limits,
     unpublished: &'a mut bool,
@@ -348,7 +348,7 @@ pub struct Reservation<'a> {
     /// Bytes of each frame's headers, and of its payload.
     head: usize,
     payload: usize,
-    room: Taken<'a>,
+    room: TakenChains<'a>,
     payloads: Vec<VolatileSlice<'a>>,
     /// The next frame to be committed.
     next: usize,
@@ -364,13 +364,13 @@ impl Room for Reservation<'_> {
         }
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         let committed = self
             .room
             .frames
             .get(self.next)
             .cloned()
-            .ok_or(Refused::Rejected)
+            .ok_or(TransmitError::Rejected)
             .and_then(|frame| self.put(&frame, offload, head, len));
         self.next += 1;
         if committed != Ok(true) {
@@ -383,14 +383,20 @@ impl Room for Reservation<'_> {
 
 impl Reservation<'_> {
     /// Writes the headers and returns the frame's chains. The result is whether all its chains were used.
-    fn put(&mut self, frame: &FrameRoom, offload: Offload, head: &[u8], len: usize) -> Result<bool, Refused> {
+    fn put(
+        &mut self,
+        frame: &FrameRoom,
+        offload: Offload,
+        head: &[u8],
+        len: usize,
+    ) -> Result<bool, TransmitError> {
         if head.len() != self.head || head.len() > MAX_HEAD || len > self.payload || !self.takes(offload) {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let header_len = self.notifier.features.header_len();
         let total = header_len + head.len() + len;
         // At most the number of bytes reserved, which was a u32.
-        let bytes = u32::try_from(total).map_err(|_| Refused::Rejected)?;
+        let bytes = u32::try_from(total).map_err(|_| TransmitError::Rejected)?;
         let chains = &self.store.chains[frame.chains.clone()];
         let buffers = device::chains_needed(chains, bytes);
 
@@ -427,14 +433,14 @@ impl Reservation<'_> {
         offload: Offload,
         head: &mut [u8],
         len: usize,
-    ) -> Result<Offload, Refused> {
+    ) -> Result<Offload, TransmitError> {
         if self.notifier.features.has(Features::GUEST_CSUM) || offload.checksum == Checksum::Complete {
             return Ok(offload);
         }
         let bounce = &mut self.store.bounce;
         bounce.resize(bounce.len().max(len), 0);
         parts::copy_out(&self.payloads[frame.payloads.clone()], &mut bounce[..len]);
-        checksum::complete(head, offload.checksum, [&bounce[..len]]).map_err(|_| Refused::Rejected)?;
+        checksum::complete(head, offload.checksum, [&bounce[..len]]).map_err(|_| TransmitError::Rejected)?;
         Ok(Offload {
             checksum: Checksum::Complete,
             ..offload

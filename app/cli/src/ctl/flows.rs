@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use ipnet::IpNet;
 use pontoon_control::reply::{self, Flow};
-use pontoon_engine::egress::{Match, Protocol, Target};
+use pontoon_engine::egress::{EgressProtocol, Match, Target};
 
 use super::client::Client;
 use crate::args::{FlowArgs, FlowOrder};
@@ -91,9 +91,9 @@ impl<'a> Filter<'a> {
 
     fn takes(&self, flow: &Flow) -> bool {
         let protocol = match flow.protocol.as_str() {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            _ => Protocol::Icmp,
+            "tcp" => EgressProtocol::Tcp,
+            "udp" => EgressProtocol::Udp,
+            _ => EgressProtocol::Icmp,
         };
         let port = flow.remote.map(|remote| remote.port());
         let in_net = |net: IpNet| flow.remote.is_some_and(|remote| net.contains(&remote.ip()));

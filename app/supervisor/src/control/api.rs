@@ -16,7 +16,7 @@ use std::time::Instant;
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
-use pontoon_engine::egress::Rule;
+use pontoon_engine::egress::EgressRule;
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
 use pontoon_worker::messages::{Report, Stats};
@@ -34,7 +34,7 @@ pub(super) use document::DOCUMENT;
 
 /// State of the API, and updates that are to be sent to the engine.
 pub(super) struct Api {
-    rules: Vec<Rule>,
+    rules: Vec<EgressRule>,
     forwarder: bool,
     ports: Ports,
     stats_query: StatsQuery,

@@ -1,22 +1,22 @@
-//! The clients of one upstream query, and what of an answer differs from client to client: id and letter case.
+//! The clients of one upstream query, with the parts of the response that differ between them: id and letter case.
 
 use core::net::SocketAddr;
 
 use super::message::Query;
 
-/// A client that waits for an answer.
+/// A client that waits for a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Client {
     /// The guest's address and port.
     pub(super) guest: SocketAddr,
-    /// The address of the forwarder that the client sent its query to.
+    /// The address of the forwarder to which the client sent its query.
     pub(super) server: SocketAddr,
     id: [u8; 2],
     case: Case,
 }
 
 impl Client {
-    /// The client that sent `query` from `guest` to `server`.
+    /// Returns the client that sent `query` from `guest` to `server`.
     pub(super) fn new(guest: SocketAddr, server: SocketAddr, query: &Query) -> Self {
         Self {
             guest,
@@ -26,7 +26,7 @@ impl Client {
         }
     }
 
-    /// Gives an answer to `query` the id of this client's query and the letter case of its question.
+    /// Sets the id and the letter case of the question in a response to those of this client's `query`.
     pub(super) fn address(&self, answer: &mut [u8], query: &Query) {
         answer[..2].copy_from_slice(&self.id);
         self.case.apply(&mut answer[query.name_range()]);
@@ -59,7 +59,7 @@ impl Clients {
         1 + self.others.len()
     }
 
-    /// Adds a client. Returns false, and adds none, where [`LIMIT`] clients wait already.
+    /// Adds a client. Returns false, and adds none, if [`LIMIT`] clients wait already.
     pub(super) fn add(&mut self, client: Client) -> bool {
         let has_room = self.len() < LIMIT;
         if has_room {
@@ -95,5 +95,5 @@ impl Case {
     }
 }
 
-/// Clients that wait for the answer to one query. A query is compared with those of all of them.
+/// The limit on clients of one query. A query is compared with the queries of all of them.
 const LIMIT: usize = 1_024;

@@ -1,17 +1,17 @@
-//! As much of DNS messages as a forwarder has to know: the header and the question (RFC 1035 section 4.1).
+//! The parts of DNS messages that the forwarder parses: header and question (RFC 1035 section 4.1).
 
 use core::hash::{Hash, Hasher};
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
-/// A query, as the guest wrote it.
+/// A query of the guest.
 #[derive(Debug)]
 pub(super) struct Query {
     bytes: ArrayVec<u8, LONGEST>,
     /// The end of the question section.
     question_end: usize,
-    /// There was more of it than is kept.
+    /// The query was longer than the stored part.
     cut: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn not_implemented(datagram: &[u8]) -> Option<[u8; HEADER]> {
     Some(answer)
 }
 
-/// Returns true if the third octet of a message is that of a request for an operation other than QUERY.
+/// Returns true if the third octet of a message is that of a request with an opcode other than QUERY.
 const fn is_other_operation(flags: u8) -> bool {
     flags & RESPONSE == 0 && flags & OPCODE != 0
 }
@@ -41,7 +41,7 @@ pub(super) const fn is_query(flags: u8) -> bool {
 }
 
 impl Query {
-    /// A query of one question or none (RFC 7873 section 5.4 has a use for the latter); anything else is no query.
+    /// Parses a query with one question or none (which RFC 7873 section 5.4 uses).
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let header = datagram.first_chunk::<HEADER>()?;
         let question_end = match (header[4], header[5]) {
@@ -106,7 +106,7 @@ impl Query {
     }
 
     /// Returns true if `message` is an answer to this question, under this id. Names compare byte by byte: a guest may
-    /// have mixed the case of its letters to tell forged answers.
+    /// have mixed the case of its letters to detect forged answers.
     pub(super) fn is_answered_by(&self, message: &[u8], id: u16) -> bool {
         let Some(header) = message.first_chunk::<HEADER>() else {
             return false;
@@ -118,7 +118,7 @@ impl Query {
             && message.get(HEADER..self.question_end) == Some(self.question())
     }
 
-    /// Returns true if an answer says only that this server has none: another one's may differ.
+    /// Returns true if a response is an error of this server, so that another one's may differ.
     pub(super) fn is_declined_by(answer: &[u8]) -> bool {
         answer.len() <= LONGEST_DECLINE
             && answer
@@ -126,12 +126,12 @@ impl Query {
                 .is_some_and(|flags| matches!(flags & RCODE, SERVFAIL | NOTIMP | REFUSED))
     }
 
-    /// The answer that the server failed.
+    /// Returns the response SERVFAIL.
     pub(super) fn server_failure(&self) -> Empty {
         self.empty(0, SERVFAIL)
     }
 
-    /// The answer that says to ask over TCP.
+    /// Returns a truncated response, after which the client queries over TCP.
     pub(super) fn truncated(&self) -> Empty {
         self.empty(TRUNCATED, 0)
     }
@@ -147,12 +147,12 @@ impl Query {
     }
 }
 
-/// The question, in whatever case its letters are.
+/// A hash of the question, independent of letter case.
 impl Hash for Query {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut question: ArrayVec<u8, { LONGEST_NAME + TYPE_AND_CLASS }> =
             self.question().iter().copied().collect();
-        // Type and class, too: those that differ in this bit alone are told apart by comparison.
+        // Type and class, too: those that differ only in this bit are distinguished by comparison.
         question.make_ascii_lowercase();
         question.hash(state);
     }
@@ -161,8 +161,7 @@ impl Hash for Query {
 /// An answer of header and question.
 pub(super) type Empty = ArrayVec<u8, { HEADER + LONGEST_NAME + TYPE_AND_CLASS }>;
 
-/// Bytes of the question that `section` begins with. Nothing before it could be pointed at, so its name is not
-/// compressed.
+/// Returns the length of the question at the start of `section`. Its name is not compressed, as no name precedes it.
 fn question_len(section: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -180,10 +179,10 @@ pub(super) const HEADER: usize = 12;
 /// Octets of a question behind its name.
 const TYPE_AND_CLASS: usize = 4;
 const LONGEST_NAME: usize = 255;
-/// RFC 1035 section 2.3.4. EDNS lets a client send more only to a server that has said so.
+/// RFC 1035 section 2.3.4. With EDNS a client may send more only to a server that has announced a larger size.
 const LONGEST: usize = 512;
-/// An answer that declines is header, question and perhaps a reason (RFC 8914). It is kept while others are asked, so a
-/// longer one is not.
+/// The longest error response that is stored while other resolvers are queried: header, question and perhaps a reason (RFC
+/// 8914).
 const LONGEST_DECLINE: usize = 1_232;
 
 /// Bits of the third and fourth byte, RFC 1035 section 4.1.1, RFC 4035 section 3.2.2.

@@ -1,4 +1,4 @@
-//! The host's resolvers, and which of them are worth asking.
+//! The host's resolvers, and the choice between them.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,9 +12,9 @@ pub(super) struct Resolvers(Vec<Resolver>);
 #[derive(Clone, Copy, Debug)]
 struct Resolver {
     address: SocketAddr,
-    /// When it last answered.
+    /// The time of its last response.
     answered: Option<Instant>,
-    /// Until when it is passed over.
+    /// The time until which it is skipped.
     dead_until: Instant,
 }
 
@@ -25,7 +25,7 @@ impl Resolvers {
         resolvers
     }
 
-    /// Takes a new list; what is known of those in both stays known.
+    /// Replaces the list. The state of resolvers in both lists is kept.
     pub(super) fn set(&mut self, addresses: &[SocketAddr]) {
         let known = |address| self.0.iter().find(|known| known.address == address);
         self.0 = addresses
@@ -44,7 +44,7 @@ impl Resolvers {
         self.0.len()
     }
 
-    /// The first that is alive. If none is, the one that has been dead for longest.
+    /// Returns the first resolver that is not skipped. If all are, the one that has been skipped for longest.
     pub(super) fn first(&self, now: Instant) -> Option<SocketAddr> {
         let alive = self.0.iter().find(|resolver| resolver.dead_until <= now);
         alive
@@ -52,8 +52,8 @@ impl Resolvers {
             .map(|resolver| resolver.address)
     }
 
-    /// Returns the resolver to ask when `asked` did not answer: the next one that is alive, going round; if none is, the next one. It
-    /// is `asked` itself where there is no other.
+    /// Returns the resolver to query after `asked` did not respond: the next one that is not skipped, in circular order; if all
+    /// are, the next one. It is `asked` itself if there is no other.
     pub(super) fn after(&self, asked: Option<SocketAddr>, now: Instant) -> Option<SocketAddr> {
         match self.place(asked) {
             Some(place) => pick(self.round(place + 1), now),
@@ -61,8 +61,8 @@ impl Resolvers {
         }
     }
 
-    /// Returns the resolver to ask when `asked` would not answer, nor any of those `before` it: the next one that is none of them,
-    /// sooner one that is alive.
+    /// Returns the resolver to query after `asked` and those `before` it responded with errors: the next one that is none of
+    /// them, preferably one that is not skipped.
     pub(super) fn untried(
         &self,
         asked: Option<SocketAddr>,
@@ -81,7 +81,7 @@ impl Resolvers {
             .position(|resolver| Some(resolver.address) == address)
     }
 
-    /// All of them, from one on.
+    /// Returns all resolvers in circular order, starting with one of them.
     fn round(&self, start: usize) -> impl Iterator<Item = &Resolver> + Clone {
         let (before, after) = self.0.split_at(start);
         after.iter().chain(before)
@@ -94,7 +94,8 @@ impl Resolvers {
         }
     }
 
-    /// `address` has left a query unanswered since `asked`. If it has answered others since, the name was to blame.
+    /// Records that `address` has not responded to a query since `asked`. If it has responded to others since, it is not
+    /// skipped.
     pub(super) fn silent(&mut self, address: SocketAddr, asked: Instant, now: Instant) {
         if let Some(resolver) = self.find(address)
             && resolver.answered.is_none_or(|answered| answered < asked)
@@ -103,7 +104,7 @@ impl Resolvers {
         }
     }
 
-    /// `address` cannot be reached.
+    /// Records that `address` cannot be reached.
     pub(super) fn refused(&mut self, address: SocketAddr, now: Instant) {
         if let Some(resolver) = self.find(address) {
             resolver.dead_until = now + DEAD;
@@ -115,7 +116,7 @@ impl Resolvers {
     }
 }
 
-/// The first that is alive; if none is, the first.
+/// Returns the first that is not skipped; if all are, the first.
 fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant) -> Option<SocketAddr> {
     let next = round.clone().next();
     round
@@ -124,5 +125,5 @@ fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant)
         .map(|resolver| resolver.address)
 }
 
-/// The time for which a resolver that does not answer is not asked first.
+/// The time for which a resolver that does not respond is skipped.
 const DEAD: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! DNS over TCP: messages, each behind its length in two octets (RFC 1035 section 4.2.2, RFC 7766).
 //!
-//! The stream is passed on as it comes, so a message cannot be answered here. At one that is no query the stream ends.
+//! The stream is forwarded without buffering messages, so none can be answered here. At a message that is not a query the
+//! stream ends.
 
 use vm_memory::VolatileSlice;
 
@@ -10,22 +11,22 @@ use crate::{Counters, Failure, Host};
 /// The parser's position in a client's stream of queries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Queries {
-    /// Octets of the message at hand that have passed, with those of its length.
+    /// Octets of the current message that were forwarded, including those of its length.
     passed: usize,
-    /// Its length, as far as it has passed.
+    /// The length of the message, as far as it was forwarded.
     length: u16,
 }
 
-/// A message that is no query.
+/// A message that is not a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NoQuery;
 
 impl Queries {
-    /// Sends as much of `parts` as the socket takes and is queries. What is sent is a copy, which the guest cannot
-    /// change any more.
+    /// Sends as much of `parts` as consists of queries and as the socket accepts. A copy is sent, which the guest cannot
+    /// modify.
     ///
     /// # Errors
-    /// The socket's, and [`Failure::Prohibited`] where there is a message that is no query.
+    /// Errors of the socket, and [`Failure::Prohibited`] at a message that is not a query.
     pub(crate) fn send<H: Host>(
         &mut self,
         host: &mut H,
@@ -67,7 +68,7 @@ impl Queries {
         Ok(sent)
     }
 
-    /// Follows the stream over its next octets.
+    /// Advances the parser by the next octets.
     fn follow(&mut self, mut octets: &[u8]) -> Result<(), NoQuery> {
         while let Some(&octet) = octets.first() {
             let [high, low] = self.length.to_be_bytes();
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_shorter_than_a_header_is_no_query() {
+    fn message_shorter_than_a_header_is_not_a_query() {
         for len in 0..12 {
             assert_eq!(Queries::default().follow(&message(0, len)), Err(NoQuery), "{len}");
         }
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn all_operations_but_query_and_all_answers_are_no_queries() {
+    fn other_opcodes_and_responses_are_not_queries() {
         for flags in 0..=255 {
             let is_query = flags & 0xf8 == 0;
             assert_eq!(
@@ -140,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_that_is_no_query_is_found_wherever_the_stream_is_cut(
+        fn message_that_is_not_a_query_is_detected_at_every_split_of_the_stream(
             before in proptest::collection::vec(12..3_000_u16, 0..5),
             cuts in proptest::collection::vec(1..400_usize, 1..20),
         ) {

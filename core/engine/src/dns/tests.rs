@@ -1,4 +1,4 @@
-//! Transcripts: queries of the guest's, what resolvers do about them, and what comes back.
+//! Transcripts: queries of the guest, actions of resolvers, and responses.
 
 mod answers;
 mod bounds;
@@ -138,7 +138,7 @@ impl Bench {
         self.event(socket)
     }
 
-    /// `socket` has a failure to tell.
+    /// `socket` has an error.
     fn refuse(&mut self, socket: usize, failure: Failure) -> Step {
         self.world.host.queue_failure(socket, failure);
         self.event(socket)
@@ -181,7 +181,7 @@ impl Bench {
 fn datagram(bytes: &[u8]) -> Vec<u8> {
     let parsed = frame::parse(bytes, bytes.len()).unwrap();
     let frame::Body::Ip(ip, frame::Transport::Udp(udp)) = parsed.body else {
-        // Fragments are looked at by those who expect them.
+        // Tests that expect fragments check them.
         return bytes.to_vec();
     };
     let to = SocketAddr::new(ip.destination, udp.destination_port);

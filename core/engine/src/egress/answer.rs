@@ -1,4 +1,4 @@
-//! As much of a DNS answer as rules about names have to know: which names it is about, and their addresses.
+//! The parts of a DNS response that rules with domains need: its names and their addresses.
 
 use core::net::IpAddr;
 
@@ -12,29 +12,29 @@ use domain::rdata::{A, Aaaa, Cname};
 
 use super::rule::{Action, Pattern};
 
-/// An answer that has addresses, in whatever section: who asks for a mail server or a service may find them beside it.
+/// A response with addresses, in any section: those of mail servers and services may be in the additional section.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The name that was asked for, then others, in lower case without a dot at the end.
+    /// The queried name, then others, in lower case without a dot at the end.
     names: Vec<String>,
     addresses: Vec<Address>,
 }
 
-/// An address, and whose it is: a bit for each name, by its place.
+/// An address and its names: a bit for each name, by index.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
     ip: IpAddr,
-    /// Seconds that it may be remembered.
+    /// Its TTL in seconds.
     ttl: u32,
-    /// Its owner's and those that are aliases of it.
+    /// Its owner, and names that are aliases of it.
     aliases: u64,
-    /// These and those whose services are there.
+    /// These, and names whose services are there.
     services: u64,
 }
 
 impl Answer {
-    /// The addresses that it gives names that a rule means, each with the seconds that it may be remembered. Who allows
-    /// a name trusts it, not everybody who points at it; who denies one means it by whatever alias.
+    /// Returns the addresses of names that a rule matches, each with its TTL. An allow rule matches a name and its aliases'
+    /// targets, but not other names that point to them; a deny rule matches any alias.
     pub(super) fn addresses(&self, action: Action, pattern: &Pattern) -> impl Iterator<Item = (IpAddr, u32)> {
         let meant = self.names.iter().enumerate().fold(0, |meant, (place, name)| {
             meant | u64::from(pattern.matches(name)) << place
@@ -48,7 +48,7 @@ impl Answer {
     }
 }
 
-/// Reads an answer; `None` where it has no address, or is none.
+/// Parses a response; `None` if it has no address or is malformed.
 pub(super) fn parse(message: &[u8]) -> Option<Answer> {
     let message = Message::from_slice(message).ok()?;
     if message.header().rcode() != Rcode::NOERROR {
@@ -58,7 +58,7 @@ pub(super) fn parse(message: &[u8]) -> Option<Answer> {
     let mut reader = Reader::default();
     reader.place(text(question.qname()))?;
     for (record, _) in message.iter().flatten() {
-        // One that cannot be read says nothing to clients either.
+        // A record that cannot be parsed is of no use to clients, either.
         let _ = reader.read(&record);
     }
     let aliases = owners(reader.names.len(), &reader.aliases);
@@ -83,11 +83,11 @@ type Service<'a, V> = SvcbRdata<V, &'a [u8], ParsedName<&'a [u8]>>;
 #[derive(Debug, Default)]
 struct Reader {
     names: Vec<String>,
-    /// Places of an alias and of what it stands for.
+    /// Indexes of an alias and of its target.
     aliases: Vec<[usize; 2]>,
-    /// These, and places of a name and of where its service is.
+    /// These, and indexes of a name and of the target of its service.
     leads: Vec<[usize; 2]>,
-    /// Each with the seconds that it may be remembered, and its owner's place.
+    /// Each with its TTL in seconds and its owner's index.
     addresses: Vec<(IpAddr, u32, usize)>,
 }
 
@@ -122,7 +122,8 @@ impl Reader {
         Some(())
     }
 
-    /// A service is at its owner's or another name, whose addresses it may hint at (RFC 9460 section 7.3).
+    /// Processes a service record: its target is its owner or another name, of which it may have address hints (RFC 9460
+    /// section 7.3).
     fn service<'a, V>(&mut self, record: &ParsedRecord<'a, [u8]>) -> Option<()>
     where
         Service<'a, V>: ParseRecordData<'a, [u8]>,
@@ -150,7 +151,7 @@ impl Reader {
         Some(())
     }
 
-    /// Returns the place of a name; `None` where there are too many.
+    /// Returns the index of a name; `None` if there are too many.
     fn place(&mut self, name: String) -> Option<usize> {
         if let Some(place) = self.names.iter().position(|known| *known == name) {
             return Some(place);
@@ -168,10 +169,10 @@ impl Reader {
     }
 }
 
-/// For each of so many names, itself and the names that lead to it.
+/// Returns for each name the set of itself and the names that lead to it.
 fn owners(names: usize, leads: &[[usize; 2]]) -> Vec<u64> {
     let mut owners: Vec<u64> = (0..names).map(|place| 1 << place).collect();
-    // Each round leads one name further at least.
+    // Each round resolves at least one more name.
     for _ in 0..names {
         let before = owners.clone();
         for &[from, to] in leads {
@@ -184,7 +185,7 @@ fn owners(names: usize, leads: &[[usize; 2]]) -> Vec<u64> {
     owners
 }
 
-/// The name of a site: its services at other ports are asked for by prefixes (RFC 9460 section 2.3).
+/// Returns the name of a site without the prefixes of services at other ports (RFC 9460 section 2.3).
 fn without_prefix(mut name: &str) -> &str {
     while name.starts_with('_')
         && let Some((_, rest)) = name.split_once('.')
@@ -209,12 +210,12 @@ fn text(name: &ParsedName<&[u8]>) -> String {
     labels.map(label).collect::<Vec<_>>().join(".")
 }
 
-/// The bit of the name that was asked for.
+/// The bit of the queried name.
 const ASKED: u64 = 1;
 
-/// Names of one answer: as many as there are bits. A resolver follows fewer aliases (BIND 16), and the servers beside
-/// an answer are some ten.
+/// The limit on names of one response: the number of bits. A resolver follows fewer aliases (BIND 16), and additional
+/// sections have some ten servers.
 const MOST_NAMES: usize = 64;
 
-/// Addresses of one answer: as many as are remembered of a name.
+/// The limit on addresses of one response, as of a name.
 const MOST_ADDRESSES: usize = super::name::LIMIT;

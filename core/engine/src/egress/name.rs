@@ -1,4 +1,4 @@
-//! Domains that rules name, and the addresses that the forwarder's answers gave them.
+//! Domains in rules, and their addresses, learned from the forwarder's responses.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -14,11 +14,11 @@ use super::{Destination, Instant};
 pub(super) struct Name {
     action: Action,
     pattern: Pattern,
-    /// Addresses, and how long new flows may take them for this name.
+    /// Addresses, each with the time until which new flows match this name.
     learned: Mutex<BTreeMap<IpAddr, Instant>>,
 }
 
-/// Every name that a rule names, so that what is known of it outlives the rules. All workers share it.
+/// The domains of all rules, so that their addresses outlive a change of the rules. All workers share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<Mutex<Vec<Weak<Name>>>>);
 
@@ -49,13 +49,13 @@ impl Name {
             .is_some_and(|until| now <= *until)
     }
 
-    /// Takes the addresses that an answer gives this name.
+    /// Learns the addresses of this name in a response.
     pub(super) fn learn(&self, answer: &Answer, now: Instant) {
         let mut learned = lock(&self.learned);
         for (address, ttl) in answer.addresses(self.action, &self.pattern) {
             let until = match self.action {
                 Action::Allow => now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST),
-                // The guest knows it for as long as it likes, whatever the record's owner says.
+                // The guest may use the address longer than the record's TTL.
                 Action::Deny => now + MOST,
             };
             if learned.len() >= LIMIT && !learned.contains_key(&address) {
@@ -69,14 +69,13 @@ impl Name {
         }
     }
 
-    /// A flow begins: its addresses stay known as long as it may live without being looked at. Says whether they were
-    /// known.
+    /// Renews the addresses of a new flow, for the time until the next sweep. Returns true if they were known.
     pub(super) fn hold(&self, to: &Destination<'_>, now: Instant) -> bool {
         let written = self.keep(to.written, now);
         self.keep(to.remote, now) || written
     }
 
-    /// A flow leads to this address. Says whether it is known.
+    /// Renews an address to which a flow leads. Returns true if it is known.
     pub(super) fn keep(&self, address: IpAddr, now: Instant) -> bool {
         let mut learned = lock(&self.learned);
         let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
@@ -87,7 +86,7 @@ impl Name {
     }
 }
 
-/// A lock that another thread's panic does not close: nothing is left half done under it.
+/// Locks a mutex, also after a panic of another thread: no state is inconsistent under the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -95,11 +94,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The time for which an address stays known after its last use: longer than an echo id is kept without being used.
 pub const HOLD: Duration = Duration::from_secs(64);
 
-/// However short-lived a record, its address is known for as long as a client may take to connect.
+/// The least time for which an address is known: a client may take that long to connect.
 const LEAST: Duration = Duration::from_secs(30);
 
-/// However long-lived, not beyond what resolvers keep (RFC 8767 section 4 has a week at most; a day is their default).
+/// The longest time: resolvers keep records for a day by default (RFC 8767 section 4 has a week at most).
 const MOST: Duration = Duration::from_secs(86_400);
 
-/// Addresses of one name. With more, the one that would go first goes.
+/// The limit on addresses of one name. Beyond it, the one that would expire first is removed.
 pub(super) const LIMIT: usize = 1_024;

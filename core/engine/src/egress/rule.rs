@@ -1,4 +1,4 @@
-//! Egress rules as people write them.
+//! The text form of egress rules.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -6,27 +6,27 @@ use core::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// One rule: `allow` or `deny`, and what.
+/// A rule: `allow` or `deny`, and a match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// The content.
+pub struct EgressRule {
+    /// The action.
     pub action: Action,
-    /// About which destinations.
+    /// The destinations that it matches.
     pub to: Match,
 }
 
-/// The content of a rule.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// They may be reached.
+    /// The guest may reach the destinations.
     Allow,
-    /// They may not.
+    /// The guest may not reach them.
     Deny,
 }
 
-/// Protocols that a guest speaks through us.
+/// Protocols of forwarded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum EgressProtocol {
     /// TCP.
     Tcp,
     /// UDP.
@@ -43,37 +43,37 @@ pub struct Match {
     pub target: Target,
     /// First and last port.
     pub ports: Option<(u16, u16)>,
-    /// By which protocol; none: by each, or where there are ports, by those that have ports.
-    pub protocol: Option<Protocol>,
+    /// The protocol; none: all, or with ports, those that have ports.
+    pub protocol: Option<EgressProtocol>,
 }
 
 /// The destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Everywhere.
+    /// All addresses.
     Any,
-    /// To these addresses.
+    /// These addresses.
     Net(IpNet),
-    /// To the addresses of these names.
+    /// The addresses of these names.
     Name(Pattern),
 }
 
 /// Names of hosts, in lower case without a dot at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This one.
+    /// This name.
     Exactly(String),
-    /// Those below this one.
+    /// Names below this one.
     Below(String),
 }
 
 impl Match {
-    /// Returns true if the rule is about this protocol and port, whatever the address.
+    /// Returns true if the rule matches this protocol and port, independent of the address.
     #[must_use]
-    pub fn is_for(&self, protocol: Protocol, port: Option<u16>) -> bool {
+    pub fn is_for(&self, protocol: EgressProtocol, port: Option<u16>) -> bool {
         let of_protocol = match (self.protocol, self.ports) {
             (Some(of), _) => of == protocol,
-            (None, Some(_)) => protocol != Protocol::Icmp,
+            (None, Some(_)) => protocol != EgressProtocol::Icmp,
             (None, None) => true,
         };
         let of_port = match (self.ports, port) {
@@ -85,7 +85,7 @@ impl Match {
 }
 
 impl Pattern {
-    /// Returns true if a name in lower case, without a dot at the end, is meant.
+    /// Returns true if the pattern matches a name in lower case, without a dot at the end.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exactly(own) => own == name,
@@ -96,7 +96,7 @@ impl Pattern {
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for EgressRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -115,13 +115,13 @@ impl FromStr for Match {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (text, protocol) = match text.rsplit_once('/') {
-            Some((text, "tcp")) => (text, Some(Protocol::Tcp)),
-            Some((text, "udp")) => (text, Some(Protocol::Udp)),
-            Some((text, "icmp")) => (text, Some(Protocol::Icmp)),
+            Some((text, "tcp")) => (text, Some(EgressProtocol::Tcp)),
+            Some((text, "udp")) => (text, Some(EgressProtocol::Udp)),
+            Some((text, "icmp")) => (text, Some(EgressProtocol::Icmp)),
             Some(_) | None => (text, None),
         };
         let (target, ports) = split_ports(text)?;
-        if ports.is_some() && protocol == Some(Protocol::Icmp) {
+        if ports.is_some() && protocol == Some(EgressProtocol::Icmp) {
             return Err("ICMP has no ports".into());
         }
         Ok(Self {
@@ -210,7 +210,7 @@ fn domain(text: &str) -> Option<String> {
         (1..=63).contains(&label.len()) && label.chars().all(fits)
     };
     let top = text.rsplit('.').next()?;
-    // Otherwise a mistyped address would be a name.
+    // Otherwise a mistyped address would be accepted as a name.
     let letters = top.chars().any(|letter| letter.is_ascii_alphabetic());
     (text.len() <= LONGEST && text.split('.').all(label) && letters).then_some(text)
 }
@@ -218,7 +218,7 @@ fn domain(text: &str) -> Option<String> {
 /// RFC 1035 section 2.3.4: 255 bytes with a length before each label and the root at the end.
 const LONGEST: usize = 253;
 
-impl fmt::Display for Rule {
+impl fmt::Display for EgressRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.action, self.to)
     }
@@ -254,7 +254,7 @@ impl fmt::Display for Match {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for EgressProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tcp => "tcp",
@@ -264,7 +264,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A network, or the address where it has only one.
+/// A network, displayed as an address if it has only one.
 fn short(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() {
         return net.addr().to_string();

@@ -1,6 +1,6 @@
-//! Rules as text, and what a guest's packets meet at the engine's door.
+//! Tests of rules: their text form, and their decisions about packets of a guest.
 
-mod door;
+mod fixture;
 mod names;
 mod reload;
 mod text;
@@ -9,15 +9,15 @@ mod wire;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use door::Door;
+use fixture::Fixture;
 
-use super::{Protocol, Rule};
+use super::{EgressProtocol, EgressRule};
 use crate::test_world::addr;
 
-fn rules(lines: &[&str]) -> Vec<Rule> {
+fn rules(lines: &[&str]) -> Vec<EgressRule> {
     lines.iter().map(|line| line.parse().unwrap()).collect()
 }
 
-const TCP: Protocol = Protocol::Tcp;
-const UDP: Protocol = Protocol::Udp;
-const ICMP: Protocol = Protocol::Icmp;
+const TCP: EgressProtocol = EgressProtocol::Tcp;
+const UDP: EgressProtocol = EgressProtocol::Udp;
+const ICMP: EgressProtocol = EgressProtocol::Icmp;

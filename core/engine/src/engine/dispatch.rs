@@ -1,6 +1,6 @@
 //! From a frame to the protocol that it concerns.
 
-use pontoon_wire::frame::{self, Body, Malformed, Transport};
+use pontoon_wire::frame::{self, Body, FrameError, Transport};
 use pontoon_wire::{Mac, emit};
 
 use super::{Gathered, Protocols};
@@ -31,7 +31,7 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
                 protocols.take(&parsed, frame, gathered, ctx);
             }
         }
-        Err(Malformed::EtherType(_)) => ctx.net.counters.unknown_protocol += 1,
+        Err(FrameError::EtherType(_)) => ctx.net.counters.unknown_protocol += 1,
         Err(_) => ctx.net.counters.malformed += 1,
     }
 }
@@ -62,7 +62,7 @@ impl<S> Protocols<S> {
     /// Hands a packet to whom it concerns.
     fn take<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        parsed: &frame::Frame,
+        parsed: &frame::ParsedFrame,
         frame: &Frame<'a>,
         gathered: &mut Gathered<'a>,
         ctx: &mut Ctx<'_, H, T>,
@@ -113,7 +113,7 @@ impl<S> Protocols<S> {
     /// As [`Self::take`], for a packet whose memory is its own.
     fn take_alone<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        parsed: &frame::Frame,
+        parsed: &frame::ParsedFrame,
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
@@ -137,7 +137,7 @@ impl<S> Protocols<S> {
 fn take_fragment<H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,
-    parsed: &frame::Frame,
+    parsed: &frame::ParsedFrame,
     ip: &frame::Ip,
     frame: &Frame<'_>,
     gathered: &mut Gathered<'_>,

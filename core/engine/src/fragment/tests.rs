@@ -72,7 +72,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Its frame, and what the parse says about it.
+    /// Its frame, and the parsed headers.
     fn frame(&self, packet: &Ip) -> (Ip, Vec<u8>) {
         let place = Fragment {
             id: self.id,
@@ -98,7 +98,7 @@ impl Piece {
 }
 
 #[test]
-fn in_order_and_reversed() {
+fn reassembles_fragments_in_order_and_reversed() {
     for packet in [v4(), v6()] {
         let (datagram, pieces) = datagram(&packet, 4_000, 1_448);
         assert_eq!(pieces.len(), 3);
@@ -117,7 +117,7 @@ fn in_order_and_reversed() {
 }
 
 #[test]
-fn the_largest_datagrams() {
+fn reassembles_largest_datagrams() {
     for (packet, data) in [(v4(), 65_507), (v6(), 65_527)] {
         let (datagram, pieces) = datagram(&packet, data, 1_448);
         let mut bench = Bench::new();
@@ -132,7 +132,7 @@ fn the_largest_datagrams() {
 }
 
 #[test]
-fn one_byte_too_much() {
+fn datagram_longer_than_the_maximum_is_refused() {
     for (packet, end) in [(v4(), LARGEST_V4), (v6(), LARGEST_V6)] {
         let offset = end / 8 * 8;
         let mut bench = Bench::new();
@@ -149,7 +149,7 @@ fn one_byte_too_much() {
 }
 
 #[test]
-fn two_datagrams_at_once() {
+fn reassembles_two_interleaved_datagrams() {
     let packet = v4();
     let mut bench = Bench::new();
     assert!(bench.add(&packet, &piece(1, 0, true, 16)).is_none());
@@ -170,7 +170,7 @@ fn two_datagrams_at_once() {
 }
 
 #[test]
-fn the_first_fragment_names_the_protocol_in_ipv6() {
+fn protocol_of_an_ipv6_datagram_is_that_of_its_first_fragment() {
     let packet = v6();
     let mut bench = Bench::new();
     let other = Ip {
@@ -188,7 +188,7 @@ fn the_first_fragment_names_the_protocol_in_ipv6() {
 }
 
 #[test]
-fn an_exact_duplicate_is_ignored() {
+fn exact_duplicate_is_ignored() {
     let packet = v4();
     let (datagram, pieces) = datagram(&packet, 3_000, 1_480);
     let mut bench = Bench::new();
@@ -200,7 +200,7 @@ fn an_exact_duplicate_is_ignored() {
 }
 
 #[test]
-fn overlap_drops_all_of_the_datagram() {
+fn overlapping_fragments_drop_the_datagram() {
     for packet in [v4(), v6()] {
         for overlapping in [(0, 8), (0, 40), (8, 8), (16, 8), (24, 8), (16, 24)] {
             let mut bench = Bench::new();
@@ -230,7 +230,7 @@ fn overlap_drops_all_of_the_datagram() {
 }
 
 #[test]
-fn contradictions_about_the_end() {
+fn contradictory_ends_drop_the_datagram() {
     let last = piece(1, 16, false, 16);
     for second in [
         piece(1, 32, true, 8),
@@ -251,7 +251,7 @@ fn contradictions_about_the_end() {
 }
 
 #[test]
-fn fragments_that_fit_nowhere_are_dropped_alone() {
+fn invalid_fragment_is_dropped_alone() {
     let packet = v4();
     let mut bench = Bench::new();
     assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
@@ -263,7 +263,7 @@ fn fragments_that_fit_nowhere_are_dropped_alone() {
 }
 
 #[test]
-fn tiny_fragments_are_put_together_up_to_a_number() {
+fn tiny_fragments_are_reassembled_up_to_a_limit() {
     let packet = v6();
     let (datagram, pieces) = datagram(&packet, 8 * PIECES - 8, 8);
     assert_eq!(pieces.len(), PIECES);
@@ -282,7 +282,7 @@ fn tiny_fragments_are_put_together_up_to_a_number() {
 }
 
 #[test]
-fn the_oldest_goes_when_there_are_too_many() {
+fn oldest_datagram_is_evicted_beyond_the_limit() {
     let packet = v4();
     let mut bench = Bench::new();
     for id in 0..=64 {
@@ -302,7 +302,7 @@ fn the_oldest_goes_when_there_are_too_many() {
 }
 
 #[test]
-fn memory_is_bounded() {
+fn memory_of_fragments_is_limited() {
     let mut bench = Bench::new();
     for id in 0..1_000 {
         let _ = bench.add(&v6(), &piece(id, 65_528, false, 7));
@@ -313,15 +313,15 @@ fn memory_is_bounded() {
         .datagrams
         .iter()
         .map(|datagram| match &datagram.state {
-            State::Gathering(pieces) => pieces.bytes.capacity(),
-            State::Refused => 0,
+            Assembly::Gathering(pieces) => pieces.bytes.capacity(),
+            Assembly::Refused => 0,
         })
         .sum();
     assert!(held <= 64 * (ROOM + 65_535), "{held}");
 }
 
 #[test]
-fn time_runs_out() {
+fn incomplete_datagram_expires() {
     let mut bench = Bench::new();
     assert!(bench.add(&v6(), &piece(1, 0, true, 8)).is_none());
     assert!(bench.add(&v4(), &piece(1, 0, true, 8)).is_none());
@@ -347,7 +347,7 @@ fn time_runs_out() {
 }
 
 #[test]
-fn a_fragment_in_a_fragment_is_refused() {
+fn nested_fragment_is_refused() {
     let packet = Ip {
         protocol: DESTINATION_OPTIONS,
         ..v6()
@@ -358,11 +358,11 @@ fn a_fragment_in_a_fragment_is_refused() {
     // Destination options of 8 bytes, then a fragment header at offset 8.
     outer.data = vec![44, 0, 1, 4, 0, 0, 0, 0, protocol::UDP, 0, 0, 8, 0, 0, 0, 9];
     let mut whole = bench.add(&packet, &outer).unwrap();
-    assert_eq!(whole.open(|_, _| ()), Err(Malformed::IpHeader));
+    assert_eq!(whole.open(|_, _| ()), Err(FrameError::IpHeader));
 }
 
 #[test]
-fn pieces_of_two_datagrams_with_one_id_are_refused() {
+fn fragments_of_two_datagrams_with_one_id_fail_the_checksum() {
     for packet in [v4(), v6()] {
         let (_, pieces) = datagram(&packet, 3_000, 1_448);
         let mut others = pieces.clone();
@@ -372,23 +372,23 @@ fn pieces_of_two_datagrams_with_one_id_are_refused() {
         assert!(bench.add(&packet, &pieces[0]).is_none());
         assert!(bench.add(&packet, &others[1]).is_none());
         let mut whole = bench.add(&packet, &pieces[2]).unwrap();
-        assert_eq!(whole.open(|_, _| ()), Err(Malformed::Transport(protocol::UDP)));
+        assert_eq!(whole.open(|_, _| ()), Err(FrameError::Transport(protocol::UDP)));
     }
 }
 
 #[test]
-fn a_datagram_without_a_checksum_is_one_in_ipv4_only() {
+fn udp_without_a_checksum_is_accepted_in_ipv4_only() {
     let without = |packet: &Ip| {
         let (_, mut pieces) = datagram(packet, 40, 16);
         pieces[0].data[6..8].fill(0);
         open(packet, &pieces)
     };
     assert_eq!(without(&v4()), Ok(()));
-    assert_eq!(without(&v6()), Err(Malformed::Transport(protocol::UDP)));
+    assert_eq!(without(&v6()), Err(FrameError::Transport(protocol::UDP)));
 }
 
 #[test]
-fn what_follows_a_datagram_is_not_in_its_checksum() {
+fn bytes_after_the_udp_length_are_not_in_the_checksum() {
     for packet in [v4(), v6()] {
         let (_, mut pieces) = datagram(&packet, 40, 16);
         pieces[2].data.extend(*b"padding");
@@ -397,7 +397,7 @@ fn what_follows_a_datagram_is_not_in_its_checksum() {
 }
 
 #[test]
-fn segments_and_messages_have_checksums_too() {
+fn tcp_and_icmp_checksums_are_verified() {
     for (packet, number, place) in [
         (v4(), protocol::TCP, 16),
         (v6(), protocol::TCP, 16),
@@ -421,12 +421,12 @@ fn segments_and_messages_have_checksums_too() {
         assert_eq!(open(&packet, &cut(&bytes, 16)), Ok(()), "{number}");
         bytes[30] ^= 4;
         let refused = open(&packet, &cut(&bytes, 16));
-        assert_eq!(refused, Err(Malformed::Transport(number)));
+        assert_eq!(refused, Err(FrameError::Transport(number)));
     }
 }
 
 #[test]
-fn what_has_no_checksum_that_we_know_is_handed_on() {
+fn other_protocols_are_not_verified() {
     let packet = Ip {
         protocol: 132,
         ..v6()
@@ -435,7 +435,7 @@ fn what_has_no_checksum_that_we_know_is_handed_on() {
 }
 
 #[test]
-fn a_checksum_that_is_still_partial_is_not_looked_at() {
+fn partial_checksum_is_not_verified() {
     let packet = v4();
     let (_, mut pieces) = datagram(&packet, 40, 16);
     pieces[0].data[6..8].fill(7);
@@ -445,7 +445,7 @@ fn a_checksum_that_is_still_partial_is_not_looked_at() {
 
 proptest! {
     #[test]
-    fn any_order_gives_the_datagram_back(
+    fn any_order_of_fragments_reassembles_the_datagram(
         v6_family: bool,
         len in 1..5_000_usize,
         units in 1..60_usize,
@@ -466,7 +466,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_fragments_account_for_each_other(
+    fn memory_count_is_exact_for_arbitrary_fragments(
         pieces in prop::collection::vec((0..3_u32, 0..12_usize, any::<bool>(), 0..40_usize), 0..200),
         v6_family: bool,
     ) {
@@ -517,9 +517,9 @@ fn cut(upper: &[u8], size: usize) -> Vec<Piece> {
     pieces.collect()
 }
 
-/// Puts a datagram together, and says whether it is handed on.
+/// Reassembles a datagram and opens it.
 #[track_caller]
-fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), Malformed> {
+fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), FrameError> {
     let mut bench = Bench::new();
     let (last, first) = pieces.split_last().unwrap();
     for piece in first {

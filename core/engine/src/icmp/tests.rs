@@ -75,7 +75,7 @@ impl Pinger {
 
 /// The host may gain the address while a request is under way.
 #[test]
-fn a_reply_from_the_host_is_dropped() {
+fn echo_reply_from_the_guest_is_dropped() {
     for (guest, remote) in BOTH {
         let mut ping = Pinger::new();
         ping.send(guest, remote, &REQUEST);
@@ -88,7 +88,7 @@ fn a_reply_from_the_host_is_dropped() {
 }
 
 #[test]
-fn an_echo_goes_out_and_comes_back_under_its_id() {
+fn echo_reply_has_the_id_of_the_request() {
     for (guest, remote) in BOTH {
         let mut ping = Pinger::new();
         ping.send(guest, remote, &REQUEST);
@@ -114,7 +114,7 @@ fn an_echo_goes_out_and_comes_back_under_its_id() {
 }
 
 #[test]
-fn replies_have_a_right_checksum() {
+fn echo_reply_has_a_valid_checksum() {
     for (guest, remote) in BOTH {
         let mut ping = Pinger::new();
         ping.send(guest, remote, &REQUEST);
@@ -137,7 +137,7 @@ fn replies_have_a_right_checksum() {
 }
 
 #[test]
-fn each_id_has_its_socket() {
+fn each_echo_id_has_its_own_socket() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.send(GUEST, "192.0.2.2", &Request { seq: 2, ..REQUEST });
@@ -155,7 +155,7 @@ fn each_id_has_its_socket() {
 }
 
 #[test]
-fn an_id_goes_after_a_minute() {
+fn echo_id_expires_after_a_minute() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.wait(59);
@@ -171,7 +171,7 @@ fn an_id_goes_after_a_minute() {
 }
 
 #[test]
-fn the_idlest_id_makes_room() {
+fn idlest_echo_id_is_evicted_for_a_new_one() {
     let mut ping = Pinger::new();
     ping.world.net.config.max_flows = 1;
     ping.send(GUEST, REMOTE, &REQUEST);
@@ -184,7 +184,7 @@ fn the_idlest_id_makes_room() {
 }
 
 #[test]
-fn a_guest_has_a_fourth_of_the_ids() {
+fn echo_ids_are_limited_to_a_fourth_of_all() {
     let mut ping = Pinger::new();
     ping.world.net.config.max_flows = 100_000;
     for ident in 0..=16_384 {
@@ -196,7 +196,7 @@ fn a_guest_has_a_fourth_of_the_ids() {
 }
 
 #[test]
-fn what_is_heard_keeps_an_id_young() {
+fn replies_renew_an_echo_id() {
     let mut ping = Pinger::new();
     ping.world.net.config.max_flows = 2;
     ping.send(GUEST, REMOTE, &REQUEST);
@@ -209,7 +209,7 @@ fn what_is_heard_keeps_an_id_young() {
 }
 
 #[test]
-fn long_echoes_pass_in_fragments() {
+fn large_echo_reply_is_sent_in_fragments() {
     for (guest, remote) in BOTH {
         let mut ping = Pinger::new();
         let data = vec![1; 65_507];
@@ -238,7 +238,7 @@ fn long_echoes_pass_in_fragments() {
 }
 
 #[test]
-fn policy_and_hop_limit_come_first() {
+fn policy_and_hop_limit_are_checked_before_a_socket_opens() {
     let mut ping = Pinger::new();
     ping.send(GUEST, "10.0.2.99", &REQUEST);
     ping.send(
@@ -273,7 +273,7 @@ fn policy_and_hop_limit_come_first() {
 }
 
 #[test]
-fn other_messages_end_here() {
+fn other_icmp_messages_are_dropped() {
     let mut ping = Pinger::new();
     for kind in [0, 3, 13] {
         let request = Request {
@@ -287,7 +287,7 @@ fn other_messages_end_here() {
 }
 
 #[test]
-fn a_host_that_forbids_it_is_an_answer_too() {
+fn ping_socket_that_is_prohibited_is_answered_by_icmp() {
     let mut ping = Pinger::new();
     ping.world.host.opens.push_back(Failure::Prohibited);
     ping.send(GUEST, REMOTE, &REQUEST);
@@ -311,7 +311,7 @@ fn a_host_that_forbids_it_is_an_answer_too() {
 }
 
 #[test]
-fn traceroute_hears_the_routers() {
+fn time_exceeded_of_routers_is_passed_on() {
     for ((guest, remote), router, (kind, request), quoted) in [
         (BOTH[0], "203.0.113.9", (11, 8), [0, 9]),
         (BOTH[1], "2001:db8::9", (3, 128), [0, 9]),
@@ -335,7 +335,7 @@ fn traceroute_hears_the_routers() {
 }
 
 #[test]
-fn a_rewritten_destination_answers_as_written() {
+fn reply_of_a_rewritten_destination_has_the_original_address() {
     let mut ping = Pinger::new();
     ping.world.net.policy.host_loopback = vec!["192.0.2.77".parse().unwrap()];
     ping.send(
@@ -358,7 +358,7 @@ fn a_rewritten_destination_answers_as_written() {
 }
 
 #[test]
-fn a_send_that_meets_an_old_error_is_made_again() {
+fn send_that_returns_an_earlier_error_is_repeated() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.world.forget();
@@ -380,7 +380,7 @@ fn a_send_that_meets_an_old_error_is_made_again() {
 }
 
 #[test]
-fn what_the_host_will_not_send_is_told() {
+fn send_error_is_reported_by_icmp() {
     for (failure, answer) in [
         (Failure::NetUnreachable, Some("3/0 0")),
         (Failure::HostUnreachable, Some("3/1 0")),
@@ -413,7 +413,7 @@ fn what_the_host_will_not_send_is_told() {
 }
 
 #[test]
-fn a_request_too_big_for_the_hosts_interface_is_fragmented_at_first() {
+fn first_requests_too_big_for_the_hosts_interface_are_fragmented() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.world.forget();
@@ -435,7 +435,7 @@ fn a_request_too_big_for_the_hosts_interface_is_fragmented_at_first() {
 }
 
 #[test]
-fn a_full_link_parks_and_a_quantum_ends() {
+fn full_link_parks_the_id_and_quantum_ends_a_turn() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.world.forget();
@@ -460,7 +460,7 @@ fn a_full_link_parks_and_a_quantum_ends() {
 }
 
 #[test]
-fn what_there_was_no_memory_for_is_read_in_another_turn() {
+fn reply_without_memory_is_read_in_another_turn() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     ping.world.forget();
@@ -475,7 +475,7 @@ fn what_there_was_no_memory_for_is_read_in_another_turn() {
 }
 
 #[test]
-fn events_of_an_earlier_life_are_ignored() {
+fn event_of_an_earlier_generation_is_ignored() {
     let mut ping = Pinger::new();
     ping.send(GUEST, REMOTE, &REQUEST);
     let flow = ping.world.host.flow(0);

@@ -1,4 +1,4 @@
-//! ARP (RFC 826, RFC 5227): we stand for every address but the guest's own.
+//! ARP (RFC 826, RFC 5227): requests for all addresses but the guest's are answered.
 
 use core::net::Ipv4Addr;
 
@@ -10,7 +10,12 @@ use crate::ctx::Net;
 use crate::{Frame, Transmit, udp_emit};
 
 /// Answers a request, unless it is an announcement or a probe for an address that is free.
-pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, parsed: &frame::Frame, net: &mut Net, link: &mut T) {
+pub(super) fn handle<T: Transmit>(
+    frame: &Frame<'_>,
+    parsed: &frame::ParsedFrame,
+    net: &mut Net,
+    link: &mut T,
+) {
     let packet = frame.head.get(ETHERNET..).unwrap_or_default();
     let parse = |packet| ArpRepr::parse(&ArpPacket::new_checked(packet)?);
     let Ok(ArpRepr::EthernetIpv4 {

@@ -20,7 +20,7 @@ pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
 /// Answers a client's message.
 pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut Net, link: &mut T) {
     let mut bytes = [0; LONGEST_REQUEST];
-    let Some(request) = Request::parse(super::data(frame, udp, &mut bytes)) else {
+    let Some(request) = Dhcp4Message::parse(super::data(frame, udp, &mut bytes)) else {
         net.counters.malformed += 1;
         return;
     };
@@ -32,7 +32,7 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
         DhcpMessageType::Request if request.wanted == ours.guest => DhcpMessageType::Ack,
         DhcpMessageType::Request => DhcpMessageType::Nak,
         DhcpMessageType::Inform => DhcpMessageType::Ack,
-        // A release or a decline changes nothing; the rest is what servers say.
+        // A release or a decline changes nothing; the other types are sent by servers.
         DhcpMessageType::Decline
         | DhcpMessageType::Release
         | DhcpMessageType::Offer
@@ -44,22 +44,22 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
 }
 
 /// A client's message.
-struct Request<'a> {
+struct Dhcp4Message<'a> {
     kind: DhcpMessageType,
     transaction: u32,
     client_mac: Mac,
     /// The address that the client has and answers for, or unspecified.
     client: Ipv4Addr,
-    /// The address that it asks for, or means to keep.
+    /// The requested address.
     wanted: Ipv4Addr,
     server: Option<Ipv4Addr>,
-    /// Goes back as it came (RFC 6842).
+    /// Returned unchanged (RFC 6842).
     client_id: Option<&'a [u8]>,
     broadcast: bool,
     secs: u16,
 }
 
-impl<'a> Request<'a> {
+impl<'a> Dhcp4Message<'a> {
     /// `DhcpRepr::parse` is not used: it knows only client ids that are Ethernet addresses, and refuses others.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let packet = DhcpPacket::new_checked(bytes).ok()?;
@@ -111,7 +111,7 @@ fn option(mut list: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     }
 }
 
-fn reply<T: Transmit>(request: &Request<'_>, kind: DhcpMessageType, net: &mut Net, link: &mut T) {
+fn reply<T: Transmit>(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &mut Net, link: &mut T) {
     let ours = net.config.addresses.v4;
     let mut datagram = [0; UDP_HEADER + LONGEST_REPLY];
     let len = write(request, kind, net, &mut datagram[UDP_HEADER..]);
@@ -126,7 +126,7 @@ fn reply<T: Transmit>(request: &Request<'_>, kind: DhcpMessageType, net: &mut Ne
 }
 
 /// Writes the message and returns its length.
-fn write(request: &Request<'_>, kind: DhcpMessageType, net: &Net, into: &mut [u8]) -> usize {
+fn write(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &Net, into: &mut [u8]) -> usize {
     let ours = net.config.addresses.v4;
     let configures = kind != DhcpMessageType::Nak;
     let leases = configures && request.kind != DhcpMessageType::Inform;
@@ -187,7 +187,7 @@ fn write(request: &Request<'_>, kind: DhcpMessageType, net: &Net, into: &mut [u8
 }
 
 /// RFC 2131 section 4.1.
-fn receiver(request: &Request<'_>, kind: DhcpMessageType, lease: Ipv4Addr) -> (Mac, Ipv4Addr) {
+fn receiver(request: &Dhcp4Message<'_>, kind: DhcpMessageType, lease: Ipv4Addr) -> (Mac, Ipv4Addr) {
     if kind == DhcpMessageType::Nak {
         (Mac::BROADCAST, Ipv4Addr::BROADCAST)
     } else if !request.client.is_unspecified() {

@@ -35,7 +35,7 @@ pub(super) fn handle<T: Transmit>(
         return;
     };
     let mut bytes = [0; LONGEST_REQUEST];
-    let Some(request) = Request::parse(super::data(frame, udp, &mut bytes)) else {
+    let Some(request) = Dhcp6Message::parse(super::data(frame, udp, &mut bytes)) else {
         net.counters.malformed += 1;
         return;
     };
@@ -85,8 +85,8 @@ enum Content {
     Status(u16),
 }
 
-/// Message type and content of the answer; `None` where section 16 says to discard.
-fn answer(request: &Request<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Content)> {
+/// Returns message type and content of the answer; `None` if section 16 requires to discard the message.
+fn answer(request: &Dhcp6Message<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Content)> {
     let names_us = request.server_id.is_some_and(|id| id == our_id);
     let names_none = request.server_id.is_none();
     let address = request
@@ -116,7 +116,7 @@ fn answer(request: &Request<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Cont
 }
 
 /// A client's message. Of several identity associations or addresses the first counts: there is one address to give.
-struct Request<'a> {
+struct Dhcp6Message<'a> {
     kind: u8,
     transaction: [u8; 3],
     client_id: Option<&'a [u8]>,
@@ -128,7 +128,7 @@ struct Request<'a> {
     address: Option<Ipv6Addr>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> Dhcp6Message<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let [kind, a, b, c, options @ ..] = bytes else {
             return None;
@@ -142,7 +142,7 @@ impl<'a> Request<'a> {
             association: None,
             address: None,
         };
-        for (code, value) in Options(options) {
+        for (code, value) in OptionIter(options) {
             match code {
                 // Section 11.1: a DUID has at most 128 bytes besides its type.
                 CLIENT_ID if value.len() <= 130 => request.client_id = Some(value),
@@ -161,7 +161,7 @@ impl<'a> Request<'a> {
             return;
         };
         self.association = Some(*id);
-        self.address = Options(rest.get(8..).unwrap_or_default())
+        self.address = OptionIter(rest.get(8..).unwrap_or_default())
             .find(|(code, _)| *code == IA_ADDRESS)
             .and_then(|(_, value)| value.first_chunk::<16>())
             .map(|octets| Ipv6Addr::from(*octets));
@@ -169,9 +169,9 @@ impl<'a> Request<'a> {
 }
 
 /// Code and value of each option; a cut one ends the list.
-struct Options<'a>(&'a [u8]);
+struct OptionIter<'a>(&'a [u8]);
 
-impl<'a> Iterator for Options<'a> {
+impl<'a> Iterator for OptionIter<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {

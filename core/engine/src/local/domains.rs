@@ -39,13 +39,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_labels_and_a_root() {
+    fn names_are_encoded_as_labels_and_a_root() {
         assert_eq!(encoded(&["a.bc", "d."], LONGEST), b"\x01a\x02bc\0\x01d\0");
         assert_eq!(encoded(&[], LONGEST), b"");
     }
 
     #[test]
-    fn what_is_no_name_is_left_out() {
+    fn invalid_names_are_omitted() {
         let label = "x".repeat(64);
         let long = ["x".repeat(63).as_str(); 4].join(".");
         assert_eq!(
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_ends_at_the_first_that_does_not_fit() {
+    fn list_ends_at_the_first_name_that_does_not_fit() {
         assert_eq!(encoded(&["abc", "abcd", "a"], 10), b"\x03abc\0");
         assert_eq!(encoded(&["abc", "abcd", "a"], 11), b"\x03abc\0\x04abcd\0");
         let names = vec!["abcdefgh.example"; 100];

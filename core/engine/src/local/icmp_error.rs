@@ -15,7 +15,7 @@ use crate::{Frame, Transmit, policy, udp_emit};
 pub enum Reason {
     /// No route.
     NetUnreachable,
-    /// The host is not there.
+    /// The host is unreachable.
     HostUnreachable,
     /// The destination does not support this protocol.
     ProtocolUnreachable,
@@ -30,7 +30,7 @@ pub enum Reason {
     },
     /// TTL or hop limit used up on the way.
     TimeExceeded,
-    /// As another host or router said it, in the family of the guest's packet.
+    /// An error of another host or router, in the family of the guest's packet.
     Reported {
         /// ICMP or ICMPv6 type.
         kind: u8,
@@ -41,9 +41,9 @@ pub enum Reason {
     },
 }
 
-/// A packet of the guest's that is no longer at hand: what its headers said.
+/// Header fields of a packet from the guest that is not available any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct InvokingPacket {
     /// Upper-layer protocol: UDP, TCP, ICMP or ICMPv6.
     pub protocol: u8,
     /// The guest's address and port. For an echo request the port is its id.
@@ -54,10 +54,10 @@ pub struct Sent {
     pub payload_len: usize,
 }
 
-/// Tells the guest that the packet in `frame`, whose headers say `parsed`, did not get through.
+/// Sends the guest an ICMP error about the packet in `frame`, whose headers are `parsed`.
 ///
-/// `speaker` is who says so: the gateway, or the host or router that did; where it is of the other family, the gateway
-/// speaks for it. Nothing is said about packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443 section
+/// `speaker` is the source of the error: the gateway, or a host or router; if that is of the other family, the gateway is the
+/// source. No error is sent about packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443 section
 /// 2.4 (e)): errors themselves, later fragments, multicasts, and packets from no single host.
 pub fn refuse<T: Transmit>(
     net: &mut Net,
@@ -65,7 +65,7 @@ pub fn refuse<T: Transmit>(
     speaker: IpAddr,
     reason: Reason,
     frame: &Frame<'_>,
-    parsed: &frame::Frame,
+    parsed: &frame::ParsedFrame,
 ) {
     let Body::Ip(ip, transport) = &parsed.body else {
         return;
@@ -87,15 +87,15 @@ pub fn refuse_sent<T: Transmit>(
     link: &mut T,
     speaker: IpAddr,
     reason: Reason,
-    sent: Sent,
+    sent: InvokingPacket,
     payload: &[u8],
 ) {
     refuse_upper(net, link, speaker, reason, sent, upper_header(sent), payload);
 }
 
-/// Has the guest's kernel learn what the path to `destination` takes, without an error to any of its sockets: the
-/// packet that the error quotes is an echo reply, which no socket has sent. Linux looks at nothing but the addresses
-/// there (`icmp_err`, `icmpv6_err`).
+/// Reports the MTU of the path to `destination` to the guest's kernel, without an error for any of its sockets: the packet
+/// that the error quotes is an echo reply, which no socket has sent. Linux uses only its addresses (`icmp_err`,
+/// `icmpv6_err`).
 pub(crate) fn advise_mtu<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -110,7 +110,7 @@ pub(crate) fn advise_mtu<T: Transmit>(
         IpAddr::V4(_) => (protocol::ICMP, 0),
         IpAddr::V6(_) => (protocol::ICMPV6, 129),
     };
-    let sent = Sent {
+    let sent = InvokingPacket {
         protocol,
         source: SocketAddr::new(guest, 0),
         destination: SocketAddr::new(destination, 0),
@@ -126,7 +126,7 @@ fn refuse_upper<T: Transmit>(
     link: &mut T,
     speaker: IpAddr,
     reason: Reason,
-    sent: Sent,
+    sent: InvokingPacket,
     upper: ArrayVec<u8, 8>,
     payload: &[u8],
 ) {
@@ -152,7 +152,7 @@ fn refuse_upper<T: Transmit>(
 
 /// The upper-layer header's first bytes: enough to name the flow. Checksums are left out (RFC 792 promises nothing
 /// about the quote), a TCP sequence number is not known.
-fn upper_header(sent: Sent) -> ArrayVec<u8, 8> {
+fn upper_header(sent: InvokingPacket) -> ArrayVec<u8, 8> {
     let [a, b] = sent.source.port().to_be_bytes();
     let [c, d] = sent.destination.port().to_be_bytes();
     match sent.protocol {

@@ -1,4 +1,4 @@
-//! IPv6 neighbour discovery (RFC 4861): we stand for every address but the guest's own, and are its router.
+//! IPv6 neighbour discovery (RFC 4861): solicitations for all addresses but the guest's are answered, and those for routers.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ pub(super) fn is_link_scoped(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
         && matches!(icmp.kind, 130..=132 | ROUTER_SOLICITATION..=REDIRECT | 143)
 }
 
-/// Answers solicitations; whatever else is for the link alone is swallowed.
+/// Answers solicitations; other link-scoped messages are dropped.
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     asker_mac: Mac,

@@ -1,4 +1,4 @@
-//! Frames of the local services' own.
+//! Frames from the local services.
 
 use core::net::IpAddr;
 
@@ -24,8 +24,8 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Sends an ICMP or ICMPv6 message, by the addresses' family, filling in its checksum. Says whether the link took
-    /// it, and counts that.
+    /// Sends an ICMP or ICMPv6 message, by the addresses' family, with its checksum, and counts it. Returns true if the
+    /// link has accepted it.
     pub(super) fn icmp<T: Transmit>(self, net: &mut Net, link: &mut T, message: &mut [u8]) -> bool {
         let (protocol, sum) = match self.source {
             IpAddr::V4(_) => (protocol::ICMP, Sum::new()),
@@ -52,7 +52,7 @@ impl Reply {
         datagram[4..6].copy_from_slice(&len.to_be_bytes());
         datagram[6..8].fill(0);
         let sum = self.pseudo(protocol::UDP, datagram.len()).add(datagram).finish();
-        // Zero would say that there is none (RFC 768).
+        // Zero means no checksum (RFC 768).
         let sum = if sum == 0 { 0xffff } else { sum };
         datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         self.send(net, link, protocol::UDP, datagram)

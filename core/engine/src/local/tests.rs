@@ -1,4 +1,4 @@
-//! Transcripts: what the guest sends, what comes back, which counters move, and nothing else.
+//! Transcripts: frames from the guest, replies, and the exact changes of counters.
 
 mod arp;
 mod dhcp4;
@@ -37,7 +37,7 @@ impl Outcome {
         frame
     }
 
-    /// One frame, taken and not answered.
+    /// One frame that is handled and not answered.
     #[track_caller]
     fn silence(self) {
         assert_eq!(
@@ -50,7 +50,7 @@ impl Outcome {
         );
     }
 
-    /// One frame that means nothing.
+    /// One frame that is malformed.
     #[track_caller]
     fn malformed(self) {
         assert_eq!(
@@ -173,7 +173,7 @@ fn open(bytes: &[u8]) -> (IpAddr, IpAddr, u8, &[u8]) {
 }
 
 #[test]
-fn membership_reports_are_swallowed() {
+fn membership_reports_are_dropped() {
     let mut net = net();
     let igmp = [0x22, 0, 0, 0, 0, 0, 0, 0];
     give(&mut net, &packet("10.0.2.15", "224.0.0.22", 1, 2, 2, &igmp)).silence();
@@ -187,7 +187,7 @@ fn membership_reports_are_swallowed() {
 }
 
 #[test]
-fn other_traffic_is_left_alone() {
+fn other_traffic_is_not_handled() {
     let mut net = net();
     for frame in [
         icmp4("10.0.2.15", "8.8.8.8", &[8, 0, 0, 0, 0, 1, 0, 1]),
@@ -203,7 +203,7 @@ fn other_traffic_is_left_alone() {
 }
 
 #[test]
-fn a_refusal_by_the_link_is_counted() {
+fn reply_that_the_link_refuses_is_counted() {
     let mut net = net();
     let mut link = FakeLink::new();
     link.room = 0;
@@ -227,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn no_content_panics_a_service(
+    fn random_content_never_panics(
         service in 0..7_usize,
         kind: u8,
         content in proptest::collection::vec(any::<u8>(), 8..700),
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn no_frame_panics_a_service(mut bytes in proptest::collection::vec(any::<u8>(), 14..300), kind in 0..3_usize) {
+    fn random_frames_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 14..300), kind in 0..3_usize) {
         bytes[12..14].copy_from_slice([&[8, 6], &[8, 0], &[0x86, 0xdd]][kind]);
         if frame::parse(&bytes, bytes.len()).is_ok() {
             give(&mut net(), &bytes);

@@ -140,7 +140,7 @@ const TABLE: &[(&str, [Result<&str, Refusal>; 4])] = {
 };
 
 #[test]
-fn no_flag_opens_a_class() {
+fn no_flag_allows_a_refused_class() {
     // Even an address that is itself the argument of --host-loopback.
     let everything: Vec<&str> = GATEWAYS.iter().chain(&CHOSEN).chain(NEVER).copied().collect();
     for (loopback, addresses) in [
@@ -163,7 +163,7 @@ fn no_flag_opens_a_class() {
 }
 
 #[test]
-fn metadata_services_are_closed_in_every_spelling() {
+fn metadata_addresses_are_refused_in_every_form() {
     let policy = policy(&[], true);
     for written in [
         "168.63.129.16",
@@ -192,7 +192,7 @@ fn metadata_services_are_closed_in_every_spelling() {
 }
 
 #[test]
-fn metadata_opens_its_list_and_nothing_else() {
+fn metadata_flag_allows_only_metadata_addresses() {
     let open = Policy {
         metadata: true,
         ..policy(&[], false)
@@ -229,7 +229,7 @@ fn metadata_opens_its_list_and_nothing_else() {
 }
 
 #[test]
-fn the_host_may_have_a_metadata_address_of_its_own() {
+fn metadata_address_owned_by_the_host_is_refused() {
     let mut open = Policy {
         metadata: true,
         ..policy(&[], false)
@@ -248,7 +248,7 @@ fn the_host_may_have_a_metadata_address_of_its_own() {
 }
 
 #[test]
-fn each_flag_opens_what_it_names() {
+fn each_flag_allows_its_addresses() {
     let flags = [
         policy(&[], false),
         policy(&GATEWAYS, false),
@@ -267,7 +267,7 @@ fn each_flag_opens_what_it_names() {
 }
 
 #[test]
-fn a_subnet_of_two_has_no_broadcast_address() {
+fn subnet_of_two_has_no_broadcast_address() {
     let mut policy = policy(&["10.0.2.2"], false);
     policy.addresses.v4.subnet = "10.0.2.2/31".parse().unwrap();
     assert_eq!(policy.translate_destination(ip("10.0.2.2")), Ok(ip("127.0.0.1")));
@@ -275,7 +275,7 @@ fn a_subnet_of_two_has_no_broadcast_address() {
 }
 
 #[test]
-fn who_cannot_be_shown_appears_as_the_gateway() {
+fn client_with_a_local_address_appears_as_the_gateway() {
     let policy = policy(&[], false);
     for (peer, shown) in [
         ("127.0.0.1", "10.0.2.2"),
@@ -307,7 +307,7 @@ fn who_cannot_be_shown_appears_as_the_gateway() {
 }
 
 #[test]
-fn a_sender_is_one_host() {
+fn source_address_must_be_unicast() {
     for nobody in [
         "0.0.0.0",
         "0.255.255.255",
@@ -369,7 +369,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn loopback_is_reached_by_its_address_alone(written in written(), addresses: bool, which in 0..3_usize) {
+    fn loopback_is_reachable_only_by_its_configured_address(written in written(), addresses: bool, which in 0..3_usize) {
         let policy = policy([&[][..], &GATEWAYS, &CHOSEN][which], addresses);
         if let Ok(to) = policy.translate_destination(written) {
             prop_assert!(!to.is_unspecified());
@@ -380,7 +380,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_shown_as_an_address_that_the_guest_takes_for_its_own(peer in written()) {
+    fn client_with_the_guests_address_appears_as_the_gateway(peer in written()) {
         let policy = policy(&[], false);
         let shown = policy.visible_client_addr(peer);
         prop_assert_ne!(Some(shown), policy.addresses.guest(shown));

@@ -17,59 +17,59 @@ use crate::timer::Timer;
 
 /// The key of a connection: both ends as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct ConnectionKey {
     pub(super) guest: SocketAddr,
     pub(super) remote: SocketAddr,
 }
 
-/// Our window scale (RFC 7323): windows up to 16 MiB in steps of 256 bytes.
+/// The engine's window scale (RFC 7323): windows up to 16 MiB in steps of 256 bytes.
 pub(super) const SCALE: u8 = 8;
-/// The guest's window before the host's send buffer has been read: that of a fresh connection takes
-/// 39 KB (Linux 6.18, MTU 1500, the default `tcp_wmem`).
+/// The window for the guest before the room of the host's send buffer is known: that of a new connection has 39 KB (Linux
+/// 6.18, MTU 1500, the default `tcp_wmem`).
 pub(super) const BLIND_WINDOW: u32 = 32 << 10;
 /// The initial window of a flow.
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// The guest's SYN is here, the host connection pending.
+pub(super) enum TcpState {
+    /// The guest's SYN was received; the host connection is pending.
     Connecting {
-        /// When the guest is told that it will not be.
+        /// The time at which the guest's SYN is refused.
         give_up: Option<Instant>,
     },
-    /// Our SYN-ACK is out, the host connection stands.
+    /// The SYN-ACK was sent; the host connection is established.
     SynReceived,
-    /// Our SYN is out (published port), the host connection stands.
+    /// The SYN was sent to the guest (published port); the host connection is established.
     SynSent,
     /// Data flows; either direction may be closed.
     Open,
-    /// Both directions closed, ours first: a repeated FIN is still acknowledged.
+    /// Both directions are closed, that to the guest first: a retransmitted FIN is still acknowledged.
     TimeWait {
-        /// When the slot is free again.
+        /// The time at which the slot is freed.
         until: Instant,
     },
-    /// The host connection failed, and the link had no room for the reset that tells the guest.
+    /// The host connection failed, and the link had no room for the reset to the guest.
     Failed,
 }
 
 /// Guest to host.
 #[derive(Debug)]
 pub(super) struct Up {
-    /// Next byte expected; everything before it is the socket's, the spill queue's or this burst's.
+    /// Next byte expected; all bytes before it are in the socket, the spill queue or this burst.
     pub(super) next: Seq,
-    /// Right edge of the window that the guest was told: it never moves back.
+    /// Right edge of the advertised window: it never moves back.
     pub(super) edge: Seq,
-    /// Right edge that the next segment will tell.
+    /// Right edge that the next segment advertises.
     pub(super) want: Seq,
-    /// The guest scales our window field by this.
+    /// The scale that the guest applies to the window field.
     pub(super) scale: u8,
-    /// The most that the window may be, and what arrived since it grew.
+    /// The largest window, and the bytes received since it grew.
     pub(super) limit: u32,
     pub(super) since_growth: u32,
-    /// Bytes of the present burst, not yet sent.
+    /// Bytes of the current burst, not yet sent.
     pub(super) gathered: u32,
-    /// Bytes that the socket had no room for.
+    /// Bytes for which the socket had no room.
     pub(super) spill: Queue,
     /// Memory for the part of the window that the socket may refuse.
     pub(super) promise: Option<Promise>,
@@ -79,7 +79,7 @@ pub(super) struct Up {
     pub(super) fin: Option<Seq>,
     /// The host socket is shut down for writing, the guest's FIN acknowledged.
     pub(super) closed: bool,
-    /// On a connection to the DNS forwarder, which takes queries alone.
+    /// On a connection to the DNS forwarder, which accepts only queries.
     pub(super) queries: Option<Queries>,
 }
 
@@ -90,9 +90,9 @@ pub(super) struct Down {
     pub(super) una: Seq,
     /// Next to send.
     pub(super) nxt: Seq,
-    /// Next never sent.
+    /// The byte after the last one that was ever sent.
     pub(super) max: Seq,
-    /// The guest's window, scaled, and the most it ever was.
+    /// The guest's window, scaled, and its maximum so far.
     pub(super) wnd: u32,
     pub(super) max_wnd: u32,
     /// Sequence number of the segment that `wnd` is from.
@@ -105,11 +105,11 @@ pub(super) struct Down {
     pub(super) sack: bool,
     /// Acknowledged bytes still at the head of the receive queue.
     pub(super) discard: u32,
-    /// The queue has ended: no more data will come.
+    /// The stream has ended: no more data follows.
     pub(super) eof: bool,
-    /// Sequence number of our FIN, once sent.
+    /// Sequence number of the engine's FIN, once sent.
     pub(super) fin: Option<Seq>,
-    /// The guest acknowledged our FIN.
+    /// The guest has acknowledged the engine's FIN.
     pub(super) closed: bool,
     pub(super) recovery: Recovery,
     pub(super) rtt: Rtt,
@@ -121,12 +121,12 @@ impl Down {
         self.nxt.past(self.una)
     }
 
-    /// `bytes` in whole segments: a part of one would be a frame more for the guest to take.
+    /// Returns `bytes` rounded down to whole segments: a partial one would be one more frame.
     pub(super) const fn whole_segments(&self, bytes: u32) -> u32 {
         bytes / self.mss * self.mss
     }
 
-    /// Just after the last data byte that was ever sent.
+    /// Returns the sequence number after the last data byte that was ever sent.
     pub(super) const fn data_end(&self) -> Seq {
         match self.fin {
             Some(fin) => fin,
@@ -134,9 +134,8 @@ impl Down {
         }
     }
 
-    /// The sequence number of a segment without data that is in the guest's window: as far as was sent, or, where the
-    /// guest has taken back what it had offered, as far as it takes now (Linux `tcp_acceptable_seq`: to within a step
-    /// of the window field).
+    /// Returns a sequence number within the guest's window for a segment without data: the highest one sent, or, if the guest
+    /// has shrunk its window, the window's edge (Linux `tcp_acceptable_seq`: to within a step of the window field).
     pub(super) fn acceptable(&self) -> Seq {
         let edge = self.una + self.wnd;
         match self.max.after(edge) && self.max.past(edge) >= 1 << self.scale {
@@ -146,28 +145,28 @@ impl Down {
     }
 }
 
-/// State of a connection that [`flush`](super::Tcp::flush) has not acted on.
+/// Pending work of a connection, which [`flush`](super::Tcp::flush) performs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pending {
     /// The receive queue may have bytes that were not sent yet.
     pub(super) readable: bool,
-    /// The socket may have room for what is spilled.
+    /// The socket may have room for the bytes in the pool.
     pub(super) writable: bool,
-    /// The host was asked to say when there is room, and has not said so since.
+    /// An event for room was requested and has not arrived.
     pub(super) watching: bool,
-    /// The host peer closed its direction: the queue holds all there will be.
+    /// The host peer has closed its direction: the queue holds all remaining data.
     pub(super) end: bool,
-    /// The socket has an error to tell, behind whatever data it holds.
+    /// The socket has an error, behind the data in its queue.
     pub(super) error: bool,
-    /// A short peek is no sign that there is no more.
+    /// A short peek may stop at urgent data, with more data behind it.
     pub(super) urgent: bool,
-    /// Our SYN or SYN-ACK is to be sent.
+    /// The SYN or SYN-ACK is to be sent.
     pub(super) handshake: bool,
-    /// The guest is owed an acknowledgement,
+    /// An acknowledgement is to be sent,
     pub(super) ack: bool,
-    /// or one that may wait for an answer to go with,
+    /// or one that may be delayed, to be sent with a response,
     pub(super) ack_later: bool,
-    /// and the flow is in the list of those that are.
+    /// and the flow is in the list of delayed acknowledgements.
     pub(super) ack_is_delayed: bool,
     /// In the list of flows to flush.
     pub(super) dirty: bool,
@@ -175,38 +174,37 @@ pub(super) struct Pending {
     pub(super) parked: bool,
     /// In the list of flows to continue.
     pub(super) queued: bool,
-    /// In the list of half-closed connections that give way.
+    /// In the list of half-closed connections that may be evicted.
     pub(super) yields: bool,
     /// In the list of stalled connections.
     pub(super) listed_as_stalled: bool,
-    /// Another flow found no room: a silent guest is probed early.
+    /// Another flow was refused for lack of room: an idle guest is probed early.
     pub(super) shortage: bool,
 }
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
-    pub(super) key: Key,
-    pub(super) state: State,
-    /// The host connection; none once it is over.
+    pub(super) key: ConnectionKey,
+    pub(super) state: TcpState,
+    /// The host connection; none after it has ended.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
     pub(super) pending: Pending,
-    /// A keepalive probe came, and the host connection does the same.
+    /// A keepalive probe was received, and keepalive is enabled on the host connection.
     pub(super) keepalive: bool,
-    /// We sent our FIN before the guest's came: TIME_WAIT is ours.
+    /// The engine sent its FIN before it received the guest's: it enters TIME_WAIT.
     pub(super) active_close: bool,
-    /// The `Published::share_key` of the published port at which a client opened it: rules about
-    /// where the guest may go do not concern it.
+    /// The `Published::share_key` of the published port at which a client opened it: egress rules do not apply to it.
     pub(super) listener: Option<u32>,
-    /// When the first segment came or went.
+    /// The time of the first segment.
     pub(super) opened: Instant,
     /// The host socket's receive queue.
     pub(super) held: Held,
     /// Bytes carried.
     pub(super) meter: Meter,
-    /// When the guest last sent a segment that was accepted.
-    pub(super) heard: Instant,
+    /// The time of the last accepted segment from the guest.
+    pub(super) last_received: Instant,
     /// The earliest time of the next challenge acknowledgement (RFC 5961 section 7).
     pub(super) next_challenge: Instant,
     pub(super) up: Up,
@@ -214,8 +212,8 @@ pub(super) struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// A connection before its handshake: ours begins at `iss`.
-    pub(super) fn new(key: Key, state: State, iss: Seq, now: Instant) -> Self {
+    /// Returns a connection before its handshake, with the initial sequence number `iss`.
+    pub(super) fn new(key: ConnectionKey, state: TcpState, iss: Seq, now: Instant) -> Self {
         Self {
             key,
             state,
@@ -228,7 +226,7 @@ impl<S> Connection<S> {
             opened: now,
             held: Held::default(),
             meter: Meter::default(),
-            heard: now,
+            last_received: now,
             next_challenge: Instant::default(),
             up: Up {
                 next: Seq(0),
@@ -265,15 +263,15 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Takes over what the guest's SYN or SYN-ACK says.
-    pub(super) fn heard_syn(&mut self, segment: &pontoon_wire::frame::Tcp, mtu: usize) {
+    /// Applies the options and the window of the guest's SYN or SYN-ACK.
+    pub(super) fn apply_syn(&mut self, segment: &pontoon_wire::frame::Tcp, mtu: usize) {
         let next = Seq(segment.seq) + 1;
         self.up.next = next;
         self.up.edge = next;
         self.up.want = next + BLIND_WINDOW;
         self.meter.begin(next, self.down.una + 1);
         let options = &segment.options;
-        // RFC 7323 section 1.3: scaling only where both SYNs carry the option.
+        // RFC 7323 section 1.3: scaling only if both SYNs have the option.
         self.down.scale = options.window_scale.unwrap_or(0);
         self.up.scale = if options.window_scale.is_some() { SCALE } else { 0 };
         self.down.sack = options.sack_permitted;
@@ -284,7 +282,7 @@ impl<S> Connection<S> {
         self.down.wl1 = Seq(segment.seq);
     }
 
-    /// SACK blocks for the next segment.
+    /// Returns SACK blocks for the next segment.
     pub(super) fn sack_blocks(&self) -> ArrayVec<(u32, u32), SACK_BLOCKS> {
         if self.down.sack {
             self.up.reorder.runs().take(SACK_BLOCKS).collect()
@@ -294,15 +292,15 @@ impl<S> Connection<S> {
     }
 }
 
-/// All that fit in a header without other options (RFC 2018 section 3).
+/// The number of blocks that fit into a header without other options (RFC 2018 section 3).
 const SACK_BLOCKS: usize = 4;
-/// RFC 9293 section 3.7.1: the default where the peer names no segment size.
+/// RFC 9293 section 3.7.1: the default if the peer sends no segment size.
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
-/// Below this a guest would make us send a header per byte; Linux's own floor is 48 (`TCP_MIN_MSS` with options).
+/// A smaller segment size would let a guest cause a header for each byte; Linux's minimum is 48 (`TCP_MIN_MSS` with options).
 const MIN_MSS: u32 = 48;
 
-/// Data bytes in a segment towards the guest: what it takes, within what the link carries.
+/// Returns the data bytes of a segment to the guest: its MSS, within the MTU of the link.
 fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {
     let default = if guest.is_ipv4() {
         DEFAULT_MSS_V4
@@ -314,7 +312,7 @@ fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {
         .min(u32::from(link_mss(guest, mtu)))
 }
 
-/// The segment size that an MTU leaves; the link's is also what our SYN offers.
+/// Returns the segment size for an MTU; that of the link is also the MSS in the engine's SYN.
 pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
     let headers = if guest.is_ipv4() { 40 } else { 60 };
     u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
@@ -324,9 +322,9 @@ pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// There may be a hundred thousand.
+    /// There may be a hundred thousand connections.
     #[test]
-    fn a_connection_is_small() {
+    fn connection_is_at_most_512_bytes() {
         let size = size_of::<Connection<i32>>();
         assert!(size <= 512, "{size}");
     }

@@ -10,38 +10,39 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 
 use super::Ended;
 use super::connection::Connection;
+use super::open::Sending;
 use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};
-use crate::link::{Limits, Refused, Room};
-use crate::{Failure, FlowId, Host, Transmit};
+use crate::link::{Limits, Room, TransmitError};
+use crate::{Failure, FlowId, Host, Instant, Transmit};
 
-/// The bytes that one flow may send in a turn before the others have theirs (deficit round robin).
+/// The bytes that one flow may send in a turn before the other flows (deficit round robin).
 pub(super) const QUANTUM: u32 = 64 << 10;
 /// Frames filled by one peek.
 const FRAMES: usize = 64;
 /// Slices filled by one peek: eleven of the largest frames in receive buffers of 1,536 bytes.
 const SLICES: usize = 512;
-/// In flight at most where the host cannot peek at an offset: each peek copies what is in flight once more.
+/// Bytes in flight at most if the host cannot peek at an offset: each peek copies them once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
 /// The result of a transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
-    /// This many bytes left; `drained`: the queue had no more.
+enum Transmission {
+    /// This many bytes were sent; `drained`: the queue had no more.
     Bytes { len: u32, drained: bool },
-    /// The queue has nothing there.
+    /// The queue has no bytes there.
     Nothing,
     /// The queue ends there.
     End,
-    /// The link has no room: to be continued when it has.
+    /// The link is full; the flow is parked.
     Full,
-    /// The link took nothing and will not soon.
+    /// The link has rejected the first segment.
     Rejected,
 }
 
 impl<S> Connection<S> {
-    /// Headers of a segment that leaves now; they tell the guest everything that it has not been told.
+    /// Headers of a segment that is sent now, with every pending acknowledgement, window update and SACK block.
     fn head(&mut self, net: &Net, seq: Seq, flags: Flags, syn: Option<emit::Syn>, len: usize) -> emit::Head {
         // RFC 7323 section 2.2: the window of a segment with SYN is never scaled.
         let scale = self.up.scale;
@@ -51,7 +52,7 @@ impl<S> Connection<S> {
         let window = self.window_field();
         self.up.scale = scale;
         let acks = flags.has(Flags::ACK);
-        // A full segment has no room for SACK blocks: they go in one of their own.
+        // A full segment has no room for SACK blocks: they are sent in a segment without data.
         let sack = if len == 0 {
             self.sack_blocks()
         } else {
@@ -60,7 +61,7 @@ impl<S> Connection<S> {
         let head = emit::tcp(
             net.ether(),
             super::ip(self.key.remote, self.key.guest),
-            emit::Tcp {
+            emit::TcpFields {
                 source_port: self.key.remote.port(),
                 destination_port: self.key.guest.port(),
                 seq: seq.0,
@@ -79,7 +80,7 @@ impl<S> Connection<S> {
         head
     }
 
-    /// Sends a segment without data. False: the link has no room, try again when it has.
+    /// Sends a segment without data. If the link is full, the flow is parked.
     pub(super) fn send_bare<H, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -87,7 +88,7 @@ impl<S> Connection<S> {
         flags: Flags,
         syn: Option<emit::Syn>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
+    ) -> Sending {
         let had_ack = self.pending.ack;
         let head = self.head(ctx.net, seq, flags, syn, 0);
         let offload = Offload {
@@ -98,17 +99,17 @@ impl<S> Connection<S> {
             Ok(()) => ctx.net.counters.frames_down += 1,
             Err(refused) => {
                 ctx.net.counters.link_refused += 1;
-                if refused == Refused::Full {
+                if refused == TransmitError::Full {
                     self.pending.ack = had_ack;
                     self.park(id, ctx.net);
-                    return false;
+                    return Sending::LinkFull;
                 }
             }
         }
-        true
+        Sending::Done
     }
 
-    /// Drops from the queue what the guest has acknowledged.
+    /// Discards acknowledged bytes from the receive queue.
     pub(super) fn discard<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
         let len = core::mem::take(&mut self.down.discard);
         match &mut self.socket {
@@ -117,7 +118,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Sends again what the guest is missing.
+    /// Retransmits lost segments.
     pub(super) fn resend<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -130,18 +131,20 @@ impl<S> Connection<S> {
                 break;
             }
             match self.transmit(id, from, len.min(self.down.whole_segments(quantum)), ctx)? {
-                Sent::Bytes { len, .. } => {
+                Transmission::Bytes { len, .. } => {
                     self.down.sent_again(from, len);
                     ctx.net.counters.tcp_retransmits += 1;
                     quantum = quantum.saturating_sub(len);
                 }
-                Sent::Nothing | Sent::End | Sent::Full | Sent::Rejected => break,
+                Transmission::Nothing | Transmission::End | Transmission::Full | Transmission::Rejected => {
+                    break;
+                }
             }
         }
         Ok(())
     }
 
-    /// Sends the tail again: more than a segment is in flight, so it has data.
+    /// Retransmits the last segment. More than one is in flight, so it has data.
     pub(super) fn probe_tail<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -171,7 +174,7 @@ impl<S> Connection<S> {
             let again = down.data_end().past(down.nxt);
             let fresh = again == 0;
             if fresh && down.eof {
-                // A FIN is in flight, or acknowledged, once `nxt` is past it.
+                // Once `nxt` is past the FIN, it is in flight or acknowledged.
                 if down.fin.is_none_or(|fin| down.nxt == fin) {
                     self.send_fin(id, ctx);
                 }
@@ -196,7 +199,7 @@ impl<S> Connection<S> {
             }
             let from = down.nxt;
             match self.transmit(id, from, room.min(self.down.whole_segments(quantum)), ctx)? {
-                Sent::Bytes { len, drained } => {
+                Transmission::Bytes { len, drained } => {
                     quantum = quantum.saturating_sub(len);
                     let down = &mut self.down;
                     if fresh {
@@ -205,7 +208,7 @@ impl<S> Connection<S> {
                     } else {
                         ctx.net.counters.tcp_retransmits += 1;
                     }
-                    // A FIN that left with the data has moved `max` past the data's end.
+                    // A FIN in the last segment has moved `max` past the end of the data.
                     let end = from + len;
                     down.nxt = if down.fin == Some(end) && drained {
                         end + 1
@@ -214,33 +217,35 @@ impl<S> Connection<S> {
                     };
                     down.max = down.max.latest(down.nxt);
                 }
-                Sent::Nothing => {
-                    // What is in flight may hide what is behind the urgent mark, where a peek begins at the head.
+                Transmission::Nothing => {
+                    // If a peek begins at the head, the bytes in flight may hide those behind the urgent mark.
                     self.pending.urgent &= self.down.flight() > 0;
                     self.pending.readable = self.pending.urgent;
                     break;
                 }
-                Sent::End => {
-                    // A reset behind the end is told by no peek, and by no other event.
-                    let error = |socket| ctx.host.tcp_error(socket);
-                    if let Some(failure) = self
-                        .socket
-                        .as_mut()
-                        .filter(|_| self.pending.error)
-                        .and_then(error)
-                    {
-                        return Err(Ended::Failed(failure));
-                    }
+                Transmission::End => {
+                    self.take_error(ctx.host)?;
                     self.pending.readable = false;
                     self.down.eof = true;
                 }
-                Sent::Full | Sent::Rejected => break,
+                Transmission::Full | Transmission::Rejected => break,
             }
         }
         Ok(())
     }
 
-    /// Another turn for this flow without waiting for the world.
+    /// Takes the error of the host socket if an event has reported one: a peek at the end of the stream returns no error,
+    /// and there is no other event.
+    fn take_error<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
+        match &mut self.socket {
+            Some(socket) if self.pending.error => host
+                .tcp_error(socket)
+                .map_or(Ok(()), |why| Err(Ended::Failed(why))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the flow to the list of those that continue without an event.
     fn continue_later(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.queued {
             self.pending.queued = true;
@@ -248,7 +253,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Another turn when the link has room.
+    /// Adds the flow to the list of those that continue when the link has room.
     pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.parked {
             self.pending.parked = true;
@@ -258,7 +263,8 @@ impl<S> Connection<S> {
 
     fn send_fin<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let seq = self.down.nxt;
-        if !self.send_bare(id, seq, Flags::FIN.and(Flags::ACK), None, ctx) {
+        let sending = self.send_bare(id, seq, Flags::FIN.and(Flags::ACK), None, ctx);
+        if sending == Sending::LinkFull {
             return;
         }
         if self.down.fin.is_some() {
@@ -269,22 +275,22 @@ impl<S> Connection<S> {
         self.down.max = self.down.max.latest(seq + 1);
     }
 
-    /// Sends up to `len` bytes of the stream from `from` on, cut or left whole as the link can.
+    /// Sends up to `len` bytes of the stream from `from` on, segmented unless the link does that.
     ///
-    /// When the peer has closed and the bytes are the last, the FIN goes with them.
+    /// If the peer has closed and the bytes are the last, the last segment has the FIN.
     fn transmit<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
         from: Seq,
         len: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<Sent, Ended> {
+    ) -> Result<Transmission, Ended> {
         let mss = self.down.mss;
         let len = match ctx.net.throttle.down(ctx.now) {
             0 => {
                 ctx.net.counters.held_back += 1;
                 self.park(id, ctx.net);
-                return Ok(Sent::Full);
+                return Ok(Transmission::Full);
             }
             bytes => len.min(
                 self.down
@@ -297,7 +303,7 @@ impl<S> Connection<S> {
         let head = HEAD + if self.key.guest.is_ipv4() { 20 } else { 40 };
         let Some(mut room) = ctx.link.reserve(frames, head, frame as usize) else {
             self.park(id, ctx.net);
-            return Ok(Sent::Full);
+            return Ok(Transmission::Full);
         };
         let mut asked = 0;
         let mut slices = ArrayVec::<_, SLICES>::new();
@@ -310,12 +316,12 @@ impl<S> Connection<S> {
             asked += take;
         }
         let Some(socket) = self.socket.as_mut() else {
-            return Ok(Sent::Nothing);
+            return Ok(Transmission::Nothing);
         };
         let got = match ctx.host.tcp_peek(socket, from.past(self.down.una), &slices) {
-            Ok(0) => return Ok(Sent::End),
+            Ok(0) => return Ok(Transmission::End),
             Ok(got) => got,
-            Err(Failure::WouldBlock) => return Ok(Sent::Nothing),
+            Err(Failure::WouldBlock) => return Ok(Transmission::Nothing),
             Err(failure) => return Err(Ended::Failed(failure)),
         };
         drop(slices);
@@ -336,32 +342,15 @@ impl<S> Connection<S> {
                 }
             }
             let seq = from + u32::try_from(sent).expect("within the window");
-            let had_ack = self.pending.ack;
-            let head = self.head(ctx.net, seq, flags, None, take);
-            let offload = Offload {
-                checksum: head.checksum,
-                segmentation: self.segmentation(take),
-            };
-            match room.commit(offload, head.bytes(), take) {
-                Ok(()) => {
-                    ctx.net.counters.frames_down += 1;
-                    ctx.net.throttle.sent_down(head.bytes().len() + take, ctx.now);
-                }
-                Err(refused) => {
-                    ctx.net.counters.link_refused += 1;
-                    self.pending.ack = had_ack;
-                    if refused == Refused::Full {
-                        self.park(id, ctx.net);
-                    }
-                    return Ok(match (sent, refused) {
-                        (0, Refused::Full) => Sent::Full,
-                        (0, Refused::Rejected) => Sent::Rejected,
-                        (sent, _) => Sent::Bytes {
-                            len: u32::try_from(sent).expect("as above"),
-                            drained: false,
-                        },
-                    });
-                }
+            if let Err(error) = self.commit(id, &mut room, (seq, flags, take), ctx.net, ctx.now) {
+                return Ok(match (sent, error) {
+                    (0, TransmitError::Full) => Transmission::Full,
+                    (0, TransmitError::Rejected) => Transmission::Rejected,
+                    (sent, _) => Transmission::Bytes {
+                        len: u32::try_from(sent).expect("as above"),
+                        drained: false,
+                    },
+                });
             }
             sent += take;
         }
@@ -370,7 +359,39 @@ impl<S> Connection<S> {
             self.down.eof = true;
             self.down.fin = Some(from + len);
         }
-        Ok(Sent::Bytes { len, drained })
+        Ok(Transmission::Bytes { len, drained })
+    }
+
+    /// Writes the header of a segment whose data is in the room's next frame, and sends it.
+    fn commit(
+        &mut self,
+        id: FlowId,
+        room: &mut impl Room,
+        (seq, flags, len): (Seq, Flags, usize),
+        net: &mut Net,
+        now: Instant,
+    ) -> Result<(), TransmitError> {
+        let had_ack = self.pending.ack;
+        let head = self.head(net, seq, flags, None, len);
+        let offload = Offload {
+            checksum: head.checksum,
+            segmentation: self.segmentation(len),
+        };
+        let committed = room.commit(offload, head.bytes(), len);
+        match committed {
+            Ok(()) => {
+                net.counters.frames_down += 1;
+                net.throttle.sent_down(head.bytes().len() + len, now);
+            }
+            Err(error) => {
+                net.counters.link_refused += 1;
+                self.pending.ack = had_ack;
+                if error == TransmitError::Full {
+                    self.park(id, net);
+                }
+            }
+        }
+        committed
     }
 
     fn segmentation(&self, len: usize) -> Segmentation {
@@ -383,7 +404,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Serves the retry that is due.
+    /// Retransmits or probes if the retry timer has expired.
     pub(super) fn retry<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -396,7 +417,7 @@ impl<S> Connection<S> {
             return Ok(());
         }
         self.down.recovery.retry = None;
-        // What is in flight lies beyond a window that the guest has shut since: nothing may be sent but a probe.
+        // The guest has closed its window since: the bytes in flight are beyond it, and only a probe may be sent.
         let kind = if self.down.wnd == 0 { Retry::Persist } else { kind };
         match kind {
             Retry::Probe => {
@@ -411,13 +432,13 @@ impl<S> Connection<S> {
                 self.down.go_back();
             }
             Retry::Persist => {
-                // A shut window may stay shut for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
+                // A window may stay closed for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
                 self.down.recovery.unanswered += 1;
                 if self.down.recovery.unanswered > MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));
                 }
                 self.down.rtt.backoff = self.down.rtt.backoff.saturating_add(1);
-                // An old byte that carries nothing: whatever the window is now, the answer tells (Linux probes so too).
+                // An old sequence number without data: the answer contains the current window (Linux probes so, too).
                 let seq = self.down.una - 1;
                 self.send_bare(id, seq, Flags::ACK, None, ctx);
             }
@@ -429,11 +450,11 @@ impl<S> Connection<S> {
 /// Bytes of the Ethernet and TCP headers of a segment with data, which has no options.
 const HEAD: usize = 14 + 20;
 
-/// Timeouts in a row after which the guest is taken for gone: with the shortest timeout this is after 280 s (RFC 9293
-/// section 3.8.3 asks for at least 100 s).
+/// Consecutive timeouts after which the connection ends: 280 s with the shortest timeout (RFC 9293 section 3.8.3 requires
+/// at least 100 s).
 const MOST_TIMEOUTS: u8 = 12;
 
-/// Data bytes that one frame may carry: one segment, or as many whole ones as fit where the link cuts for us.
+/// Data bytes of one frame: one segment, or as many whole ones as fit if the link segments.
 fn frame_payload(limits: &Limits, mss: u32, v4: bool) -> u32 {
     let (uncut, headers) = if v4 { (limits.tso4, 40) } else { (limits.tso6, 60) };
     let room = u32::try_from(limits.max_gso)

@@ -1,46 +1,45 @@
-//! Connections on which nothing happens: the guest is asked whether it still has them, and those that are half closed
-//! or in TIME_WAIT give way to new ones.
+//! Idle connections: the guest is probed for them, and those that are half closed or in TIME_WAIT are evicted for new
+//! ones.
 //!
-//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest that has the connection
-//! acknowledges it, one that has forgotten it answers by a reset. So a guest that has closed its socket, and whose
-//! kernel keeps FIN_WAIT_2 for a minute only (Linux `tcp_fin_timeout`), ends the connection here soon after; one whose
-//! program has shut down its direction only, and waits for an answer, keeps it for as long as that takes, as with any
-//! other TCP.
+//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest with the connection acknowledges it;
+//! a guest without it answers by a reset. So a connection whose guest has closed its socket, and whose kernel keeps
+//! FIN_WAIT_2 only for a minute (Linux `tcp_fin_timeout`), ends here soon after. A connection whose guest has only shut down
+//! its direction, and waits for a response, stays.
 
 use core::time::Duration;
 
 use pontoon_wire::frame::Flags;
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use super::{Ended, Tcp};
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Eviction};
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
 /// RFC 9293 section 3.8.4: no less than two hours.
 const KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
-/// From one probe without an answer to the next: Linux `tcp_keepalive_intvl`.
+/// The interval of unanswered probes: Linux `tcp_keepalive_intvl`.
 const INTERVAL: Duration = Duration::from_secs(75);
-/// Probes without an answer after which the guest is taken for gone: Linux `tcp_keepalive_probes`.
+/// Unanswered probes after which the connection ends: Linux `tcp_keepalive_probes`.
 const PROBES: u8 = 9;
-/// Silence after which a half-closed connection is probed: Linux `tcp_fin_timeout`, 60 s, and what its timers may be
-/// late, 4.1 s.
+/// Idle time after which a half-closed connection is probed: Linux `tcp_fin_timeout`, 60 s, and the inaccuracy of its timers,
+/// 4.1 s.
 const FIN_TIMEOUT: Duration = Duration::from_secs(65);
-/// Silence after which any connection is probed when there is no room for a new one.
+/// Idle time after which any connection is probed if there is no room for a new one.
 const SHORTAGE: Duration = Duration::from_secs(60);
-/// The interval of such probes: the guest is near, and did not answer the first one.
+/// The interval of such probes.
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Silence after which a half-closed connection gives way to a new one.
+/// Idle time after which a half-closed connection may be evicted for a new one.
 const YIELDS: Duration = Duration::from_secs(5);
-/// Connections looked at, for each flow that finds no room, for some to probe or one to end.
+/// Connections that are examined for each flow without room, to probe or to evict.
 const LOOKS: u32 = 64;
 
 impl<S> Connection<S> {
-    /// Returns true if the guest's direction is closed, and delivered, and the peer's open.
+    /// Returns true if the guest's FIN was delivered and the peer's direction is open.
     const fn is_half_closed(&self) -> bool {
         self.up.closed && !self.down.eof
     }
 
-    /// The silence before the first probe, and before each other one.
+    /// Returns the idle time before the first probe, and before each further one.
     const fn probe_times(&self) -> (Duration, Duration) {
         if self.pending.shortage {
             (SHORTAGE, SHORT_INTERVAL)
@@ -51,24 +50,24 @@ impl<S> Connection<S> {
         }
     }
 
-    /// When [`Tcp::handle_idle`] has something to do, unless something happens before.
+    /// Returns the time at which [`Tcp::handle_idle`] is to be called if the connection stays idle.
     pub(super) fn idle_deadline(&self) -> Instant {
         if self.is_half_closed() && !self.pending.yields {
-            return self.heard + YIELDS;
+            return self.last_received + YIELDS;
         }
         let (first, every) = self.probe_times();
-        self.heard + first + every * u32::from(self.down.recovery.unanswered)
+        self.last_received + first + every * u32::from(self.down.recovery.unanswered)
     }
 
-    /// Probes a guest that has been silent for too long.
+    /// Probes the guest of an idle connection.
     ///
     /// # Errors
-    /// It has not answered [`PROBES`] of them.
+    /// The guest has not answered [`PROBES`] of them.
     fn probe_guest<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) -> Result<(), Ended> {
-        // The next probe is due an interval after this one, however late this one is: the deadlines count from `heard`.
+        // The next probe is sent an interval after this one, even if this one is late: the deadlines count from `last_received`.
         let (first, every) = self.probe_times();
         let silent = first + every * u32::from(self.down.recovery.unanswered);
-        self.heard = self.heard.max(ctx.now - silent);
+        self.last_received = self.last_received.max(ctx.now - silent);
         let unanswered = &mut self.down.recovery.unanswered;
         if *unanswered >= PROBES {
             ctx.net.counters.tcp_guest_silent += 1;
@@ -82,14 +81,14 @@ impl<S> Connection<S> {
 }
 
 impl<S> Tcp<S> {
-    /// The timer of a connection in which nothing is to be sent again.
+    /// Processes the timer of a connection without data in flight.
     pub(super) fn handle_idle<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Ended> {
         let connection = self.connections.at_mut(id.index);
-        if connection.down.recovery.unanswered == 0 && ctx.now.since(connection.heard) < SHORTAGE {
+        if connection.down.recovery.unanswered == 0 && ctx.now.since(connection.last_received) < SHORTAGE {
             connection.pending.shortage = false;
         }
         if ctx.now < connection.idle_deadline() {
@@ -103,9 +102,9 @@ impl<S> Tcp<S> {
         connection.probe_guest(id, ctx)
     }
 
-    /// Remembers a half-closed connection as one that gives way.
+    /// Adds a half-closed connection to those that may be evicted.
     fn yields(&mut self, id: FlowId) {
-        // Connections that have ended, or are used again, leave their places in the list.
+        // The entries of connections that have ended, or are in use again, are stale.
         if self.half_closed.len() > 2 * self.connections.len() + 64 {
             let connections = &self.connections;
             self.half_closed.retain(|old| {
@@ -117,8 +116,8 @@ impl<S> Tcp<S> {
         self.half_closed.push_back(id);
     }
 
-    /// The half-closed connection that has been silent for longest, of all or of the published port `of`; one whose
-    /// receive queue has data, which would have its peer reset, only where the first few all have.
+    /// Returns the half-closed connection that has been idle for longest, of all or of the published port `of`; one whose
+    /// receive queue has data, so that its peer would be reset, only if all that are examined have.
     pub(super) fn idlest_half_closed<H, T>(
         &mut self,
         of: Option<u32>,
@@ -130,11 +129,11 @@ impl<S> Tcp<S> {
             && at < LOOKS as usize
         {
             let connection = self.connections.get_mut(old.index, old.generation);
-            let Some(connection) = connection.filter(|connection| connection.state == State::Open) else {
+            let Some(connection) = connection.filter(|connection| connection.state == TcpState::Open) else {
                 self.half_closed.remove(at);
                 continue;
             };
-            if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
+            if !connection.is_half_closed() || ctx.now.since(connection.last_received) < YIELDS {
                 connection.pending.yields = false;
                 connection.arm(old, ctx);
                 self.half_closed.remove(at);
@@ -153,10 +152,9 @@ impl<S> Tcp<S> {
 
     /// Removes a half-closed connection, whose guest has been sent a reset, for another flow.
     ///
-    /// The host's side is closed, not aborted: its kernel sends what the guest has sent, and keeps FIN_WAIT_2 for as
-    /// long as it does for its own programs. Where the receive queue has data, though, the kernel resets the peer (RFC
-    /// 2525 section 2.17, Linux `tcp_close`), which is why [`Self::idlest_half_closed`] prefers connections without
-    /// any.
+    /// The host socket is closed, not aborted: its kernel sends the guest's remaining data, and keeps FIN_WAIT_2 for its
+    /// usual time. If the receive queue has data, the kernel resets the peer (RFC 2525 section 2.17, Linux `tcp_close`), so
+    /// [`Self::idlest_half_closed`] prefers connections without data.
     pub(super) fn end_half_closed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -167,26 +165,26 @@ impl<S> Tcp<S> {
         self.remove(id.index, ctx);
     }
 
-    /// Ends the oldest TIME_WAIT; false without any.
-    pub(super) fn forget_oldest<H: Host<Socket = S>, T: Transmit>(
+    /// Removes the oldest connection in TIME_WAIT.
+    pub(super) fn evict_time_wait<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
-        let oldest = self.waiting.pop_front();
-        if let Some(old) = oldest {
-            // It still exists: a connection that leaves TIME_WAIT early takes stale entries in front with it, see `replace`.
-            self.remove(old.index, ctx);
-        }
-        oldest.is_some()
+    ) -> Eviction {
+        let Some(oldest) = self.waiting.pop_front() else {
+            return Eviction::NoneLeft;
+        };
+        // It still exists: `replace` removes stale entries in front when a connection leaves TIME_WAIT early.
+        self.remove(oldest.index, ctx);
+        Eviction::Evicted
     }
 
-    /// Ends a TIME_WAIT of a published port's clients, the oldest of those that are looked at. Each call looks at a few;
-    /// the next one goes on where it has ended. False: none of them is such a client's.
-    pub(super) fn forget_oldest_of<H: Host<Socket = S>, T: Transmit>(
+    /// Removes a connection in TIME_WAIT of a published port's clients, the oldest of those that are examined. Each call
+    /// examines some connections; the next call continues behind them.
+    pub(super) fn evict_time_wait_of<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
+    ) -> Eviction {
         let looks = self.waiting.len().min(LOOKS as usize);
         for _ in 0..looks {
             if self.next_waiting >= self.waiting.len() {
@@ -195,20 +193,21 @@ impl<S> Tcp<S> {
             let old = self.waiting[self.next_waiting];
             let connection = self.connections.get(old.index, old.generation);
             let is_one = connection.is_some_and(|connection| {
-                connection.listener == Some(listener) && matches!(connection.state, State::TimeWait { .. })
+                connection.listener == Some(listener) && matches!(connection.state, TcpState::TimeWait { .. })
             });
             if is_one {
                 self.waiting.remove(self.next_waiting);
                 self.remove(old.index, ctx);
-                return true;
+                return Eviction::Evicted;
             }
             self.next_waiting += 1;
         }
-        false
+        Eviction::NoneLeft
     }
 
-    /// There is no room for a new connection: probes some of those whose guest has been silent, so that what a guest
-    /// has forgotten, or a machine that is gone, does not hold a place for two hours. Each call looks at the next few.
+    /// Probes some of the idle connections, as there is no room for a new one: connections that the guest does not have any
+    /// more would otherwise hold a slot for two hours. Each call examines some connections; the next call continues behind
+    /// them.
     pub(super) fn probe_some<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let slots = self.connections.slots();
         for _ in 0..LOOKS.min(slots) {
@@ -219,7 +218,7 @@ impl<S> Tcp<S> {
             }
             let id = self.id(index, ctx.net);
             let connection = self.connections.at_mut(index);
-            if connection.state == State::Open && ctx.now.since(connection.heard) >= SHORTAGE {
+            if connection.state == TcpState::Open && ctx.now.since(connection.last_received) >= SHORTAGE {
                 connection.pending.shortage = true;
                 connection.arm(id, ctx);
             }

@@ -1,6 +1,6 @@
 //! Opening of connections: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
 //!
-//! The guest sees a SYN-ACK only when the host connection stands, so what it sees of a destination is the truth.
+//! The guest receives a SYN-ACK only after the host connection is established.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -11,33 +11,33 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use rand_chacha::rand_core::RngCore;
 
 use super::Tcp;
-use super::connection::{Connection, Key, SCALE, State, link_mss};
+use super::connection::{Connection, ConnectionKey, SCALE, TcpState, link_mss};
 use super::recovery::Retry;
 use super::seq::Seq;
-use crate::ctx::{Ctx, Net, Routed};
+use crate::ctx::{Ctx, Eviction, Net, Routed};
 use crate::dns::stream::Queries;
-use crate::egress::{Destination, Protocol};
-use crate::flow_rate::FlowLimitReached;
+use crate::egress::{Decision, Destination, EgressProtocol};
+use crate::flow_rate::Admission;
 use crate::host::{Accepted, Connect};
-use crate::link::Refused;
+use crate::link::TransmitError;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
-/// Connections taken from one listener before others have their turn.
+/// Connections accepted from one listener in one turn.
 const ACCEPTS: usize = 64;
-/// More clients than can wait at one listener, whose backlog is 4,096 at most.
+/// More than the clients that can wait at one listener, whose backlog is 4,096 at most.
 const BACKLOG: usize = 4_097;
-/// Fresh ports tried for a client that appears as the gateway.
+/// Ports tried for a client that appears as the gateway.
 const PORT_TRIES: usize = 16;
-/// First port that such a client may appear with: above what services use (RFC 6056 section 3.2).
+/// First port with which such a client may appear: above those of services (RFC 6056 section 3.2).
 const FIRST_PORT: u16 = 1024;
-/// Handshake segments sent in vain before giving up: with the doubling timeout, after 25 s.
+/// Unanswered handshake segments after which the handshake fails: with the doubling timeout, after 25 s.
 const MOST_SYNS: u8 = 7;
 
 impl<S> Tcp<S> {
-    /// The guest's SYN.
+    /// Processes the guest's SYN.
     pub(super) fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        key: Key,
+        key: ConnectionKey,
         frame: &Frame<'_>,
         ip: &Ip,
         segment: &frame::Tcp,
@@ -48,7 +48,7 @@ impl<S> Tcp<S> {
         let mut victim = None;
         if target.is_some() {
             self.make_room(ctx);
-            // Streams to the forwarder are the first worker's, which other workers would hand them back to.
+            // Connections to the forwarder belong to the first worker; other workers would hand them back.
             if !is_to_forwarder(&key, ctx.net) {
                 let routed = ctx.net.hand_over_to_evict(frame);
                 if routed == Routed::HandedOver {
@@ -62,17 +62,21 @@ impl<S> Tcp<S> {
                 }
             }
         }
-        let Some(target) = target.filter(|_| admit(victim, ctx).is_ok()) else {
+        let Some(target) = target else {
             return reply_reset(ip, segment, ctx);
         };
+        let admission = admit(victim, ctx);
+        if admission == Admission::Refused {
+            return reply_reset(ip, segment, ctx);
+        }
         if let Err(winner) = ctx.net.claim(&key.into()) {
             ctx.net.hand_over(winner, frame);
             return;
         }
         let give_up = ctx.net.config.connect_timeout.map(|after| ctx.now + after);
         let iss = self.first_seq(&key, ctx.now);
-        let mut connection = Connection::new(key, State::Connecting { give_up }, iss, ctx.now);
-        connection.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
+        let mut connection = Connection::new(key, TcpState::Connecting { give_up }, iss, ctx.now);
+        connection.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
         connection.up.queries = is_to_forwarder(&key, ctx.net).then(Queries::default);
         let (index, generation) = self.connections.vacant();
         let id = ctx.net.flow(Kind::Tcp, index, generation);
@@ -83,8 +87,9 @@ impl<S> Tcp<S> {
                 self.report_failure(&key, segment.seq, failure, ctx);
             }
             Ok((socket, progress)) => {
-                // The guest repeats its SYN: there is no room on the link for an answer either.
-                if !self.send_reset_to_victim(victim, ctx) {
+                // The guest retransmits its SYN: the link has no room for an answer either.
+                let sending = self.send_reset_to_victim(victim, ctx);
+                if sending == Sending::LinkFull {
                     ctx.net.release(&key.into());
                     return ctx.host.abort(socket);
                 }
@@ -99,7 +104,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// The connect has succeeded: answers the guest's SYN, unless policy refuses the destination by now.
+    /// Answers the guest's SYN after the connect has succeeded, unless policy refuses the destination by now.
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let connection = self.connections.at_mut(index);
         let took = ctx.now.since(connection.opened);
@@ -109,7 +114,7 @@ impl<S> Tcp<S> {
         ctx.net
             .connect_times
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        connection.state = State::SynReceived;
+        connection.state = TcpState::SynReceived;
         connection.pending.handshake = true;
         self.flush(index, &[], ctx);
     }
@@ -123,7 +128,7 @@ impl<S> Tcp<S> {
         self.reset(index, ctx);
     }
 
-    /// An event on a socket whose connect is pending.
+    /// Processes an event of a socket whose connect is pending.
     pub(super) fn connected<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -140,7 +145,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// The host connection will not be: tells the guest, and forgets it.
+    /// Refuses the guest's SYN, as the connect has failed, and removes the connection.
     pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -153,10 +158,10 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Reports to the guest why its SYN is refused: by ICMP where the host gave a reason, then by a reset.
+    /// Reports to the guest why its SYN is refused: by ICMP if the host has reported a reason, then by a reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        key: &Key,
+        key: &ConnectionKey,
         isn: u32,
         failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
@@ -165,43 +170,50 @@ impl<S> Tcp<S> {
         if failure == Failure::Exhausted {
             ctx.net.counters.host_exhausted += 1;
         }
-        super::unreachable::tell(key, isn, failure, ctx);
+        super::unreachable::send_error(key, isn, failure, ctx);
         send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
     }
 
-    /// Takes the clients that wait at a published port, some of them at a time.
+    /// Accepts clients that wait at a published port, some in each turn.
     pub fn handle_listener<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if self.take_clients(listener, ACCEPTS, ctx) {
+        let backlog = self.take_clients(listener, ACCEPTS, ctx);
+        if backlog == Backlog::MayHaveMore {
             ctx.net.ready.push_back(listener);
         }
     }
 
-    /// Takes all clients that wait at a port that is published no more: those that are left would be reset.
+    /// Accepts all clients that wait at a port that is not published any more: others would be reset.
     pub fn drain_listener<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let _others_come = self.take_clients(listener, BACKLOG, ctx);
+        self.take_clients(listener, BACKLOG, ctx);
     }
 
-    /// Takes up to `most` clients; true where there may be more.
+    /// Accepts up to `most` clients.
     fn take_clients<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
         most: usize,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
+    ) -> Backlog {
         for _ in 0..most {
-            // Before the client has a slot, which would be another if one were freed then.
-            while ctx.net.is_full() && self.forget_oldest(ctx) {}
+            // Before the client has a slot: it would get another one if a slot were freed later.
+            let mut eviction = Eviction::Evicted;
+            while ctx.net.is_full() && eviction == Eviction::Evicted {
+                eviction = self.evict_time_wait(ctx);
+            }
             if let Some(published) = ctx.net.config.published.get(listener.index as usize) {
                 let port = published.share_key();
-                while ctx.net.has_share(port) && self.forget_oldest_of(port, ctx) {}
+                let mut eviction = Eviction::Evicted;
+                while ctx.net.has_share(port) && eviction == Eviction::Evicted {
+                    eviction = self.evict_time_wait_of(port, ctx);
+                }
             }
             let (index, generation) = self.connections.vacant();
             let id = ctx.net.flow(Kind::Tcp, index, generation);
@@ -210,15 +222,15 @@ impl<S> Tcp<S> {
                 Err(Failure::Exhausted) => {
                     // The host reports the listener again when a descriptor may be free.
                     ctx.net.counters.host_exhausted += 1;
-                    return false;
+                    return Backlog::Taken;
                 }
-                // No other client waits, or the port is published no more.
-                Err(Failure::WouldBlock | Failure::Invalid) => return false,
-                // A client that is gone already (accept(2), "Error handling"): the next one.
+                // No other client waits, or the port is not published any more.
+                Err(Failure::WouldBlock | Failure::Invalid) => return Backlog::Taken,
+                // A client that has disconnected already (accept(2), "Error handling"): the next one.
                 Err(_gone) => {}
             }
         }
-        true
+        Backlog::MayHaveMore
     }
 
     fn accept<H: Host<Socket = S>, T: Transmit>(
@@ -235,12 +247,16 @@ impl<S> Tcp<S> {
         let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
-        let admitted = admit(victim, ctx).ok();
-        let Some(key) = admitted.and_then(|()| self.appear(guest, accepted.peer, ctx)) else {
+        let admission = admit(victim, ctx);
+        if admission == Admission::Refused {
+            return ctx.host.abort(accepted.socket);
+        }
+        let Some(key) = self.appear(guest, accepted.peer, ctx) else {
             return ctx.host.abort(accepted.socket);
         };
         let reused = self.find(&key);
-        if !self.send_reset_to_victim(victim, ctx) {
+        let sending = self.send_reset_to_victim(victim, ctx);
+        if sending == Sending::LinkFull {
             // A key that is reused still belongs to the connection in TIME_WAIT.
             if reused.is_none() {
                 ctx.net.release(&key.into());
@@ -248,7 +264,7 @@ impl<S> Tcp<S> {
             return ctx.host.abort(accepted.socket);
         }
         let iss = self.first_seq(&key, ctx.now);
-        let mut connection = Connection::new(key, State::SynSent, iss, ctx.now);
+        let mut connection = Connection::new(key, TcpState::SynSent, iss, ctx.now);
         connection.socket = Some(accepted.socket);
         connection.listener = Some(published.share_key());
         connection.pending.handshake = true;
@@ -261,15 +277,19 @@ impl<S> Tcp<S> {
         self.flush(index, &[], ctx);
     }
 
-    /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
-    /// there is no room.
+    /// Makes room for a client: returns the half-closed connection to be evicted, if one has to be and no datagram flow was
+    /// reclaimed; `None` if there is no room.
     fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
         if ctx.net.has_share(port) {
             let victim = self.idlest_half_closed(Some(port), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
             return victim.map(Some);
         }
-        if !ctx.net.is_full() || ctx.net.reclaim() {
+        if !ctx.net.is_full() {
+            return Some(None);
+        }
+        let eviction = ctx.net.reclaim();
+        if eviction == Eviction::Evicted {
             return Some(None);
         }
         let victim = self.idlest_half_closed(None, ctx);
@@ -280,16 +300,19 @@ impl<S> Tcp<S> {
         victim.map(Some)
     }
 
-    /// Sends the reset of the half-closed connection that a new flow replaces. Returns false if the link has no room
-    /// for it: the victim would keep its slot until there is, so the new flow is refused, which is counted, and the
-    /// victim stays.
-    fn send_reset_to_victim<H, T: Transmit>(&self, victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> bool {
+    /// Sends the reset of the half-closed connection that a new flow replaces. If the link is full, the victim would keep
+    /// its slot until there is room, so the new flow is refused, which is counted, and the victim stays.
+    fn send_reset_to_victim<H, T: Transmit>(
+        &self,
+        victim: Option<FlowId>,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Sending {
         let Some(victim) = victim else {
-            return true;
+            return Sending::Done;
         };
-        let sent = self.connections.at(victim.index).send_reset(ctx);
-        ctx.net.counters.flows_refused += u64::from(!sent);
-        sent
+        let sending = self.connections.at(victim.index).send_reset(ctx);
+        ctx.net.counters.flows_refused += u64::from(sending == Sending::LinkFull);
+        sending
     }
 
     /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow
@@ -305,14 +328,19 @@ impl<S> Tcp<S> {
     }
 
     /// Returns the addresses by which a client appears to the guest: as itself, or as the gateway with a fresh port.
-    /// Nothing but a connection of ours in TIME_WAIT has that key, which is claimed.
-    fn appear<H, T>(&self, guest: SocketAddr, peer: SocketAddr, ctx: &mut Ctx<'_, H, T>) -> Option<Key> {
+    /// The key is claimed; only a connection in TIME_WAIT may have it already.
+    fn appear<H, T>(
+        &self,
+        guest: SocketAddr,
+        peer: SocketAddr,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Option<ConnectionKey> {
         let shown = ctx.net.policy.visible_client_addr(peer.ip());
         if shown == peer.ip() {
-            let key = Key { guest, remote: peer };
-            // Otherwise it is the same client's port, by way of another address of the host.
+            let key = ConnectionKey { guest, remote: peer };
+            // Otherwise the same client has used its port with another address of the host.
             let free = match self.find(&key) {
-                Some(old) => matches!(self.connections.at(old).state, State::TimeWait { .. }),
+                Some(old) => matches!(self.connections.at(old).state, TcpState::TimeWait { .. }),
                 None => ctx.net.claim(&key.into()).is_ok(),
             };
             if free {
@@ -323,7 +351,7 @@ impl<S> Tcp<S> {
         (0..PORT_TRIES).find_map(|_| {
             let spread = u32::from(u16::MAX - FIRST_PORT);
             let port = FIRST_PORT + u16::try_from(ctx.net.random.next_u32() % spread).expect("below spread");
-            let key = Key {
+            let key = ConnectionKey {
                 guest,
                 remote: SocketAddr::new(gateway, port),
             };
@@ -332,8 +360,8 @@ impl<S> Tcp<S> {
         })
     }
 
-    /// RFC 6528: a clock of 4 us and a keyed hash of both ends.
-    fn first_seq(&self, key: &Key, now: Instant) -> Seq {
+    /// Returns an initial sequence number (RFC 6528): a clock of 4 us and a keyed hash of both ends.
+    fn first_seq(&self, key: &ConnectionKey, now: Instant) -> Seq {
         let clock = now.0 / 4_000;
         #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
         Seq(self.table.hash(key).wrapping_add(clock) as u32)
@@ -341,9 +369,9 @@ impl<S> Tcp<S> {
 }
 
 impl<S> Connection<S> {
-    /// Sends our SYN or SYN-ACK, for the first time or again.
+    /// Sends or retransmits the SYN or SYN-ACK.
     pub(super) fn send_handshake<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        let answer = self.state == State::SynReceived;
+        let answer = self.state == TcpState::SynReceived;
         let syn = emit::Syn {
             mss: link_mss(self.key.guest, ctx.net.mtu),
             window_scale: (!answer || self.up.scale > 0).then_some(SCALE),
@@ -355,7 +383,8 @@ impl<S> Connection<S> {
             Flags::SYN
         };
         let iss = self.down.una;
-        if !self.send_bare(id, iss, flags, Some(syn), ctx) {
+        let sending = self.send_bare(id, iss, flags, Some(syn), ctx);
+        if sending == Sending::LinkFull {
             return;
         }
         self.pending.handshake = false;
@@ -370,45 +399,81 @@ impl<S> Connection<S> {
         down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
     }
 
-    /// Handles the timer of a handshake segment. Returns false if the last one got no answer.
-    pub(super) fn retry_handshake(&mut self, now: Instant) -> bool {
+    /// Handles the timer of a handshake segment.
+    pub(super) fn retry_handshake(&mut self, now: Instant) -> HandshakeRetry {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;
             self.pending.handshake = true;
             self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
         }
-        self.down.rtt.backoff < MOST_SYNS
+        match self.down.rtt.backoff {
+            ..MOST_SYNS => HandshakeRetry::Pending,
+            _ => HandshakeRetry::GivenUp,
+        }
     }
 }
 
-/// Counts a new flow against `--max-flow-rate` and `--max-flows`. A flow that replaces `victim` needs no room of its own.
-///
-/// # Errors
-/// A limit does not allow the flow; the refusal is counted.
-fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> Result<(), FlowLimitReached> {
-    match victim {
-        Some(_) if ctx.net.count_against_rate(ctx.now).is_ok() => Ok(()),
-        _ => ctx.net.admit(ctx.now),
+/// The state of a listener's queue after [`Tcp::take_clients`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Backlog {
+    /// All clients were accepted, or no descriptor is left for them.
+    Taken,
+    /// There may be more clients.
+    MayHaveMore,
+}
+
+/// The result of [`Connection::retry_handshake`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandshakeRetry {
+    /// The handshake segment is sent again, or its time has not come.
+    Pending,
+    /// The last one was not answered.
+    GivenUp,
+}
+
+/// The result of sending a segment without data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// The segment was sent, or the link has rejected it for good.
+    Done,
+    /// The link is full: to be sent again when it has room.
+    LinkFull,
+}
+
+/// Admits a new flow under `--max-flow-rate` and `--max-flows`, and counts it against the rate. A flow that replaces `victim`
+/// needs no room of its own.
+fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> Admission {
+    if victim.is_some() {
+        let admission = ctx.net.count_against_rate(ctx.now);
+        if admission == Admission::Admitted {
+            return admission;
+        }
     }
+    ctx.net.admit(ctx.now)
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.
-fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) -> Option<SocketAddr> {
+fn destination(
+    key: &ConnectionKey,
+    dns: Option<SocketAddr>,
+    now: Instant,
+    net: &mut Net,
+) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
         let to = Destination {
-            protocol: Protocol::Tcp,
+            protocol: EgressProtocol::Tcp,
             written,
             remote: written,
             embedded: &[],
             port: Some(port),
         };
-        match net.policy.egress.check_stream_to_forwarder(&to, now) {
-            true => return dns,
-            false => None,
+        match net.policy.egress.decide_stream_to_forwarder(&to, now) {
+            Decision::Allowed => return dns,
+            Decision::Refused => None,
         }
     } else {
-        let remote = net.policy.check_egress(Protocol::Tcp, written, port, now);
+        let remote = net.policy.check_egress(EgressProtocol::Tcp, written, port, now);
         remote.ok().map(|remote| SocketAddr::new(remote, port))
     };
     net.counters.policy_refused += u64::from(target.is_none());
@@ -416,15 +481,15 @@ fn destination(key: &Key, dns: Option<SocketAddr>, now: Instant, net: &mut Net) 
 }
 
 /// Returns true if a connection that the guest opens leads to the DNS forwarder.
-fn is_to_forwarder(key: &Key, net: &Net) -> bool {
+fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
     net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
-/// Returns true if policy lets a connection be: the host's addresses and the rules may have changed since it was opened.
+/// Returns true if policy permits an existing connection: the host's addresses and the rules may have changed since it was opened.
 ///
-/// A client's connection stays when the client's address becomes the host's: a published port lets clients of the host
-/// in, too, and what the guest sends on it still finds nothing but that client. So do connections to the forwarder: its
-/// resolvers are the operator's choice, the host's own addresses among them.
+/// A client's connection stays when the client's address becomes the host's: a published port accepts clients of the host,
+/// too, and the guest's data still reaches only that client. Connections to the forwarder stay, too: its resolvers are the
+/// operator's choice and may be the host's own addresses.
 pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
     let to = connection.key.remote;
     if !is_judged(connection) {
@@ -434,7 +499,9 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
         return !net.policy.egress.names_domains();
     }
     net.policy.translate_destination(to.ip()).is_ok()
-        && net.policy.allows(Protocol::Tcp, to.ip(), Some(to.port()), now)
+        && net
+            .policy
+            .allows(EgressProtocol::Tcp, to.ip(), Some(to.port()), now)
 }
 
 /// As [`is_permitted`], without the user's rules: after a change of the host's addresses alone.
@@ -449,18 +516,18 @@ pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
 
 /// Returns true if policy decides about a connection: one that the guest opened and that has not ended.
 const fn is_judged<S>(connection: &Connection<S>) -> bool {
-    connection.listener.is_none() && !matches!(connection.state, State::TimeWait { .. } | State::Failed)
+    connection.listener.is_none() && !matches!(connection.state, TcpState::TimeWait { .. } | TcpState::Failed)
 }
 
-/// Returns true if a connect that succeeded after `took` has reached the host itself, which policy does not let it do.
-/// The host's addresses come by message, later than the kernel acts on them.
+/// Returns true if a connect that succeeded after `took` has reached the host itself although policy does not permit it. The
+/// engine's list of the host's addresses is updated by messages, later than the kernel's.
 fn reaches_host<H: Host, T>(
     connection: &mut Connection<H::Socket>,
     took: Duration,
     ctx: &mut Ctx<'_, H, T>,
 ) -> bool {
     let to = connection.key.remote.ip();
-    // Elsewhere the host itself is where it is to go: its loopback by another address, or its resolver.
+    // Otherwise the host itself is the intended destination: its loopback by another address, or its resolver.
     if ctx.net.policy.host_addresses || ctx.net.policy.translate_destination(to) != Ok(to) {
         return false;
     }
@@ -471,9 +538,9 @@ fn reaches_host<H: Host, T>(
 /// Well-known port of DNS.
 const DNS_PORT: u16 = 53;
 
-/// Answers a segment that belongs to nothing (RFC 9293 section 3.10.7.1).
+/// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
 pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) {
-    let key = Key {
+    let key = ConnectionKey {
         guest: SocketAddr::new(ip.source, segment.source_port),
         remote: SocketAddr::new(ip.destination, segment.destination_port),
     };
@@ -493,30 +560,30 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
     );
 }
 
-/// Sends a reset to the guest. False: the link has no room, try again when it has.
+/// Sends a reset to the guest.
 pub(super) fn send_reset<H, T: Transmit>(
-    key: &Key,
+    key: &ConnectionKey,
     seq: u32,
     ack: u32,
     flags: Flags,
     ctx: &mut Ctx<'_, H, T>,
-) -> bool {
+) -> Sending {
     debug_assert!(flags.has(Flags::RST), "a reset");
     send_stray(key, seq, ack, flags, ctx)
 }
 
-/// Sends a segment of no connection of ours to the guest. False: the link has no room.
+/// Sends a segment that belongs to no connection to the guest.
 pub(super) fn send_stray<H, T: Transmit>(
-    key: &Key,
+    key: &ConnectionKey,
     seq: u32,
     ack: u32,
     flags: Flags,
     ctx: &mut Ctx<'_, H, T>,
-) -> bool {
+) -> Sending {
     let head = emit::tcp(
         ctx.net.ether(),
         super::ip(key.remote, key.guest),
-        emit::Tcp {
+        emit::TcpFields {
             source_port: key.remote.port(),
             destination_port: key.guest.port(),
             seq,
@@ -535,11 +602,14 @@ pub(super) fn send_stray<H, T: Transmit>(
     match ctx.link.send(offload, head.bytes(), &[]) {
         Ok(()) => {
             ctx.net.counters.frames_down += 1;
-            true
+            Sending::Done
         }
-        Err(refused) => {
+        Err(error) => {
             ctx.net.counters.link_refused += 1;
-            refused == Refused::Rejected
+            match error {
+                TransmitError::Full => Sending::LinkFull,
+                TransmitError::Rejected => Sending::Done,
+            }
         }
     }
 }

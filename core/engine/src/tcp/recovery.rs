@@ -1,9 +1,9 @@
 //! Loss recovery: the ranges that the guest lacks, and the time of the next retransmission.
 //!
-//! Every byte not acknowledged is still in the host socket's receive queue, so sending again is another peek. A hole
-//! below enough selectively acknowledged data is lost (RFC 6675); without SACK, three duplicate acknowledgements say so
-//! (RFC 5681). A silent tail is probed after two round trips (RFC 8985 section 7), and when everything else fails the
-//! timeout goes back to the oldest byte and starts slowly (RFC 6298, RFC 5681 section 3.1).
+//! Every byte not acknowledged is still in the host socket's receive queue, so a retransmission is another peek. A hole
+//! below enough selectively acknowledged data is lost (RFC 6675); without SACK, three duplicate acknowledgements indicate a
+//! loss (RFC 5681). An unacknowledged tail is probed after two round trips (RFC 8985 section 7), and after the
+//! retransmission timeout everything is sent again from the oldest byte, with slow start (RFC 6298, RFC 5681 section 3.1).
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ use super::connection::Down;
 use super::seq::{Seq, absorb};
 use crate::Instant;
 
-/// Runs of selectively acknowledged data that are remembered; further ones are found again by later blocks.
+/// Runs of selectively acknowledged data that are stored; later blocks report the others again.
 const RUNS: usize = 8;
 /// Segments, or duplicate acknowledgements, that may merely be reordering (RFC 5681 section 3.2).
 const REORDERING: u32 = 3;
@@ -23,32 +23,32 @@ const PROBE_FLOOR: Duration = Duration::from_millis(10);
 /// The kind of the next retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// Send the tail again, so that a loss there is seen without waiting for the timeout.
+    /// Tail loss probe: a loss there is detected before the timeout.
     Probe,
     /// The retransmission timeout.
     Timeout,
-    /// The window is shut: ask whether it still is.
+    /// Probe of a closed window.
     Persist,
 }
 
-/// The sender's side of loss.
+/// The sender's state of loss recovery.
 #[derive(Debug)]
 pub(super) struct Recovery {
     /// Selectively acknowledged runs, ascending and disjoint, all after `una`.
     sacked: ArrayVec<(Seq, Seq), RUNS>,
     /// In recovery until this is acknowledged.
     until: Option<Seq>,
-    /// Holes before this have been sent again already.
+    /// Holes before this have been retransmitted.
     resent: Seq,
-    /// `max` when the oldest hole was sent again: data after it says whether that copy arrived.
+    /// `max` when the oldest hole was retransmitted: if data after it is acknowledged and the hole is not, that copy is lost.
     marker: Seq,
     duplicates: u32,
-    /// The tail was probed since the guest last acknowledged something new.
+    /// The tail was probed since the guest last acknowledged new data.
     pub(super) probed: bool,
-    /// Limit on what is in flight; unlimited but after a timeout.
+    /// The limit on data in flight; unlimited except after a timeout.
     pub(super) cwnd: u32,
     pub(super) retry: Option<(Instant, Retry)>,
-    /// Probes of a shut window since the guest was last heard.
+    /// Probes of a closed window since the last segment from the guest.
     pub(super) unanswered: u8,
 }
 
@@ -67,7 +67,7 @@ impl Recovery {
         }
     }
 
-    /// Takes the guest's SACK blocks over.
+    /// Records the guest's SACK blocks.
     fn note(&mut self, una: Seq, max: Seq, blocks: &[Option<(u32, u32)>]) {
         for &(begin, end) in blocks.iter().flatten() {
             let (begin, end) = (Seq(begin).latest(una), Seq(end));
@@ -87,7 +87,7 @@ impl Recovery {
         self.sacked.last().map(|&(_, end)| end)
     }
 
-    /// The first hole not sent again yet: from where, to where.
+    /// Returns the first hole that was not retransmitted: its begin and end.
     pub(super) fn hole(&self, una: Seq) -> Option<(Seq, Seq)> {
         let mut from = self.resent.latest(una);
         for &(begin, end) in &self.sacked {
@@ -105,7 +105,7 @@ impl Recovery {
 }
 
 impl Down {
-    /// The guest acknowledged new data up to `ack`.
+    /// Processes an acknowledgement of new data up to `ack`.
     pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
         let mut bytes = ack.past(self.una);
         let recovery = &mut self.recovery;
@@ -135,7 +135,7 @@ impl Down {
         }
     }
 
-    /// An acknowledgement of nothing new came while data is in flight. `bare`: it also carried nothing else.
+    /// Processes a duplicate acknowledgement while data is in flight. `bare`: it has no data and changes no window.
     pub(super) fn repeated(&mut self, blocks: &[Option<(u32, u32)>], bare: bool) {
         self.recovery.note(self.una, self.max, blocks);
         if bare {
@@ -143,12 +143,12 @@ impl Down {
         }
     }
 
-    /// SACK blocks that came with an acknowledgement of new data.
+    /// Processes the SACK blocks of an acknowledgement of new data.
     pub(super) fn selectively(&mut self, blocks: &[Option<(u32, u32)>]) {
         self.recovery.note(self.una, self.max, blocks);
     }
 
-    /// Enters recovery when the signs say that something is lost, and looks again at what was sent again.
+    /// Enters recovery if data is lost, and detects lost retransmissions.
     pub(super) fn detect_loss(&mut self) {
         let threshold = REORDERING * self.mss;
         let recovery = &mut self.recovery;
@@ -163,7 +163,7 @@ impl Down {
         }
         let evidence = highest.is_some_and(|end| end.past(self.una) > threshold)
             || recovery.duplicates >= REORDERING
-            // A hole that outlasted two round trips is no reordering.
+            // A hole that is older than two round trips is not reordering.
             || (recovery.probed && highest.is_some());
         if evidence {
             recovery.until = Some(self.max);
@@ -173,7 +173,7 @@ impl Down {
         }
     }
 
-    /// The next run to send again: a hole below SACKed data, or the oldest segment where the guest sends no SACK.
+    /// Returns the next run to retransmit: a hole below SACKed data, or the oldest segment if the guest sends no SACK.
     pub(super) fn lost(&self) -> Option<(Seq, u32)> {
         if !self.recovery.is_recovering() || self.recovery.cwnd != u32::MAX {
             return None;
@@ -190,18 +190,18 @@ impl Down {
         (len > 0).then_some((from, len))
     }
 
-    /// A run beginning at `from` was sent again.
+    /// Records the retransmission of a run that begins at `from`.
     pub(super) fn sent_again(&mut self, from: Seq, len: u32) {
         self.recovery.resent = from + len;
         self.rtt.resent();
     }
 
-    /// Everything in flight is taken for lost: back to the oldest byte, one segment at first.
+    /// Marks everything in flight as lost: continues at the oldest byte, with one segment at first.
     pub(super) fn go_back(&mut self) {
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         self.rtt.resent();
         let recovery = &mut self.recovery;
-        // RFC 2018 section 8: the guest may have dropped what it only said it had.
+        // RFC 2018 section 8: the guest may have dropped data that it has acknowledged only selectively.
         recovery.sacked.clear();
         recovery.duplicates = 0;
         recovery.until = Some(self.max);
@@ -209,18 +209,18 @@ impl Down {
         self.nxt = self.una;
     }
 
-    /// The shut window opens: the guest has answered the probes, and what they waited is no sign of a guest that is gone.
+    /// Processes the reopening of a closed window: the guest has answered the probes, so their backoff ends.
     pub(super) fn reopened(&mut self) {
         self.rtt.backoff = 0;
         self.recovery.retry = None;
     }
 
-    /// Sees to it that something happens even if the guest stays silent.
+    /// Arms the retry timer.
     pub(super) fn arm_retry(&mut self, blocked: bool, now: Instant) {
         let in_flight = self.max.past(self.una);
         let kind = match self.recovery.retry {
             Some((_, Retry::Persist)) if in_flight == 0 && blocked => return,
-            // Gone as soon as anything is acknowledged, so that something is in flight.
+            // Cleared by any acknowledgement of new data, so that data is in flight here.
             Some((_, Retry::Probe | Retry::Timeout)) => return,
             _ if in_flight > self.mss && !self.recovery.is_recovering() && self.rtt.backoff == 0 => {
                 Retry::Probe

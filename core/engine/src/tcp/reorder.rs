@@ -1,7 +1,7 @@
-//! Data that arrived ahead of its turn, anywhere in the window that the guest was told: a guest that loses one segment
-//! in a hundred has dozens of holes in flight.
+//! Data received out of order, anywhere in the advertised window: with a loss of one segment in a hundred there are dozens
+//! of holes in flight.
 //!
-//! The bytes lie in pool blocks, each at its distance from a fixed base, so nothing ever moves.
+//! The bytes are in pool blocks, each at its distance from a fixed base, and are never moved.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use vm_memory::VolatileSlice;
 use super::seq::{Seq, absorb};
 use crate::pool::{BLOCK, BlockId, Pool};
 
-/// Runs kept. In a window of 4 MiB, that many holes between segments of 1500 bytes are a loss of one in a hundred.
+/// The limit on runs. In a window of 4 MiB, that many holes between segments of 1500 bytes are a loss of one in a hundred.
 const RUNS: usize = 32;
 /// Blocks from the base on: the widest window, and the part of a block that has been delivered.
 const BLOCKS: usize = 65;
@@ -25,23 +25,23 @@ struct Ahead {
     /// The sequence number of the first block.
     base: Seq,
     blocks: VecDeque<Option<BlockId>>,
-    /// Disjoint, never touching; the run that grew last comes first (RFC 2018 section 4).
+    /// Disjoint and not adjacent; the run that grew last is the first (RFC 2018 section 4).
     runs: ArrayVec<(Seq, Seq), RUNS>,
 }
 
 /// The result of a segment received out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// All of it is kept.
+    /// All of it is stored.
     Yes,
-    /// The pool has no block for it, or for the rest of it.
+    /// The pool has no block for all of it.
     PoolEmpty,
-    /// Out of reach, or one run too many.
+    /// It is beyond the reach, or would be one run too many.
     No,
 }
 
 impl Reorder {
-    /// Blocks for a SACK option, the most recent first.
+    /// Returns blocks for a SACK option, the most recent first.
     pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
         let runs = self.0.iter().flat_map(|ahead| &ahead.runs);
         runs.map(|&(begin, end)| (begin.0, end.0))
@@ -51,7 +51,7 @@ impl Reorder {
         self.0.is_none()
     }
 
-    /// Keeps the bytes `parts`, the first of which is `seq`. `next` is the byte expected next, before `seq`.
+    /// Stores the bytes `parts`, the first of which is `seq`. `next` is the byte expected next, before `seq`.
     pub(super) fn keep<'a>(
         &mut self,
         next: Seq,
@@ -67,7 +67,7 @@ impl Reorder {
         kept
     }
 
-    /// The run of kept bytes that begins at `next`, as much of it as is contiguous in memory.
+    /// Returns the run of stored bytes that begins at `next`, as much of it as is contiguous in memory.
     pub(super) fn front<'p>(&self, next: Seq, pool: &'p mut Pool) -> Option<VolatileSlice<'p>> {
         let ahead = self.0.as_ref()?;
         let &(_, end) = ahead
@@ -80,7 +80,7 @@ impl Reorder {
         Some(VolatileSlice::from(&mut pool.bytes(block)[place..place + len]))
     }
 
-    /// Everything before `next` has been delivered.
+    /// Frees the bytes before `next`, which have been delivered.
     pub(super) fn advance(&mut self, next: Seq, pool: &mut Pool) {
         let Some(ahead) = &mut self.0 else { return };
         ahead.advance(next, pool);
@@ -89,7 +89,7 @@ impl Reorder {
         }
     }
 
-    /// Gives all blocks back.
+    /// Returns all blocks to the pool.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         let blocks = self.0.take().into_iter().flat_map(|ahead| ahead.blocks);
         blocks.flatten().for_each(|block| pool.give(block));
@@ -105,7 +105,7 @@ impl Ahead {
         }
     }
 
-    /// In which block a byte is, and where.
+    /// Returns the block of a byte and its offset in it.
     fn place(&self, at: Seq) -> (usize, usize) {
         let distance = at.past(self.base) as usize;
         (distance / BLOCK, distance % BLOCK)
@@ -142,7 +142,7 @@ impl Ahead {
         }
         if at != seq {
             let run = absorb(&mut self.runs, (seq, at));
-            // Room is certain: a run that neither fits nor touches another was refused above.
+            // There is room: a run that neither fits nor is adjacent to another was refused above.
             if !self.runs.is_full() {
                 self.runs.insert(0, run);
             }
@@ -150,7 +150,7 @@ impl Ahead {
         kept
     }
 
-    /// The block `index`, taken where it is not there yet: the flow's first for certain, more while others have enough.
+    /// Returns the block `index`, allocated if necessary: the flow's first in any case, more while the pool is roomy.
     fn block(&mut self, index: usize, pool: &mut Pool) -> Result<&BlockId, Kept> {
         if index >= BLOCKS {
             return Err(Kept::No);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_merge_and_come_out_across_the_wrap() {
+    fn runs_merge_and_drain_across_sequence_wrap() {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let next = u32::MAX - 1000;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn reach_and_number_of_runs_are_bounded() {
+    fn reach_and_number_of_runs_are_limited() {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let most = u32::try_from(RUNS).unwrap();
@@ -262,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_full_of_holes_comes_out_whole() {
+    fn window_with_many_holes_is_reassembled() {
         const STEP: usize = 50_000;
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let first = u32::MAX - 100_000;
-        // Every other segment is lost, and comes later.
+        // Every other segment is lost and retransmitted later.
         for segment in (1..60).step_by(2) {
             let begin = first.wrapping_add(segment * STEP as u32);
             assert_eq!(keep(&mut reorder, first, begin, STEP, &mut pool), Kept::Yes);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_others_need_gives_each_flow_one_block() {
+    fn scarce_pool_gives_each_flow_one_block() {
         let mut pool = Pool::default();
         let mut others = Vec::new();
         while pool.is_roomy() {

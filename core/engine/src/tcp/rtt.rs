@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::seq::Seq;
 use crate::Instant;
 
-/// RFC 6298 says one second; links to a guest are local, and Linux has used 200 ms for decades.
+/// RFC 6298 has one second; links to a guest are local, and Linux has used 200 ms for decades.
 const FLOOR: Duration = Duration::from_millis(200);
 /// Upper bound of the backed-off timeout.
 const CEILING: Duration = Duration::from_secs(60);
@@ -16,24 +16,24 @@ pub(super) struct Rtt {
     /// Smoothed time and its variation, once there is a sample.
     smoothed: Option<(Duration, Duration)>,
     timing: Option<(Seq, Instant)>,
-    /// The number of times that the timeout has been doubled since the guest last acknowledged something new.
+    /// The number of times that the timeout was doubled since the guest last acknowledged new data.
     pub(super) backoff: u8,
 }
 
 impl Rtt {
-    /// Data up to `end` leaves for the first time.
+    /// Records that data up to `end` is sent for the first time.
     pub(super) fn sent(&mut self, end: Seq, now: Instant) {
         if self.timing.is_none() {
             self.timing = Some((end, now));
         }
     }
 
-    /// Something is sent again, so that an acknowledgement would not say which copy it is for.
+    /// Ends the timing, as data is retransmitted: an acknowledgement would be ambiguous.
     pub(super) fn resent(&mut self) {
         self.timing = None;
     }
 
-    /// The guest acknowledged everything before `ack`.
+    /// Records that the guest has acknowledged everything before `ack`.
     pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
         self.backoff = 0;
         let Some((end, sent)) = self.timing else { return };
@@ -48,12 +48,12 @@ impl Rtt {
         });
     }
 
-    /// The smoothed round-trip time.
+    /// Returns the smoothed round-trip time.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed.map(|(srtt, _)| srtt)
     }
 
-    /// The retransmission timeout, backed off.
+    /// Returns the retransmission timeout, with backoff.
     pub(super) fn timeout(&self) -> Duration {
         let base = self
             .smoothed
@@ -69,7 +69,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn follows_samples_and_backs_off() {
+    fn timeout_follows_samples_and_backs_off() {
         let mut rtt = Rtt::default();
         let t0 = Instant::default();
         assert_eq!(rtt.timeout(), MS(200));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resent_segment_gives_no_sample() {
+    fn retransmitted_segment_gives_no_sample() {
         let mut rtt = Rtt::default();
         rtt.sent(Seq(10), Instant::default());
         rtt.resent();

@@ -1,32 +1,32 @@
-//! A segment from the guest: is it acceptable, and what does it say (RFC 9293 section 3.10.7, RFC 5961)?
+//! Processing of a segment from the guest (RFC 9293 section 3.10.7, RFC 5961).
 
 use core::time::Duration;
 
 use pontoon_wire::frame::{self, Flags};
 
 use super::Burst;
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Instant};
 
-/// The result of a segment for its connection.
+/// The result of processing a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// The segment changed nothing.
     Ignored,
-    /// The connection has something to act on.
+    /// The connection has pending work.
     Changed,
-    /// The guest is done with it.
+    /// The guest has reset the connection.
     Reset,
-    /// It acknowledges what was never sent: answer by a reset, keep the connection.
+    /// The segment acknowledges bytes that were never sent: it is answered by a reset, and the connection stays.
     Unacceptable,
     /// TIME_WAIT is over: this SYN opens the next connection.
     Reopened,
 }
 
 impl<S> Connection<S> {
-    /// Records what a segment changes. Bytes join the burst; nothing is sent yet.
+    /// Updates the connection by a segment. Its data is added to the burst; nothing is sent yet.
     pub(super) fn receive<'a, H: Host<Socket = S>, T>(
         &mut self,
         slot: u32,
@@ -38,47 +38,30 @@ impl<S> Connection<S> {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         let mut changed = false;
         match self.state {
-            State::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
+            TcpState::Connecting { .. } => match flags.has(Flags::RST) && seq == self.up.next {
                 true => return Verdict::Reset,
                 false => return Verdict::Ignored,
             },
-            State::SynSent => return self.receive_syn_ack(segment, ctx),
-            State::SynReceived => {
-                if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq + 1 == self.up.next {
-                    self.pending.handshake = true;
-                    return Verdict::Changed;
+            TcpState::SynSent => return self.receive_syn_ack(segment, ctx),
+            TcpState::SynReceived => {
+                if let Some(verdict) = self.receive_before_establishment(segment, ctx.now) {
+                    return verdict;
                 }
-                if !flags.has(Flags::RST) && !self.is_acceptable(segment) {
-                    return Verdict::Ignored;
-                }
-                if flags.has(Flags::ACK) && !flags.has(Flags::RST) && Seq(segment.ack) != self.down.nxt {
-                    return Verdict::Unacceptable;
-                }
-                if flags.has(Flags::ACK) && !flags.has(Flags::RST) && !flags.has(Flags::SYN) {
-                    self.establish(ctx.now);
-                    // The host may have had something to say for a while.
-                    changed = true;
-                }
+                // The host may have had data for a while.
+                changed = self.state == TcpState::Open;
             }
-            State::TimeWait { .. } => return self.receive_late(segment),
-            // The reset to come answers this too; a SYN is repeated until it is gone.
-            State::Failed => return Verdict::Ignored,
-            State::Open => {}
+            TcpState::TimeWait { .. } => return self.receive_late(segment),
+            // The pending reset answers this segment, too; a SYN is retransmitted until the connection is removed.
+            TcpState::Failed => return Verdict::Ignored,
+            TcpState::Open => {}
         }
         if flags.has(Flags::RST) {
-            // A guest that has filled the window stands at its edge. macOS numbers what follows its FIN like the FIN, which
-            // Linux obeys, too (`tcp_reset_check`).
-            let exact = seq == self.up.next || (self.up.closed && seq + 1 == self.up.next);
-            return match (exact, self.in_window(seq) || seq == self.up.edge) {
-                (true, _) => Verdict::Reset,
-                (false, true) => self.challenge(ctx),
-                (false, false) => Verdict::Ignored,
-            };
+            return self.receive_reset(seq, ctx);
         }
         if flags.has(Flags::SYN) {
             return self.challenge(ctx);
         }
-        if self.state != State::Open || !flags.has(Flags::ACK) {
+        if self.state != TcpState::Open || !flags.has(Flags::ACK) {
             return Verdict::Ignored;
         }
         if seq + 1 == self.up.next && segment.payload_len <= 1 && !flags.has(Flags::FIN) && !self.up.closed {
@@ -91,7 +74,7 @@ impl<S> Connection<S> {
                 return Verdict::Changed;
             }
         } else if !self.is_acceptable(segment) {
-            // What carries data takes no part in a loop of acknowledgements, and may be a repetition that waits for one.
+            // A segment with data cannot be part of an ACK loop, and may be a retransmission that needs an acknowledgement.
             return match segment.payload_len > 0 || flags.has(Flags::FIN) {
                 true => self.challenge_ack(ctx),
                 false => self.challenge(ctx),
@@ -121,11 +104,46 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Processes a segment in SYN-RECEIVED. Returns none if the state's own checks do not end the processing.
+    fn receive_before_establishment(&mut self, segment: &frame::Tcp, now: Instant) -> Option<Verdict> {
+        let (seq, flags) = (Seq(segment.seq), segment.flags);
+        if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq + 1 == self.up.next {
+            self.pending.handshake = true;
+            return Some(Verdict::Changed);
+        }
+        if flags.has(Flags::RST) {
+            return None;
+        }
+        if !self.is_acceptable(segment) {
+            return Some(Verdict::Ignored);
+        }
+        if flags.has(Flags::ACK) && Seq(segment.ack) != self.down.nxt {
+            return Some(Verdict::Unacceptable);
+        }
+        if flags.has(Flags::ACK) && !flags.has(Flags::SYN) {
+            self.establish(now);
+        }
+        None
+    }
+
+    /// Processes a reset (RFC 5961 section 3.2).
+    fn receive_reset<H, T>(&mut self, seq: Seq, ctx: &mut Ctx<'_, H, T>) -> Verdict {
+        // The reset of a guest that has filled the window is at its edge. On macOS, segments after the FIN have the FIN's
+        // sequence number, which Linux accepts, too (`tcp_reset_check`).
+        let exact = seq == self.up.next || (self.up.closed && seq + 1 == self.up.next);
+        match (exact, self.in_window(seq) || seq == self.up.edge) {
+            (true, _) => Verdict::Reset,
+            (false, true) => self.challenge(ctx),
+            (false, false) => Verdict::Ignored,
+        }
+    }
+
     fn in_window(&self, seq: Seq) -> bool {
         !seq.before(self.up.next) && seq.before(self.up.edge)
     }
 
-    /// RFC 9293 section 3.10.7.4: some of it lies in the window, or it is where it should be while the window is shut.
+    /// Returns true if a part of the segment is in the window, or if it is at the window's edge while the window is closed
+    /// (RFC 9293 section 3.10.7.4).
     fn is_acceptable(&self, segment: &frame::Tcp) -> bool {
         let seq = Seq(segment.seq);
         let fin = u32::from(segment.flags.has(Flags::FIN));
@@ -141,10 +159,10 @@ impl<S> Connection<S> {
         }
     }
 
-    /// RFC 5961: the sender of this may not be the guest's connection; if it is, our answer resynchronises it.
+    /// Sends a challenge acknowledgement (RFC 5961), unless the last one is too recent. If the segment is from the guest's
+    /// connection and not from an attacker, the acknowledgement resynchronises it.
     ///
-    /// Section 7 asks for a limit. It is the connection's own, as a limit that all share tells a stranger about the
-    /// others (CVE-2016-5696).
+    /// The limit of section 7 is per connection, as a shared limit is a side channel (CVE-2016-5696).
     fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         if ctx.now < self.next_challenge {
             ctx.net.counters.tcp_challenges_withheld += 1;
@@ -154,24 +172,24 @@ impl<S> Connection<S> {
         self.challenge_ack(ctx)
     }
 
-    /// Tells the guest how far we are, whatever it sent.
+    /// Acknowledges what was received so far.
     fn challenge_ack<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         ctx.net.counters.tcp_challenges += 1;
         self.pending.ack = true;
         Verdict::Changed
     }
 
-    /// The handshake is complete.
+    /// Completes the handshake.
     fn establish(&mut self, now: Instant) {
         let down = &mut self.down;
         down.una = down.nxt;
         down.rtt.acknowledged(down.nxt, now);
         down.recovery.retry = None;
-        self.heard = now;
-        self.state = State::Open;
+        self.last_received = now;
+        self.state = TcpState::Open;
     }
 
-    /// The answer to our SYN.
+    /// Processes the answer to the engine's SYN.
     fn receive_syn_ack<H, T>(&mut self, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         let flags = segment.flags;
         if flags.has(Flags::ACK) && Seq(segment.ack) != self.down.nxt {
@@ -188,7 +206,7 @@ impl<S> Connection<S> {
         ) {
             (true, _, true) => Verdict::Reset,
             (false, true, true) => {
-                self.heard_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
+                self.apply_syn(segment, ctx.net.throttle.mtu(ctx.net.mtu));
                 self.establish(ctx.now);
                 self.pending.ack = true;
                 Verdict::Changed
@@ -197,7 +215,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// A segment in TIME_WAIT.
+    /// Processes a segment in TIME_WAIT.
     fn receive_late(&mut self, segment: &frame::Tcp) -> Verdict {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         if flags.has(Flags::RST) {
@@ -218,20 +236,21 @@ impl<S> Connection<S> {
         Verdict::Ignored
     }
 
-    /// Takes over the acknowledgement and the window of a segment. Returns true if there is something to flush.
+    /// Updates the connection by the acknowledgement and the window of a segment. Returns true if there is pending work.
     fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> bool {
         let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
         let down = &mut self.down;
         let window = u32::from(segment.window) << down.scale;
-        // RFC 9293 leaves the window alone when an older segment acknowledges more; as `una` moves, the edge would move
-        // with it beyond what the guest allowed. Linux's rule (`tcp_may_update_window`), which believes in a shut window, too.
+        // RFC 9293 does not update the window by an older segment that acknowledges more; as `una` moves, the edge would
+        // move beyond what the guest has allowed. This is Linux's rule (`tcp_may_update_window`), which also accepts a
+        // closed window.
         let current = ack.after(down.una)
             || (ack == down.una
                 && (down.wl1.before(seq) || (down.wl1 == seq && (window > down.wnd || window == 0))));
         let same_window = window == down.wnd;
         let sack = if down.sack { &segment.options.sack[..] } else { &[] };
         let mut changed = false;
-        self.heard = now;
+        self.last_received = now;
         down.recovery.unanswered = 0;
         if ack.after(down.una) {
             down.acknowledged(ack, now);
@@ -255,5 +274,6 @@ impl<S> Connection<S> {
     }
 }
 
-/// From one challenge to the next: Linux's `tcp_invalid_ratelimit` (since 4.0), half the shortest timeout of RFC 6298.
+/// The time between two challenge acknowledgements: Linux's `tcp_invalid_ratelimit` (since 4.0), half the shortest timeout
+/// of RFC 6298.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);

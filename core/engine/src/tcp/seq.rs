@@ -17,17 +17,17 @@ impl Seq {
         other.before(self)
     }
 
-    /// The later of the two.
+    /// Returns the later of the two.
     pub(super) const fn latest(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of the two.
+    /// Returns the earlier of the two.
     pub(super) const fn earliest(self, other: Self) -> Self {
         if self.before(other) { self } else { other }
     }
 
-    /// Bytes from `earlier` to `self`, 0 where `earlier` is not earlier.
+    /// Returns the bytes from `earlier` to `self`, 0 if `earlier` is not earlier.
     pub(super) const fn past(self, earlier: Self) -> u32 {
         if earlier.before(self) {
             self.0.wrapping_sub(earlier.0)
@@ -57,7 +57,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// Takes the runs out of `runs` that overlap or touch `run`, and returns all of them as one.
+/// Removes from `runs` those that overlap or touch `run`, and returns their union with it.
 pub(super) fn absorb<const N: usize>(
     runs: &mut ArrayVec<(Seq, Seq), N>,
     (mut begin, mut end): (Seq, Seq),
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_touches_becomes_one() {
+    fn adjacent_ranges_merge() {
         let run = |begin: u32, end: u32| (Seq(begin), Seq(end));
         let mut runs = ArrayVec::<_, 4>::from([run(10, 20), run(30, 40), run(50, 60), run(70, 80)]);
         assert_eq!(absorb(&mut runs, run(20, 35)), run(10, 40));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn order_wraps() {
+    fn comparison_wraps() {
         let (low, high) = (Seq(u32::MAX - 1), Seq(3));
         assert!(low.before(high) && high.after(low) && !high.before(low) && !low.before(low));
         assert_eq!(high.past(low), 5);

@@ -1,6 +1,6 @@
-//! Connections whose guest does not take what the host has received for it.
+//! Connections whose guest does not acknowledge the data that the host has received for it.
 //!
-//! Data stays in the host socket's receive queue until the guest acknowledges it, and a window may stay shut for any
+//! Data stays in the host socket's receive queue until the guest acknowledges it, and a window may stay closed for any
 //! time (RFC 9293 section 3.8.6.1). The kernel grows the receive buffer of a connection that is read quickly, to 6 MiB
 //! and more (`tcp_rmem`), so that a guest that reads quickly and then stops holds that much of the host's memory with
 //! each connection. The receive queues of such connections have a budget in all; beyond it, the largest is reset.
@@ -8,17 +8,17 @@
 use core::time::Duration;
 
 use super::Tcp;
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use crate::ctx::{Ctx, Net};
 use crate::{FlowId, Host, Instant, Transmit};
 
-/// The time in which a guest is to take as much as waits for it. Timers of data in flight and of shut windows look at a
-/// connection once a minute at least, so that one is found to be stalled after 90 s at most.
+/// The time in which a guest has to acknowledge as much as its receive queue holds. Timers of data in flight and of closed
+/// windows process a connection at least once a minute, so that a stalled one is detected after 90 s at most.
 const PERIOD: Duration = Duration::from_secs(30);
 /// Memory in the receive queues of one worker's stalled connections: 42 of the largest that Linux makes by default
 /// (`tcp_rmem`, 6 MiB), 2,048 of those that a connection begins with. Paused downloads of a guest are well within it.
 const BUDGET: u64 = 256 << 20;
-/// Connections, of those that have been stalled for longest, that are compared for the largest one.
+/// The number of connections, of those stalled for longest, that are compared for the largest one.
 const COMPARED: usize = 64;
 
 /// A connection's receive queue.
@@ -27,13 +27,13 @@ pub(super) struct Held {
     /// The begin of the period; [`EMPTY`] while the queue is empty.
     since: Instant,
     /// The bytes sent to the guest until then, modulo 2^32: a connection that sends 4 GiB in a period is not stalled,
-    /// but may be taken for one until the next look, which only matters beyond the budget.
+    /// but may count as stalled until the next check, which only matters beyond the budget.
     sent: u32,
     /// Memory that counts against the budget.
     counted: u32,
 }
 
-/// Later than any time, so that an empty queue is never looked at.
+/// Later than any time, so that an empty queue is never checked.
 const EMPTY: Instant = Instant(u64::MAX);
 
 impl Default for Held {
@@ -49,10 +49,10 @@ impl Default for Held {
 impl<S> Connection<S> {
     /// Returns true if the receive queue may have data that the guest has not acknowledged.
     pub(super) fn holds_data(&self) -> bool {
-        self.state == State::Open && (self.pending.readable || self.down.max.after(self.down.una))
+        self.state == TcpState::Open && (self.pending.readable || self.down.max.after(self.down.una))
     }
 
-    /// Counts so much of the budget as held by this connection.
+    /// Sets the part of the budget that this connection holds.
     pub(super) fn count_held(&mut self, bytes: u32, net: &mut Net) {
         net.stalled_bytes -= u64::from(self.held.counted);
         net.stalled_bytes += u64::from(bytes);
@@ -61,7 +61,7 @@ impl<S> Connection<S> {
 }
 
 impl<S> Tcp<S> {
-    /// Looks at the receive queue once a [`PERIOD`], and counts it if the guest has taken less than it holds.
+    /// Checks the receive queue once a [`PERIOD`], and counts it if the guest has acknowledged less than it holds.
     pub(super) fn watch_queue<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -103,7 +103,7 @@ impl<S> Tcp<S> {
     }
 
     fn list_stalled(&mut self, id: FlowId) {
-        // Connections that have ended leave their places in the list.
+        // The entries of connections that have ended are stale.
         if self.stalled.len() > 2 * self.connections.len() + 64 {
             let connections = &self.connections;
             self.stalled
@@ -112,7 +112,7 @@ impl<S> Tcp<S> {
         self.stalled.push_back(id);
     }
 
-    /// The connection that holds most, of those that have been stalled for longest.
+    /// Returns the connection with the largest queue, of those stalled for longest.
     fn largest_stalled(&mut self) -> Option<FlowId> {
         let mut largest = None;
         let mut at = 0;

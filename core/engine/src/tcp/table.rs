@@ -1,23 +1,23 @@
-//! From a segment's addresses to the connection's slot.
+//! Lookup of a connection's slot by a segment's addresses.
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
 use hashbrown::HashTable;
 
-use super::connection::Key;
+use super::connection::ConnectionKey;
 use crate::ledger::Ends;
 use crate::siblings::FlowKey;
 use crate::table::Secret;
 
 /// Slots by key. The hash is keyed, as the guest chooses the keys.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ConnectionTable {
     slots: HashTable<u32>,
     secret: Secret,
 }
 
-impl Table {
+impl ConnectionTable {
     pub(super) fn new(secret: Secret) -> Self {
         Self {
             slots: HashTable::new(),
@@ -25,44 +25,44 @@ impl Table {
         }
     }
 
-    /// A keyed hash of both ends; also what initial sequence numbers are made of (RFC 6528).
-    pub(super) fn hash(&self, key: &Key) -> u64 {
+    /// Returns a keyed hash of both ends, which is also used for initial sequence numbers (RFC 6528).
+    pub(super) fn hash(&self, key: &ConnectionKey) -> u64 {
         self.secret.hash(key)
     }
 
-    /// The slot for which `is` says that it has this key.
-    pub(super) fn find(&self, key: &Key, is: impl Fn(u32) -> bool) -> Option<u32> {
+    /// Returns the slot with this key, for which `is` returns true.
+    pub(super) fn find(&self, key: &ConnectionKey, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.slots.find(self.hash(key), |&slot| is(slot)).copied()
     }
 
-    pub(super) fn insert(&mut self, key: &Key, slot: u32, key_of: impl Fn(u32) -> Key) {
+    pub(super) fn insert(&mut self, key: &ConnectionKey, slot: u32, key_of: impl Fn(u32) -> ConnectionKey) {
         let secret = self.secret;
         self.slots
             .insert_unique(secret.hash(key), slot, |&other| secret.hash(&key_of(other)));
     }
 
-    pub(super) fn remove(&mut self, key: &Key, slot: u32) {
+    pub(super) fn remove(&mut self, key: &ConnectionKey, slot: u32) {
         if let Ok(entry) = self.slots.find_entry(self.hash(key), |&other| other == slot) {
             entry.remove();
         }
     }
 }
 
-impl From<Key> for FlowKey {
-    fn from(Key { guest, remote }: Key) -> Self {
+impl From<ConnectionKey> for FlowKey {
+    fn from(ConnectionKey { guest, remote }: ConnectionKey) -> Self {
         Self::Tcp { guest, remote }
     }
 }
 
-impl From<Key> for Ends {
-    fn from(Key { guest, remote }: Key) -> Self {
+impl From<ConnectionKey> for Ends {
+    fn from(ConnectionKey { guest, remote }: ConnectionKey) -> Self {
         Self { guest, remote }
     }
 }
 
-/// Addresses and ports alone: this is done for every segment, and a socket address's own hash takes in up to four times
-/// as many bytes.
-impl Hash for Key {
+/// Only addresses and ports: the hash is computed for every segment, and that of `SocketAddr` has up to four times as many
+/// bytes.
+impl Hash for ConnectionKey {
     fn hash<S: Hasher>(&self, hasher: &mut S) {
         for end in [self.guest, self.remote] {
             match end.ip() {

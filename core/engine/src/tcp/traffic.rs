@@ -1,13 +1,13 @@
 //! Bytes that a connection has carried.
 
-use super::connection::{Connection, State};
+use super::connection::{Connection, TcpState};
 use super::seq::Seq;
 use crate::ctx::Net;
-use crate::egress::Protocol;
+use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::{Instant, Kind};
 
-/// Counts each byte once, by the sequence numbers.
+/// A counter of bytes by sequence numbers, so that each byte counts once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meter {
     traffic: Traffic,
@@ -17,12 +17,12 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// The streams begin at these.
+    /// Sets the sequence numbers at which the streams begin.
     pub(super) fn begin(&mut self, up: Seq, down: Seq) {
         (self.up, self.down) = (up, down);
     }
 
-    /// The streams have got as far as these.
+    /// Counts the bytes up to these sequence numbers.
     pub(super) fn note(&mut self, up: Seq, down: Seq) {
         self.traffic.up += u64::from(up.past(self.up));
         self.traffic.down += u64::from(down.past(self.down));
@@ -36,7 +36,7 @@ impl Meter {
 }
 
 impl<S> Connection<S> {
-    /// Counts what has come and gone.
+    /// Counts the bytes received and sent so far.
     pub(super) fn account(&mut self) {
         let fin = u32::from(self.up.closed);
         self.meter.note(self.up.next - fin, self.down.data_end());
@@ -44,14 +44,14 @@ impl<S> Connection<S> {
 }
 
 impl<S> super::Tcp<S> {
-    /// A page of connections, and how many slots there are.
+    /// Returns a page of connections, and the number of slots.
     pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let flows = self
             .connections
             .part(first, SLOTS)
             .map(|(index, generation, connection)| Flow {
                 id: net.flow(Kind::Tcp, index, generation),
-                protocol: Protocol::Tcp,
+                protocol: EgressProtocol::Tcp,
                 guest: connection.key.guest,
                 remote: Some(connection.key.remote),
                 came_in: connection.listener.is_some(),
@@ -65,12 +65,12 @@ impl<S> super::Tcp<S> {
 
 fn phase<S>(connection: &Connection<S>) -> Phase {
     match connection.state {
-        State::Connecting { .. } => Phase::Connecting,
-        State::SynReceived | State::SynSent => Phase::Handshake,
-        State::Open if connection.up.fin.is_some() || connection.down.eof => Phase::Closing,
-        State::Open => Phase::Open,
-        State::TimeWait { .. } => Phase::TimeWait,
-        State::Failed => Phase::Failed,
+        TcpState::Connecting { .. } => Phase::Connecting,
+        TcpState::SynReceived | TcpState::SynSent => Phase::Handshake,
+        TcpState::Open if connection.up.fin.is_some() || connection.down.eof => Phase::Closing,
+        TcpState::Open => Phase::Open,
+        TcpState::TimeWait { .. } => Phase::TimeWait,
+        TcpState::Failed => Phase::Failed,
     }
 }
 
@@ -79,13 +79,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_byte_counts_once_across_the_wrap() {
+    fn bytes_are_counted_once_across_sequence_wrap() {
         let mut meter = Meter::default();
         meter.begin(Seq(u32::MAX - 9), Seq(100));
         meter.note(Seq(u32::MAX - 9), Seq(100));
         assert_eq!(meter.traffic, Traffic { up: 0, down: 0 });
         meter.note(Seq(10), Seq(150));
-        // Back to what was not acknowledged.
+        // Back to the oldest unacknowledged byte.
         meter.note(Seq(5), Seq(120));
         meter.note(Seq(10), Seq(150));
         assert_eq!(meter.traffic, Traffic { up: 20, down: 50 });

@@ -1,15 +1,20 @@
-//! Why a SYN was refused, in ICMP.
+//! ICMP errors for SYNs whose connect failed.
 
 use pontoon_wire::emit;
 use pontoon_wire::frame::Flags;
 
-use super::connection::Key;
+use super::connection::ConnectionKey;
 use crate::ctx::Ctx;
 use crate::local::icmp_error::{self, Reason};
 use crate::{Failure, Transmit};
 
-/// Tells the guest what the host learned about the destination; a plain refusal needs no more than the reset.
-pub(super) fn tell<H, T: Transmit>(key: &Key, isn: u32, failure: Failure, ctx: &mut Ctx<'_, H, T>) {
+/// Sends the guest the ICMP error for a failed connect, if there is one: a refused connect is reported only by a reset.
+pub(super) fn send_error<H, T: Transmit>(
+    key: &ConnectionKey,
+    isn: u32,
+    failure: Failure,
+    ctx: &mut Ctx<'_, H, T>,
+) {
     let reason = match failure {
         Failure::NetUnreachable => Reason::NetUnreachable,
         Failure::HostUnreachable | Failure::TimedOut => Reason::HostUnreachable,
@@ -26,11 +31,11 @@ pub(super) fn tell<H, T: Transmit>(key: &Key, isn: u32, failure: Failure, ctx: &
     let Some(gateway) = ctx.net.config.addresses.gateway(key.guest.ip()) else {
         return;
     };
-    // The quoted SYN carries the guest's own sequence number: Linux looks at it before it believes the error.
+    // The quoted SYN has the guest's own sequence number, which Linux checks before it accepts the error.
     let syn = emit::tcp(
         ctx.net.ether(),
         super::ip(key.guest, key.remote),
-        emit::Tcp {
+        emit::TcpFields {
             source_port: key.guest.port(),
             destination_port: key.remote.port(),
             seq: isn,

@@ -1,30 +1,31 @@
-//! Guest to host: bytes within the window that the guest was told are never dropped.
+//! Guest to host: bytes within the advertised window are never dropped.
 //!
-//! A burst's segments leave in one gathered send. What the socket refuses is spilled to the pool and sent when the
-//! socket is writable again. The window is what the send buffer has room for, or [`FIRST_WINDOW`] where the pool can
-//! promise memory for the difference: small buffers would starve a guest of large segments, and only a refused send
-//! makes the kernel grow the buffer and announce new room (`SOCK_NOSPACE`). Without a promise the window closes, and
-//! the kernel is asked to say when there is room. While anything is spilled the right edge stands still.
+//! The segments of a burst are sent by one gathered send. Bytes that the socket refuses are copied to the pool and sent
+//! when the socket is writable again. The window is the room in the send buffer, or [`FIRST_WINDOW`] if the pool can
+//! promise memory for the difference: a small buffer would allow no large segments, and the kernel grows the buffer and
+//! reports new room only after a refused send (`SOCK_NOSPACE`). Without a promise the window closes, and the engine
+//! requests an event for new room. While the pool holds bytes of the connection, the window's right edge does not move.
 
 use vm_memory::VolatileSlice;
 
-use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW};
+use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW, Up};
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
 use crate::ctx::{Ctx, Net};
 use crate::dns::stream::Queries;
+use crate::pool::Pool;
 use crate::{Counters, Failure, FlowId, Frame, Host, Transmit};
 
-/// The widest window: above 2.5 MiB, what Linux allows a loopback sender at once, nothing gets faster.
+/// The widest window. Throughput does not grow above 2.5 MiB, which Linux allows a loopback sender at once.
 const WIDEST_WINDOW: u32 = 4 << 20;
-/// Bytes of a segment that may be a question: its acknowledgement can go with the answer.
-const QUESTION: usize = 4 << 10;
-/// With less room than this a guest had better wait for more than be offered it.
+/// Bytes of a segment that may be a request: its acknowledgement is delayed, to be sent with the response.
+const REQUEST: usize = 4 << 10;
+/// Room below which the window is closed instead of opened by little.
 const HARDLY_ANY: u32 = 4 << 10;
 
 impl<S> Connection<S> {
-    /// Data that the window allows: in turn it joins the burst, ahead of its turn it is kept for later.
+    /// Accepts data within the window: data in order is added to the burst, data out of order is stored.
     pub(super) fn take_data<'a>(
         &mut self,
         slot: u32,
@@ -55,7 +56,7 @@ impl<S> Connection<S> {
             up.gathered += end.past(begin);
             up.since_growth = up.since_growth.saturating_add(end.past(begin));
             // RFC 9293 section 3.8.6.3: for every second segment at the latest.
-            if self.pending.ack_later || len > QUESTION {
+            if self.pending.ack_later || len > REQUEST {
                 self.pending.ack = true;
             } else {
                 self.pending.ack_later = true;
@@ -70,8 +71,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Hands what has arrived to the host: spilled bytes first, then the burst, then what was ahead of its turn, then
-    /// the end of the stream.
+    /// Sends the received data to the host: bytes in the pool, then the burst, then data that was received out of order,
+    /// then the end of the stream.
     pub(super) fn flush_to_host<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parts: &[VolatileSlice<'_>],
@@ -93,7 +94,7 @@ impl<S> Connection<S> {
         }
         let gathered = core::mem::take(&mut up.gathered);
         if gathered > 0 {
-            // What an event said of the room before is no longer so.
+            // Room that an event reported before may be used up.
             self.pending.writable = false;
             let mut sent = 0;
             if up.spill.is_empty() {
@@ -105,22 +106,11 @@ impl<S> Connection<S> {
             }
             let refused = gathered as usize - sent;
             if refused > 0 {
-                let mut skip = sent;
-                let mut spilled = 0;
-                for part in parts {
-                    let begin = skip.min(part.len());
-                    skip -= begin;
-                    let rest = part.offset(begin).expect("begin is within the part");
-                    let taken = up.spill.push(rest, &mut up.promise, pool);
-                    spilled += taken;
-                    if taken < rest.len() {
-                        break;
-                    }
-                }
+                let spilled = up.spill(parts, sent, pool);
                 ctx.net.counters.tcp_spilled_bytes += spilled as u64;
                 if spilled < refused {
-                    // The one exception: nothing is left to keep it in, so it was never accepted. What is kept out of
-                    // order is placed relative to `next` and goes with it.
+                    // The only exception: the pool is empty, so the bytes count as never received. Segments received out
+                    // of order are stored relative to `next` and are dropped, too.
                     up.next = up.next - u32::try_from(refused - spilled).expect("part of a burst");
                     up.reorder.clear(pool);
                     ctx.net.counters.tcp_pool_empty += 1;
@@ -142,7 +132,7 @@ impl<S> Connection<S> {
             }
         }
         if up.fin == Some(up.next) && up.spill.is_empty() {
-            // With both directions done the socket is closed, which says the same.
+            // If both directions have ended, the socket is closed, which also sends the FIN.
             if !self.down.closed {
                 ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
             }
@@ -154,14 +144,14 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Moves the window's right edge, and sees to it that a guest that waits for it is told.
+    /// Moves the window's right edge, and sends a window update if the window opens by much.
     pub(super) fn update_window<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
         let Some(socket) = &mut self.socket else { return };
         let up = &mut self.up;
         if up.closed || !up.spill.is_empty() {
             return;
         }
-        // Looking at the send buffer is a system call: half a window does until the other half is used.
+        // Reading the send buffer's room is a system call, made when half of the window is used.
         let window = if up.limit == FIRST_WINDOW {
             BLIND_WINDOW
         } else {
@@ -184,7 +174,7 @@ impl<S> Connection<S> {
                 target = FIRST_WINDOW;
             } else if target < HARDLY_ANY && !self.pending.writable {
                 target = 0;
-                // Asking makes the host say once more all that is so.
+                // Each request makes the host report all pending events once more.
                 if !core::mem::replace(&mut self.pending.watching, true) {
                     host.tcp_watch_room(id, socket);
                 }
@@ -213,7 +203,27 @@ impl<S> Connection<S> {
     }
 }
 
-/// Sends `parts` to the host; those to the DNS forwarder as far as they are queries.
+impl Up {
+    /// Copies the bytes of a burst that the socket refused, those after the first `sent`, to the pool. Returns their
+    /// number, which is smaller if the pool is empty.
+    fn spill(&mut self, parts: &[VolatileSlice<'_>], sent: usize, pool: &mut Pool) -> usize {
+        let mut skip = sent;
+        let mut spilled = 0;
+        for part in parts {
+            let begin = skip.min(part.len());
+            skip -= begin;
+            let rest = part.offset(begin).expect("begin is within the part");
+            let taken = self.spill.push(rest, &mut self.promise, pool);
+            spilled += taken;
+            if taken < rest.len() {
+                break;
+            }
+        }
+        spilled
+    }
+}
+
+/// Sends `parts` to the host. To the DNS forwarder, only complete queries are sent.
 fn send<H: Host>(
     queries: &mut Option<Queries>,
     host: &mut H,

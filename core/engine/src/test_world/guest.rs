@@ -50,7 +50,7 @@ impl Sent {
 
     /// A segment with SYN and nothing else.
     pub(crate) fn syn(&self) -> Vec<u8> {
-        let tcp = emit::Tcp {
+        let tcp = emit::TcpFields {
             source_port: self.from.port(),
             destination_port: self.to.port(),
             seq: 1_000,
@@ -110,11 +110,11 @@ pub(crate) fn ether() -> emit::Ether {
     }
 }
 
-/// Calls `with` with a frame of the guest's, in one slice of link memory, and what its headers say.
+/// Calls `with` with a frame of the guest, in one slice of link memory, and its parsed headers.
 pub(crate) fn with_frame<R>(
     bytes: &[u8],
     segmentation: Segmentation,
-    with: impl FnOnce(&Frame<'_>, &frame::Frame) -> R,
+    with: impl FnOnce(&Frame<'_>, &frame::ParsedFrame) -> R,
 ) -> R {
     with_frames(&[(bytes.to_vec(), segmentation)], usize::MAX, |frames| {
         let (frame, parsed) = &frames[0];
@@ -122,11 +122,11 @@ pub(crate) fn with_frame<R>(
     })
 }
 
-/// Calls `with` with frames of the guest's, in link memory cut into slices of `piece` bytes, and what their headers say.
+/// Calls `with` with frames of the guest, in link memory cut into slices of `piece` bytes, and their parsed headers.
 pub(crate) fn with_frames<R>(
     packets: &[(Vec<u8>, Segmentation)],
     piece: usize,
-    with: impl FnOnce(&[(Frame<'_>, frame::Frame)]) -> R,
+    with: impl FnOnce(&[(Frame<'_>, frame::ParsedFrame)]) -> R,
 ) -> R {
     let mut memory: Vec<Vec<u8>> = packets.iter().map(|(bytes, _)| bytes.clone()).collect();
     let parts: Vec<Vec<VolatileSlice<'_>>> = memory

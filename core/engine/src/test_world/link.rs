@@ -5,7 +5,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
 use super::describe::describe;
-use crate::link::{Refused, Room};
+use crate::link::{Room, TransmitError};
 use crate::{Limits, Transmit};
 
 /// Room for an IP packet of the largest size, behind a header.
@@ -59,10 +59,10 @@ impl Transmit for FakeLink {
         self.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         let len = head.len() + payload.len();
         assert!(len <= self.limits.mtu + 14, "a frame larger than the MTU");
-        self.room = self.room.checked_sub(1).ok_or(Refused::Full)?;
+        self.room = self.room.checked_sub(1).ok_or(TransmitError::Full)?;
         self.frames.push((offload, [head, payload].concat()));
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Room for FakeRoom<'_> {
         &self.slices
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         let most = match offload.segmentation {
             Segmentation::Whole => self.limits.mtu,
             _ => self.limits.max_gso,

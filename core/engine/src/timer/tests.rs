@@ -9,7 +9,7 @@ use super::*;
 use crate::{Kind, WorkerId};
 
 #[test]
-fn fires_once_at_the_tick_after_its_time() {
+fn timer_expires_once_at_the_tick_after_its_time() {
     let mut wheel = Wheel::default();
     let mut timer = Timer::default();
     assert_eq!(wheel.next(), None);
@@ -22,7 +22,7 @@ fn fires_once_at_the_tick_after_its_time() {
 }
 
 #[test]
-fn an_earlier_timer_stays() {
+fn arming_later_keeps_the_earlier_deadline() {
     let mut wheel = Wheel::default();
     let mut timer = Timer::default();
     wheel.arm(&mut timer, flow(1), seconds(2));
@@ -36,7 +36,7 @@ fn an_earlier_timer_stays() {
 }
 
 #[test]
-fn disarmed_timers_do_not_fire() {
+fn disarmed_timer_does_not_expire() {
     let mut wheel = Wheel::default();
     let (mut one, mut two) = (Timer::default(), Timer::default());
     wheel.arm(&mut one, flow(1), seconds(1));
@@ -51,7 +51,7 @@ fn disarmed_timers_do_not_fire() {
 }
 
 #[test]
-fn a_due_timer_can_still_be_disarmed() {
+fn expired_timer_can_be_disarmed() {
     let mut wheel = Wheel::default();
     let mut timers = [const { Timer(None) }; 3];
     for (n, timer) in (0..).zip(&mut timers) {
@@ -64,7 +64,7 @@ fn a_due_timer_can_still_be_disarmed() {
 }
 
 #[test]
-fn arming_for_the_past_is_the_next_tick() {
+fn timer_in_the_past_expires_at_the_next_tick() {
     let mut wheel = Wheel::default();
     let mut timer = Timer::default();
     assert_eq!(wheel.expired(seconds(5)), None);
@@ -81,7 +81,7 @@ fn arming_for_the_past_is_the_next_tick() {
 }
 
 #[test]
-fn one_wake_up_for_each_timer() {
+fn each_timer_causes_one_wake_up() {
     let mut wheel = Wheel::default();
     let mut timers: Vec<_> = (0..1_000).map(|_| Timer::default()).collect();
     for (n, timer) in (0_u32..).zip(&mut timers) {
@@ -101,7 +101,7 @@ fn one_wake_up_for_each_timer() {
 }
 
 #[test]
-fn a_disarmed_timer_costs_one_wake_up() {
+fn disarmed_timer_causes_one_wake_up() {
     let mut wheel = Wheel::default();
     let (mut one, mut two) = (Timer::default(), Timer::default());
     wheel.arm(&mut one, flow(1), seconds(3_600));
@@ -115,7 +115,7 @@ fn a_disarmed_timer_costs_one_wake_up() {
 }
 
 #[test]
-fn the_end_of_time() {
+fn timer_at_the_end_of_time_is_accepted() {
     let mut wheel = Wheel::default();
     let mut timer = Timer::default();
     wheel.arm(&mut timer, flow(1), Instant(u64::MAX));
@@ -128,7 +128,7 @@ fn the_end_of_time() {
 }
 
 #[test]
-fn nodes_are_used_again() {
+fn nodes_are_reused() {
     let mut wheel = Wheel::default();
     let mut timers: Vec<_> = (0..10).map(|_| Timer::default()).collect();
     for round in 1..100 {
@@ -171,7 +171,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn equals_a_heap(steps in vec(step(), 0..200)) {
+    fn wheel_agrees_with_a_heap(steps in vec(step(), 0..200)) {
         let mut wheel = Wheel::default();
         let mut timers: Vec<_> = (0..FLOWS).map(|_| Timer::default()).collect();
         // Ticks of live timers, and a heap with entries that may be out of date.
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn sleeping_until_next_ends(steps in vec(step(), 0..100)) {
+    fn sleeping_until_next_reaches_each_timer(steps in vec(step(), 0..100)) {
         let mut wheel = Wheel::default();
         let mut timers: Vec<_> = (0..FLOWS).map(|_| Timer::default()).collect();
         let mut allowed = 0;

@@ -16,16 +16,16 @@ use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
 
 /// The result of one receive.
 enum Step {
-    /// It cost so much of the quantum.
+    /// The part of the quantum that was used.
     Took(usize),
-    /// Nothing is left.
+    /// The socket is empty.
     Empty,
     /// The link has no room.
     Full,
 }
 
 impl<S> Udp<S> {
-    /// Something happened to a flow's socket.
+    /// Processes an event of a flow's socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -36,14 +36,14 @@ impl<S> Udp<S> {
             return;
         };
         endpoint.troubled |= ready.error;
-        // A flow that waits already has its turn to come.
+        // A flow that waits is processed in its turn.
         if !endpoint.queued && (ready.readable || ready.error) {
             self.serve(flow, ctx);
         }
     }
 
-    /// Goes on with a flow that was named in [`Net::ready`](crate::ctx::Net::ready) or
-    /// [`Net::parked`](crate::ctx::Net::parked), and has been taken out there.
+    /// Continues with a flow that was removed from [`Net::ready`](crate::ctx::Net::ready) or
+    /// [`Net::parked`](crate::ctx::Net::parked).
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) {
             endpoint.queued = false;
@@ -73,7 +73,7 @@ impl<S> Udp<S> {
         ctx.net.ready.push_back(flow);
     }
 
-    /// One receive: into the link's room where what comes may stay together, else by way of the scratch.
+    /// Receives once: into the link's room if the datagrams may stay together, otherwise into the buffer.
     fn receive<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) -> Step {
         if ctx.net.throttle.down(ctx.now) == 0 {
             ctx.net.counters.held_back += 1;
@@ -152,7 +152,7 @@ impl<S> Udp<S> {
         Step::Took(received.len.max(LEAST_COST))
     }
 
-    /// A receive can meet the error that an earlier send has led to.
+    /// Processes an error of a receive, which an earlier send may have caused.
     fn receive_failed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -170,13 +170,13 @@ impl<S> Udp<S> {
                 self.report_problems(index, ctx);
                 Step::Took(ERROR_COST)
             }
-            // The datagram is still there, and nothing will tell of it again.
+            // The datagram is still in the queue, and no further event reports it.
             Failure::Exhausted => Step::Took(QUANTUM),
             Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid => Step::Empty,
         }
     }
 
-    /// The address that the guest knows the sender by, if it may send.
+    /// Returns the sender's address as the guest sees it, if the sender is permitted.
     fn admit(&mut self, index: u32, received: &Received, net: &mut Net, now: Instant) -> Option<SocketAddr> {
         let home = self.home(index);
         let owner = self.owner(home);
@@ -204,7 +204,7 @@ impl<S> Udp<S> {
     }
 }
 
-/// Bytes that one flow may receive before others have their turn.
+/// Bytes that one flow may receive in one turn.
 const QUANTUM: usize = 64 << 10;
 
 /// Bytes of an Ethernet header.

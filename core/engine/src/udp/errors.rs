@@ -1,4 +1,4 @@
-//! Errors on the host's side, told to the guest as ICMP.
+//! ICMP errors to the guest for errors on the host's side.
 
 use pontoon_wire::protocol;
 use vm_memory::VolatileSlice;
@@ -9,11 +9,11 @@ use super::peers::Side;
 use crate::ctx::Ctx;
 use crate::host::Problem;
 use crate::icmp_errors::{self, QUOTED, Reported, Unsent};
-use crate::local::icmp_error::{self, Reason, Sent};
+use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
-    /// Passes on what is in the error queue of a socket, up to a bound for each turn.
+    /// Reports the entries of a socket's error queue to the guest, up to a limit for each turn.
     pub(super) fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -46,16 +46,16 @@ impl<S> Udp<S> {
             None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
             None => return,
         };
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: protocol::UDP,
             source: guest,
             destination: written,
             payload_len: problem.payload_len,
         };
-        icmp_errors::tell(problem, sent, data, ctx);
+        icmp_errors::send_error(problem, sent, data, ctx);
     }
 
-    /// Tells the guest of a datagram that the host would not send. `parts` begin with it.
+    /// Reports a datagram that the host did not send to the guest. `parts` begin with it.
     pub(super) fn tell_unsent<H: Host<Socket = S>, T: Transmit>(
         &self,
         run: &Run,
@@ -93,7 +93,7 @@ impl<S> Udp<S> {
         for part in parts {
             len += part.copy_to(&mut payload[len..]);
         }
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: protocol::UDP,
             source: run.heading.guest,
             destination: written,

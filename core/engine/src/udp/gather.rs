@@ -1,4 +1,4 @@
-//! Consecutive datagrams that leave in one send.
+//! Consecutive datagrams that are sent by one call.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -21,7 +21,7 @@ const MAX_PARTS: usize = 2 * MAX_SEGMENTS;
 /// The datagrams gathered so far in a burst of frames: of one endpoint to one peer, of one size and with one set of
 /// header fields; only the last may be shorter.
 ///
-/// Make one for each burst, and hand it to [`Udp::flush`](super::Udp::flush) before the burst's memory goes.
+/// There is one for each burst, which is passed to [`Udp::flush`](super::Udp::flush) while the burst's memory is valid.
 #[derive(Debug, Default)]
 pub struct Gather<'a> {
     pub(super) run: Option<Run>,
@@ -50,20 +50,20 @@ pub(super) struct Heading {
     pub(super) meta: DatagramMeta,
 }
 
-/// Way of a datagram on the host's side.
+/// The route of a datagram on the host's side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
-    /// Slot of the socket, and its life.
+    /// The slot of the socket, and its generation.
     pub(super) index: u32,
     pub(super) generation: u16,
     /// The destination, unless the socket is connected.
     pub(super) to: Option<SocketAddr>,
-    /// Our address to send from, where it matters.
+    /// The source address, if the socket has several.
     pub(super) from: Option<IpAddr>,
 }
 
 impl<'a> Gather<'a> {
-    /// Adds `len` bytes at `offset` of the frame, datagrams of `segment` bytes, and says whether they fitted in.
+    /// Adds `len` bytes at `offset` of the frame, datagrams of `segment` bytes. Returns false if they do not fit.
     pub(super) fn append(
         &mut self,
         heading: &Heading,
@@ -94,7 +94,7 @@ impl<'a> Gather<'a> {
         true
     }
 
-    /// Begins a run. False where the datagrams lie in more pieces than there is room for.
+    /// Begins a run. Returns false if the datagrams are in more slices than there is room for.
     pub(super) fn begin(
         &mut self,
         heading: Heading,

@@ -9,17 +9,17 @@ use hashbrown::HashTable;
 use crate::Instant;
 use crate::table::{Secret, Table};
 
-/// The time for which an address may answer after the guest sent to it (RFC 4787 REQ-5).
+/// The time for which a peer may reply after the guest has sent to it (RFC 4787 REQ-5).
 pub(super) const MEMORY: Duration = Duration::from_secs(120);
 
 /// Peers in the pool of one worker that the guest has sent to first, beyond the first peer of each endpoint; and as
 /// many strangers, which have sent to the guest first.
 pub(super) const POOL: usize = 65_536;
 
-/// Peers of one kind, which are evicted for others of their kind only: a flood of strangers costs the guest no peer
-/// that it has chosen itself, and one at a published port costs the clients of other ports nothing.
+/// Peers of one kind, which are evicted only for others of their kind: a flood of strangers evicts no peer of the guest's
+/// choice, and a flood at one published port evicts no clients of other ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum PeerGroup {
     /// The guest has sent to them first.
     Outbound,
     /// They have sent first, to an endpoint without a published port.
@@ -28,7 +28,7 @@ pub(super) enum Group {
     Clients(u32),
 }
 
-impl Group {
+impl PeerGroup {
     /// The group of the strangers at an endpoint.
     pub(super) fn of_strangers(published: Option<u32>) -> Self {
         published.map_or(Self::Strangers, Self::Clients)
@@ -59,7 +59,7 @@ pub(super) struct Peer {
     pub(super) from: Option<IpAddr>,
     /// When a datagram was last exchanged with it (RFC 4787 REQ-6: traffic in both directions keeps the filter open).
     pub(super) used: Instant,
-    /// It came in by a published port: rules about where the guest may go do not concern it.
+    /// It is a client of a published port: egress rules do not apply to it.
     pub(super) came_in: bool,
 }
 
@@ -101,7 +101,7 @@ pub(super) enum Side {
     Written,
 }
 
-/// One life of an endpoint's slot. Peers of an earlier life are never found again and go as the pool's oldest.
+/// An endpoint's slot and its generation. Peers of an earlier generation are never found, and are evicted as the pool's oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Owner {
     pub(super) index: u32,
@@ -111,7 +111,7 @@ pub(super) struct Owner {
 /// An endpoint's peers: the first in place, the others in the worker's pool.
 #[derive(Debug)]
 pub(super) struct Peers {
-    /// Peers are told apart by port too.
+    /// Peers are distinguished by port, too.
     pub(super) by_port: bool,
     first: Option<Peer>,
     pooled: bool,
@@ -133,17 +133,17 @@ impl Peers {
         }
     }
 
-    /// The only peer that there ever was.
+    /// Returns the only peer that there ever was.
     pub(super) fn only(&self) -> Option<&Peer> {
         self.first.as_ref().filter(|_| !self.pooled)
     }
 
-    /// Forgets the peer that is remembered in place, if `is` says so.
+    /// Removes the peer that is stored in place, if `is` returns true for it.
     pub(super) fn forget_first(&mut self, is: impl FnOnce(&Peer) -> bool) {
         self.first = self.first.filter(|first| !is(first));
     }
 
-    /// The peer that is remembered in place.
+    /// Returns the peer that is stored in place.
     pub(super) fn first(&self) -> Option<&Peer> {
         self.first.as_ref()
     }
@@ -185,7 +185,14 @@ impl Peers {
     }
 
     /// Remembers a peer, in place of any that shares an address with it.
-    pub(super) fn learn(&mut self, pool: &mut Pool, owner: Owner, group: Group, peer: Peer, now: Instant) {
+    pub(super) fn learn(
+        &mut self,
+        pool: &mut Pool,
+        owner: Owner,
+        group: PeerGroup,
+        peer: Peer,
+        now: Instant,
+    ) {
         let peer = Peer {
             remote: self.key(peer.remote),
             written: self.key(peer.written),
@@ -237,7 +244,7 @@ impl Pool {
     /// One more published port has clients: the shares of the others shrink.
     pub(super) fn add_port(&mut self) {
         self.ports += 1;
-        let share = self.share(Group::Strangers);
+        let share = self.share(PeerGroup::Strangers);
         // Ports without clients, as all are at the start, are not looked at.
         if self.table.len() <= share {
             return;
@@ -251,20 +258,20 @@ impl Pool {
         }
     }
 
-    /// A published port is gone: the shares of the others grow.
+    /// Removes a published port: the shares of the others grow.
     pub(super) fn remove_port(&mut self) {
         self.ports -= 1;
     }
 
     /// Peers that one group may have. Strangers at all endpoints without a published port share like one published port.
-    fn share(&self, group: Group) -> usize {
+    fn share(&self, group: PeerGroup) -> usize {
         match group {
-            Group::Outbound => POOL,
-            Group::Strangers | Group::Clients(_) => (POOL / (self.ports + 1)).max(1),
+            PeerGroup::Outbound => POOL,
+            PeerGroup::Strangers | PeerGroup::Clients(_) => (POOL / (self.ports + 1)).max(1),
         }
     }
 
-    /// Forgets the peers of which `is` says so.
+    /// Removes the peers for which `is` returns true.
     pub(super) fn forget_all(&mut self, is: impl Fn(&Peer) -> bool) {
         let gone: Vec<u32> = self
             .table
@@ -293,9 +300,9 @@ impl Pool {
         }
     }
 
-    fn insert(&mut self, owner: Owner, group: Group, peer: Peer, now: Instant) {
+    fn insert(&mut self, owner: Owner, group: PeerGroup, peer: Peer, now: Instant) {
         let share = self.share(group);
-        // Two for one: what has expired goes faster than new ones come.
+        // Two for each new one, so that expired peers are removed faster than new ones are added.
         for _ in 0..2 {
             let full = self.table.len_of(group.index()) >= share;
             match self.table.idlest_in(group.index()) {

@@ -1,10 +1,10 @@
-//! Published ports: sockets that stand for a guest's endpoint from the start, and clients that come in by them.
+//! Published ports: sockets that are the mapping of a guest's endpoint, and their clients.
 
 use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
-use super::peers::{Group, Peer};
+use super::peers::{Peer, PeerGroup};
 use super::{BESIDE, Endpoint, Udp};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
@@ -13,11 +13,11 @@ use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// Takes over the socket of a published port. Its endpoint never expires and is never given up; one that the guest
-    /// has made itself gives way to it.
+    /// Opens the endpoint of a published port, which never expires and is never evicted. An endpoint that the guest has opened
+    /// itself is closed for it.
     ///
     /// # Errors
-    /// The host did not hand the socket over, or the guest's port has as many as there can be.
+    /// The host did not return the socket, or the guest's port has the largest number of sockets.
     pub fn publish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -29,7 +29,7 @@ impl<S> Udp<S> {
             return Ok(());
         };
         let nth = (0..BESIDE).find(|&nth| self.endpoints.find(&(guest, nth)).is_none());
-        self.open_door(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)
+        self.open_published_socket(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)
     }
 
     /// The endpoint behind a published port goes, unless it is a published port's.
@@ -59,7 +59,7 @@ impl<S> Udp<S> {
         };
         let all = (0..BESIDE).map_while(|nth| Some((nth, self.endpoints.find(&(guest, nth))?)));
         let is_it = |&(_, index): &(u8, u32)| self.endpoints.at(index).published == Some(place);
-        let behind: Vec<(u8, u32)> = all.skip_while(|door| !is_it(door)).collect();
+        let behind: Vec<(u8, u32)> = all.skip_while(|socket| !is_it(socket)).collect();
         let Some(&(first, _)) = behind.first() else {
             return;
         };
@@ -75,7 +75,7 @@ impl<S> Udp<S> {
             self.remove(index, ctx);
         }
         for (nth, place) in (first..).zip(places.into_iter().skip(1)) {
-            if self.open_door(place, (guest, nth), ctx).is_err() {
+            if self.open_published_socket(place, (guest, nth), ctx).is_err() {
                 ctx.net.counters.host_exhausted += 1;
             }
         }
@@ -88,7 +88,7 @@ impl<S> Udp<S> {
     }
 
     /// Takes over the socket of the published port at `place`, as the endpoint's by that key.
-    pub(super) fn open_door<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn open_published_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
         key: (SocketAddr, u8),
@@ -97,7 +97,7 @@ impl<S> Udp<S> {
         let (index, generation) = self.endpoints.vacant();
         let flow = ctx.net.flow(Kind::Udp, index, generation);
         let socket = ctx.host.udp_published(place, flow)?;
-        // Without a socket nobody would release the key, and the guest could send nothing from its port.
+        // Without a socket the key would never be released, and the guest could send nothing from its port.
         if let (guest, 0) = key {
             ctx.net.seize(&FlowKey::Udp(guest));
         }
@@ -141,7 +141,7 @@ impl<S> Udp<S> {
     ) -> Option<SocketAddr> {
         let remote = received.from;
         let owner = self.owner(home);
-        let group = Group::of_strangers(self.endpoints.at(home).published);
+        let group = PeerGroup::of_strangers(self.endpoints.at(home).published);
         let written = match net.policy.visible_client_addr(remote.ip()) {
             shown if shown == remote.ip() => remote,
             gateway => self.fresh_port(home, gateway, net, now)?,

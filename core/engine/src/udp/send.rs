@@ -1,4 +1,4 @@
-//! Handing gathered datagrams to a socket, together where it takes them so.
+//! Sending of gathered datagrams, by one call if the socket accepts that.
 
 use vm_memory::VolatileSlice;
 
@@ -9,6 +9,7 @@ use crate::egress_check;
 use crate::host::DatagramMeta;
 use crate::icmp_errors::{self, Unsent};
 use crate::local::icmp_error;
+use crate::path_mtu::Treatment;
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
@@ -35,8 +36,8 @@ impl<S> Udp<S> {
             self.endpoints.at_mut(run.route.index).traffic.up += run.len as u64;
             return;
         };
-        // What depends on the path or the device says nothing about other endpoints; nor, where it is a matter of size,
-        // about smaller datagrams.
+        // An error of the path or the device does not concern other endpoints, and an error of size does not concern smaller
+        // datagrams.
         let largest = match unsent.failure {
             Failure::TooBig => segment - 1,
             Failure::Invalid => 0,
@@ -92,8 +93,11 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<(), Unsent> {
         let Heading { guest, written, meta } = run.heading;
-        let is_too_big = unsent.failure == Failure::TooBig && meta.dont_fragment;
-        if !is_too_big || !ctx.net.narrow.admit(written.ip(), meta.hop_limit, ctx.now) {
+        if unsent.failure != Failure::TooBig || !meta.dont_fragment {
+            return Err(unsent);
+        }
+        let treatment = ctx.net.narrow.treat(written.ip(), meta.hop_limit, ctx.now);
+        if treatment == Treatment::Refuse {
             return Err(unsent);
         }
         let mut run = *run;

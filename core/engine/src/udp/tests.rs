@@ -1,4 +1,4 @@
-//! Transcripts: what the guest sends, what the host is asked, what the guest hears, and which counters moved.
+//! Transcripts: frames from the guest, calls of the host, frames to the guest, and the changes of counters.
 
 mod down;
 mod errors;

@@ -7,11 +7,12 @@ use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
 use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Group, Peer, Place, Side};
+use super::peers::{Peer, PeerGroup, Place, Side};
 use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
-use crate::ctx::{Ctx, Routed};
+use crate::ctx::{Completion, Ctx, Eviction, Routed};
 use crate::egress_check::Packet;
+use crate::flow_rate::Admission;
 use crate::host::DatagramMeta;
 use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
@@ -69,8 +70,9 @@ impl<S> Udp<S> {
         let Some(run) = gather.run.take() else {
             return;
         };
-        // They may be another flow's than the one at hand.
-        if !ctx.catch_panic(|ctx| self.send(&run, &gather.parts, ctx)) {
+        // The datagrams may be of another flow than the current one.
+        let completion = ctx.catch_panic(|ctx| self.send(&run, &gather.parts, ctx));
+        if completion == Completion::Panicked {
             let Route {
                 index, generation, ..
             } = run.route;
@@ -78,7 +80,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Takes some of a frame's datagrams. False: they have no way from here, nor have the frame's others.
+    /// Takes some of a frame's datagrams. Returns false if there is no route for them, nor for the frame's others.
     fn gather<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         heading: Heading,
@@ -142,19 +144,13 @@ impl<S> Udp<S> {
             Some((index, _, peer)) => Some((index, peer.via)),
             None => known.and_then(|home| Some((home, self.way_out(home, remote, ctx.net)?))),
         };
-        let mut opened = false;
-        let (index, via) = match way {
-            Some(way) => way,
+        let (index, via, opened) = match way {
+            Some((index, via)) => (index, via, false),
             None => {
                 let key = (guest, if known.is_some() { BESIDE } else { 0 });
-                let index = match self.endpoints.find(&key) {
-                    Some(index) => index,
-                    None => {
-                        opened = true;
-                        self.open(key, packet.frame, ctx)?
-                    }
-                };
-                (index, index)
+                let found = self.endpoints.find(&key);
+                let index = found.map_or_else(|| self.open(key, packet.frame, ctx), Some)?;
+                (index, index, found.is_none())
             }
         };
         ctx.net.current_flow = Some(ctx.net.flow(Kind::Udp, index, self.endpoints.generation(index)));
@@ -177,7 +173,7 @@ impl<S> Udp<S> {
                 };
                 endpoint
                     .peers
-                    .learn(&mut self.pool, owner, Group::Outbound, peer, ctx.now);
+                    .learn(&mut self.pool, owner, PeerGroup::Outbound, peer, ctx.now);
                 None
             }
         };
@@ -231,15 +227,21 @@ impl<S> Udp<S> {
             self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
         }
         if ctx.net.is_full() {
-            let has_slot = self.evict(ctx) || ctx.net.reclaim();
-            if !has_slot && nth == 0 {
+            let mut eviction = self.evict(ctx);
+            if eviction == Eviction::NoneLeft {
+                eviction = ctx.net.reclaim();
+            }
+            if eviction == Eviction::NoneLeft && nth == 0 {
                 let routed = ctx.net.hand_over_to_evict(frame);
                 if routed == Routed::HandedOver {
                     return None;
                 }
             }
         }
-        ctx.net.admit(ctx.now).ok()?;
+        let admission = ctx.net.admit(ctx.now);
+        if admission == Admission::Refused {
+            return None;
+        }
         // What is beside a published port's endpoint is on its worker, and the flow is that one's already.
         let is_home = nth == 0;
         if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
@@ -247,8 +249,11 @@ impl<S> Udp<S> {
             return None;
         }
         let mut opened = self.open_socket(guest.ip(), ctx);
-        if matches!(opened, Err(Failure::Exhausted)) && self.evict(ctx) {
-            opened = self.open_socket(guest.ip(), ctx);
+        if matches!(opened, Err(Failure::Exhausted)) {
+            let eviction = self.evict(ctx);
+            if eviction == Eviction::Evicted {
+                opened = self.open_socket(guest.ip(), ctx);
+            }
         }
         let by_port = ctx.net.config.udp_filter != UdpFilter::Address;
         let Ok(socket) = opened else {
@@ -281,12 +286,11 @@ impl<S> Udp<S> {
     }
 }
 
-/// Connects the socket while there is one peer only, and disconnects it for a second one. Says whether the socket leads
-/// to `remote` by itself.
+/// Connects the socket while there is one peer only, and disconnects it for a second one. Returns true if the socket is
+/// connected to `remote`.
 ///
-/// A connected socket receives from its peer's one address and port only, which is right only where the filter says
-/// the same: elsewhere it would keep out senders that the filter admits, and hide from the counters those that it does
-/// not.
+/// A connected socket receives from its peer's address and port only, which is right only if the filter does the same:
+/// otherwise it would exclude senders that the filter permits, and hide the refused ones from the counters.
 fn connect<H: Host, T: Transmit>(
     endpoint: &mut Endpoint<H::Socket>,
     remote: SocketAddr,
@@ -298,7 +302,7 @@ fn connect<H: Host, T: Transmit>(
     }
     let only = !is_new && endpoint.peers.only().is_some_and(|peer| peer.remote == remote);
     match (endpoint.connected, only) {
-        // With the first answer: a single question is not worth the call.
+        // Not before the first reply: for a single request the call does not pay.
         (false, true) if endpoint.replied => {
             let connected = ctx.host.udp_connect(&mut endpoint.socket, Some(remote));
             endpoint.connected = connected.is_ok();

@@ -39,7 +39,7 @@ fn whole(frames: &[Vec<u8>]) -> (frame::Ip, Vec<u8>) {
 }
 
 #[test]
-fn a_datagram_that_fits_is_one_frame() {
+fn datagram_within_the_mtu_is_one_frame() {
     let mut net = net();
     for (from, to, most, dont_fragment) in [
         ("192.0.2.1:53", "10.0.2.15:4000", 1_472, false),
@@ -61,7 +61,7 @@ fn a_datagram_that_fits_is_one_frame() {
                 [("frames_down", frames as u64), ("udp_down", 1)]
             );
             let (ip, content) = whole(&sent);
-            // Nobody else could make it fit, so what is cut says that it may be.
+            // Fragments have DF clear, as the datagram was fragmented already.
             assert_eq!(
                 ip.dont_fragment,
                 ip.source.is_ipv6() || (dont_fragment && frames == 1)
@@ -72,7 +72,7 @@ fn a_datagram_that_fits_is_one_frame() {
 }
 
 #[test]
-fn idents_differ_where_fragments_could_be_mixed_up() {
+fn identification_differs_between_fragmented_datagrams() {
     let mut net = net();
     let mut link = FakeLink::new();
     for _ in 0..2 {
@@ -85,7 +85,7 @@ fn idents_differ_where_fragments_could_be_mixed_up() {
 }
 
 #[test]
-fn what_no_packet_holds_is_refused() {
+fn datagram_longer_than_a_packet_is_refused() {
     let mut net = net();
     for (from, to, len) in [
         ("192.0.2.1:53", "10.0.2.15:4000", 65_508),
@@ -101,7 +101,7 @@ fn what_no_packet_holds_is_refused() {
 }
 
 #[test]
-fn a_refused_frame_ends_the_datagram() {
+fn refused_fragment_ends_the_datagram() {
     let mut net = net();
     for len in [100, 3_000] {
         let before = net.counters;
@@ -115,7 +115,7 @@ fn a_refused_frame_ends_the_datagram() {
 
 proptest! {
     #[test]
-    fn what_is_cut_is_put_together_again(
+    fn fragments_reassemble_to_the_datagram(
         len in 0..65_508_usize,
         mtu in prop_oneof![576..1_600_usize, Just(65_520)],
         v6: bool,

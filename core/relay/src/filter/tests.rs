@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Rule, Table};
+use crate::{Rule, RuleTable};
 
 /// Runs a program as the kernel does, on a frame to a group that has arrived on interface 7.
 fn accepts(program: &[Instruction], frame: &[u8]) -> bool {
@@ -180,7 +180,7 @@ proptest! {
         )).collect();
         let inputs = inputs(&texts.iter().map(String::as_str).collect::<Vec<_>>());
         let (from, to) = (format!("10.0.0.{from}"), format!("239.1.1.{to}:{port}"));
-        let table = Table::new(inputs.iter().map(|input| (input, ())));
+        let table = RuleTable::new(inputs.iter().map(|input| (input, ())));
         let at: SocketAddr = to.parse().unwrap();
         let found = table.find(from.parse().unwrap(), at.ip(), at.port()).is_some();
         prop_assert_eq!(accepts(&v4(14, &inputs), &frame(&from, &to, 17)), found);

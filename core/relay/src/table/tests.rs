@@ -6,8 +6,8 @@ use super::*;
 use crate::Rule;
 
 /// A table of these inputs, whose values are their indices.
-fn table(inputs: &[Input]) -> Table<usize> {
-    Table::new(inputs.iter().zip(0..))
+fn table(inputs: &[Input]) -> RuleTable<usize> {
+    RuleTable::new(inputs.iter().zip(0..))
 }
 
 fn input(text: &str) -> Input {

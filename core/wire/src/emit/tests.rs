@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{self, Body, Frame, Transport};
+use crate::frame::{self, Body, ParsedFrame, Transport};
 use crate::{checksum, oracle};
 
 const ETHER: Ether = Ether {
@@ -12,7 +12,7 @@ const ETHER: Ether = Ether {
 
 #[test]
 fn encodes_syn_ack() {
-    let segment = Tcp {
+    let segment = TcpFields {
         source_port: 80,
         destination_port: 40_000,
         seq: 0x0102_0304,
@@ -80,7 +80,7 @@ fn identification_is_used_without_df() {
 fn encodes_sack_blocks() {
     let blocks: Vec<_> = (0..5).map(|n| (n * 100, n * 100 + 50)).collect();
     for n in 0..=5 {
-        let segment = Tcp {
+        let segment = TcpFields {
             sack: &blocks[..n],
             ..ack()
         };
@@ -100,7 +100,7 @@ fn syn_has_no_sack_blocks() {
         window_scale: None,
         sack_permitted: false,
     });
-    let segment = Tcp {
+    let segment = TcpFields {
         syn,
         flags: Flags::SYN,
         sack: &[(1, 2); 4],
@@ -124,7 +124,7 @@ proptest! {
             Some(_) => Flags(flags).and(Flags::SYN),
             None => Flags(flags & !Flags::SYN.0),
         };
-        let segment = Tcp {
+        let segment = TcpFields {
             source_port: ports.0,
             destination_port: ports.1,
             seq: numbers.0,
@@ -215,7 +215,7 @@ fn completed(head: Head, data: &[u8]) -> Vec<u8> {
 }
 
 /// The frame as both parsers see it.
-fn parsed(bytes: &[u8]) -> Frame {
+fn parsed(bytes: &[u8]) -> ParsedFrame {
     let ours = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
     assert_eq!(Some(ours), oracle::parse(bytes));
     assert_eq!((ours.source, ours.destination), (ETHER.source, ETHER.destination));
@@ -269,8 +269,8 @@ fn v6() -> Ip {
     }
 }
 
-fn ack() -> Tcp<'static> {
-    Tcp {
+fn ack() -> TcpFields<'static> {
+    TcpFields {
         source_port: 1,
         destination_port: 2,
         seq: 3,

@@ -5,7 +5,8 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{
-    Body, Flags, Fragment, Frame, Icmp, Ip, MAX_WINDOW_SCALE, Malformed, Options, Tcp, Transport, Udp,
+    Body, Flags, Fragment, FrameError, Icmp, Ip, MAX_WINDOW_SCALE, ParsedFrame, Tcp, TcpOptions, Transport,
+    Udp,
 };
 use crate::checksum::Sum;
 use crate::layout::{self, ether_type, extension};
@@ -20,16 +21,16 @@ use crate::{Mac, protocol};
 ///
 /// # Errors
 /// The frame is malformed. Code that uses the result need not check lengths again.
-pub fn parse(head: &[u8], len: usize) -> Result<Frame, Malformed> {
+pub fn parse(head: &[u8], len: usize) -> Result<ParsedFrame, FrameError> {
     let head = Head::new(head, len);
-    let ethernet: &layout::Ethernet = head.read(0)?;
+    let ethernet: &layout::EthernetHeader = head.read(0)?;
     let body = match ethernet.ether_type.get() {
         ether_type::IPV4 => ipv4(head)?,
         ether_type::IPV6 => ipv6(head)?,
         ether_type::ARP => Body::Arp,
-        other => return Err(Malformed::EtherType(other)),
+        other => return Err(FrameError::EtherType(other)),
     };
-    Ok(Frame {
+    Ok(ParsedFrame {
         source: Mac(ethernet.source),
         destination: Mac(ethernet.destination),
         body,
@@ -52,21 +53,21 @@ impl<'a> Head<'a> {
     }
 
     /// Returns the same, ending at `end` at the latest: headers must lie within the IP packet.
-    fn until(self, end: usize) -> Result<Self, Malformed> {
+    fn until(self, end: usize) -> Result<Self, FrameError> {
         if end > self.len {
-            return Err(Malformed::Truncated(self.len));
+            return Err(FrameError::Truncated(self.len));
         }
         Ok(Self::new(self.bytes, end))
     }
 
     /// Returns `len` bytes from `offset` on.
-    fn slice(self, offset: usize, len: usize) -> Result<&'a [u8], Malformed> {
+    fn slice(self, offset: usize, len: usize) -> Result<&'a [u8], FrameError> {
         self.bytes
             .get(offset..offset + len)
             .ok_or(if offset + len > self.len {
-                Malformed::Truncated(self.len)
+                FrameError::Truncated(self.len)
             } else {
-                Malformed::TooManyHeaders
+                FrameError::TooManyHeaders
             })
     }
 
@@ -75,36 +76,39 @@ impl<'a> Head<'a> {
     fn read<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         self,
         offset: usize,
-    ) -> Result<&'a T, Malformed> {
+    ) -> Result<&'a T, FrameError> {
         let bytes = self.slice(offset, size_of::<T>())?;
-        T::ref_from_bytes(bytes).map_err(|_| Malformed::Truncated(self.len))
+        T::ref_from_bytes(bytes).map_err(|_| FrameError::Truncated(self.len))
     }
 }
 
-fn ipv4(head: Head<'_>) -> Result<Body, Malformed> {
-    let header: &layout::Ipv4 = head.read(ETHERNET)?;
+fn ipv4(head: Head<'_>) -> Result<Body, FrameError> {
+    let header: &layout::Ipv4Header = head.read(ETHERNET)?;
     let header_len = usize::from(header.version_length & 0x0f) * 4;
     let total_len = usize::from(header.total_length.get());
     // A total length of 0, which Linux uses internally for BIG TCP, is refused, too.
-    if header.version_length >> 4 != 4 || header_len < size_of::<layout::Ipv4>() || total_len < header_len {
-        return Err(Malformed::IpHeader);
+    if header.version_length >> 4 != 4
+        || header_len < size_of::<layout::Ipv4Header>()
+        || total_len < header_len
+    {
+        return Err(FrameError::IpHeader);
     }
     let head = head.until(ETHERNET + total_len)?;
     if Sum::new().add(head.slice(ETHERNET, header_len)?).finish() != 0 {
-        return Err(Malformed::IpHeader);
+        return Err(FrameError::IpHeader);
     }
     let flags_offset = header.flags_offset.get();
     let fragment = Fragment {
         id: header.ident.get().into(),
-        offset: u32::from(flags_offset & layout::Ipv4::OFFSET) * 8,
-        more: flags_offset & layout::Ipv4::MF != 0,
+        offset: u32::from(flags_offset & layout::Ipv4Header::OFFSET) * 8,
+        more: flags_offset & layout::Ipv4Header::MF != 0,
     };
     let ip = Ip {
         source: Ipv4Addr::from(header.source).into(),
         destination: Ipv4Addr::from(header.destination).into(),
         hop_limit: header.ttl,
         traffic_class: header.traffic_class,
-        dont_fragment: flags_offset & layout::Ipv4::DF != 0,
+        dont_fragment: flags_offset & layout::Ipv4Header::DF != 0,
         protocol: header.protocol,
         fragment: (fragment.offset > 0 || fragment.more).then_some(fragment),
         payload_offset: ETHERNET + header_len,
@@ -113,13 +117,13 @@ fn ipv4(head: Head<'_>) -> Result<Body, Malformed> {
     Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMP)?))
 }
 
-fn ipv6(head: Head<'_>) -> Result<Body, Malformed> {
-    let header: &layout::Ipv6 = head.read(ETHERNET)?;
+fn ipv6(head: Head<'_>) -> Result<Body, FrameError> {
+    let header: &layout::Ipv6Header = head.read(ETHERNET)?;
     let word = header.version_class_label.get();
     if word >> 28 != 6 {
-        return Err(Malformed::IpHeader);
+        return Err(FrameError::IpHeader);
     }
-    let first = ETHERNET + size_of::<layout::Ipv6>();
+    let first = ETHERNET + size_of::<layout::Ipv6Header>();
     // A payload length of 0 (a jumbogram, RFC 2675) leaves no room for headers: refused if there is a next header.
     let end = first + usize::from(header.payload_length.get());
     let head = head.until(end)?;
@@ -149,7 +153,7 @@ struct Chain {
 ///
 /// A fragment header ends the walk, because a fragment follows. The exception is the atomic fragment, which is a whole
 /// packet (RFC 6946).
-fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
+fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
     let first = offset;
     let mut chain = Chain {
         protocol: next,
@@ -160,50 +164,50 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
     loop {
         let header_len = match chain.protocol {
             // Only as the first header (RFC 8200 section 4.1).
-            extension::HOP_BY_HOP if chain.end != first => return Err(Malformed::IpHeader),
+            extension::HOP_BY_HOP if chain.end != first => return Err(FrameError::IpHeader),
             extension::HOP_BY_HOP | extension::DESTINATION_OPTIONS => {
-                let header: &layout::Extension = head.read(chain.end)?;
+                let header: &layout::ExtensionHeader = head.read(chain.end)?;
                 chain.protocol = header.next_header;
                 (usize::from(header.length) + 1) * 8
             }
             extension::ROUTING => {
-                let header: &layout::Extension = head.read(chain.end)?;
+                let header: &layout::ExtensionHeader = head.read(chain.end)?;
                 // The final destination would differ from the one in the IP header, which policy checks.
                 if header.segments_left != 0 {
-                    return Err(Malformed::IpHeader);
+                    return Err(FrameError::IpHeader);
                 }
                 chain.protocol = header.next_header;
                 (usize::from(header.length) + 1) * 8
             }
             extension::AUTHENTICATION => {
-                let header: &layout::Extension = head.read(chain.end)?;
+                let header: &layout::ExtensionHeader = head.read(chain.end)?;
                 // The fixed part alone has three words (RFC 4302 section 2.2).
                 if header.length == 0 {
-                    return Err(Malformed::IpHeader);
+                    return Err(FrameError::IpHeader);
                 }
                 chain.protocol = header.next_header;
                 (usize::from(header.length) + 2) * 4
             }
             extension::FRAGMENT => {
-                let header: &layout::Fragment = head.read(chain.end)?;
+                let header: &layout::FragmentHeader = head.read(chain.end)?;
                 // No sender makes fragments of fragments.
                 if atomic || header.next_header == extension::FRAGMENT {
-                    return Err(Malformed::IpHeader);
+                    return Err(FrameError::IpHeader);
                 }
                 let offset_more = header.offset_more.get();
                 let fragment = Fragment {
                     id: header.id.get(),
-                    offset: u32::from(offset_more & layout::Fragment::OFFSET),
-                    more: offset_more & layout::Fragment::MORE != 0,
+                    offset: u32::from(offset_more & layout::FragmentHeader::OFFSET),
+                    more: offset_more & layout::FragmentHeader::MORE != 0,
                 };
                 chain.protocol = header.next_header;
                 if fragment.offset > 0 || fragment.more {
                     chain.fragment = Some(fragment);
-                    chain.end += size_of::<layout::Fragment>();
+                    chain.end += size_of::<layout::FragmentHeader>();
                     return Ok(chain);
                 }
                 atomic = true;
-                size_of::<layout::Fragment>()
+                size_of::<layout::FragmentHeader>()
             }
             _ => return Ok(chain),
         };
@@ -212,7 +216,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, Malformed> {
     }
 }
 
-fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, Malformed> {
+fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, FrameError> {
     if ip.fragment.is_some() {
         return Ok(Transport::Fragment);
     }
@@ -224,12 +228,12 @@ fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, Ma
     })
 }
 
-fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, Malformed> {
-    let header: &layout::Tcp = head.read(ip.payload_offset)?;
+fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, FrameError> {
+    let header: &layout::TcpHeader = head.read(ip.payload_offset)?;
     let header_len = usize::from(header.data_offset >> 4) * 4;
-    let fixed_len = size_of::<layout::Tcp>();
+    let fixed_len = size_of::<layout::TcpHeader>();
     if header_len < fixed_len || header_len > ip.payload_len {
-        return Err(Malformed::Transport(protocol::TCP));
+        return Err(FrameError::Transport(protocol::TCP));
     }
     let list = head.slice(ip.payload_offset + fixed_len, header_len - fixed_len)?;
     let flags = Flags(header.flags);
@@ -247,8 +251,8 @@ fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, Malformed> {
 }
 
 /// Parses a list of TCP options (RFC 9293 section 3.1). An option of unexpected length is treated as unknown.
-fn options(mut list: &[u8], flags: Flags) -> Options {
-    let mut options = Options::default();
+fn options(mut list: &[u8], flags: Flags) -> TcpOptions {
+    let mut options = TcpOptions::default();
     let syn = flags.has(Flags::SYN);
     loop {
         let (kind, rest) = match *list {
@@ -284,14 +288,14 @@ fn options(mut list: &[u8], flags: Flags) -> Options {
     }
 }
 
-fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, Malformed> {
-    let header: &layout::Udp = head.read(ip.payload_offset)?;
-    let header_len = size_of::<layout::Udp>();
+fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, FrameError> {
+    let header: &layout::UdpHeader = head.read(ip.payload_offset)?;
+    let header_len = size_of::<layout::UdpHeader>();
     let len = usize::from(header.length.get());
     // 0 would mean a jumbogram (RFC 2675 section 4), which a frame of at most 65,535 bytes cannot be. Less than the IP
     // payload is valid: the rest is not data (RFC 768).
     if len < header_len || len > ip.payload_len {
-        return Err(Malformed::Transport(protocol::UDP));
+        return Err(FrameError::Transport(protocol::UDP));
     }
     Ok(Udp {
         source_port: header.source_port.get(),
@@ -301,9 +305,9 @@ fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, Malformed> {
     })
 }
 
-fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, Malformed> {
-    let header: &layout::Icmp = head.read(ip.payload_offset)?;
-    let header_len = size_of::<layout::Icmp>();
+fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, FrameError> {
+    let header: &layout::IcmpHeader = head.read(ip.payload_offset)?;
+    let header_len = size_of::<layout::IcmpHeader>();
     Ok(Icmp {
         kind: header.kind,
         code: header.code,
@@ -315,4 +319,4 @@ fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, Malformed> {
 }
 
 /// Bytes of an Ethernet header, and so the offset of the packet.
-const ETHERNET: usize = size_of::<layout::Ethernet>();
+const ETHERNET: usize = size_of::<layout::EthernetHeader>();

@@ -9,7 +9,7 @@ use crate::{oracle, protocol};
 fn ethernet_padding_is_ignored() {
     let mut frame = ipv4(protocol::UDP, &udp(b"abc"));
     frame.resize(60, 0xee);
-    let Ok(Frame {
+    let Ok(ParsedFrame {
         body: Body::Ip(ip, Transport::Udp(udp)),
         ..
     }) = parse(&frame, 60)
@@ -23,7 +23,7 @@ fn ethernet_padding_is_ignored() {
 #[test]
 fn payload_may_lie_beyond_the_head() {
     let frame = ipv4(protocol::TCP, &[&tcp(&[])[..], &[7; 60_000]].concat());
-    let Ok(Frame {
+    let Ok(ParsedFrame {
         body: Body::Ip(_, Transport::Tcp(tcp)),
         ..
     }) = parse(&frame[..HEAD], frame.len())
@@ -33,13 +33,13 @@ fn payload_may_lie_beyond_the_head() {
     assert_eq!((tcp.payload_offset, tcp.payload_len), (54, 60_000));
     // One byte less contradicts the IP header's length.
     let short = frame.len() - 1;
-    assert_eq!(parse(&frame[..HEAD], short), Err(Malformed::Truncated(short)));
+    assert_eq!(parse(&frame[..HEAD], short), Err(FrameError::Truncated(short)));
 }
 
 #[test]
 fn udp_super_frame_is_one_datagram() {
     let frame = ipv4(protocol::UDP, &udp(&[1; 40 * 1472]));
-    let Ok(Frame {
+    let Ok(ParsedFrame {
         body: Body::Ip(_, Transport::Udp(udp)),
         ..
     }) = parse(&frame[..HEAD], frame.len())
@@ -60,7 +60,7 @@ fn udp_length_limits_the_data() {
             other => panic!("{other:?}"),
         })
     };
-    let wrong = Err(Malformed::Transport(protocol::UDP));
+    let wrong = Err(FrameError::Transport(protocol::UDP));
     assert_eq!(with_length(0), wrong);
     assert_eq!(with_length(7), wrong);
     assert_eq!(with_length(8), Ok(0));
@@ -78,36 +78,36 @@ fn refuses_inconsistent_ipv4_headers() {
         set_ipv4_checksum(&mut frame);
         parse(&frame, frame.len()).unwrap_err()
     };
-    assert_eq!(refused(14, 0x65), Malformed::IpHeader, "version 6");
-    assert_eq!(refused(14, 0x44), Malformed::IpHeader, "four words");
+    assert_eq!(refused(14, 0x65), FrameError::IpHeader, "version 6");
+    assert_eq!(refused(14, 0x44), FrameError::IpHeader, "four words");
     assert_eq!(
         refused(14, 0x4f),
-        Malformed::IpHeader,
+        FrameError::IpHeader,
         "header longer than the packet"
     );
-    assert_eq!(refused(17, 0), Malformed::IpHeader, "total length 0");
+    assert_eq!(refused(17, 0), FrameError::IpHeader, "total length 0");
     assert_eq!(
         refused(17, 19),
-        Malformed::IpHeader,
+        FrameError::IpHeader,
         "total length below the header's"
     );
-    assert_eq!(refused(17, 27), Malformed::Truncated(14 + 27), "UDP header cut");
+    assert_eq!(refused(17, 27), FrameError::Truncated(14 + 27), "UDP header cut");
     assert_eq!(
         refused(17, 32),
-        Malformed::Truncated(good.len()),
+        FrameError::Truncated(good.len()),
         "past the frame"
     );
     let mut frame = good.clone();
     frame[24] ^= 1;
-    assert_eq!(parse(&frame, frame.len()), Err(Malformed::IpHeader), "checksum");
+    assert_eq!(parse(&frame, frame.len()), Err(FrameError::IpHeader), "checksum");
 }
 
 #[test]
 fn parses_arp_and_refuses_other_ethertypes() {
-    assert_eq!(parse(&[0; 13], 13), Err(Malformed::Truncated(13)));
-    assert_eq!(parse(&[], 0), Err(Malformed::Truncated(0)));
+    assert_eq!(parse(&[0; 13], 13), Err(FrameError::Truncated(13)));
+    assert_eq!(parse(&[], 0), Err(FrameError::Truncated(0)));
     let tagged = ethernet(0x8100, &[0; 50]);
-    assert_eq!(parse(&tagged, 64), Err(Malformed::EtherType(0x8100)));
+    assert_eq!(parse(&tagged, 64), Err(FrameError::EtherType(0x8100)));
     let arp = ethernet(0x0806, &[0; 28]);
     assert_eq!(parse(&arp, 42).unwrap().body, Body::Arp);
 }
@@ -127,7 +127,7 @@ fn parses_transport_after_ipv6_extension_headers() {
         Extension::Destination(2),
     ];
     let frame = ipv6(&chain, protocol::UDP, &udp(b"abc"));
-    let Ok(Frame {
+    let Ok(ParsedFrame {
         body: Body::Ip(ip, Transport::Udp(udp)),
         ..
     }) = parse(&frame, frame.len())
@@ -151,7 +151,7 @@ fn fragments_are_not_parsed_further() {
             more,
         };
         let frame = ipv6(&[Extension::HopByHop(0), extension], protocol::UDP, &[0; 16]);
-        let Ok(Frame {
+        let Ok(ParsedFrame {
             body: Body::Ip(ip, transport),
             ..
         }) = parse(&frame, frame.len())
@@ -191,32 +191,35 @@ fn refuses_invalid_extension_header_chains() {
     };
     assert_eq!(
         refused(&[Extension::Destination(0), Extension::HopByHop(0)]),
-        Malformed::IpHeader
+        FrameError::IpHeader
     );
-    assert_eq!(refused(&[atomic, piece]), Malformed::IpHeader);
-    assert_eq!(refused(&[piece, atomic]), Malformed::IpHeader);
-    assert_eq!(refused(&[Extension::Authentication(0)]), Malformed::IpHeader);
-    assert_eq!(refused(&[Extension::Destination(255)]), Malformed::TooManyHeaders);
+    assert_eq!(refused(&[atomic, piece]), FrameError::IpHeader);
+    assert_eq!(refused(&[piece, atomic]), FrameError::IpHeader);
+    assert_eq!(refused(&[Extension::Authentication(0)]), FrameError::IpHeader);
+    assert_eq!(
+        refused(&[Extension::Destination(255)]),
+        FrameError::TooManyHeaders
+    );
     assert_eq!(
         refused(&[Extension::Destination(0); 40]),
-        Malformed::TooManyHeaders
+        FrameError::TooManyHeaders
     );
 
     let mut routed = ipv6(&[Extension::Routing(2)], protocol::UDP, &udp(b""));
     routed[14 + 40 + 3] = 1;
     assert_eq!(
         parse(&routed, routed.len()),
-        Err(Malformed::IpHeader),
+        Err(FrameError::IpHeader),
         "segments left"
     );
 
     let mut cut = ipv6(&[Extension::Destination(0)], protocol::UDP, &[]);
     cut[14 + 40 + 1] = 1; // 16 bytes, of which 8 are there
-    assert_eq!(parse(&cut, cut.len()), Err(Malformed::Truncated(62)));
+    assert_eq!(parse(&cut, cut.len()), Err(FrameError::Truncated(62)));
 
     let mut jumbo = ipv6(&[], protocol::TCP, &tcp(&[]));
     jumbo[18..20].copy_from_slice(&[0, 0]);
-    assert_eq!(parse(&jumbo, jumbo.len()), Err(Malformed::Truncated(54)));
+    assert_eq!(parse(&jumbo, jumbo.len()), Err(FrameError::Truncated(54)));
 }
 
 #[test]
@@ -232,14 +235,18 @@ fn parses_tcp_options() {
     };
     let syn = Flags::SYN.0;
     let linux = [2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
-    let all = Options {
+    let all = TcpOptions {
         mss: Some(1460),
         window_scale: Some(7),
         sack_permitted: true,
-        ..Options::default()
+        ..TcpOptions::default()
     };
     assert_eq!(parsed(syn, &linux), all);
-    assert_eq!(parsed(Flags::ACK.0, &linux), Options::default(), "only in a SYN");
+    assert_eq!(
+        parsed(Flags::ACK.0, &linux),
+        TcpOptions::default(),
+        "only in a SYN"
+    );
     assert_eq!(parsed(syn, &[3, 3, 255, 0]).window_scale, Some(14), "clamped");
     assert_eq!(
         parsed(syn, &[0, 2, 4, 5]).mss,
@@ -251,13 +258,13 @@ fn parses_tcp_options() {
         Some(2),
         "what stood before a malformed option counts"
     );
-    assert_eq!(parsed(syn, &[99, 0, 4, 2]), Options::default(), "length 0");
-    assert_eq!(parsed(syn, &[1, 1, 1, 2]), Options::default(), "no length");
+    assert_eq!(parsed(syn, &[99, 0, 4, 2]), TcpOptions::default(), "length 0");
+    assert_eq!(parsed(syn, &[1, 1, 1, 2]), TcpOptions::default(), "no length");
     assert_eq!(
         parsed(syn, &[2, 3, 9, 4, 2, 0, 0, 0]),
-        Options {
+        TcpOptions {
             sack_permitted: true,
-            ..Options::default()
+            ..TcpOptions::default()
         },
         "an MSS of a wrong length is unknown"
     );
@@ -284,7 +291,7 @@ fn tcp_header_length_is_checked() {
         parse(&frame, frame.len())
     };
     assert!(with_offset(5).is_ok());
-    let wrong = Err(Malformed::Transport(protocol::TCP));
+    let wrong = Err(FrameError::Transport(protocol::TCP));
     assert_eq!(with_offset(4), wrong);
     assert_eq!(with_offset(6), wrong);
 }
@@ -334,7 +341,7 @@ proptest! {
         }
         set_ipv4_checksum(&mut frame);
         let len = len.min(frame.len());
-        if let Ok(Frame { body: Body::Ip(ip, transport), .. }) = parse(&frame[..len.min(HEAD)], len) {
+        if let Ok(ParsedFrame { body: Body::Ip(ip, transport), .. }) = parse(&frame[..len.min(HEAD)], len) {
             let end = ip.payload_offset + ip.payload_len;
             prop_assert!(end <= len);
             let data = match transport {
@@ -351,7 +358,7 @@ proptest! {
 /// Compares two parses of a corrupted frame, except where etherparse differs by design: it ends a list of TCP options
 /// at an unknown one, continues past a fragment header into data, supports IPv4's authentication header, and treats a
 /// length of 0 (UDP, IPv6) as the rest of the frame.
-fn agree(ours: Frame, theirs: Frame) -> bool {
+fn agree(ours: ParsedFrame, theirs: ParsedFrame) -> bool {
     let (Body::Ip(our_ip, ours), Body::Ip(their_ip, theirs)) = (ours.body, theirs.body) else {
         return ours == theirs;
     };
@@ -366,7 +373,7 @@ fn agree(ours: Frame, theirs: Frame) -> bool {
     }
     let without_options = |transport| match transport {
         Transport::Tcp(tcp) => Transport::Tcp(Tcp {
-            options: Options::default(),
+            options: TcpOptions::default(),
             ..tcp
         }),
         other => other,

@@ -40,17 +40,17 @@ fn refuses_malformed_headers() {
     assert_eq!(typed(4, 9), Ok(Segmentation::Tcp6 { mss: 9 }));
     assert_eq!(typed(5, 9), Ok(Segmentation::Udp { len: 9 }));
     for kind in [1, 4, 5] {
-        assert_eq!(typed(kind, 0), Err(Malformed::ZeroSegment(kind)));
+        assert_eq!(typed(kind, 0), Err(VnetHeaderError::ZeroSegment(kind)));
         assert_eq!(
             typed(kind | 0x80, 9),
-            Err(Malformed::UnknownGso(kind | 0x80)),
+            Err(VnetHeaderError::UnknownGso(kind | 0x80)),
             "ECN"
         );
     }
     for kind in [2, 3, 6, 0x80, 0xff] {
-        assert_eq!(typed(kind, 9), Err(Malformed::UnknownGso(kind)));
+        assert_eq!(typed(kind, 9), Err(VnetHeaderError::UnknownGso(kind)));
     }
-    assert_eq!(parse(&[0; 11]), Err(Malformed::NoHeader(11)));
+    assert_eq!(parse(&[0; 11]), Err(VnetHeaderError::NoHeader(11)));
 }
 
 #[test]

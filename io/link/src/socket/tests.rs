@@ -3,7 +3,7 @@ use std::marker::PhantomData;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pontoon_engine::link::Refused;
+use pontoon_engine::link::TransmitError;
 use pontoon_engine::{Frame, Transmit};
 use pontoon_event::{Edge, Events};
 use pontoon_wire::checksum;
@@ -148,8 +148,8 @@ fn fill<F: Framing>(link: &mut Socket<F>) -> u16 {
         let transmitter = link.transmitter();
         match transmitter.send(whole(&head), head.bytes(), &data) {
             Ok(()) => {}
-            Err(Refused::Full) => return nth,
-            Err(Refused::Rejected) => panic!("the link lost its guest"),
+            Err(TransmitError::Full) => return nth,
+            Err(TransmitError::Rejected) => panic!("the link lost its guest"),
         }
     }
     unreachable!("a link holds less");

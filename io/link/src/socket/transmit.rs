@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Limits, Transmit};
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
@@ -78,7 +78,7 @@ impl<F: Framing> SocketTransmitter<F> {
     ///
     /// # Errors
     /// There is no room even so.
-    fn make_room(&mut self, bytes: usize) -> Result<(), Refused> {
+    fn make_room(&mut self, bytes: usize) -> Result<(), TransmitError> {
         let fits =
             |waiting: &WaitingFrames| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
         if !self.blocked && !fits(&self.waiting) {
@@ -86,7 +86,7 @@ impl<F: Framing> SocketTransmitter<F> {
         }
         if self.blocked || !fits(&self.waiting) {
             self.full = true;
-            return Err(Refused::Full);
+            return Err(TransmitError::Full);
         }
         Ok(())
     }
@@ -119,10 +119,10 @@ impl<F: Framing> Transmit for SocketTransmitter<F> {
         self.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         let len = head.len() + payload.len();
         if self.socket.is_none() || len > MAX_FRAME || !is_whole(offload, head.len()) {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         self.make_room(F::PREFIX + len)?;
         let begin = self.waiting.end;
@@ -212,19 +212,19 @@ impl Room for SocketReservation<'_> {
         &self.payloads[self.next..]
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         if self.next == self.payloads.len() {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let slot = self.next * self.stride;
         self.next += 1;
         let front = (HEADROOM - self.prefix).checked_sub(head.len());
         let fits = len <= self.stride - HEADROOM && is_whole(offload, head.len());
         let (Some(front), true) = (front, self.connected && fits) else {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         };
         let at = self.room.subslice(slot + front + self.prefix, head.len());
-        at.map_err(|_| Refused::Rejected)?.copy_from(head);
+        at.map_err(|_| TransmitError::Rejected)?.copy_from(head);
         let frame = self.prefix + head.len() + len;
         self.waiting
             .push(self.begin + slot + front, frame, offload.checksum);

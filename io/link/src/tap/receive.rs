@@ -138,7 +138,7 @@ impl<'a> ReadFrame<'a> {
 
     /// Returns true if it opens a TCP connection, or ends a short message of one (PSH).
     fn awaits_response(&self) -> bool {
-        let Ok(frame::Frame {
+        let Ok(frame::ParsedFrame {
             body: Body::Ip(_, Transport::Tcp(segment)),
             ..
         }) = frame::parse(self.head, self.whole.len())

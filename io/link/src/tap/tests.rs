@@ -2,7 +2,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use pontoon_engine::Transmit;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
@@ -191,7 +191,7 @@ fn frames_are_rejected_while_the_interface_is_down() {
             let head = head(PAIRS[0], 0);
             assert_eq!(
                 transmitter.send(whole(&head), head.bytes(), &[]),
-                Err(Refused::Rejected)
+                Err(TransmitError::Rejected)
             );
             assert!(!transmitter.take_full());
         },
@@ -214,7 +214,7 @@ fn super_frames_are_rejected_without_metadata() {
         };
         assert_eq!(
             transmitter.send(offload, head.bytes(), &[0; 2000]),
-            Err(Refused::Rejected)
+            Err(TransmitError::Rejected)
         );
     });
 }

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::os::fd::AsFd;
 
 use arrayvec::ArrayVec;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Limits, Transmit};
 use pontoon_sys::message;
 use pontoon_wire::checksum;
@@ -60,7 +60,7 @@ impl Transmit for TapTransmitter {
         self.limits
     }
 
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         self.writer.send(offload, head, payload)
     }
 
@@ -104,14 +104,14 @@ impl Room for TapReservation<'_> {
         &self.payloads[self.next..]
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
         if self.next == self.payloads.len() {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let slot = self
             .room
             .subslice(self.next * self.stride, self.stride)
-            .map_err(|_| Refused::Rejected)?;
+            .map_err(|_| TransmitError::Rejected)?;
         self.next += 1;
         self.writer.commit(offload, head, len, &slot)
     }
@@ -127,7 +127,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         if let Some(frame) = &mut self.plain {
             frame.clear();
             frame.extend_from_slice(head);
@@ -148,10 +148,12 @@ impl Writer {
         head: &[u8],
         len: usize,
         slot: &VolatileSlice<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), TransmitError> {
         let end = HEADROOM + len;
         if let Some(frame) = &mut self.plain {
-            let payload = slot.subslice(HEADROOM, len).map_err(|_| Refused::Rejected)?;
+            let payload = slot
+                .subslice(HEADROOM, len)
+                .map_err(|_| TransmitError::Rejected)?;
             frame.clear();
             frame.extend_from_slice(head);
             frame.resize(head.len() + len, 0);
@@ -161,42 +163,42 @@ impl Writer {
         let header = vnet::emit(offload, head.len());
         let begin = HEADROOM
             .checked_sub(header.len() + head.len())
-            .ok_or(Refused::Rejected)?;
+            .ok_or(TransmitError::Rejected)?;
         let frame = slot
             .subslice(begin, end.saturating_sub(begin))
-            .map_err(|_| Refused::Rejected)?;
+            .map_err(|_| TransmitError::Rejected)?;
         frame.copy_from(&header);
         frame
             .offset(header.len())
-            .map_err(|_| Refused::Rejected)?
+            .map_err(|_| TransmitError::Rejected)?
             .copy_from(head);
         let written = message::write(&self.queue, &frame);
         self.outcome(written)
     }
 
     /// Completes and writes the frame in `plain`.
-    fn write_plain(&mut self, offload: Offload) -> Result<(), Refused> {
+    fn write_plain(&mut self, offload: Offload) -> Result<(), TransmitError> {
         let Some(frame) = &mut self.plain else {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         };
         // `limits` declares no segmentation here.
         if offload.segmentation != Segmentation::Whole {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
-        checksum::complete(frame, offload.checksum, []).map_err(|_| Refused::Rejected)?;
+        checksum::complete(frame, offload.checksum, []).map_err(|_| TransmitError::Rejected)?;
         let written = rustix::io::write(self.queue.as_fd(), frame);
         self.outcome(written)
     }
 
-    fn outcome(&mut self, written: Result<usize, Errno>) -> Result<(), Refused> {
+    fn outcome(&mut self, written: Result<usize, Errno>) -> Result<(), TransmitError> {
         match written {
             Ok(_) => Ok(()),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
                 self.full = true;
-                Err(Refused::Full)
+                Err(TransmitError::Full)
             }
             // EIO: the interface is down. EINVAL, EMSGSIZE: it does not take this frame. EBADFD: it is gone.
-            Err(_) => Err(Refused::Rejected),
+            Err(_) => Err(TransmitError::Rejected),
         }
     }
 }

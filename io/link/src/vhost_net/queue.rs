@@ -31,7 +31,7 @@ pub(super) struct VhostNetQueue {
 }
 
 /// The ring, found in memory.
-pub(super) type AttachedRing<'a> = driver::Queue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
+pub(super) type AttachedRing<'a> = driver::DriverQueue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
 
 /// The reason for which vhost-net was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ pub(super) enum Failure {
     Kernel,
     /// The kernel broke the protocol.
     #[error("{0}")]
-    Ring(#[from] driver::Error),
+    Ring(#[from] driver::VirtqueueError),
     /// A frame's buffers are not all there, or more than it can have.
     #[error("a frame of {0} buffers")]
     Frame(u16),

@@ -83,7 +83,7 @@ fn full_ring_to_the_guest_neither_loses_nor_duplicates_frames() {
                         link.transmitter()
                             .send(whole(&head), head.bytes(), &number.to_be_bytes())
                     {
-                        assert_eq!(why, Refused::Full);
+                        assert_eq!(why, TransmitError::Full);
                         refused += 1;
                         until_room(&mut link, &epoll);
                     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use pontoon_engine::Limits;
-use pontoon_engine::link::{Refused, Room};
+use pontoon_engine::link::{Room, TransmitError};
 use pontoon_ring::driver::Buffer;
 use pontoon_sys::vhost::{Device, Which};
 use pontoon_wire::vnet::{self, Offload, Segmentation};
@@ -90,12 +90,17 @@ impl VringTransmitter {
     }
 
     /// As [`pontoon_engine::Transmit::send`].
-    pub(super) fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), Refused> {
+    pub(super) fn send(
+        &mut self,
+        offload: Offload,
+        head: &[u8],
+        payload: &[u8],
+    ) -> Result<(), TransmitError> {
         let len = head.len() + payload.len();
         if len > MAX_FRAME || !takes(&self.limits, offload) {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
-        let run = self.room(vnet::LEN + len).ok_or(Refused::Full)?;
+        let run = self.room(vnet::LEN + len).ok_or(TransmitError::Full)?;
         let frame = place(&self.device, run.at, vnet::LEN + len)?;
         frame.copy_from(&vnet::emit(offload, head.len()));
         write(&frame, vnet::LEN, head)?;
@@ -200,13 +205,13 @@ impl Room for VringReservation<'_> {
         &self.payloads[self.next..]
     }
 
-    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), Refused> {
-        let payload = self.payloads.get(self.next).ok_or(Refused::Rejected)?;
+    fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError> {
+        let payload = self.payloads.get(self.next).ok_or(TransmitError::Rejected)?;
         let skip = self.next * self.stride + HEADROOM;
         self.next += 1;
         let front = vnet::LEN + head.len();
         if len > payload.len() || front > HEADROOM || !takes(self.limits, offload) {
-            return Err(Refused::Rejected);
+            return Err(TransmitError::Rejected);
         }
         let begin = place(self.device, self.run.at + skip - front, front)?;
         begin.copy_from(&vnet::emit(offload, head.len()));
@@ -227,16 +232,18 @@ fn takes(limits: &Limits, offload: Offload) -> bool {
 }
 
 /// `len` bytes of the circular buffer.
-fn place(device: &Device, at: usize, len: usize) -> Result<VolatileSlice<'_>, Refused> {
+fn place(device: &Device, at: usize, len: usize) -> Result<VolatileSlice<'_>, TransmitError> {
     let memory = device.memory().whole();
     memory
         .subslice(places::TRANSMIT_BUFFERS + at, len)
-        .map_err(|_| Refused::Rejected)
+        .map_err(|_| TransmitError::Rejected)
 }
 
 /// Copies bytes to `at` in a frame.
-fn write(frame: &VolatileSlice<'_>, at: usize, bytes: &[u8]) -> Result<(), Refused> {
-    let to = frame.subslice(at, bytes.len()).map_err(|_| Refused::Rejected)?;
+fn write(frame: &VolatileSlice<'_>, at: usize, bytes: &[u8]) -> Result<(), TransmitError> {
+    let to = frame
+        .subslice(at, bytes.len())
+        .map_err(|_| TransmitError::Rejected)?;
     to.copy_from(bytes);
     Ok(())
 }

@@ -188,11 +188,14 @@ fn limits_hold_for_all_workers_together() {
     assert_eq!((one.flows(), two.flows()), (1, 1));
 
     let at = |seconds: u64| Instant(seconds * 1_000_000_000 + 5);
-    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, at(7)).is_ok());
-    assert_eq!(taken, [true, true, false]);
+    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, at(7)));
     assert_eq!(
-        [one, two, two].map(|handle| handle.count_against_rate(2, at(8)).is_ok()),
-        [true, true, false]
+        taken,
+        [Admission::Admitted, Admission::Admitted, Admission::Refused]
+    );
+    assert_eq!(
+        [one, two, two].map(|handle| handle.count_against_rate(2, at(8))),
+        [Admission::Admitted, Admission::Admitted, Admission::Refused]
     );
 }
 

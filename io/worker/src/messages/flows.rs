@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pontoon_engine::Token;
-use pontoon_engine::egress::Protocol;
+use pontoon_engine::egress::EgressProtocol;
 use pontoon_engine::flow_dump::{Flow, MAX_PAGE, Page, Phase, Traffic};
 use pontoon_ipc::text;
 use serde::de::Error as _;
@@ -63,11 +63,11 @@ struct FlowRecord(
 );
 
 #[derive(Serialize, Deserialize)]
-struct ProtocolField(#[serde(with = "ProtocolName")] Protocol);
+struct ProtocolField(#[serde(with = "ProtocolName")] EgressProtocol);
 
-/// The variants of [`Protocol`], for serde.
+/// The variants of [`EgressProtocol`], for serde.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Protocol", rename_all = "snake_case")]
+#[serde(remote = "EgressProtocol", rename_all = "snake_case")]
 enum ProtocolName {
     Tcp,
     Udp,
@@ -135,7 +135,7 @@ mod tests {
                 index: (1 << 20) - 1,
                 generation: u16::MAX,
             },
-            protocol: Protocol::Icmp,
+            protocol: EgressProtocol::Icmp,
             guest: address(0),
             remote: Some(address(1)),
             came_in: false,

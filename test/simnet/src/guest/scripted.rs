@@ -11,7 +11,7 @@ use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::Offload;
 
-use super::{Addressing, Call, Door, Guest, GuestReport};
+use super::{Addressing, Call, Guest, GuestListener, GuestReport};
 use crate::clock::earlier;
 use crate::frames::{Datagram, Icmp, Packet, Segment};
 use crate::rng::Rng;
@@ -61,7 +61,7 @@ pub struct Scripted {
     addressing: Addressing,
     plan: ScriptedPlan,
     rng: Rng,
-    doors: Vec<Door>,
+    listeners: Vec<GuestListener>,
     peers: Vec<Peer>,
     output: Vec<Segment>,
     /// Packets that a test has queued.
@@ -80,7 +80,7 @@ impl Scripted {
             addressing,
             plan,
             rng,
-            doors: Vec::new(),
+            listeners: Vec::new(),
             peers: Vec::new(),
             output: Vec::new(),
             extra: Vec::new(),
@@ -114,12 +114,15 @@ impl Scripted {
     }
 
     fn accept(&mut self, segment: &Segment, now: Instant) {
-        let door = self.doors.iter().position(|door| door.port == segment.to.port());
+        let listener = self
+            .listeners
+            .iter()
+            .position(|listener| listener.port == segment.to.port());
         let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
-        match door {
-            Some(door) if opens => {
-                let door = self.doors.remove(door);
-                let mut peer = Peer::accepting(&self.plan, door, segment, self.rng.fork());
+        match listener {
+            Some(listener) if opens => {
+                let listener = self.listeners.remove(listener);
+                let mut peer = Peer::accepting(&self.plan, listener, segment, self.rng.fork());
                 self.plan.iss = self.plan.iss.wrapping_add(99_991);
                 peer.receive(segment, now, &mut self.output, &mut self.wrong);
                 self.peers.push(peer);
@@ -137,8 +140,8 @@ impl Guest for Scripted {
         self.plan.iss = self.plan.iss.wrapping_add(99_991);
     }
 
-    fn listen(&mut self, door: Door) {
-        self.doors.push(door);
+    fn listen(&mut self, listener: GuestListener) {
+        self.listeners.push(listener);
     }
 
     fn receive(&mut self, frame: &[u8], now: Instant) {

@@ -1,4 +1,4 @@
-//! A guest with smoltcp's sockets: a TCP that nobody here wrote.
+//! A guest with smoltcp's sockets, an independent TCP.
 //!
 //! It works without Ethernet, so neighbour discovery plays no part: frames are dressed and undressed here.
 
@@ -12,7 +12,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::{Addressing, Call, Door, Guest, GuestReport};
+use super::{Addressing, Call, Guest, GuestListener, GuestReport};
 use crate::app::{Act, App, Outcome, Script};
 use crate::clock::earlier;
 use crate::frames::{ETHERNET, Packet, Segment};
@@ -56,7 +56,7 @@ struct Heard {
 
 struct Conn {
     handle: SocketHandle,
-    /// `None` for a door.
+    /// `None` for a listener.
     call: Option<Call>,
     port: u16,
     script: Script,
@@ -130,13 +130,13 @@ impl Smol {
         }
     }
 
-    /// Opens a door whose streams are those of `side`.
-    pub fn listen_as(&mut self, door: Door, side: Side) {
+    /// Listens for connections whose streams are those of `side`.
+    pub fn listen_as(&mut self, listener: GuestListener, side: Side) {
         let handle = self.socket();
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
-        socket.listen(door.port).expect("the port is not 0");
+        socket.listen(listener.port).expect("the port is not 0");
         self.conns
-            .push(Conn::new(handle, None, door.port, door.script, side));
+            .push(Conn::new(handle, None, listener.port, listener.script, side));
     }
 
     fn socket(&mut self) -> SocketHandle {
@@ -145,13 +145,17 @@ impl Smol {
         self.sockets.add(tcp::Socket::new(receive, send))
     }
 
-    /// Detects frames that make smoltcp 0.14 stall for ever, which is not a defect of the engine.
-    fn is_fatal(&mut self, frame: &[u8]) -> bool {
+    /// Records a frame to smoltcp, and detects those that make smoltcp 0.14 stall for ever, which is not a defect of the
+    /// engine.
+    fn note_received(&mut self, frame: &[u8]) -> Effect {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
-            return false;
+            return Effect::Harmless;
         };
         let seen = self.heard.entry(segment.to.port()).or_default();
-        seen.is_old_shut_window(&segment) || seen.is_third_repeat(&segment)
+        if seen.is_old_shut_window(&segment) {
+            return Effect::Stall;
+        }
+        seen.count_repeat(&segment)
     }
 
     /// Takes note of what smoltcp sends: its acknowledgements, and what goes beyond the window.
@@ -173,8 +177,8 @@ impl Smol {
         }
     }
 
-    fn run_apps(&mut self, now: Instant) -> bool {
-        let mut moved = false;
+    fn run_apps(&mut self, now: Instant) -> Progress {
+        let mut progress = Progress::None;
         for conn in &mut self.conns {
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(conn.handle);
             if let Some(call) = &conn.call
@@ -188,12 +192,31 @@ impl Smol {
                 socket
                     .connect(self.interface.context(), call.to, local)
                     .expect("addresses and ports are set");
-                moved = true;
+                progress = Progress::Made;
             }
-            moved |= conn.run(socket, &mut self.rng, now, &mut self.wrong);
+            let run = conn.run(socket, &mut self.rng, now, &mut self.wrong);
+            progress = progress.max(run);
         }
-        moved
+        progress
     }
+}
+
+/// The effect of a frame on smoltcp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// smoltcp processes it.
+    Harmless,
+    /// smoltcp would stall for ever.
+    Stall,
+}
+
+/// The result of running applications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    /// Nothing has changed.
+    None,
+    /// An application has called a socket.
+    Made,
 }
 
 impl Heard {
@@ -207,7 +230,7 @@ impl Heard {
     /// It answers the third repeat of an acknowledgement by a fast retransmit, and when all that is not acknowledged is a
     /// FIN, sends nothing and stops its timer: the FIN is lost for ever. Repeats that report a gap in the data carry SACK
     /// and are let through.
-    fn is_third_repeat(&mut self, segment: &Segment) -> bool {
+    fn count_repeat(&mut self, segment: &Segment) -> Effect {
         let begins = segment.flags.has(Flags::SYN);
         if begins {
             self.scale = segment.window_scale.unwrap_or(0);
@@ -219,17 +242,20 @@ impl Heard {
         // A window probe has an older sequence number, and wants an answer.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
         if !bare || (segment.seq.wrapping_sub(self.acknowledged) as i32) < 0 {
-            return false;
+            return Effect::Harmless;
         }
-        // What lies beyond its window it does not look at: none of those has told it anything.
+        // smoltcp ignores segments beyond its window.
         if (segment.seq.wrapping_sub(self.allowed) as i32) >= 0 {
-            return false;
+            return Effect::Harmless;
         }
         if (self.ack, self.window) != (segment.ack, segment.window) {
             (self.ack, self.window, self.count) = (segment.ack, segment.window, 0);
         }
         self.count += 1;
-        self.count > 2
+        match self.count {
+            ..=2 => Effect::Harmless,
+            _ => Effect::Stall,
+        }
     }
 }
 
@@ -267,27 +293,27 @@ impl Conn {
         rng: &mut Rng,
         now: Instant,
         wrong: &mut Vec<String>,
-    ) -> bool {
+    ) -> Progress {
         use tcp::State::{CloseWait, Closed, Closing, LastAck, Listen, SynReceived, SynSent, TimeWait};
         let state = socket.state();
         self.ended |= matches!(state, CloseWait | LastAck | Closing | TimeWait);
         if self.app.is_none() {
             if matches!(state, Listen | SynSent | SynReceived) {
-                return false;
+                return Progress::None;
             }
             if state == Closed {
                 self.refused = self.called;
-                return false;
+                return Progress::None;
             }
             self.app = Some(App::new(self.script.clone(), rng.fork(), now));
         }
         let Some(app) = &mut self.app else {
-            return false;
+            return Progress::None;
         };
         let mut moved = false;
         if state == Closed && !(self.ended && app.closed()) {
             app.was_reset(Outcome::Reset);
-            return false;
+            return Progress::None;
         }
         let read = app.read(self.backlog + socket.recv_queue() as u64, now);
         let from_backlog = read.min(self.backlog);
@@ -339,7 +365,10 @@ impl Conn {
                 moved = true;
             }
         }
-        moved
+        match moved {
+            true => Progress::Made,
+            false => Progress::None,
+        }
     }
 
     fn local_port(&self) -> u16 {
@@ -362,13 +391,17 @@ impl Guest for Smol {
             .push(Conn::new(handle, Some(call), port, script, Side::Guest));
     }
 
-    fn listen(&mut self, door: Door) {
-        self.listen_as(door, Side::Guest);
+    fn listen(&mut self, listener: GuestListener) {
+        self.listen_as(listener, Side::Guest);
     }
 
     fn receive(&mut self, frame: &[u8], _now: Instant) {
         let is_ip = frame.len() > ETHERNET && matches!(frame[12..14], [0x08, 0x00] | [0x86, 0xdd]);
-        if is_ip && !self.is_fatal(frame) {
+        if !is_ip {
+            return;
+        }
+        let effect = self.note_received(frame);
+        if effect == Effect::Harmless {
             self.device.input.push_back(frame[ETHERNET..].to_vec());
         }
     }
@@ -377,7 +410,8 @@ impl Guest for Smol {
         let time = smoltcp_time(now);
         for _ in 0..64 {
             let polled = self.interface.poll(time, &mut self.device, &mut self.sockets);
-            if !self.run_apps(now) && polled == PollResult::None {
+            let progress = self.run_apps(now);
+            if progress == Progress::None && polled == PollResult::None {
                 break;
             }
         }

@@ -45,7 +45,7 @@ impl Host for SimHost {
         self.conns.push(conn);
         self.schedule(index, first);
         if connect == Connect::Done {
-            // A socket that is registered while it is writable says so.
+            // A socket that is registered while it is writable has an event.
             self.wake(Woken::Conn(index));
         }
         Ok((SimSocket(Name::Tcp(index)), connect))
@@ -143,7 +143,7 @@ impl Host for SimHost {
         if let Ok(index) = self.conn(socket, "watch") {
             self.conns[index].watch_room();
             self.schedule(index, self.now);
-            // EPOLL_CTL_MOD says all that is so once more.
+            // EPOLL_CTL_MOD reports the whole state once more.
             self.wake(Woken::Conn(index));
         }
     }

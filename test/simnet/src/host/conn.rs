@@ -63,11 +63,47 @@ pub(super) struct Conn {
     reset_peer: bool,
     /// Error of the next call on the socket, returned once.
     error: Option<Failure>,
-    /// The engine was told that there is no room (SOCK_NOSPACE): room will be an event.
+    /// A send was refused (SOCK_NOSPACE): room will be an event.
     no_space: bool,
     pub(super) blocked_until: Option<Instant>,
     hung_up: bool,
     tick_at: Option<Instant>,
+}
+
+/// The result of [`Conn::take_tick`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tick {
+    /// The tick has expired.
+    Expired,
+    /// No tick has expired.
+    Pending,
+}
+
+/// The result of [`Conn::schedule_tick`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Schedule {
+    /// A new tick has to be scheduled.
+    Changed,
+    /// An earlier tick is scheduled.
+    Unchanged,
+}
+
+/// The result of [`Conn::complete_arrival`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The client is in the listener's queue now.
+    Completed,
+    /// The connection is not one of a client, or was complete before.
+    NotPending,
+}
+
+/// The result of running a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activity {
+    /// The socket has an event.
+    Event,
+    /// The socket has none.
+    None,
 }
 
 impl Conn {
@@ -170,57 +206,56 @@ impl Conn {
         self.held = true;
     }
 
-    /// Takes the tick that the connection waits for; returns true if it is due.
-    pub(super) fn due(&mut self, now: Instant) -> bool {
-        let due = self.tick_at.is_some_and(|at| at <= now);
-        if due {
-            self.tick_at = None;
+    /// Takes the connection's tick if it has expired.
+    pub(super) fn take_tick(&mut self, now: Instant) -> Tick {
+        match self.tick_at.take_if(|at| *at <= now) {
+            Some(_) => Tick::Expired,
+            None => Tick::Pending,
         }
-        due
     }
 
-    /// Schedules a tick at `at` unless an earlier one is scheduled; returns true if it did.
-    pub(super) fn wants(&mut self, at: Instant) -> bool {
-        let wants = self.tick_at.is_none_or(|have| at < have);
-        if wants {
-            self.tick_at = Some(at);
+    /// Schedules a tick at `at` unless an earlier one is scheduled.
+    pub(super) fn schedule_tick(&mut self, at: Instant) -> Schedule {
+        if self.tick_at.is_some_and(|have| at >= have) {
+            return Schedule::Unchanged;
         }
-        wants
+        self.tick_at = Some(at);
+        Schedule::Changed
     }
 
-    /// The moment at which a connection from outside stands in the listener's queue.
-    pub(super) fn arrives(&mut self) -> bool {
-        let arrives = self.phase == Phase::Arriving;
-        if arrives {
-            self.phase = Phase::Open;
+    /// Completes the handshake of a client.
+    pub(super) fn complete_arrival(&mut self) -> Arrival {
+        if self.phase != Phase::Arriving {
+            return Arrival::NotPending;
         }
-        arrives
+        self.phase = Phase::Open;
+        Arrival::Completed
     }
 
-    /// Lets the peer do what it does now. True: the socket has an event.
-    pub(super) fn run(&mut self, now: Instant) -> bool {
+    /// Runs the peer up to `now`.
+    pub(super) fn run(&mut self, now: Instant) -> Activity {
         if let Phase::Connecting { at, answer } = self.phase {
             if at > now {
-                return false;
+                return Activity::None;
             }
             match answer {
                 Ok(()) => self.phase = Phase::Open,
                 Err(failure) => {
                     self.phase = Phase::Failed(failure);
-                    return true;
+                    return Activity::Event;
                 }
             }
             if !self.held {
-                // Closed while it was pending: the peer never had it.
+                // The socket was closed while the connect was pending: the peer has no connection.
                 self.phase = Phase::Failed(Failure::Reset);
-                return false;
+                return Activity::None;
             }
             self.start(now);
             self.run_app(now);
-            return true;
+            return Activity::Event;
         }
         if self.phase != Phase::Open {
-            return false;
+            return Activity::None;
         }
         if self.app.is_none() {
             self.start(now);
@@ -228,9 +263,9 @@ impl Conn {
         self.run_app(now)
     }
 
-    fn run_app(&mut self, now: Instant) -> bool {
+    fn run_app(&mut self, now: Instant) -> Activity {
         let Some(app) = &mut self.app else {
-            return false;
+            return Activity::None;
         };
         let mut event = false;
         if self.reset_peer {
@@ -277,7 +312,10 @@ impl Conn {
             self.hung_up = true;
             event = true;
         }
-        event && self.held
+        match event && self.held {
+            true => Activity::Event,
+            false => Activity::None,
+        }
     }
 
     /// When the peer has something to do.
@@ -329,7 +367,7 @@ impl Conn {
         }
     }
 
-    /// The next time there is room, an event says so.
+    /// Requests an event for the next time that there is room.
     pub(super) fn watch_room(&mut self) {
         self.no_space = true;
     }

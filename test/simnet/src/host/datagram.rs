@@ -7,6 +7,8 @@ use pontoon_engine::host::{DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Instant, Readiness};
 use vm_memory::VolatileSlice;
 
+use super::conn::Activity;
+
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
     sockets: Vec<Socket>,
@@ -77,7 +79,7 @@ impl Datagrams {
         Some(socket)
     }
 
-    /// Sends, and says how many answers come at `at`.
+    /// Sends, and returns the number of replies that arrive at `at`.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -127,17 +129,17 @@ impl Datagrams {
         self.sockets[index].coming.push_back((at, item));
     }
 
-    /// The next answer arrives. True: the socket has an event.
-    pub(super) fn arrive(&mut self, index: usize, now: Instant) -> bool {
+    /// Queues the next answer if it has arrived.
+    pub(super) fn arrive(&mut self, index: usize, now: Instant) -> Activity {
         let socket = &mut self.sockets[index];
         let due = socket.coming.front().is_some_and(|(at, _)| *at <= now);
         if !socket.held || !due {
-            return false;
+            return Activity::None;
         }
         socket
             .queue
             .extend(socket.coming.pop_front().map(|(_, item)| item));
-        true
+        Activity::Event
     }
 
     pub(super) fn poll(&mut self, index: usize) -> Option<(FlowId, Readiness)> {

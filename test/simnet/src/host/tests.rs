@@ -50,7 +50,7 @@ fn peek(host: &mut SimHost, socket: &mut SimSocket, at: u32, len: usize) -> Resu
 }
 
 #[test]
-fn an_event_comes_once_for_each_change() {
+fn each_change_causes_one_event() {
     let pace = Pace {
         chunk: 1,
         every: Duration::from_micros(10),
@@ -98,7 +98,7 @@ fn an_event_comes_once_for_each_change() {
 }
 
 #[test]
-fn room_is_an_event_only_after_it_was_missed() {
+fn room_is_an_event_only_after_a_refused_send() {
     let plan = HostPlan {
         send_buffer: 900,
         ..HostPlan::default()
@@ -129,7 +129,7 @@ fn room_is_an_event_only_after_it_was_missed() {
 }
 
 #[test]
-fn a_reset_is_an_error_once_and_leaves_what_had_come() {
+fn reset_is_one_error_and_keeps_received_data() {
     let script = Script {
         end: End::Reset(5),
         ..Script::source(5)
@@ -147,7 +147,7 @@ fn a_reset_is_an_error_once_and_leaves_what_had_come() {
 }
 
 #[test]
-fn closing_with_data_unread_resets_the_peer_and_closing_without_does_not() {
+fn close_with_unread_data_resets_the_peer() {
     for (discarded, outcome) in [(0, Outcome::Reset), (5, Outcome::Closed)] {
         let (mut host, mut socket) = host(Script::source(5), HostPlan::default());
         host.tick(T0);
@@ -162,7 +162,7 @@ fn closing_with_data_unread_resets_the_peer_and_closing_without_does_not() {
 }
 
 #[test]
-fn a_pending_connect_is_told_by_an_event() {
+fn pending_connect_completes_by_an_event() {
     for (answer, expected) in [
         (Answer::After(Duration::from_micros(50)), Ok(())),
         (
@@ -186,7 +186,7 @@ fn a_pending_connect_is_told_by_an_event() {
 }
 
 #[test]
-fn bad_manners_are_written_down() {
+fn violations_of_the_interface_are_recorded() {
     let (mut host, mut socket) = host(Script::source(100), HostPlan::default());
     host.tick(T0);
     peek(&mut host, &mut socket, 0, 10).unwrap();

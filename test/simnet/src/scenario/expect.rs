@@ -140,7 +140,7 @@ impl Ends {
     }
 }
 
-/// Connections that should have been, and of which the guest's application never heard.
+/// Expected connections that the guest's application never got.
 pub(super) fn unborn<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
     let guests = world.guest.reports();
     let stands = |connection: &&Connection| {

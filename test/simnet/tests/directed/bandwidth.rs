@@ -21,7 +21,7 @@ fn free_and_limited(mut scenario: Scenario) -> [Run; 2] {
 }
 
 #[test]
-fn a_download_takes_its_time() {
+fn download_is_limited_to_the_rate() {
     for scenario in everywhere(&dial(Script::SINK, Script::source(2_000_000))) {
         let [free, limited] = free_and_limited(scenario);
         assert_eq!(free.counters.held_back, 0);
@@ -31,7 +31,7 @@ fn a_download_takes_its_time() {
 
 /// Each has its share, and both come to an end.
 #[test]
-fn two_downloads_share_it() {
+fn two_downloads_share_the_rate() {
     for mut scenario in everywhere(&dial(Script::SINK, Script::source(1_000_000))) {
         let mut other = scenario.connections[0].clone();
         other.port += 1;

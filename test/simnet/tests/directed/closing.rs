@@ -28,7 +28,7 @@ fn half_close_by_the_host() {
 }
 
 #[test]
-fn both_close_at_once() {
+fn simultaneous_close() {
     for bytes in [0, 1, 5000] {
         for scenario in everywhere(&dial(Script::source(bytes), Script::source(bytes))) {
             check(scenario.run(true));
@@ -63,7 +63,7 @@ fn reset_by_the_host() {
 }
 
 #[test]
-fn a_lost_fin_in_each_direction() {
+fn lost_fin_is_retransmitted_in_each_direction() {
     for scenario in everywhere(&dial(Script::source(1000), Script::source(1000))) {
         let ((up, lost_up), (down, lost_down)) = (
             lose(1, |segment| segment.flags.has(FIN)),
@@ -78,7 +78,7 @@ fn a_lost_fin_in_each_direction() {
 }
 
 #[test]
-fn time_wait_acknowledges_again() {
+fn time_wait_acknowledges_a_retransmitted_fin() {
     // The host closes first, so TIME_WAIT is the engine's; its acknowledgement of the guest's FIN is lost.
     for scenario in everywhere(&dial(Script::SINK, Script::source(1000))) {
         let fin = Arc::new(AtomicU32::new(0));
@@ -102,7 +102,7 @@ fn time_wait_acknowledges_again() {
 /// With the first byte lost, the reset is one beyond the last byte that the guest may send. Linux, too, looks for it there
 /// (`tcp_sequence`).
 #[test]
-fn a_guest_resets_when_the_window_is_full() {
+fn reset_at_the_edge_of_a_full_window_is_accepted() {
     let plan = ScriptedPlan::default();
     let first = plan.iss + 1;
     let guest = Script {

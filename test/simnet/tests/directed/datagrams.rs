@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn datagrams_come_back() {
+fn datagrams_are_echoed() {
     let scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),

@@ -4,7 +4,7 @@ use super::*;
 
 /// Frames that the link rejects are offered again, by the timer if nothing else happens.
 #[test]
-fn a_link_that_rejects_frames() {
+fn link_that_rejects_frames() {
     let script = Script {
         send: 200_000,
         ..Script::echo()
@@ -21,7 +21,7 @@ fn a_link_that_rejects_frames() {
 
 /// Whatever finds no room goes on when there is room, not when some timer looks.
 #[test]
-fn a_link_that_is_often_full_costs_its_pauses_and_no_more() {
+fn often_full_link_delays_streams_only_by_its_pauses() {
     let plan = ScriptedPlan {
         quick_ack: true,
         receive_buffer: 1460,
@@ -41,7 +41,7 @@ fn a_link_that_is_often_full_costs_its_pauses_and_no_more() {
 }
 
 #[test]
-fn a_link_that_cuts_is_given_many_segments_in_a_frame() {
+fn link_with_segmentation_gets_many_segments_per_frame() {
     for v6 in [false, true] {
         let connection = Connection {
             v6,

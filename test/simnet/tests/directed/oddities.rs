@@ -26,7 +26,7 @@ fn segments_out_of_order_with_and_without_sack() {
 }
 
 #[test]
-fn keepalive_turns_keepalive_on() {
+fn keepalive_probe_of_the_guest_enables_keepalive_on_the_host() {
     let mischief = Mischief {
         keepalive: 300,
         ..Mischief::default()
@@ -48,7 +48,7 @@ fn keepalive_turns_keepalive_on() {
 }
 
 #[test]
-fn intruders_are_challenged_and_do_no_harm() {
+fn forged_segments_are_challenged_and_ignored() {
     let mischief = Mischief {
         inexact_reset: 300,
         far_reset: 300,

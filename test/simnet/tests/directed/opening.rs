@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn refused() {
+fn refused_connect() {
     for answer in [
         Answer::Fail(Failure::Refused),
         Answer::FailAfter(SECOND / 2, Failure::Refused),
@@ -23,7 +23,7 @@ fn refused() {
 }
 
 #[test]
-fn unreachable() {
+fn unreachable_destination() {
     for failure in [Failure::NetUnreachable, Failure::HostUnreachable] {
         let opening = Opening::Guest(Answer::FailAfter(SECOND / 2, failure));
         for scenario in everywhere(&connection(opening, Script::source(10), Script::SINK)) {
@@ -49,7 +49,7 @@ fn connect_timeout() {
 }
 
 #[test]
-fn connects_that_come_to_something_are_timed() {
+fn successful_connects_are_timed() {
     for (answer, time) in [
         (Answer::Now, Duration::ZERO),
         (Answer::After(SECOND / 2), SECOND / 2),
@@ -71,7 +71,7 @@ fn connects_that_come_to_something_are_timed() {
 }
 
 #[test]
-fn a_lost_syn_ack() {
+fn lost_syn_ack_is_retransmitted() {
     for scenario in everywhere(&dial(Script::source(1000), Script::SINK)) {
         let (down, lost) = lose(2, |segment| segment.flags.has(SYN));
         check(scenario.run_filtered(true, None, down));
@@ -80,7 +80,7 @@ fn a_lost_syn_ack() {
 }
 
 #[test]
-fn a_client_of_a_published_port() {
+fn client_of_a_published_port_is_connected() {
     for scenario in everywhere(&connection(
         Opening::Host,
         Script::echo(),
@@ -92,7 +92,7 @@ fn a_client_of_a_published_port() {
 }
 
 #[test]
-fn a_client_of_a_published_port_is_refused_by_the_guest() {
+fn client_of_a_published_port_is_reset_if_the_guest_refuses() {
     for scenario in everywhere(&connection(
         Opening::HostToNobody,
         Script::SINK,
@@ -103,7 +103,7 @@ fn a_client_of_a_published_port_is_refused_by_the_guest() {
 }
 
 #[test]
-fn a_client_of_a_published_port_is_not_answered_by_the_guest() {
+fn client_of_a_published_port_times_out_if_the_guest_does_not_answer() {
     for scenario in everywhere(&connection(
         Opening::HostToNobody,
         Script::SINK,

@@ -1,4 +1,4 @@
-//! A handler that panics, in whatever call of the host: it costs the flow that it was about, and nobody else.
+//! Panics of handlers, in any call of the host: only the current flow ends.
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_simnet::app::Outcome;
@@ -47,7 +47,7 @@ fn world(scenario: &Scenario) -> World<Scripted> {
     world
 }
 
-/// Connections that did not end as their scripts say, datagrams that did not come back.
+/// Connections that did not end as in their scripts, and datagrams that were not echoed.
 fn lost(world: &World<Scripted>) -> usize {
     let reports = world.guest.reports();
     let broken = reports
@@ -58,7 +58,7 @@ fn lost(world: &World<Scripted>) -> usize {
 
 /// A published UDP port stays open, whatever becomes of what it knew.
 #[test]
-fn a_published_port_outlives_a_panic() {
+fn published_port_stays_open_after_a_panic() {
     let mut scenario = scenario();
     scenario.connections.clear();
     let mut plan = scenario.world();
@@ -86,7 +86,7 @@ fn a_published_port_outlives_a_panic() {
 }
 
 #[test]
-fn any_call_may_panic() {
+fn panic_in_any_host_call_ends_one_flow() {
     let scenario = scenario();
     let mut sound = world(&scenario);
     assert_eq!(sound.run_to_end(600 * SECOND), Ok(()));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_guest_that_stops_reading_for_a_minute() {
+fn guest_stops_reading_for_a_minute() {
     let guest = resting_a_minute(10_000);
     for scenario in everywhere(&dial(guest, Script::source(3_000_000))) {
         let run = check(scenario.run(false));
@@ -12,7 +12,7 @@ fn a_guest_that_stops_reading_for_a_minute() {
 }
 
 #[test]
-fn a_host_that_stops_reading_for_a_minute() {
+fn host_stops_reading_for_a_minute() {
     let host = resting_a_minute(10_000);
     for mut scenario in everywhere(&dial(Script::source(3_000_000), host)) {
         scenario.world.host.send_buffer = 50_000;
@@ -23,7 +23,7 @@ fn a_host_that_stops_reading_for_a_minute() {
 }
 
 #[test]
-fn a_window_that_shuts_and_opens() {
+fn window_closes_and_opens() {
     let read = pace(700, 2);
     let guest = Script { read, ..Script::SINK };
     for v6 in [false, true] {
@@ -45,7 +45,7 @@ fn a_window_that_shuts_and_opens() {
 }
 
 #[test]
-fn a_long_upload_widens_the_window_to_its_limit() {
+fn long_upload_grows_the_window_to_its_limit() {
     let plan = ScriptedPlan {
         send_buffer: 8 << 20,
         ..ScriptedPlan::default()
@@ -59,7 +59,7 @@ fn a_long_upload_widens_the_window_to_its_limit() {
 }
 
 #[test]
-fn peeking_from_the_head_where_the_kernel_is_old() {
+fn peek_without_offset_on_old_kernels() {
     for mut scenario in everywhere(&dial(Script::SINK, Script::source(3_000_000))) {
         scenario.world.host.peeks_at_offset = false;
         scenario.world.host.receive_buffer = 4 << 20;
@@ -68,7 +68,7 @@ fn peeking_from_the_head_where_the_kernel_is_old() {
 }
 
 #[test]
-fn many_flows_to_hosts_that_do_not_read_exhaust_the_pool_and_lose_nothing() {
+fn exhausted_pool_loses_no_data() {
     let host = resting_a_minute(0);
     let plan = ScriptedPlan {
         quick_ack: true,
@@ -91,7 +91,7 @@ fn many_flows_to_hosts_that_do_not_read_exhaust_the_pool_and_lose_nothing() {
 /// Little room of a socket is used once the kernel reports the socket writable. Data of the host waits
 /// there meanwhile where the guest does not read either: that is no reason to look again.
 #[test]
-fn small_buffers_that_drain_slowly_while_the_pool_is_exhausted() {
+fn slow_small_buffers_with_an_exhausted_pool_lose_no_data() {
     let stalled = resting_a_minute(0);
     let first = dial(Script::source(100_000), stalled.clone());
     for (send_buffer, to_say) in [(4000, 0), (12_000, 0), (4000, 100_000), (12_000, 100_000)] {

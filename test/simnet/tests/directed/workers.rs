@@ -28,7 +28,7 @@ fn own(v6: bool) -> core::net::IpAddr {
 
 /// One socket, and so one port outside, for a guest's endpoint: also where its first datagrams arrive everywhere at once.
 #[test]
-fn an_endpoint_has_one_socket() {
+fn udp_endpoint_has_one_socket_in_all_workers() {
     for seed in 0..50 {
         for v6 in [false, true] {
             let mut world = world(seed);
@@ -52,9 +52,9 @@ fn an_endpoint_has_one_socket() {
     }
 }
 
-/// Segments of connections that nobody has are reset wherever they arrive, once each.
+/// Segments of unknown connections are reset by the worker at which they arrive, once each.
 #[test]
-fn what_nobody_has_is_reset() {
+fn segment_of_no_workers_connection_is_reset_once() {
     let mut world = world(7);
     for port in 0..40 {
         world.guest.inject(Packet::Tcp(Segment {
@@ -75,7 +75,7 @@ fn what_nobody_has_is_reset() {
 
 /// Echo ids are the first worker's.
 #[test]
-fn an_echo_id_has_one_socket() {
+fn echo_id_has_one_socket_in_all_workers() {
     let mut world = world(3);
     for seq in 0..40 {
         world.guest.inject(Packet::Icmp(Icmp {
@@ -93,9 +93,9 @@ fn an_echo_id_has_one_socket() {
     assert!(world.counters().handed_over > 10);
 }
 
-/// Which resolver is dead, streams to the forwarder know wherever they arrive: what queries have shown.
+/// TCP connections to the forwarder use the resolvers' state from queries, at whichever worker they arrive.
 #[test]
-fn streams_to_the_forwarder_avoid_a_dead_resolver() {
+fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
     for v6 in [false, true] {
         let mut scenario = Scenario::calm(
             GuestPlan::Scripted(ScriptedPlan::default()),
@@ -138,7 +138,7 @@ fn streams_to_the_forwarder_avoid_a_dead_resolver() {
 
 /// Connections have a place where datagram flows of other workers hold all.
 #[test]
-fn datagram_flows_of_any_worker_give_way() {
+fn datagram_flows_of_other_workers_are_evicted() {
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),
@@ -175,7 +175,7 @@ fn datagram_flows_of_any_worker_give_way() {
 
 /// The limit is that of all workers together; a worker without an endpoint has one even so.
 #[test]
-fn max_udp_ports_is_of_all_workers() {
+fn max_udp_ports_limits_all_workers_together() {
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),
@@ -205,7 +205,7 @@ fn max_udp_ports_is_of_all_workers() {
 
 /// The limit is that of all workers together, give or take one each.
 #[test]
-fn max_flows_is_of_all_workers() {
+fn max_flows_limits_all_workers_together() {
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),
@@ -229,7 +229,7 @@ fn max_flows_is_of_all_workers() {
 
 /// Streams to the forwarder are the first worker's, also where other workers could evict a datagram flow for them.
 #[test]
-fn streams_to_the_forwarder_are_answered_where_datagram_flows_hold_all_places() {
+fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),
@@ -268,7 +268,7 @@ fn streams_to_the_forwarder_are_answered_where_datagram_flows_hold_all_places() 
 
 /// A published port may have another place in each worker, as only the first one has UDP ports.
 #[test]
-fn clients_of_ports_at_the_same_place_of_two_workers_have_shares_of_their_own() {
+fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
     let port = |port| Published {
         protocol: Protocol::Tcp,
         host: (core::net::Ipv4Addr::UNSPECIFIED, port).into(),
@@ -307,7 +307,7 @@ fn clients_of_ports_at_the_same_place_of_two_workers_have_shares_of_their_own() 
 
 /// The guest's port is then one like any other.
 #[test]
-fn a_port_whose_socket_is_not_to_be_had_keeps_no_endpoint_from_the_guest() {
+fn failed_publish_leaves_the_port_to_the_guest() {
     let port = |port| Published {
         protocol: Protocol::Udp,
         host: (core::net::Ipv4Addr::UNSPECIFIED, port).into(),

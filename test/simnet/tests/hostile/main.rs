@@ -1,4 +1,4 @@
-//! An engine between a guest and a host that do what bytes say: those of the property tester, and those that the fuzzer
+//! An engine between a guest and a host whose actions are decoded from bytes: those of the property tester, and those that the fuzzer
 //! has gathered.
 
 // A test has no better answer to an error.
@@ -10,7 +10,7 @@ use pontoon_test_support::{engine, frame};
 
 /// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
 #[test]
-fn the_engine_keeps_its_bounds() {
+fn engine_stays_within_its_limits() {
     chance(3_000, 400, engine::run);
 }
 
@@ -20,12 +20,12 @@ fn frames_are_parsed_or_refused() {
 }
 
 #[test]
-fn the_engine_stands_the_corpus() {
+fn engine_survives_the_corpus() {
     replay("engine", 50, engine::run);
 }
 
 #[test]
-fn the_parser_stands_the_corpus() {
+fn parser_survives_the_corpus() {
     replay("frame", 50, frame::run);
 }
 

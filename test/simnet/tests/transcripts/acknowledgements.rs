@@ -18,7 +18,7 @@ fn acknowledged(bytes: u32) -> Segment {
 }
 
 #[test]
-fn an_answer_carries_it() {
+fn response_carries_the_acknowledgement() {
     let mut given = awake(Script::echo());
     given.up(data(0, 100));
     given.pass(Duration::from_micros(20));
@@ -28,7 +28,7 @@ fn an_answer_carries_it() {
 }
 
 #[test]
-fn without_an_answer_it_waits_for_50_us() {
+fn acknowledgement_is_delayed_for_50_us() {
     let mut given = awake(Script::SINK);
     given.up(data(0, 100));
     given.pass(Duration::from_nanos(49_999));
@@ -45,7 +45,7 @@ fn without_an_answer_it_waits_for_50_us() {
 }
 
 #[test]
-fn before_a_sleep_it_leaves() {
+fn acknowledgement_is_sent_before_the_worker_sleeps() {
     let mut given = awake(Script::SINK);
     given.up(data(0, 100));
     given.quiet();
@@ -56,7 +56,7 @@ fn before_a_sleep_it_leaves() {
 }
 
 #[test]
-fn a_second_segment_is_not_kept_waiting() {
+fn second_segment_is_acknowledged_at_once() {
     let mut given = awake(Script::SINK);
     given.up(data(0, 100));
     given.quiet();
@@ -67,7 +67,7 @@ fn a_second_segment_is_not_kept_waiting() {
 }
 
 #[test]
-fn what_is_no_question_is_acknowledged_at_once() {
+fn large_segment_is_acknowledged_at_once() {
     let mut given = awake(Script::SINK);
     given.up(data(0, 5000));
     given.down(acknowledged(5000));

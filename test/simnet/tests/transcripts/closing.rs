@@ -14,7 +14,7 @@ fn time_wait() -> Given {
 }
 
 #[test]
-fn the_guest_may_close_first_with_data_and_fin_in_one() {
+fn guest_closes_first_with_data_and_fin_in_one_segment() {
     let mut given = Given::open(Script::SINK);
     let payload = Given::guest_bytes(0, 10);
     given.up(up(ACK.and(FIN), 1001, 1).carrying(payload));
@@ -30,7 +30,7 @@ fn the_guest_may_close_first_with_data_and_fin_in_one() {
 }
 
 #[test]
-fn the_host_may_close_first_and_time_wait_acknowledges_again() {
+fn host_closes_first_and_time_wait_acknowledges_again() {
     let mut given = Given::open(Script::source(100));
     given.pass(millis(1));
     let payload = Given::server_bytes(0, 100);
@@ -57,7 +57,7 @@ fn the_host_may_close_first_and_time_wait_acknowledges_again() {
 }
 
 #[test]
-fn a_lost_fin_is_sent_again() {
+fn lost_fin_is_retransmitted() {
     let mut given = Given::open(Script::source(0));
     given.pass(millis(1));
     let fin = down(ACK.and(FIN), 1, 1001);
@@ -67,9 +67,9 @@ fn a_lost_fin_is_sent_again() {
     given.down(fin);
 }
 
-/// Events go on to say that a stream is readable when it has ended.
+/// Events still report a stream as readable after its end.
 #[test]
-fn nothing_is_sent_when_the_fin_is_acknowledged() {
+fn acknowledged_fin_is_not_retransmitted() {
     let mut given = Given::open(Script::source(100));
     given.pass(millis(1));
     given.up(up(ACK, 1001, 102));
@@ -85,7 +85,7 @@ fn nothing_is_sent_when_the_fin_is_acknowledged() {
 }
 
 #[test]
-fn oddities_in_time_wait() {
+fn unusual_segments_in_time_wait() {
     let mut given = time_wait();
     ignores(&mut given, up(ACK, 1002, 2));
     ignores(&mut given, up(RST, 1001, 0));
@@ -108,7 +108,7 @@ fn oddities_in_time_wait() {
 
 /// The host refuses the second connection here, so that what opened it shows.
 #[test]
-fn a_later_syn_ends_time_wait() {
+fn syn_with_higher_sequence_number_ends_time_wait() {
     let mut given = time_wait();
     given.up(up(SYN, 1003, 0));
     let answer = given.take_one();
@@ -122,7 +122,7 @@ fn a_later_syn_ends_time_wait() {
 }
 
 #[test]
-fn a_host_that_closes_and_then_resets() {
+fn reset_of_the_host_after_its_fin_resets_the_guest() {
     let mut given = Given::open(Script {
         patience: Duration::from_secs(2),
         ..Script::source(100)
@@ -143,7 +143,7 @@ fn a_host_that_closes_and_then_resets() {
 
 /// The FIN before the reset does not end the stream.
 #[test]
-fn a_host_that_closes_and_resets_before_anybody_looks() {
+fn reset_of_the_host_before_its_fin_is_read_resets_the_guest() {
     let patience = Duration::from_secs(2);
     let mut given = Given::serving(Script {
         patience,
@@ -188,9 +188,9 @@ fn about_to_reset(host: HostPlan) -> Given {
     given
 }
 
-/// A guest that only listens would otherwise never hear of it.
+/// A guest that only receives would otherwise not notice.
 #[test]
-fn a_reset_waits_for_room_on_the_link() {
+fn reset_is_sent_when_the_link_has_room() {
     let mut given = about_to_reset(HostPlan::default());
     given.pass(Duration::from_secs(4));
     given.quiet();
@@ -221,7 +221,7 @@ fn a_reset_waits_for_room_on_the_link() {
 }
 
 #[test]
-fn a_reset_that_finds_no_room_twice_waits_on() {
+fn reset_refused_twice_is_sent_when_the_link_has_room() {
     let mut given = about_to_reset(HostPlan::default());
     given.pass(Duration::from_secs(4));
     let now = START + Duration::from_secs(5);
@@ -240,9 +240,9 @@ fn a_reset_that_finds_no_room_twice_waits_on() {
     assert_eq!((given.engine.flows(), given.engine.parked()), (0, 0));
 }
 
-/// Its descriptor is free before the guest is told.
+/// Its descriptor is free before the reset is sent.
 #[test]
-fn a_connection_closed_with_a_pending_reset_frees_a_socket_for_a_listener_without_one() {
+fn connection_with_a_pending_reset_frees_its_descriptor_for_a_listener() {
     let scarce = HostPlan {
         descriptors: 1,
         ..HostPlan::default()
@@ -261,7 +261,7 @@ fn a_connection_closed_with_a_pending_reset_frees_a_socket_for_a_listener_withou
 }
 
 #[test]
-fn a_guest_that_is_gone_leaves_nothing() {
+fn forget_guest_closes_all_connections() {
     let mut given = Given::open(Script::SINK);
     // One more connection, and a datagram's endpoint.
     given.host.serve(81, Answer::Now, Script::SINK);
@@ -288,9 +288,9 @@ fn a_guest_that_is_gone_leaves_nothing() {
     assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
 }
 
-/// macOS numbers it like its FIN where data comes that nobody will read (Linux `tcp_reset_check`).
+/// macOS gives it the FIN's sequence number if data arrives for a closed socket (Linux `tcp_reset_check`).
 #[test]
-fn a_reset_may_have_the_number_of_the_fin() {
+fn reset_with_the_sequence_number_of_the_fin_is_accepted() {
     let mut given = Given::open(Script::sending(100));
     given.up(up(FIN.and(ACK), 1001, 1));
     given.take();

@@ -8,7 +8,7 @@ use pontoon_wire::vnet::Offload;
 use super::*;
 
 #[test]
-fn data_is_acknowledged_and_in_order() {
+fn data_is_delivered_in_order_and_acknowledged() {
     let mut given = Given::open(Script::SINK);
     let payload = Given::guest_bytes(0, 100);
     given.up(up(ACK, 1001, 1).carrying(payload));
@@ -18,7 +18,7 @@ fn data_is_acknowledged_and_in_order() {
 }
 
 #[test]
-fn data_ahead_of_its_turn_is_kept_and_reported() {
+fn data_out_of_order_is_stored_and_reported_by_sack() {
     let mut given = Given::open(Script::SINK);
     let data = |at: u64| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 100));
     given.up(data(200));
@@ -42,7 +42,7 @@ fn data_ahead_of_its_turn_is_kept_and_reported() {
 }
 
 #[test]
-fn urgent_data_goes_in_line() {
+fn urgent_data_is_delivered_in_line() {
     let mut given = Given::open(Script::SINK);
     let payload = Given::guest_bytes(0, 10);
     given.up(Segment {
@@ -55,7 +55,7 @@ fn urgent_data_goes_in_line() {
 }
 
 #[test]
-fn a_keepalive_probe_is_answered_and_passed_on() {
+fn keepalive_probe_is_answered_and_enables_keepalive_on_the_host() {
     for payload in [vec![], vec![0x5a]] {
         let mut given = Given::open(Script::SINK);
         given.up(up(ACK, 1000, 1).carrying(payload));
@@ -66,14 +66,14 @@ fn a_keepalive_probe_is_answered_and_passed_on() {
 }
 
 #[test]
-fn a_segment_without_ack_says_nothing() {
+fn segment_without_ack_is_ignored() {
     let mut given = Given::open(Script::SINK);
     ignores(&mut given, up(PSH, 1001, 0));
     ignores(&mut given, up(FIN, 1001, 0));
 }
 
 #[test]
-fn a_burst_of_more_parts_than_one_send_gathers() {
+fn burst_of_more_parts_than_one_send() {
     let mut given = Given::open(Script::SINK);
     given.burst_up((0..700).map(|at| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 1))));
     let last = take_last(&mut given);
@@ -87,7 +87,7 @@ fn a_burst_of_more_parts_than_one_send_gathers() {
 
 /// The host's reset is found when the burst is full: the segment for which there was no room finds no connection.
 #[test]
-fn a_connection_may_end_in_the_midst_of_a_burst() {
+fn connection_ends_within_a_burst() {
     let patience = Duration::from_secs(2);
     let mut given = Given::open(Script {
         patience,
@@ -110,7 +110,7 @@ fn a_connection_may_end_in_the_midst_of_a_burst() {
 
 /// A reassembled datagram is handled at its last fragment; data that the burst has gathered before is delivered first.
 #[test]
-fn a_datagram_is_put_together_in_the_midst_of_a_burst() {
+fn fragments_are_reassembled_within_a_burst() {
     let mut given = Given::open(Script::SINK);
     let data = |at: u64| given.frame(up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 10)));
     let [first, second] = fragments(&[0x5a; 32]);
@@ -162,7 +162,7 @@ fn fragments(data: &[u8]) -> [Vec<u8>; 2] {
 
 /// The slot that a reset frees is the next connection's, in the same burst.
 #[test]
-fn a_slot_may_change_hands_within_a_burst() {
+fn slot_is_reused_within_a_burst() {
     let mut given = Given::open(Script::SINK);
     let data = up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 10));
     let again = Segment {
@@ -183,7 +183,7 @@ fn a_slot_may_change_hands_within_a_burst() {
 }
 
 #[test]
-fn a_fin_beyond_the_window_is_no_end_and_a_second_one_is_the_same() {
+fn fin_beyond_the_window_is_ignored_and_a_second_fin_has_no_effect() {
     let mut given = Given::open(Script::SINK);
     // The window that a fresh connection offers is below 64 KiB.
     let beyond =
@@ -207,7 +207,7 @@ fn a_fin_beyond_the_window_is_no_end_and_a_second_one_is_the_same() {
 }
 
 #[test]
-fn a_fin_that_does_not_fit_is_not_taken() {
+fn fin_beyond_the_window_is_not_acknowledged() {
     let mut given = Given::open(Script::SINK);
     // Half a window does until the other half is used: the edge stays where the SYN-ACK put it, 32 KiB on.
     given.up(up(FIN.and(ACK), 33_001, 1).carrying(Given::guest_bytes(32_000, 1400)));
@@ -225,7 +225,7 @@ fn a_fin_that_does_not_fit_is_not_taken() {
 
 /// The peer must not take what it has for all there was.
 #[test]
-fn a_send_that_the_host_refuses_breaks_both_connections_off() {
+fn failed_send_resets_both_connections() {
     let mut given = Given::open(Script::SINK);
     given.host.fail_send(Failure::Prohibited);
     given.up(up(ACK, 1001, 1).carrying(Given::guest_bytes(0, 100)));

@@ -1,9 +1,9 @@
-//! Events of the host's sockets that say less than they should, say it twice, or come too late.
+//! Events of host sockets that are incomplete, repeated or late.
 
 use super::*;
 
 #[test]
-fn an_event_about_an_error_that_is_none_ends_nothing() {
+fn error_event_without_an_error_is_ignored() {
     for script in [Script::SINK, Script::source(0)] {
         let mut given = Given::open(script);
         given.pass(millis(1));
@@ -21,9 +21,9 @@ fn an_event_about_an_error_that_is_none_ends_nothing() {
     }
 }
 
-/// Linux says that there is something to read, too; the end alone would do.
+/// Linux reports the socket as readable, too; the end alone would suffice.
 #[test]
-fn an_event_about_the_end_alone_is_enough() {
+fn end_event_without_readable_ends_the_stream() {
     let mut given = Given::open(Script::source(0));
     given.host.tick(START + millis(1));
     assert!(!given.host.events().is_empty(), "the host's own event, lost");
@@ -39,7 +39,7 @@ fn an_event_about_the_end_alone_is_enough() {
 
 /// Two events before the flow's next turn line it up for one.
 #[test]
-fn a_flow_is_lined_up_once() {
+fn flow_is_in_the_ready_list_once() {
     let mut given = Given::serving(Script::sending(250_000));
     given.up(Segment {
         window_scale: Some(8),
@@ -64,7 +64,7 @@ fn a_flow_is_lined_up_once() {
 }
 
 #[test]
-fn events_for_connections_that_are_gone_do_nothing() {
+fn event_of_a_removed_connection_is_ignored() {
     let mut given = Given::open(Script::SINK);
     given.forget_counters();
     for (index, generation) in [(0, 1), (1, 0), (99_999, 0)] {

@@ -12,7 +12,7 @@ fn syn_received() -> Given {
 }
 
 #[test]
-fn a_syn_is_answered_only_when_the_host_connection_stands() {
+fn syn_is_answered_when_the_connect_has_succeeded() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
     given.host.serve(PORT, Answer::After(millis(50)), Script::SINK);
     given.up(syn());
@@ -27,7 +27,7 @@ fn a_syn_is_answered_only_when_the_host_connection_stands() {
 }
 
 #[test]
-fn a_lost_syn_ack_is_sent_again_by_timer_and_by_a_second_syn() {
+fn lost_syn_ack_is_retransmitted_by_timer_and_by_a_second_syn() {
     let mut given = Given::server();
     let syn_ack = syn_ack();
     given.up(syn());
@@ -40,7 +40,7 @@ fn a_lost_syn_ack_is_sent_again_by_timer_and_by_a_second_syn() {
 }
 
 #[test]
-fn a_handshake_may_end_with_data_and_fin() {
+fn handshake_completes_with_data_and_fin() {
     let mut given = syn_received();
     given.up(up(FIN.and(ACK), 1001, 1).carrying(Given::guest_bytes(0, 10)));
     given.down(down(ACK, 1, 1012));
@@ -49,7 +49,7 @@ fn a_handshake_may_end_with_data_and_fin() {
 
 /// Without window scaling, the last acknowledgement of the handshake carries no other news.
 #[test]
-fn a_greeting_follows_the_handshake_at_once() {
+fn data_of_the_server_follows_the_handshake_at_once() {
     let mut given = Given::serving(Script::sending(100));
     given.up(syn());
     given.down(syn_ack());
@@ -64,7 +64,7 @@ fn a_greeting_follows_the_handshake_at_once() {
 }
 
 #[test]
-fn only_an_exact_reset_ends_a_pending_connect() {
+fn only_exact_reset_ends_a_pending_connect() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
     given.host.serve(80, Answer::After(millis(50)), Script::SINK);
     let syn = dial(1, 80);
@@ -74,7 +74,7 @@ fn only_an_exact_reset_ends_a_pending_connect() {
         given.up(other.clone().with(flags, seq, 0));
     }
     given.quiet();
-    // An event that tells of nothing.
+    // An event without a cause.
     given.event(flow(0, 0), Readiness::default());
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
     given.counted(|counters| {
@@ -92,7 +92,7 @@ fn only_an_exact_reset_ends_a_pending_connect() {
 }
 
 #[test]
-fn oddities_before_the_handshake_ends() {
+fn unusual_segments_in_syn_received() {
     let mut given = syn_received();
     ignores(&mut given, up(PSH, 1001, 0));
     ignores(&mut given, up(ACK, 900_000, 1));
@@ -110,7 +110,7 @@ fn oddities_before_the_handshake_ends() {
 
 /// RFC 5961 section 3.2 and 4.2.
 #[test]
-fn intruders_before_the_handshake_ends_are_challenged() {
+fn forged_segments_in_syn_received_are_challenged() {
     for intruder in [up(RST, 1002, 0), up(SYN, 1001, 0), up(SYN.and(ACK), 1001, 1)] {
         challenges(&mut syn_received(), intruder);
     }

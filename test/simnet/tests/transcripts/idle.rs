@@ -35,7 +35,7 @@ fn nothing_in(given: &mut Given, time: Duration) {
 }
 
 #[test]
-fn an_idle_guest_is_probed_after_two_hours() {
+fn idle_guest_is_probed_after_two_hours() {
     let mut given = Given::open(SILENT);
     for _ in 0..3 {
         nothing_in(&mut given, 2 * HOUR - millis(10));
@@ -47,7 +47,7 @@ fn an_idle_guest_is_probed_after_two_hours() {
 }
 
 #[test]
-fn a_guest_that_answers_no_probe_loses_its_connection_on_both_sides() {
+fn unanswered_probes_end_the_connection_on_both_sides() {
     let mut given = Given::open(SILENT);
     given.pass(2 * HOUR + millis(10));
     probes(&mut given, 1001);
@@ -70,7 +70,7 @@ fn a_guest_that_answers_no_probe_loses_its_connection_on_both_sides() {
 
 /// CLOSE_WAIT has no timer of its own (RFC 9293 section 3.3.2): a guest may take as long as it likes, while it is there.
 #[test]
-fn close_wait_lasts_while_the_guest_answers_probes() {
+fn close_wait_lasts_while_probes_are_answered() {
     let mut given = Given::open(Script {
         patience: SILENT.patience,
         ..Script::source(0)
@@ -90,7 +90,7 @@ fn close_wait_lasts_while_the_guest_answers_probes() {
 }
 
 #[test]
-fn an_idle_connection_wakes_nobody_before() {
+fn idle_connection_sets_no_earlier_timer() {
     let mut given = Given::open(SILENT);
     given.pass(seconds(1));
     let next = given.engine.next_timeout().unwrap();
@@ -99,7 +99,7 @@ fn an_idle_connection_wakes_nobody_before() {
 
 /// A guest that has closed its socket keeps FIN_WAIT_2 for 60 s (Linux `tcp_fin_timeout`), and answers by a reset then.
 #[test]
-fn a_half_closed_connection_ends_when_the_guest_has_forgotten_it() {
+fn half_closed_connection_ends_if_a_probe_is_answered_by_a_reset() {
     let mut given = half_closed(SILENT);
     nothing_in(&mut given, seconds(64));
     given.pass(seconds(2));
@@ -117,7 +117,7 @@ fn a_half_closed_connection_ends_when_the_guest_has_forgotten_it() {
 
 /// As when a program sends its request, shuts down its direction and waits for the answer.
 #[test]
-fn a_half_closed_connection_stands_while_the_guest_answers() {
+fn half_closed_connection_stays_while_probes_are_answered() {
     let mut given = half_closed(SILENT);
     for _ in 0..5 {
         given.pass(seconds(66));
@@ -128,7 +128,7 @@ fn a_half_closed_connection_stands_while_the_guest_answers() {
 }
 
 #[test]
-fn a_half_closed_connection_ends_when_the_guest_is_gone() {
+fn half_closed_connection_ends_if_probes_are_not_answered() {
     let mut given = half_closed(SILENT);
     given.pass(seconds(65 + 9 * 5 + 1));
     let sent = given.take();
@@ -138,7 +138,7 @@ fn a_half_closed_connection_ends_when_the_guest_is_gone() {
 }
 
 #[test]
-fn data_from_the_peer_keeps_a_half_closed_connection() {
+fn acknowledged_data_keeps_a_half_closed_connection() {
     let mut given = half_closed(Script {
         send: 8,
         write: Pace {
@@ -168,7 +168,7 @@ fn data_from_the_peer_keeps_a_half_closed_connection() {
 
 /// The guest's FIN is here, and the peer takes no data: the guest may have given up since.
 #[test]
-fn a_fin_that_cannot_be_delivered_does_not_hold_the_connection() {
+fn undelivered_fin_does_not_keep_the_connection() {
     let mut given = Given::new(
         config(1500),
         PLAIN,
@@ -224,7 +224,7 @@ fn half_close(given: &mut Given, port: u16) {
 }
 
 #[test]
-fn the_idlest_half_closed_connection_gives_way() {
+fn idlest_half_closed_connection_is_evicted() {
     let mut given = full(3);
     is_refused(&mut given, &dial(4, 4));
     given.pass(seconds(6));
@@ -248,7 +248,7 @@ fn the_idlest_half_closed_connection_gives_way() {
 }
 
 #[test]
-fn a_half_closed_connection_in_use_does_not_give_way() {
+fn half_closed_connection_in_use_is_not_evicted() {
     let mut given = full(1);
     given.pass(seconds(6));
     let between = Segment::between((GUEST_V4, 1).into(), (SERVER_V4, 1).into());
@@ -267,7 +267,7 @@ fn given_iss(given: &mut Given) -> u32 {
 }
 
 #[test]
-fn a_client_of_a_published_port_gets_a_half_closed_connections_place() {
+fn client_of_a_published_port_evicts_a_half_closed_connection() {
     let mut given = full(2);
     let at = START + seconds(6);
     given
@@ -281,7 +281,7 @@ fn a_client_of_a_published_port_gets_a_half_closed_connections_place() {
 }
 
 #[test]
-fn half_closed_connections_stay_while_the_link_has_no_room_for_a_reset() {
+fn half_closed_connection_is_not_evicted_while_the_link_is_full() {
     let mut given = full(3);
     given.pass(seconds(6));
     given.forget_counters();
@@ -306,7 +306,7 @@ fn half_closed_connections_stay_while_the_link_has_no_room_for_a_reset() {
 
 /// The victim would keep its place until the link takes its reset, so that there would be more flows than are allowed.
 #[test]
-fn a_client_is_refused_while_the_link_has_no_room_for_a_reset() {
+fn client_is_refused_while_the_link_is_full() {
     let mut given = full(2);
     given.pass(seconds(6));
     given.forget_counters();
@@ -325,7 +325,7 @@ fn a_client_is_refused_while_the_link_has_no_room_for_a_reset() {
 }
 
 #[test]
-fn a_half_closed_connection_stays_when_the_flow_rate_refuses_the_new_flow() {
+fn half_closed_connection_is_not_evicted_for_a_flow_beyond_the_rate() {
     let config = Config {
         max_flow_rate: Some(2),
         ..any()
@@ -351,7 +351,7 @@ fn a_half_closed_connection_stays_when_the_flow_rate_refuses_the_new_flow() {
 
 /// The kernel resets the peer of a socket that is closed with unread data.
 #[test]
-fn a_half_closed_connection_without_unread_data_gives_way_first() {
+fn half_closed_connection_without_unread_data_is_evicted_first() {
     let mut given = Given::new(
         Config {
             max_flows: 2,
@@ -420,7 +420,7 @@ fn with_the_only_place_taken() -> Given {
 
 /// A machine that is gone does not keep its places for two hours when others want them.
 #[test]
-fn silent_guests_are_probed_early_when_flows_run_short() {
+fn silent_guests_are_probed_early_at_the_flow_limit() {
     let mut given = with_the_only_place_taken();
     given.pass(seconds(61));
     given.quiet();
@@ -444,7 +444,7 @@ fn silent_guests_are_probed_early_when_flows_run_short() {
 
 /// Probes that are due for long do not leave all at once.
 #[test]
-fn probes_in_a_shortage_are_five_seconds_apart_however_long_the_silence() {
+fn probes_at_the_flow_limit_are_five_seconds_apart() {
     let mut given = with_the_only_place_taken();
     given.pass(HOUR);
     given.quiet();

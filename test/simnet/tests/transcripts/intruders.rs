@@ -1,9 +1,9 @@
-//! Segments that somebody else may have made up: RFC 5961.
+//! Segments that may be forged: RFC 5961.
 
 use super::*;
 
 #[test]
-fn an_inexact_reset_is_challenged_and_an_exact_one_obeyed() {
+fn reset_is_challenged_unless_its_sequence_number_is_exact() {
     let mut given = Given::open(Script::SINK);
     challenges(&mut given, up(RST, 1002, 0));
     ignores(&mut given, up(RST, 1001 + 0x4000_0000, 0));
@@ -15,7 +15,7 @@ fn an_inexact_reset_is_challenged_and_an_exact_one_obeyed() {
 }
 
 #[test]
-fn a_syn_on_an_open_connection_is_challenged() {
+fn syn_in_established_is_challenged() {
     for seq in [1001, 1002, 5] {
         let mut given = Given::open(Script::SINK);
         let syn = Segment { seq, ..syn() };
@@ -25,14 +25,14 @@ fn a_syn_on_an_open_connection_is_challenged() {
 }
 
 #[test]
-fn an_acknowledgement_of_the_future_is_challenged() {
+fn acknowledgement_of_unsent_data_is_challenged() {
     let mut given = Given::open(Script::SINK);
     let data = up(ACK, 1001, 2).carrying(Given::guest_bytes(0, 10));
     challenges(&mut given, data);
 }
 
 #[test]
-fn acknowledgements_from_the_past_are_challenged() {
+fn acknowledgement_older_than_the_window_is_challenged() {
     let mut given = Given::open(Script::SINK);
     ignores(&mut given, up(ACK, 1001, 0));
     ignores(&mut given, up(ACK, 1001, 1_u32.wrapping_sub(0xffff)));
@@ -41,7 +41,7 @@ fn acknowledgements_from_the_past_are_challenged() {
 
 /// RFC 5961 section 7.
 #[test]
-fn a_connection_challenges_twice_a_second_and_no_more() {
+fn challenges_are_limited_to_two_a_second() {
     let mut given = Given::open(Script::SINK);
     let wild = [
         up(RST, 1002, 0),
@@ -61,7 +61,7 @@ fn a_connection_challenges_twice_a_second_and_no_more() {
 }
 
 #[test]
-fn a_limit_on_challenges_is_the_connections_own() {
+fn limit_on_challenges_is_per_connection() {
     let mut given = Given::open(Script::SINK);
     challenges(&mut given, up(RST, 1002, 0));
     given.host.serve(PORT + 1, Answer::Now, Script::SINK);
@@ -86,7 +86,7 @@ fn a_limit_on_challenges_is_the_connections_own() {
 
 /// It may be a repetition whose acknowledgement was lost: RFC 9293 section 3.10.7.4.
 #[test]
-fn data_outside_the_window_is_answered_each_time() {
+fn data_outside_the_window_is_always_acknowledged() {
     let mut given = Given::open(Script::SINK);
     let beyond = up(ACK, 900_000, 1).carrying(vec![0xee; 10]);
     for _ in 0..3 {

@@ -6,7 +6,7 @@ use super::*;
 const NAP: Duration = Duration::from_secs(5 * 60);
 
 #[test]
-fn a_connection_with_nothing_under_way_stands() {
+fn idle_connection_survives_a_clock_jump() {
     let mut given = Given::open(Script::SINK);
     given.jump(NAP);
     given.quiet();
@@ -17,7 +17,7 @@ fn a_connection_with_nothing_under_way_stands() {
 }
 
 #[test]
-fn what_was_under_way_is_sent_once_more() {
+fn data_in_flight_is_retransmitted_once_after_a_clock_jump() {
     let mut given = Given::open(Script::sending(100));
     given.pass(millis(1));
     let data = down(ACK, 1, 1001).carrying(Given::server_bytes(0, 100));

@@ -28,7 +28,7 @@ fn flows_beyond_the_limit_are_refused() {
 }
 
 #[test]
-fn the_oldest_in_time_wait_gives_way() {
+fn oldest_time_wait_is_evicted_for_a_new_flow() {
     let mut given = given(at_most(1, config(1500)), HostPlan::default());
     closing_server(&mut given);
     into_time_wait(&mut given, GUEST, SERVER);
@@ -45,7 +45,7 @@ fn the_oldest_in_time_wait_gives_way() {
 
 /// Datagram flows that wait for their idle time to pass do not keep the guest from connecting.
 #[test]
-fn the_idlest_datagram_flow_gives_way() {
+fn idlest_datagram_flow_is_evicted_for_a_connection() {
     let mut given = given(at_most(3, config(1500)), HostPlan::default());
     is_answered(&mut given, &dial(1, 80));
     for port in [5000, 5001] {
@@ -75,7 +75,7 @@ fn the_idlest_datagram_flow_gives_way() {
 
 /// Both were used at the same time: the one that was just opened for the place stays.
 #[test]
-fn an_echo_id_gives_way_to_an_endpoint_of_the_same_moment() {
+fn echo_id_is_evicted_for_an_endpoint_of_the_same_time() {
     let mut given = given(at_most(1, config(1500)), HostPlan::default());
     given.packet_up(&Packet::Icmp(Icmp {
         from: GUEST.ip(),
@@ -96,7 +96,7 @@ fn an_echo_id_gives_way_to_an_endpoint_of_the_same_moment() {
 
 /// A client of a published port has a place, too, where datagram flows hold all.
 #[test]
-fn the_idlest_datagram_flow_gives_way_to_a_client() {
+fn idlest_datagram_flow_is_evicted_for_a_client() {
     let mut given = given(
         Config {
             max_flows: 1,
@@ -129,7 +129,7 @@ fn the_idlest_datagram_flow_gives_way_to_a_client() {
 
 /// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, however many came between.
 #[test]
-fn no_other_than_those_in_time_wait_gives_way() {
+fn established_connections_are_not_evicted() {
     let mut given = given(at_most(2, config(1500)), HostPlan::default());
     for port in [80, 81] {
         given.host.serve(port, Answer::Now, Script::source(0));
@@ -158,7 +158,7 @@ fn no_other_than_those_in_time_wait_gives_way() {
 }
 
 #[test]
-fn new_flows_are_limited_by_the_second() {
+fn new_flows_are_limited_per_second() {
     let limited = Config {
         max_flow_rate: Some(2),
         ..config(1500)
@@ -178,7 +178,7 @@ fn new_flows_are_limited_by_the_second() {
 }
 
 #[test]
-fn no_descriptor_for_a_connect() {
+fn connect_without_a_descriptor_is_refused() {
     let mut given = given(config(1500), descriptors(0));
     is_refused(&mut given, &dial(1, 80));
     given.counted(|counters| {
@@ -266,7 +266,7 @@ fn listener_without_descriptor_accepts_after_time_wait_begins() {
 
 /// However many a guest closes within a minute.
 #[test]
-fn time_waits_are_bounded() {
+fn connections_in_time_wait_are_limited() {
     let mut given = given(any(), HostPlan::default());
     for port in 1..=9000 {
         given.host.serve(port, Answer::Now, Script::source(0));
@@ -276,7 +276,7 @@ fn time_waits_are_bounded() {
 }
 
 #[test]
-fn a_client_beyond_the_limit_is_reset() {
+fn client_beyond_the_limit_is_reset() {
     let mut given = given(at_most(1, any()), HostPlan::default());
     is_answered(&mut given, &dial(1, 80));
     given.forget_counters();
@@ -290,7 +290,7 @@ fn a_client_beyond_the_limit_is_reset() {
 }
 
 #[test]
-fn time_wait_gives_way_to_a_client_whose_events_then_find_it() {
+fn client_that_evicts_time_wait_receives_its_events() {
     let mut given = given(at_most(1, any()), HostPlan::default());
     closing_server(&mut given);
     into_time_wait(&mut given, GUEST, SERVER);
@@ -306,7 +306,7 @@ fn time_wait_gives_way_to_a_client_whose_events_then_find_it() {
 
 /// Clients of one published port leave a fourth of the flows to others.
 #[test]
-fn clients_of_one_port_have_three_fourths_of_the_flows() {
+fn clients_of_one_port_are_limited_to_three_fourths_of_max_flows() {
     let mut given = given(at_most(4, any()), HostPlan::default());
     for port in 0..4 {
         given
@@ -326,7 +326,7 @@ fn clients_of_one_port_have_three_fourths_of_the_flows() {
 
 /// The port's own half-closed connection gives way, though another one has been silent for longer.
 #[test]
-fn a_half_closed_client_gives_way_to_another_of_its_port() {
+fn half_closed_client_is_evicted_for_another_of_its_port() {
     let mut given = given(at_most(4, any()), HostPlan::default());
     given.host.serve(PORT, Answer::Now, SILENT);
     given.up(syn());
@@ -360,7 +360,7 @@ fn a_half_closed_client_gives_way_to_another_of_its_port() {
 
 /// Clients beyond the share of their port cost connections of others nothing, those in TIME_WAIT included.
 #[test]
-fn a_client_beyond_its_share_ends_no_time_wait_of_others() {
+fn client_beyond_its_share_evicts_no_time_wait_of_others() {
     let mut given = given(at_most(8, any()), HostPlan::default());
     closing_server(&mut given);
     into_time_wait(&mut given, GUEST, SERVER);
@@ -380,7 +380,7 @@ fn a_client_beyond_its_share_ends_no_time_wait_of_others() {
 
 /// A guest that takes no frame may open and reset connections for any time.
 #[test]
-fn connections_that_ended_leave_no_places_among_those_that_wait_for_the_link() {
+fn ended_connections_are_removed_from_the_parked_list() {
     let mut given = given(config(1500), HostPlan::default());
     given.link.fill(seconds(3600));
     is_silent_about(&mut given, &dial(9, 80));
@@ -405,7 +405,7 @@ fn is_silent_about(given: &mut Given, syn: &Segment) {
 
 /// The guest's own connections in TIME_WAIT are older, and more than are looked at for one client.
 #[test]
-fn a_port_whose_share_is_in_time_wait_takes_further_clients() {
+fn client_evicts_time_wait_of_its_ports_share() {
     let mut given = given(at_most(272, any()), HostPlan::default());
     for nth in 0..65 {
         given.host.serve(1000 + nth, Answer::Now, Script::source(0));

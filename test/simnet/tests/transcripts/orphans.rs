@@ -39,7 +39,7 @@ const ENDS: Ends = Ends {
 };
 
 #[test]
-fn connections_are_written_down_while_they_last() {
+fn ledger_lists_connections_while_they_last() {
     let mut given = Given::serving(Script::SINK);
     let book = Book::default();
     given.engine.keep_ledger(Box::new(book.clone()));
@@ -54,7 +54,7 @@ fn connections_are_written_down_while_they_last() {
 
 /// A guest in ESTABLISHED answers what is out of its window by an acknowledgement; the answer is a reset that it takes.
 #[test]
-fn a_guest_that_only_listens_hears_of_it() {
+fn orphaned_connection_of_an_idle_guest_is_reset() {
     let mut given = Given::server();
     given.engine.ask_about(vec![ENDS]);
     given.pass(Duration::ZERO);
@@ -77,7 +77,7 @@ fn a_guest_that_only_listens_hears_of_it() {
 }
 
 #[test]
-fn many_are_asked_a_few_at_a_time() {
+fn orphans_are_probed_64_at_a_time() {
     let mut given = Given::server();
     let orphans = (0..1000).map(|port| Ends {
         guest: (GUEST_V4, 10_000 + port).into(),

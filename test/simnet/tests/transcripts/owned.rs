@@ -36,7 +36,7 @@ fn is_refused_counting(given: &mut Given, also: impl FnOnce(&mut Counters)) {
 }
 
 #[test]
-fn a_pending_connect_is_reset_when_the_host_gains_the_address() {
+fn pending_connect_is_reset_when_the_host_gains_the_address() {
     let mut given = pending(config(1500));
     given.set_owned(&[HOST]);
     is_refused_now(&mut given);
@@ -45,7 +45,7 @@ fn a_pending_connect_is_reset_when_the_host_gains_the_address() {
 }
 
 #[test]
-fn an_established_connection_is_reset_when_the_host_gains_the_address() {
+fn established_connection_is_reset_when_the_host_gains_the_address() {
     let mut given = Given::open(Script::SINK);
     given.set_owned(&[HOST]);
     is_refused_now(&mut given);
@@ -54,7 +54,7 @@ fn an_established_connection_is_reset_when_the_host_gains_the_address() {
 }
 
 #[test]
-fn another_address_of_the_host_changes_nothing() {
+fn other_address_of_the_host_resets_no_connection() {
     let mut given = Given::open(Script::SINK);
     given.set_owned(&[Ipv4Addr::new(203, 0, 113, 8).into()]);
     given.quiet();
@@ -63,7 +63,7 @@ fn another_address_of_the_host_changes_nothing() {
 }
 
 #[test]
-fn connections_to_the_host_stand_where_they_are_permitted() {
+fn permitted_connections_to_the_host_stay() {
     let mut given = Given::new(
         Config {
             host_addresses: true,
@@ -82,7 +82,7 @@ fn connections_to_the_host_stand_where_they_are_permitted() {
 
 /// The kernel delivers a repeated SYN to the host before the engine is given the new list.
 #[test]
-fn a_connect_that_reaches_the_host_is_reset_before_the_list_says_so() {
+fn connect_that_reaches_the_host_is_reset_before_the_address_list_changes() {
     let mut given = pending(config(1500));
     given.host.gain_address(HOST);
     given.pass(millis(600));
@@ -90,7 +90,7 @@ fn a_connect_that_reaches_the_host_is_reset_before_the_list_says_so() {
 }
 
 #[test]
-fn a_connect_that_reaches_the_host_at_once_is_reset() {
+fn immediate_connect_that_reaches_the_host_is_reset() {
     let mut given = Given::server();
     given.host.gain_address(HOST);
     given.up(syn());
@@ -102,7 +102,7 @@ fn a_connect_that_reaches_the_host_at_once_is_reset() {
 
 /// The gateway stands for the host's loopback, whose sockets have equal addresses at both ends.
 #[test]
-fn a_redirected_connection_may_reach_the_host() {
+fn redirected_connection_may_reach_the_host() {
     let gateway: IpAddr = Ipv4Addr::new(10, 0, 2, 2).into();
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut given = Given::new(
@@ -123,7 +123,7 @@ fn a_redirected_connection_may_reach_the_host() {
 
 /// The host's resolvers are the operator's choice, its own addresses among them.
 #[test]
-fn a_resolver_may_be_the_host() {
+fn resolver_may_be_the_host() {
     let mut given = Given::new(
         Config {
             resolvers: vec![(HOST, 53).into()],
@@ -143,7 +143,7 @@ fn a_resolver_may_be_the_host() {
 
 /// A client is let in by its port's being published; the guest cannot choose where its data goes.
 #[test]
-fn a_client_whose_address_becomes_the_hosts_stays() {
+fn client_whose_address_the_host_gains_stays() {
     let mut given = given(any(), HostPlan::default());
     let peer = (CLIENT, 5000).into();
     given

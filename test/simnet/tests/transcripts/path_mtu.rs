@@ -56,7 +56,7 @@ fn rest(given: &mut Given, mut at: u32) -> Vec<usize> {
 }
 
 #[test]
-fn what_was_too_large_is_sent_again_in_smaller_segments() {
+fn segments_that_are_too_large_are_retransmitted_in_smaller_ones() {
     let (mut given, first) = three_in_flight();
     given.packet_up(&fragmentation_needed(&first, 1000));
     given.counted(|counters| {
@@ -65,7 +65,7 @@ fn what_was_too_large_is_sent_again_in_smaller_segments() {
         counters.tcp_retransmits += 1;
         counters.tcp_too_big += 1;
     });
-    // The others' errors say nothing new.
+    // The errors about the other segments have no effect.
     given.packet_up(&fragmentation_needed(
         &Segment {
             seq: first.seq + 1460,
@@ -77,9 +77,9 @@ fn what_was_too_large_is_sent_again_in_smaller_segments() {
     assert_eq!(rest(&mut given, 1), [960, 960, 960, 960, 540]);
 }
 
-/// Linux's `ip_rt_min_pmtu` is as far as it goes, and what routers say that know no better.
+/// The minimum is Linux's `ip_rt_min_pmtu`, also for old routers that report no MTU.
 #[test]
-fn segments_stay_large_enough() {
+fn segment_size_has_a_minimum() {
     for mtu in [0, 68, 551] {
         let (mut given, first) = three_in_flight();
         given.packet_up(&fragmentation_needed(&first, mtu));
@@ -88,7 +88,7 @@ fn segments_stay_large_enough() {
 }
 
 #[test]
-fn what_quotes_nothing_in_flight_is_not_believed() {
+fn error_that_quotes_no_segment_in_flight_is_ignored() {
     let (mut given, first) = three_in_flight();
     let elsewhere = [
         Segment {
@@ -118,9 +118,9 @@ fn what_quotes_nothing_in_flight_is_not_believed() {
     given.quiet();
 }
 
-/// About a datagram of ours there is nobody to tell.
+/// An error about a datagram of the engine has no receiver.
 #[test]
-fn errors_about_others_than_segments_are_counted() {
+fn errors_about_other_packets_are_counted() {
     let (mut given, first) = three_in_flight();
     let Packet::Icmp(mut error) = fragmentation_needed(&first, 1000) else {
         unreachable!("it is made above");

@@ -19,7 +19,7 @@ fn syn_sent() -> (Given, Segment) {
 }
 
 #[test]
-fn a_syn_ack_completes_our_handshake() {
+fn syn_ack_completes_the_handshake() {
     let (mut given, up) = syn_sent();
     given.up(up.clone().with(SYN.and(ACK), 500, 1));
     given.down(Segment::between(up.to, up.from).with(ACK, 1, 501));
@@ -28,7 +28,7 @@ fn a_syn_ack_completes_our_handshake() {
 }
 
 #[test]
-fn oddities_while_our_syn_is_out() {
+fn unusual_segments_in_syn_sent() {
     let (mut given, up) = syn_sent();
     let of = |flags, seq, ack| up.clone().with(flags, seq, ack);
     // A reset that acknowledges nothing, or something else; a SYN of the guest's own; no SYN at all.
@@ -55,7 +55,7 @@ fn oddities_while_our_syn_is_out() {
 }
 
 #[test]
-fn clients_with_one_key_appear_apart() {
+fn clients_with_equal_addresses_and_ports_appear_with_different_ports() {
     let mut given = given(
         published(&[
             Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -81,7 +81,7 @@ fn clients_with_one_key_appear_apart() {
 }
 
 #[test]
-fn a_client_that_cannot_be_shown_appears_as_the_gateway() {
+fn client_with_a_local_address_appears_as_the_gateway() {
     let mut given = given(any(), HostPlan::default());
     let peer = (Ipv4Addr::LOCALHOST, 5000).into();
     given.host.connect_in(0, peer, 7, Script::SINK, START);
@@ -93,7 +93,7 @@ fn a_client_that_cannot_be_shown_appears_as_the_gateway() {
 }
 
 #[test]
-fn a_client_of_a_family_that_the_guest_lacks_is_reset() {
+fn client_of_a_family_without_a_guest_address_is_reset() {
     let mut no_v6 = published(&[SERVER_V6.into()]);
     no_v6.addresses.v6 = None;
     let mut given = Given::new(no_v6, PLAIN, HostPlan::default());
@@ -107,7 +107,7 @@ fn a_client_of_a_family_that_the_guest_lacks_is_reset() {
 }
 
 #[test]
-fn more_clients_than_one_turn_takes() {
+fn waiting_clients_are_accepted_in_several_turns() {
     let mut given = given(any(), HostPlan::default());
     for port in 0..150 {
         let peer = (CLIENT, 5000 + port).into();
@@ -124,7 +124,7 @@ fn more_clients_than_one_turn_takes() {
 }
 
 #[test]
-fn all_who_wait_at_a_port_that_is_removed_get_through() {
+fn all_waiting_clients_of_a_removed_port_are_accepted() {
     let mut given = given(any(), HostPlan::default());
     let at = START + millis(1);
     for port in 0..150 {
@@ -138,7 +138,7 @@ fn all_who_wait_at_a_port_that_is_removed_get_through() {
 }
 
 #[test]
-fn a_client_may_reuse_its_port_while_we_are_in_time_wait() {
+fn client_reuses_its_port_in_time_wait() {
     let mut given = given(any(), HostPlan::default());
     let remote: SocketAddr = (SERVER_V4, PORT).into();
     closing_server(&mut given);

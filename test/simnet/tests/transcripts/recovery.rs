@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn data_to_the_guest_is_counted_by_the_frame() {
+fn frames_with_data_to_the_guest_are_counted() {
     let mut given = Given::open(Script::sending(4380));
     given.pass(millis(1));
     assert_eq!(given.take().len(), 3);
@@ -11,7 +11,7 @@ fn data_to_the_guest_is_counted_by_the_frame() {
 }
 
 #[test]
-fn a_hole_that_sack_shows_is_filled_and_nothing_else() {
+fn only_the_hole_that_sack_reports_is_retransmitted() {
     let mut given = Given::open(Script::sending(14_600));
     given.pass(millis(1));
     let sent = given.take();
@@ -33,7 +33,7 @@ fn a_hole_that_sack_shows_is_filled_and_nothing_else() {
 }
 
 #[test]
-fn sack_blocks_that_cannot_be_show_no_hole() {
+fn invalid_sack_blocks_are_ignored() {
     let mut given = Given::open(Script::sending(14_600));
     given.pass(millis(1));
     let sent = given.take();
@@ -56,7 +56,7 @@ fn sack_blocks_that_cannot_be_show_no_hole() {
 /// A guest that already has what was sent would take an acknowledgement with an old number for an old segment, and
 /// ignore what it says (RFC 9293 section 3.10.7.4).
 #[test]
-fn an_acknowledgement_carries_the_next_number_even_after_a_timeout() {
+fn acknowledgement_after_a_timeout_has_the_highest_sequence_number() {
     let mut given = Given::open(Script::sending(4380));
     given.pass(millis(1));
     assert_eq!(given.take().len(), 3);
@@ -69,7 +69,7 @@ fn an_acknowledgement_carries_the_next_number_even_after_a_timeout() {
 
 /// An acknowledgement moves the timer that was set before: what it left in flight has all the time of its own.
 #[test]
-fn a_timer_that_was_put_off_sends_nothing_again() {
+fn postponed_timer_retransmits_nothing() {
     let mut given = Given::open(Script::sending(2920));
     given.pass(millis(1));
     assert_eq!(given.take().len(), 2);
@@ -84,7 +84,7 @@ fn a_timer_that_was_put_off_sends_nothing_again() {
 }
 
 #[test]
-fn after_the_probe_of_a_tail_the_timeout_takes_its_time() {
+fn timeout_restarts_after_a_tail_loss_probe() {
     let mut given = Given::open(Script::sending(2920));
     given.pass(millis(1));
     assert_eq!(given.take().len(), 2);
@@ -100,7 +100,7 @@ fn after_the_probe_of_a_tail_the_timeout_takes_its_time() {
 
 /// RFC 9293 section 3.8.3.
 #[test]
-fn a_guest_that_never_acknowledges_is_given_up() {
+fn connection_ends_if_the_guest_never_acknowledges() {
     let mut given = Given::open(Script::sending(1000));
     given.pass(Duration::from_secs(100));
     assert_eq!(given.engine.flows(), 1);

@@ -1,9 +1,9 @@
-//! Connections that do not come to be: policy, the host's answers, and what the guest hears of them.
+//! Connections that fail: by policy or by the host, and the packets that report it to the guest.
 
 use super::*;
 
 #[test]
-fn refused_is_a_reset_at_once() {
+fn refused_connect_is_a_reset() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
     given.up(syn());
     given.down(down(RST.and(ACK), 0, 1001));
@@ -12,7 +12,7 @@ fn refused_is_a_reset_at_once() {
 }
 
 #[test]
-fn unreachable_is_icmp_then_a_reset() {
+fn unreachable_destination_is_icmp_then_a_reset() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
     given
         .host
@@ -28,7 +28,7 @@ fn unreachable_is_icmp_then_a_reset() {
 }
 
 #[test]
-fn every_failure_of_a_connect_and_its_icmp() {
+fn each_failure_of_a_connect_has_its_icmp_error() {
     let cases = [
         (Failure::NetUnreachable, Some(((3, 0), (1, 0)))),
         (Failure::HostUnreachable, Some(((3, 1), (1, 3)))),
@@ -73,9 +73,9 @@ fn every_failure_of_a_connect_and_its_icmp() {
     }
 }
 
-/// Without IPv6 on our side nobody is there to say why.
+/// Without an IPv6 gateway there is no source for an ICMP error.
 #[test]
-fn a_failure_in_a_family_without_a_gateway_is_a_reset_alone() {
+fn failure_without_a_gateway_address_is_only_a_reset() {
     let mut no_v6 = config(1500);
     no_v6.addresses.v6 = None;
     let mut given = Given::new(no_v6, PLAIN, HostPlan::default());
@@ -89,7 +89,7 @@ fn a_failure_in_a_family_without_a_gateway_is_a_reset_alone() {
 }
 
 #[test]
-fn without_a_connect_timeout_the_host_decides() {
+fn connect_without_a_timeout_lasts_as_long_as_the_hosts() {
     let patient = Config {
         connect_timeout: None,
         ..config(1500)
@@ -105,7 +105,7 @@ fn without_a_connect_timeout_the_host_decides() {
 }
 
 #[test]
-fn policy_refuses_before_a_socket_exists() {
+fn policy_refuses_before_a_socket_opens() {
     let mut given = given(config(1500), HostPlan::default());
     let gateway = config(1500).addresses.v4.gateway;
     for to in [gateway, Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 2, 99)] {
@@ -119,7 +119,7 @@ fn policy_refuses_before_a_socket_exists() {
 }
 
 #[test]
-fn dns_over_tcp_goes_to_the_resolver() {
+fn dns_over_tcp_is_forwarded_to_the_resolver() {
     for dns in [
         IpAddr::from(config(1500).addresses.v4.dns),
         config(1500).addresses.v6.expect("as by default").dns.into(),
@@ -152,7 +152,7 @@ fn dns_over_tcp_goes_to_the_resolver() {
 }
 
 #[test]
-fn dns_over_tcp_is_queries_alone() {
+fn dns_over_tcp_accepts_only_queries() {
     let dns = config(1500).addresses.v4.dns;
     let resolved = Config {
         resolvers: vec![(SERVER_V4, 53).into()],
@@ -199,7 +199,7 @@ fn dns_over_tcp_is_queries_alone() {
 }
 
 #[test]
-fn a_segment_to_nothing_is_reset() {
+fn segment_without_a_connection_is_reset() {
     let mut given = Given::server();
     given.up(up(ACK, 5, 77).carrying(vec![1]));
     given.down(down(RST, 77, 0));

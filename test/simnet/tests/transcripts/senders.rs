@@ -26,7 +26,7 @@ fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
 }
 
 #[test]
-fn they_end_at_the_door() {
+fn frames_with_invalid_sender_addresses_are_dropped() {
     let addresses = config(1500).addresses;
     let (server_v4, server_v6) = (SERVER_V4.into(), SERVER_V6.into());
     let (dns_v4, dns_v6) = (

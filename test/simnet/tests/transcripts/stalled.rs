@@ -33,7 +33,7 @@ fn evicted(given: &Given) -> u64 {
 }
 
 #[test]
-fn the_largest_stalled_connection_is_reset_beyond_the_budget() {
+fn largest_stalled_connection_is_reset_beyond_the_budget() {
     let mut given = servers(&[40, 40, 40, 44, 40, 40, 40]);
     let ports = 80..87;
     for port in ports.clone() {
@@ -51,7 +51,7 @@ fn the_largest_stalled_connection_is_reset_beyond_the_budget() {
 
 /// Memory of connections that have ended does not count.
 #[test]
-fn connections_that_ended_leave_their_share_of_the_budget() {
+fn ended_connections_free_their_share_of_the_budget() {
     let mut given = servers(&[40; 18]);
     for first in [80, 86, 92] {
         for port in first..first + 6 {
@@ -70,7 +70,7 @@ fn connections_that_ended_leave_their_share_of_the_budget() {
 
 /// A window that is never shut, and lets a byte pass now and then, makes no difference.
 #[test]
-fn a_guest_that_takes_single_bytes_is_stalled() {
+fn guest_that_acknowledges_single_bytes_is_stalled() {
     let mut given = servers(&[40; 7]);
     let firsts: Vec<u32> = (80..87).map(|port| connect(&mut given, port, 1)).collect();
     for taken in 1..=20 {

@@ -47,7 +47,7 @@ fn syn_sent_to_a_guest_lasts_25_seconds() {
 }
 
 #[test]
-fn a_pending_connect_without_a_timeout_lasts_as_long_as_the_hosts() {
+fn pending_connect_without_a_timeout_lasts_as_long_as_the_hosts() {
     let config = Config {
         connect_timeout: None,
         ..any()

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_shut_window_is_probed_and_reopens() {
+fn closed_window_is_probed_and_reopens() {
     let mut given = Given::serving(Script::source(1000));
     given.up(syn());
     given.down(syn_ack());
@@ -33,7 +33,7 @@ fn a_shut_window_is_probed_and_reopens() {
 
 /// RFC 9293 section 3.8.6: a sender must be robust against a window that shrinks, and probe one that shrinks to nothing.
 #[test]
-fn a_window_that_shuts_over_data_in_flight_is_probed() {
+fn window_that_closes_over_data_in_flight_is_probed() {
     let mut given = Given::open(Script::sending(1000));
     given.pass(millis(1));
     assert_eq!(given.take().len(), 1);
@@ -58,7 +58,7 @@ fn a_window_that_shuts_over_data_in_flight_is_probed() {
 }
 
 #[test]
-fn a_guest_that_shuts_its_window_and_falls_silent_is_given_up() {
+fn connection_ends_if_probes_of_a_closed_window_are_not_answered() {
     let mut given = Given::open(Script::source(100));
     for at in 0..2 {
         given.up(Segment {
@@ -85,7 +85,7 @@ fn a_guest_that_shuts_its_window_and_falls_silent_is_given_up() {
 /// RFC 9293 section 3.8.6.1: a window may stay shut for as long as the guest likes, and what is sent once it opens has all
 /// its retries.
 #[test]
-fn probes_that_were_answered_are_no_timeouts() {
+fn answered_window_probes_do_not_count_as_timeouts() {
     let mut given = Given::serving(Script::sending(1000));
     given.up(syn());
     given.down(syn_ack());
@@ -113,7 +113,7 @@ fn probes_that_were_answered_are_no_timeouts() {
 
 /// Linux without memory for data that fits its window announces a window of zero, and rejects the data as beyond its window.
 #[test]
-fn acknowledgements_are_within_a_window_that_is_taken_back() {
+fn acknowledgements_are_within_a_shrunk_window() {
     let mut given = Given::open(Script::sending(5000));
     given.pass(millis(1));
     let Packet::Tcp(first) = given.take().swap_remove(0) else {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use pontoon_ring::driver::{Buffer, Driver, Error, Queue, Slot};
+use pontoon_ring::driver::{Buffer, Driver, DriverQueue, Slot, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
@@ -176,15 +176,15 @@ impl Runner {
         }
     }
 
-    fn queue(&mut self) -> Queue<'_, &Window<RacyMemory>, Vec<Slot>> {
+    fn queue(&mut self) -> DriverQueue<'_, &Window<RacyMemory>, Vec<Slot>> {
         self.driver.attach(&self.window).unwrap()
     }
 
     /// Makes a call, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
-        call: impl FnOnce(&mut Queue<'_, &Window<RacyMemory>, Vec<Slot>>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        call: impl FnOnce(&mut DriverQueue<'_, &Window<RacyMemory>, Vec<Slot>>) -> Result<T, VirtqueueError>,
+    ) -> Result<T, VirtqueueError> {
         let before = self.driver.broken();
         let result = call(&mut self.queue());
         let error = result.as_ref().err().copied();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pontoon_ring::device::{Chain, Device, Error, Piece, Queue, State};
+use pontoon_ring::device::{Chain, Device, DeviceQueue, Piece, State, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Access, Features, Layout};
 
@@ -226,15 +226,15 @@ impl Runner {
         }
     }
 
-    fn queue(&mut self) -> Queue<'_, &Window<RacyMemory>> {
+    fn queue(&mut self) -> DeviceQueue<'_, &Window<RacyMemory>> {
         self.device.attach(&self.window).unwrap()
     }
 
     /// Makes a call, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
-        call: impl FnOnce(&mut Queue<'_, &Window<RacyMemory>>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        call: impl FnOnce(&mut DeviceQueue<'_, &Window<RacyMemory>>) -> Result<T, VirtqueueError>,
+    ) -> Result<T, VirtqueueError> {
         let before = self.device.broken();
         let result = call(&mut self.queue());
         let error = result.as_ref().err().copied();

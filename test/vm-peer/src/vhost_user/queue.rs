@@ -27,7 +27,7 @@ pub struct Queue {
 }
 
 /// A ring looked up in memory.
-pub(crate) type Open<'q> = driver::Queue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
+pub(crate) type Open<'q> = driver::DriverQueue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
 
 impl Queue {
     pub(crate) fn new(

@@ -10,7 +10,7 @@ use super::AttachError;
 use super::mapping::Mapping;
 
 /// The front-end's side of a vhost-user session.
-pub(super) struct Session {
+pub(super) struct FrontendSession {
     frontend: Frontend,
     features: u64,
 }
@@ -22,7 +22,7 @@ const PROTOCOL: u64 = 1 << 30;
 /// VIRTIO_F_VERSION_1.
 const VERSION_1: u64 = 1 << 32;
 
-impl Session {
+impl FrontendSession {
     /// Negotiates the features that the interface uses. It has no offloads: frames are whole and their checksums
     /// complete.
     pub(super) fn negotiate(mut frontend: Frontend) -> Result<Self, AttachError> {

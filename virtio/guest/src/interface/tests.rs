@@ -279,7 +279,7 @@ fn protocol_violation_makes_interface_unusable() {
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().corrupt_used_index(1000);
     let outstanding = MAP.receive().size;
-    let error = driver::Error::UsedIndex {
+    let error = driver::VirtqueueError::UsedIndex {
         seen: 0,
         index: 1000,
         outstanding,

@@ -1,6 +1,6 @@
 //! Reading and checking of descriptor chains (2.7.5).
 
-use super::error::{Error, Indirect};
+use super::error::{Indirect, VirtqueueError};
 use crate::descriptor::{self, Access, Descriptor};
 use crate::index::Size;
 use crate::memory::{Area, Memory};
@@ -41,7 +41,11 @@ impl<M: Memory> Chains<'_, M> {
     /// Each descriptor is read once, into private memory. Each iteration consumes one buffer, of which there are at
     /// most as many as the queue has descriptors, or enters the one indirect table, so the loop ends whatever the
     /// driver writes meanwhile.
-    pub(super) fn read(&self, head: u16, mut each: impl FnMut(Piece<M::Area>)) -> Result<Chain, Error> {
+    pub(super) fn read(
+        &self,
+        head: u16,
+        mut each: impl FnMut(Piece<M::Area>),
+    ) -> Result<Chain, VirtqueueError> {
         let mut chain = Chain {
             head,
             ..Chain::default()
@@ -55,7 +59,7 @@ impl<M: Memory> Chains<'_, M> {
         let mut buffers = 0;
         loop {
             if u32::from(index) >= table.len {
-                return Err(Error::Index {
+                return Err(VirtqueueError::Index {
                     head,
                     index,
                     table: table.len,
@@ -64,7 +68,7 @@ impl<M: Memory> Chains<'_, M> {
             let descriptor = Descriptor::load(&table.area, index.into());
             let flags = descriptor.flags;
             if flags & !(descriptor::NEXT | descriptor::WRITE | descriptor::INDIRECT) != 0 {
-                return Err(Error::Flags { head, flags });
+                return Err(VirtqueueError::Flags { head, flags });
             }
             if flags & descriptor::INDIRECT != 0 {
                 table = self
@@ -74,7 +78,7 @@ impl<M: Memory> Chains<'_, M> {
                 continue;
             }
             if buffers == self.size.get() {
-                return Err(Error::TooManyBuffers { head });
+                return Err(VirtqueueError::TooManyBuffers { head });
             }
             buffers += 1;
             chain.add(descriptor)?;
@@ -121,12 +125,12 @@ impl<M: Memory> Chains<'_, M> {
         head: u16,
         descriptor: Descriptor,
         each: &mut impl FnMut(Piece<M::Area>),
-    ) -> Result<(), Error> {
+    ) -> Result<(), VirtqueueError> {
         let access = access(descriptor);
         let mut addr = descriptor.addr;
         let mut len = descriptor.len as usize;
         while len > 0 {
-            let unmapped = Error::Unmapped { head, addr, len };
+            let unmapped = VirtqueueError::Unmapped { head, addr, len };
             let area = self.memory.area(addr, len).ok_or(unmapped)?;
             let bytes = area.len();
             debug_assert!((1..=len).contains(&bytes));
@@ -142,18 +146,18 @@ impl<M: Memory> Chains<'_, M> {
 
 impl Chain {
     /// Adds a buffer's length to the totals.
-    fn add(&mut self, descriptor: Descriptor) -> Result<(), Error> {
+    fn add(&mut self, descriptor: Descriptor) -> Result<(), VirtqueueError> {
         let head = self.head;
         if descriptor.len == 0 {
-            return Err(Error::Empty { head });
+            return Err(VirtqueueError::Empty { head });
         }
         // Checked for the sum of both, so that neither can overflow.
         (self.readable.checked_add(self.writable))
             .and_then(|bytes| bytes.checked_add(descriptor.len))
-            .ok_or(Error::TooManyBytes { head })?;
+            .ok_or(VirtqueueError::TooManyBytes { head })?;
         match access(descriptor) {
             Access::Writable => self.writable += descriptor.len,
-            Access::Readable if self.writable > 0 => return Err(Error::Order { head }),
+            Access::Readable if self.writable > 0 => return Err(VirtqueueError::Order { head }),
             Access::Readable => self.readable += descriptor.len,
         }
         Ok(())
@@ -174,10 +178,10 @@ enum IndirectError {
 }
 
 impl IndirectError {
-    fn in_chain(self, head: u16) -> Error {
+    fn in_chain(self, head: u16) -> VirtqueueError {
         match self {
-            Self::Indirect(reason) => Error::Indirect { head, reason },
-            Self::Unmapped { addr, len } => Error::Unmapped { head, addr, len },
+            Self::Indirect(reason) => VirtqueueError::Indirect { head, reason },
+            Self::Unmapped { addr, len } => VirtqueueError::Unmapped { head, addr, len },
         }
     }
 }

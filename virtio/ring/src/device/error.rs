@@ -2,7 +2,7 @@
 
 /// A protocol error of the driver. Sections are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum VirtqueueError {
     /// The available index moved backwards, or so far that more chains would be in flight than the queue has
     /// descriptors (2.7.6.1, 2.7.13).
     #[error("the available index went from {seen} to {index} in a queue of {size}")]

@@ -1,9 +1,9 @@
 //! Frames that span several receive buffers (VIRTIO_NET_F_MRG_RXBUF, 5.1.6.4).
 
-use super::{Chain, Error, Piece, Queue};
+use super::{Chain, DeviceQueue, Piece, VirtqueueError};
 use crate::memory::Memory;
 
-impl<M: Memory> Queue<'_, M> {
+impl<M: Memory> DeviceQueue<'_, M> {
     /// Takes as many chains as are needed for `room` bytes, stores them at the front of `chains`, and returns how many.
     /// Their pieces are passed to `each` in order.
     ///
@@ -17,7 +17,7 @@ impl<M: Memory> Queue<'_, M> {
         room: u32,
         chains: &mut [Chain],
         mut each: impl FnMut(Piece<M::Area>),
-    ) -> Result<Option<usize>, Error> {
+    ) -> Result<Option<usize>, VirtqueueError> {
         let mut left = room;
         let mut taken = 0;
         for place in chains.iter_mut() {
@@ -26,7 +26,7 @@ impl<M: Memory> Queue<'_, M> {
             };
             taken += 1;
             if chain.readable > 0 {
-                return Err(self.break_by(Error::NotWritable { head: chain.head }));
+                return Err(self.break_by(VirtqueueError::NotWritable { head: chain.head }));
             }
             *place = chain;
             left = left.saturating_sub(chain.writable);

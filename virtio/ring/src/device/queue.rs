@@ -1,7 +1,7 @@
 //! The operations of a device on its queue.
 
 use super::chain::{Chain, Chains, Piece};
-use super::{Device, Error};
+use super::{Device, VirtqueueError};
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
@@ -13,7 +13,7 @@ use crate::rings::RingPart;
 /// If the driver violates the protocol, the call that detects it returns the error, and so does every later call that
 /// would take chains. Chains taken before may still be returned.
 #[derive(Debug)]
-pub struct Queue<'d, M: Memory> {
+pub struct DeviceQueue<'d, M: Memory> {
     pub(super) device: &'d mut Device,
     pub(super) memory: M,
     pub(super) table: M::Area,
@@ -21,12 +21,12 @@ pub struct Queue<'d, M: Memory> {
     pub(super) used: RingPart<M::Area>,
 }
 
-impl<M: Memory> Queue<'_, M> {
+impl<M: Memory> DeviceQueue<'_, M> {
     /// Reads the available index and returns the number of chains ready to be taken.
     ///
     /// # Errors
     /// The available index is invalid.
-    pub fn poll(&mut self) -> Result<u16, Error> {
+    pub fn poll(&mut self) -> Result<u16, VirtqueueError> {
         self.sound()?;
         let cursor = &mut self.device.cursor;
         let size = self.device.size.get();
@@ -35,7 +35,7 @@ impl<M: Memory> Queue<'_, M> {
         // were published as used.
         let base = cursor.published();
         cursor.poll(&self.available, base, size).map_err(|index| {
-            self.break_by(Error::AvailableIndex {
+            self.break_by(VirtqueueError::AvailableIndex {
                 seen,
                 index: index.0,
                 size,
@@ -47,7 +47,7 @@ impl<M: Memory> Queue<'_, M> {
     ///
     /// # Errors
     /// The chain is malformed. Pieces passed to `each` before the error was detected must be ignored.
-    pub fn pop(&mut self, each: impl FnMut(Piece<M::Area>)) -> Result<Option<Chain>, Error> {
+    pub fn pop(&mut self, each: impl FnMut(Piece<M::Area>)) -> Result<Option<Chain>, VirtqueueError> {
         self.sound()?;
         let Some(entry) = self.device.cursor.next_entry() else {
             return Ok(None);
@@ -62,7 +62,7 @@ impl<M: Memory> Queue<'_, M> {
     ///
     /// # Errors
     /// The chain is malformed.
-    pub fn chain(&mut self, head: u16, each: impl FnMut(Piece<M::Area>)) -> Result<Chain, Error> {
+    pub fn chain(&mut self, head: u16, each: impl FnMut(Piece<M::Area>)) -> Result<Chain, VirtqueueError> {
         self.sound()?;
         let chains = Chains {
             memory: &self.memory,
@@ -106,7 +106,7 @@ impl<M: Memory> Queue<'_, M> {
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
-    pub fn rearm(&mut self) -> Result<u16, Error> {
+    pub fn rearm(&mut self) -> Result<u16, VirtqueueError> {
         self.device.cursor.rearm(&self.used);
         self.poll()
     }
@@ -121,11 +121,11 @@ impl<M: Memory> Queue<'_, M> {
         self.device.taken()
     }
 
-    fn sound(&self) -> Result<(), Error> {
+    fn sound(&self) -> Result<(), VirtqueueError> {
         self.device.broken.map_or(Ok(()), Err)
     }
 
-    pub(super) fn break_by(&mut self, error: Error) -> Error {
+    pub(super) fn break_by(&mut self, error: VirtqueueError) -> VirtqueueError {
         *self.device.broken.insert(error)
     }
 }

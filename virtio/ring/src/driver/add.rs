@@ -1,7 +1,7 @@
 //! Adding chains to the available ring (2.7.13.1).
 
 use super::Slot;
-use super::queue::Queue;
+use super::queue::DriverQueue;
 use crate::descriptor::{self, Access, Descriptor};
 use crate::memory::{Area, Memory};
 
@@ -67,7 +67,7 @@ pub enum AddError {
     Table(u64),
 }
 
-impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
+impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
     /// Adds a chain of buffers, with one descriptor each. The device sees it after the next [`publish`](Self::publish).
     /// [`Used::tag`] returns `tag`.
     ///

@@ -2,7 +2,7 @@
 
 /// A protocol error of the device. Sections are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum VirtqueueError {
     /// The used index moved backwards, or past the chains that the device had (2.7.8).
     #[error("the used index went from {seen} to {index} with {outstanding} chains in flight")]
     UsedIndex {

@@ -1,6 +1,6 @@
 //! The operations of a driver on its queue.
 
-use super::{Driver, Error, Slot};
+use super::{Driver, Slot, VirtqueueError};
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
@@ -12,7 +12,7 @@ use crate::rings::RingPart;
 /// If the device violates the protocol, the call that detects it returns the error, and so does every later call that
 /// would take chains back.
 #[derive(Debug)]
-pub struct Queue<'d, M: Memory, S> {
+pub struct DriverQueue<'d, M: Memory, S> {
     pub(super) driver: &'d mut Driver<S>,
     pub(super) memory: M,
     pub(super) table: M::Area,
@@ -29,7 +29,7 @@ pub struct Used {
     pub len: u32,
 }
 
-impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
+impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
     /// Publishes the added chains, and returns whether the device must be notified.
     #[must_use = "the device sleeps until it is notified"]
     pub fn publish(&mut self) -> bool {
@@ -40,7 +40,7 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
     ///
     /// # Errors
     /// The used index is invalid.
-    pub fn poll(&mut self) -> Result<u16, Error> {
+    pub fn poll(&mut self) -> Result<u16, VirtqueueError> {
         self.sound()?;
         let cursor = &mut self.driver.cursor;
         let seen = cursor.seen().get();
@@ -48,7 +48,7 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
         let base = cursor.consumed();
         let outstanding = base.until(cursor.published());
         cursor.poll(&self.used, base, outstanding).map_err(|index| {
-            self.break_by(Error::UsedIndex {
+            self.break_by(VirtqueueError::UsedIndex {
                 seen,
                 index: index.0,
                 outstanding,
@@ -60,17 +60,17 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
     ///
     /// # Errors
     /// The chain was not in flight, or has less room than the device claims to have written.
-    pub fn reap(&mut self) -> Result<Option<Used>, Error> {
+    pub fn reap(&mut self) -> Result<Option<Used>, VirtqueueError> {
         self.sound()?;
         let Some(entry) = self.driver.cursor.next_entry() else {
             return Ok(None);
         };
         let (id, len) = self.used.element(entry);
         let Some(chain) = self.driver.slots.outstanding(id) else {
-            return Err(self.break_by(Error::NotOutstanding { id }));
+            return Err(self.break_by(VirtqueueError::NotOutstanding { id }));
         };
         if len > chain.writable {
-            return Err(self.break_by(Error::Length {
+            return Err(self.break_by(VirtqueueError::Length {
                 id,
                 len,
                 room: chain.writable,
@@ -87,7 +87,7 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
-    pub fn rearm(&mut self) -> Result<u16, Error> {
+    pub fn rearm(&mut self) -> Result<u16, VirtqueueError> {
         self.driver.cursor.rearm(&self.available);
         self.poll()
     }
@@ -107,11 +107,11 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> Queue<'_, M, S> {
         self.driver.outstanding()
     }
 
-    fn sound(&self) -> Result<(), Error> {
+    fn sound(&self) -> Result<(), VirtqueueError> {
         self.driver.broken.map_or(Ok(()), Err)
     }
 
-    fn break_by(&mut self, error: Error) -> Error {
+    fn break_by(&mut self, error: VirtqueueError) -> VirtqueueError {
         *self.driver.broken.insert(error)
     }
 }

@@ -1,6 +1,6 @@
 //! Queues in guest memory of the `vm-memory` crate.
 
-use pontoon_ring::device::{Device, Error, State};
+use pontoon_ring::device::{Device, State, VirtqueueError};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, VmMemory, Window};
 use pontoon_ring::{Access, Features, Layout, LayoutError, Part};
@@ -51,7 +51,7 @@ fn accepts_buffers_across_regions_and_refuses_holes() {
         })
         .collect();
     assert_eq!(bytes, [b"acr".to_vec(), b"oss".to_vec()]);
-    let error = Error::Unmapped {
+    let error = VirtqueueError::Unmapped {
         head: 2,
         addr: 0x1_3000,
         len: 1,

@@ -1,7 +1,7 @@
 //! Frames that span several receive buffers.
 
 use pontoon_ring::Features;
-use pontoon_ring::device::{Chain, Error, chains_needed};
+use pontoon_ring::device::{Chain, VirtqueueError, chains_needed};
 use pontoon_ring::memory::Area;
 use proptest::prelude::*;
 
@@ -81,7 +81,7 @@ fn refuses_readable_receive_buffer() {
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();
     queue.poll().unwrap();
-    let error = Error::NotWritable { head: 0 };
+    let error = VirtqueueError::NotWritable { head: 0 };
     assert_eq!(queue.take(1, &mut [Chain::default(); 2], |_| ()), Err(error));
     assert_eq!(queue.poll(), Err(error));
 }

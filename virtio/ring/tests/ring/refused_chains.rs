@@ -1,7 +1,7 @@
 //! Chains that the device side refuses, with the resulting error, and valid chains close to the limits.
 
 use pontoon_ring::Features;
-use pontoon_ring::device::{Chain, Error, Indirect};
+use pontoon_ring::device::{Chain, Indirect, VirtqueueError};
 use pontoon_ring::memory::Area;
 
 use crate::forge::{END, Forged, HEAP, INDIRECT, NEXT, ORIGIN, SIZE, WRITE};
@@ -13,7 +13,7 @@ const INDIRECT_ALLOWED: Features = Features {
 
 /// Pops the chain at descriptor 0 twice, and expects this error both times.
 #[track_caller]
-fn refused(forged: &Forged, features: Features) -> Error {
+fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     forged.offer(0);
     let mut device = forged.device(features);
     let window = forged.window();
@@ -52,7 +52,7 @@ fn refuses_head_outside_the_table() {
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();
     assert_eq!(queue.poll(), Ok(1));
-    let error = Error::Index {
+    let error = VirtqueueError::Index {
         head: SIZE,
         index: SIZE,
         table: SIZE.into(),
@@ -64,7 +64,7 @@ fn refuses_head_outside_the_table() {
 fn refuses_next_outside_the_table() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, NEXT, SIZE);
-    let error = Error::Index {
+    let error = VirtqueueError::Index {
         head: 0,
         index: SIZE,
         table: SIZE.into(),
@@ -79,7 +79,7 @@ fn refuses_descriptor_loop() {
     forged.write_descriptor(1, HEAP, 1, NEXT, 0);
     assert_eq!(
         refused(&forged, Features::default()),
-        Error::TooManyBuffers { head: 0 }
+        VirtqueueError::TooManyBuffers { head: 0 }
     );
 }
 
@@ -111,7 +111,7 @@ fn refuses_indirect_chain_longer_than_the_queue() {
     }
     assert_eq!(
         refused(&forged, INDIRECT_ALLOWED),
-        Error::TooManyBuffers { head: 0 }
+        VirtqueueError::TooManyBuffers { head: 0 }
     );
 }
 
@@ -123,7 +123,7 @@ fn refuses_chain_of_4_gib() {
     forged.write_descriptor(1, HEAP, u32::MAX - 15, WRITE, 0);
     assert_eq!(
         refused(&forged, Features::default()),
-        Error::TooManyBytes { head: 0 }
+        VirtqueueError::TooManyBytes { head: 0 }
     );
 }
 
@@ -134,14 +134,14 @@ fn refuses_undefined_flags() {
         forged.write_descriptor(0, HEAP, 1, flags, 0);
         assert_eq!(
             refused(&forged, Features::default()),
-            Error::Flags { head: 0, flags }
+            VirtqueueError::Flags { head: 0, flags }
         );
     }
 }
 
 #[test]
 fn refuses_misplaced_indirect_descriptors() {
-    let indirect = |reason| Error::Indirect { head: 0, reason };
+    let indirect = |reason| VirtqueueError::Indirect { head: 0, reason };
 
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 16, INDIRECT, 0);
@@ -175,7 +175,7 @@ fn refuses_unmapped_indirect_table() {
     forged.write_descriptor(0, END - 16, 32, INDIRECT, 0);
     assert_eq!(
         refused(&forged, INDIRECT_ALLOWED),
-        Error::Unmapped {
+        VirtqueueError::Unmapped {
             head: 0,
             addr: END - 16,
             len: 32
@@ -190,7 +190,7 @@ fn refuses_next_outside_the_indirect_table() {
     forged.write_descriptor_at(HEAP, HEAP, 1, NEXT, 2);
     assert_eq!(
         refused(&forged, INDIRECT_ALLOWED),
-        Error::Index {
+        VirtqueueError::Index {
             head: 0,
             index: 2,
             table: 2
@@ -224,14 +224,20 @@ fn refuses_readable_buffer_after_writable() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, WRITE | NEXT, 1);
     forged.write_descriptor(1, HEAP, 1, 0, 0);
-    assert_eq!(refused(&forged, Features::default()), Error::Order { head: 0 });
+    assert_eq!(
+        refused(&forged, Features::default()),
+        VirtqueueError::Order { head: 0 }
+    );
 }
 
 #[test]
 fn refuses_empty_buffer() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 0, 0, 0);
-    assert_eq!(refused(&forged, Features::default()), Error::Empty { head: 0 });
+    assert_eq!(
+        refused(&forged, Features::default()),
+        VirtqueueError::Empty { head: 0 }
+    );
 }
 
 #[test]
@@ -250,7 +256,7 @@ fn refuses_unmapped_buffers() {
         let (addr, len) = missing;
         assert_eq!(
             refused(&forged, Features::default()),
-            Error::Unmapped { head: 0, addr, len }
+            VirtqueueError::Unmapped { head: 0, addr, len }
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Invalid available indices.
 
 use pontoon_ring::Features;
-use pontoon_ring::device::Error;
+use pontoon_ring::device::VirtqueueError;
 
 use crate::forge::{Forged, HEAP, SIZE};
 
@@ -18,7 +18,7 @@ fn refuses_available_index_beyond_queue_size() {
     // A chain that was returned but not published still counts as in flight.
     queue.put(chain, 0);
     forged.set_index(SIZE + 1);
-    let error = Error::AvailableIndex {
+    let error = VirtqueueError::AvailableIndex {
         seen: SIZE,
         index: SIZE + 1,
         size: SIZE,
@@ -37,7 +37,7 @@ fn refuses_available_index_that_moves_backwards() {
     forged.set_index(3);
     assert_eq!(queue.poll(), Ok(3));
     forged.set_index(2);
-    let error = Error::AvailableIndex {
+    let error = VirtqueueError::AvailableIndex {
         seen: 3,
         index: 2,
         size: SIZE,

@@ -1,6 +1,6 @@
 //! Invalid entries of the used ring, with the resulting error.
 
-use pontoon_ring::driver::{Buffer, Driver, Error, Slot, Used};
+use pontoon_ring::driver::{Buffer, Driver, Slot, Used, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
@@ -9,7 +9,7 @@ use pontoon_test_support::ring::model::ModelMemory;
 
 /// Returns what the driver reads from this used ring after it added chains 0 (4 writable bytes) and 1 (none).
 #[track_caller]
-fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, Error> {
+fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, VirtqueueError> {
     let model = ModelMemory::new(0x1000);
     let memory = Window::new(model.clone(), ORIGIN);
     let layout = Layout::contiguous(4, ORIGIN);
@@ -53,11 +53,14 @@ fn refuses_used_chains_not_in_flight() {
     // The second descriptor of a chain, a free descriptor, no descriptor, a number above 16 bits, and a chain returned
     // twice.
     for id in [1, 3, 4, 0x1_0000, u32::MAX] {
-        assert_eq!(reap_all(1, &[(id, 0)]), Err(Error::NotOutstanding { id }));
+        assert_eq!(
+            reap_all(1, &[(id, 0)]),
+            Err(VirtqueueError::NotOutstanding { id })
+        );
     }
     assert_eq!(
         reap_all(2, &[(0, 0), (0, 0)]),
-        Err(Error::NotOutstanding { id: 0 })
+        Err(VirtqueueError::NotOutstanding { id: 0 })
     );
 }
 
@@ -65,7 +68,7 @@ fn refuses_used_chains_not_in_flight() {
 fn refuses_used_length_beyond_writable_bytes() {
     assert_eq!(
         reap_all(1, &[(0, 5)]),
-        Err(Error::Length {
+        Err(VirtqueueError::Length {
             id: 0,
             len: 5,
             room: 4
@@ -73,7 +76,7 @@ fn refuses_used_length_beyond_writable_bytes() {
     );
     assert_eq!(
         reap_all(1, &[(2, 1)]),
-        Err(Error::Length {
+        Err(VirtqueueError::Length {
             id: 2,
             len: 1,
             room: 0
@@ -84,7 +87,7 @@ fn refuses_used_length_beyond_writable_bytes() {
 #[test]
 fn refuses_used_index_beyond_chains_in_flight() {
     for index in [3, 0x8000, u16::MAX] {
-        let error = Error::UsedIndex {
+        let error = VirtqueueError::UsedIndex {
             seen: 0,
             index,
             outstanding: 2,

@@ -1,6 +1,6 @@
 //! Frames arrive unchanged, with their offload metadata.
 
-use pontoon_engine::link::{Refused, Room, Transmit as _};
+use pontoon_engine::link::{Room, Transmit as _, TransmitError};
 use pontoon_vm_peer::vhost_user::TxLayout;
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
@@ -181,7 +181,7 @@ fn reservations_are_committed_in_order_and_rewound() {
         assert!(room.payloads().is_empty());
         assert_eq!(
             room.commit(Offload::NONE, &bytes(54), 100),
-            Err(Refused::Rejected)
+            Err(TransmitError::Rejected)
         );
         drop(room);
         device.transmitter().flush();
@@ -201,10 +201,16 @@ fn reservations_are_committed_in_order_and_rewound() {
 
     let transmitter = device.transmitter();
     let mut room = transmitter.reserve(1, 54, 100).unwrap();
-    assert_eq!(room.commit(Offload::NONE, &[0; 55], 100), Err(Refused::Rejected));
+    assert_eq!(
+        room.commit(Offload::NONE, &[0; 55], 100),
+        Err(TransmitError::Rejected)
+    );
     drop(room);
     let mut room = transmitter.reserve(1, 54, 100).unwrap();
-    assert_eq!(room.commit(Offload::NONE, &[0; 54], 101), Err(Refused::Rejected));
+    assert_eq!(
+        room.commit(Offload::NONE, &[0; 54], 101),
+        Err(TransmitError::Rejected)
+    );
     drop(room);
     transmitter.flush();
     assert_eq!(pair.rx.receive(|_| panic!("it was refused")).unwrap(), 0);
@@ -244,6 +250,9 @@ fn limits_follow_negotiated_features() {
 
     let (mut device, ..) = Device::pair(ALL & !GUEST_TSO4, 1536);
     for how in [How::Copied, How::Reserved] {
-        assert_eq!(device.send(how, TSO, 54, &bytes(3000)), Err(Refused::Rejected));
+        assert_eq!(
+            device.send(how, TSO, 54, &bytes(3000)),
+            Err(TransmitError::Rejected)
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::thread;
 
-use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_engine::link::{Transmit as _, TransmitError};
 use pontoon_ring::memory::{Area, Memory, VmMemory};
 use pontoon_vm_peer::vhost_user::{Queue, QueuePair};
 use pontoon_wire::vnet::Offload;
@@ -53,7 +53,7 @@ fn stopped_queue_resumes_at_its_base() {
     assert!(device.drain().0.is_empty());
     assert_eq!(
         device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
-        Err(Refused::Full)
+        Err(TransmitError::Full)
     );
     assert!(device.transmitter().take_full());
 
@@ -83,7 +83,7 @@ fn disabled_queue_receives_nothing_and_drops_frames() {
     assert_eq!(pair.tx.outstanding().unwrap(), 0);
     assert_eq!(
         device.send(How::Reserved, Offload::NONE, 54, &bytes(60)),
-        Err(Refused::Full)
+        Err(TransmitError::Full)
     );
     enable(&mut device, &mut machine, true);
     carries(&mut device, &mut pair);
@@ -109,7 +109,7 @@ fn serves_guests_one_after_another() {
         assert!(!device.backend.is_connected());
         assert_eq!(
             device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
-            Err(Refused::Full)
+            Err(TransmitError::Full)
         );
     }
 }
@@ -229,7 +229,7 @@ fn rings_survive_removal_and_return_of_their_memory() {
     assert!(!device.transmitter().poll());
     assert_eq!(
         device.send(How::Copied, Offload::NONE, 54, &bytes(60)),
-        Err(Refused::Full)
+        Err(TransmitError::Full)
     );
     assert!(device.transmitter().take_full());
     device.transmitter().rearm();

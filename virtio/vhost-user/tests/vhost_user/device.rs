@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use pontoon_engine::Frame;
-use pontoon_engine::link::{Refused, Room, Transmit as _};
+use pontoon_engine::link::{Room, Transmit as _, TransmitError};
 use pontoon_vhost_user::{BURST, Backend, Burst, Receiver, SessionEnd, Transmitter};
 use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
@@ -151,7 +151,7 @@ impl Device {
         offload: Offload,
         head: usize,
         frame: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), TransmitError> {
         let (head, payload) = frame.split_at(head.min(frame.len()));
         let transmitter = self.transmitter();
         match how {
@@ -159,7 +159,7 @@ impl Device {
             How::Reserved => {
                 let mut room = transmitter
                     .reserve(1, head.len(), payload.len())
-                    .ok_or(Refused::Full)?;
+                    .ok_or(TransmitError::Full)?;
                 fill(&room, payload);
                 room.commit(offload, head, payload.len())
             }

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_engine::link::{Transmit as _, TransmitError};
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Memory, VmMemory};
 use pontoon_vhost_user::SessionEnd;
@@ -200,7 +200,7 @@ fn readable_receive_buffer_fails_the_queue() {
         raw.descriptor(0, raw.layout.descriptors, len, flags, 0);
         for _ in 0..3 {
             let sent = device.send(How::Reserved, Offload::NONE, 54, &bytes(60));
-            assert_eq!(sent, Err(Refused::Full));
+            assert_eq!(sent, Err(TransmitError::Full));
         }
         assert_eq!(device.transmitter().faults(), 1);
         assert_eq!(device.receiver().faults(), 0);
@@ -239,7 +239,7 @@ fn truncated_memory_fails_the_queue_not_the_process() {
         let burst = device.receiver().receive(32, |_| panic!("its memory is gone"));
         assert!(!burst.more);
         let sent = device.send(How::Copied, Offload::NONE, 54, &bytes(60));
-        assert_eq!(sent, Err(Refused::Full));
+        assert_eq!(sent, Err(TransmitError::Full));
     }
     assert_eq!(
         (device.receiver().faults(), device.transmitter().faults()),
@@ -282,7 +282,7 @@ fn unread_signals_do_not_block() {
         Raw::new(machine.memory(), pairs[0].rx.queue.layout()).index(999);
         for _ in 0..3 {
             let sent = device.send(How::Copied, Offload::NONE, 54, &bytes(60));
-            assert_eq!(sent, Err(Refused::Full));
+            assert_eq!(sent, Err(TransmitError::Full));
         }
         assert_eq!(device.transmitter().faults(), 1);
         done.send(()).unwrap();

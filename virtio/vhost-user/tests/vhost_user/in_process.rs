@@ -7,7 +7,7 @@ use std::thread;
 
 use pontoon_engine::Transmit as _;
 use pontoon_ring::Layout;
-use pontoon_vhost_user::{BURST, Device, Queue, Receiver, Transmitter};
+use pontoon_vhost_user::{BURST, InProcessDevice, QueueConfig, Receiver, Transmitter};
 use rustix::event::{EventfdFlags, eventfd};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
@@ -33,9 +33,9 @@ impl Drop for Ends<'_> {
 }
 
 /// Runs `test` with a device whose rings are served by another thread.
-fn with_device(test: impl FnOnce(&mut Device)) {
+fn with_device(test: impl FnOnce(&mut InProcessDevice)) {
     let over = AtomicBool::new(false);
-    let (mut device, receiver, transmitter) = Device::new(1500).unwrap();
+    let (mut device, receiver, transmitter) = InProcessDevice::new(1500).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| work(receiver, transmitter, &over));
         // Ends the worker of a failed test too: otherwise the scope would wait for it forever.
@@ -54,9 +54,9 @@ fn holders(memory: &GuestMemoryMmap) -> usize {
     Arc::strong_count(&region.get_mmap()) - 1
 }
 
-fn queue(layout: Layout) -> Queue {
+fn queue(layout: Layout) -> QueueConfig {
     let event = || -> OwnedFd { eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap() };
-    Queue {
+    QueueConfig {
         size: layout.size,
         descriptors: layout.descriptors,
         available: layout.available,
@@ -66,7 +66,7 @@ fn queue(layout: Layout) -> Queue {
     }
 }
 
-fn queues() -> [Queue; 2] {
+fn queues() -> [QueueConfig; 2] {
     [0x1000, 0x8000].map(|base| queue(Layout::contiguous(256, base)))
 }
 
@@ -94,7 +94,7 @@ fn refuses_invalid_queues_and_releases_them() {
         let memory = memory();
         let offered = device.features();
         assert_eq!(offered & VERSION_1, VERSION_1);
-        let refused = |device: &mut Device, features, change: fn(&mut Queue)| {
+        let refused = |device: &mut InProcessDevice, features, change: fn(&mut QueueConfig)| {
             let [receive, mut transmit] = queues();
             change(&mut transmit);
             let refused = device.activate(&memory, features, [receive, transmit]);
@@ -108,7 +108,7 @@ fn refuses_invalid_queues_and_releases_them() {
         }
         for (change, wanted) in [
             (
-                (|queue| queue.size = 100) as fn(&mut Queue),
+                (|queue| queue.size = 100) as fn(&mut QueueConfig),
                 "queue 1: invalid queue size 100",
             ),
             (
@@ -126,7 +126,7 @@ fn refuses_invalid_queues_and_releases_them() {
 
 #[test]
 fn device_survives_its_worker() {
-    let (mut device, receiver, transmitter) = Device::new(1500).unwrap();
+    let (mut device, receiver, transmitter) = InProcessDevice::new(1500).unwrap();
     drop((receiver, transmitter));
     device.activate(&memory(), VERSION_1, queues()).unwrap();
     device.reset();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_engine::link::{Transmit as _, TransmitError};
 use pontoon_vhost_user::{BURST, Receiver, Transmitter};
 use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 use pontoon_wire::vnet::Offload;
@@ -84,8 +84,8 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
             let (head, payload) = frame.split_at(frame.len().min(54));
             match transmitter.send(*offload, head, payload) {
                 Ok(()) => drop(waiting.pop_front()),
-                Err(Refused::Full) => break,
-                Err(Refused::Rejected) => panic!("{} bytes are too many", frame.len()),
+                Err(TransmitError::Full) => break,
+                Err(TransmitError::Rejected) => panic!("{} bytes are too many", frame.len()),
             }
         }
         transmitter.flush();

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-use pontoon_engine::link::{Refused, Transmit as _};
+use pontoon_engine::link::{Transmit as _, TransmitError};
 use pontoon_vm_peer::vhost_user::{Machine, Options};
 use pontoon_wire::vnet::Offload;
 
@@ -48,7 +48,7 @@ fn full_queue_refuses_frame_and_signals_room() {
                     Err(refused) => break refused,
                 }
             };
-            assert_eq!((sent, refused), (256, Refused::Full));
+            assert_eq!((sent, refused), (256, TransmitError::Full));
             assert!(device.transmitter().take_full());
             assert!(!device.transmitter().take_full());
             // The used buffers were published without a flush.
@@ -84,7 +84,10 @@ fn signals_room_after_too_few_buffers() {
             for _ in 0..3 {
                 pair.rx.refill(7).unwrap();
                 assert!(waiter.has(), "more buffers wake us");
-                assert_eq!(device.send(How::Reserved, TSO, 54, &frame), Err(Refused::Full));
+                assert_eq!(
+                    device.send(How::Reserved, TSO, 54, &frame),
+                    Err(TransmitError::Full)
+                );
             }
             pair.rx.refill(3).unwrap();
             assert!(waiter.has());

@@ -154,7 +154,7 @@ mod tests {
                 index: 0,
                 generation: 0,
             },
-            protocol: egress::Protocol::Udp,
+            protocol: egress::EgressProtocol::Udp,
             guest: ([10, 0, 2, 15], 9).into(),
             remote: None,
             came_in: false,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::reply;
 use pontoon_control::server::Answer;
-use pontoon_engine::egress::{Rule, Target};
+use pontoon_engine::egress::{EgressRule, Target};
 use pontoon_worker::Update;
 use pontoon_worker::messages::Stats;
 
@@ -30,7 +30,7 @@ pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<
 }
 
 /// Parses the body of a request.
-pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Result<Vec<Rule>, String> {
+pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Result<Vec<EgressRule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;
     policy::check(&rules)?;
@@ -43,11 +43,11 @@ pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Resul
     }
 }
 
-fn show(rules: &[Rule], reports: Vec<Stats>) -> HttpResponse {
+fn show(rules: &[EgressRule], reports: Vec<Stats>) -> HttpResponse {
     // The counts of each worker are those of the rules, then of flows that match no allow rule.
     let counted = reports.into_iter().sum::<Stats>().rules;
     let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
-    let rule = |(place, rule): (usize, &Rule)| reply::Rule {
+    let rule = |(place, rule): (usize, &EgressRule)| reply::Rule {
         action: rule.action.to_string(),
         to: rule.to.to_string(),
         hits: hits(place),

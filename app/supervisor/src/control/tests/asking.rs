@@ -42,7 +42,7 @@ fn flows_of_all_workers_are_queried_page_by_page() {
             index,
             generation: 2,
         },
-        protocol: egress::Protocol::Udp,
+        protocol: egress::EgressProtocol::Udp,
         guest: "10.0.2.15:999".parse().unwrap(),
         remote: None,
         came_in: false,

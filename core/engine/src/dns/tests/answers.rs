@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_answer_comes_back_with_the_guests_id() {
+fn response_has_the_id_of_the_guests_query() {
     let mut bench = Bench::new(&[A]);
     let question = query(0x1234, "example.org");
     assert_eq!(bench.ask(&question), (vec![("dns_queries", 1)], vec![]));
@@ -19,7 +19,7 @@ fn an_answer_comes_back_with_the_guests_id() {
 }
 
 #[test]
-fn ids_and_sockets_are_fresh_for_each_query() {
+fn each_query_has_a_new_id_and_socket() {
     let mut bench = Bench::new(&[A]);
     let mut ids = std::collections::BTreeSet::new();
     for n in 0..200 {
@@ -32,7 +32,7 @@ fn ids_and_sockets_are_fresh_for_each_query() {
 }
 
 #[test]
-fn only_what_answers_the_question_counts() {
+fn response_to_another_question_is_ignored() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     let right = answer(&asked, 4);
     let with = |at: usize, bits: u8| {
@@ -66,7 +66,7 @@ fn only_what_answers_the_question_counts() {
 }
 
 #[test]
-fn a_repeated_query_waits_with_the_first() {
+fn retransmitted_query_waits_for_the_first_one() {
     let mut bench = Bench::new(&[A]);
     let question = query(1, "example.org");
     bench.ask(&question);
@@ -80,7 +80,7 @@ fn a_repeated_query_waits_with_the_first() {
 }
 
 #[test]
-fn a_super_frame_holds_several_queries() {
+fn super_frame_may_contain_several_queries() {
     let mut bench = Bench::new(&[A]);
     let queries = [
         query(1, "example.org"),
@@ -94,7 +94,7 @@ fn a_super_frame_holds_several_queries() {
 }
 
 #[test]
-fn large_answers_fit_and_are_cut_into_fragments() {
+fn large_response_is_sent_in_fragments() {
     let mut bench = Bench::new(&[A]);
     for len in [4_096, 60_000] {
         let question = query(1, "example.org");
@@ -110,7 +110,7 @@ fn large_answers_fit_and_are_cut_into_fragments() {
 }
 
 #[test]
-fn ipv6_guests_are_answered_from_the_ipv6_address() {
+fn response_to_ipv6_query_has_the_ipv6_source_address() {
     let mut bench = Bench::new(&[A]);
     let question = query(1, "example.org");
     bench.ask_from(GUEST_V6, &question, Segmentation::Whole);

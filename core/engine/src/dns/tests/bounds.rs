@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn out_of_descriptors_the_query_is_dropped() {
+fn query_without_a_free_descriptor_is_dropped() {
     let mut bench = Bench::new(&[A, B]);
     bench.world.host.opens.push_back(Failure::Exhausted);
     let (moved, sent) = bench.ask(&query(1, "example.org"));
@@ -15,7 +15,7 @@ fn out_of_descriptors_the_query_is_dropped() {
 }
 
 #[test]
-fn queries_have_no_more_ports_than_endpoints() {
+fn queries_and_endpoints_share_the_limit_on_ports() {
     let mut bench = Bench::new(&[A]);
     bench.world.net.config.max_udp_ports = 2;
     for (id, name) in [(0, "a.example"), (1, "b.example")] {
@@ -25,7 +25,7 @@ fn queries_have_no_more_ports_than_endpoints() {
 }
 
 #[test]
-fn beyond_the_limit_the_newest_is_dropped() {
+fn query_beyond_the_limit_is_dropped() {
     let mut bench = Bench::new(&[A]);
     for n in 0..4_096 {
         let name = format!("n{n}.example");
@@ -54,7 +54,7 @@ fn beyond_the_limit_the_newest_is_dropped() {
 }
 
 #[test]
-fn a_query_longer_than_udp_carries_is_sent_to_tcp() {
+fn query_longer_than_512_bytes_is_answered_with_truncation() {
     let mut bench = Bench::new(&[A]);
     let mut question = query(1, "example.org");
     let mut truncated = question.clone();
@@ -71,7 +71,7 @@ fn a_query_longer_than_udp_carries_is_sent_to_tcp() {
 }
 
 #[test]
-fn what_is_no_query_is_malformed() {
+fn message_that_is_not_a_query_is_malformed() {
     let mut bench = Bench::new(&[A]);
     let whole = query(1, "example.org");
     let with = |at: usize, byte: u8| {
@@ -99,7 +99,7 @@ fn what_is_no_query_is_malformed() {
 }
 
 #[test]
-fn operations_other_than_queries_are_not_implemented() {
+fn other_opcodes_are_answered_with_notimp() {
     let mut bench = Bench::new(&[A]);
     for opcode in (1..16_u8).map(|code| code << 3) {
         let mut update = query(0x1234, "example.org");
@@ -128,7 +128,7 @@ fn operations_other_than_queries_are_not_implemented() {
 }
 
 #[test]
-fn a_flood_on_one_port_takes_turns_with_the_rest() {
+fn flood_on_one_port_shares_turns_with_other_flows() {
     let mut bench = Bench::new(&[A]);
     bench.ask(&query(1, "example.org"));
     let (socket, ..) = bench.asked();
@@ -141,7 +141,7 @@ fn a_flood_on_one_port_takes_turns_with_the_rest() {
 }
 
 #[test]
-fn events_of_an_earlier_life_are_ignored() {
+fn event_of_an_earlier_generation_is_ignored() {
     let mut bench = Bench::new(&[A]);
     bench.ask(&query(1, "example.org"));
     let (socket, _, asked) = bench.asked();
@@ -160,7 +160,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
     #[test]
-    fn nothing_that_anybody_says_panics(
+    fn random_messages_never_panic(
         header in proptest::collection::vec(prop_oneof![Just(0_u8), Just(1), any::<u8>()], 12),
         rest in proptest::collection::vec(prop_oneof![Just(0_u8), 0..70_u8, any::<u8>()], 0..600),
         said in proptest::collection::vec(any::<u8>(), 0..600),

@@ -4,7 +4,7 @@ use super::*;
 use crate::test_world::{TROUBLE, problem};
 
 #[test]
-fn a_silent_resolver_loses_the_query_and_is_remembered() {
+fn query_fails_over_from_resolver_that_times_out() {
     let (mut bench, question, (first, to, _)) = asking(&[A, B]);
     assert_eq!(to, addr(A));
     assert_eq!(bench.wait(SECOND / 2), (vec![], vec![]));
@@ -17,7 +17,7 @@ fn a_silent_resolver_loses_the_query_and_is_remembered() {
     assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 0)]));
     bench.idle();
 
-    // The dead one is not asked first, nor offered to TCP, until half a minute has passed.
+    // The failed one is not queried first, nor used for TCP, until half a minute has passed.
     assert_eq!(bench.forwarder.current_resolver(bench.world.now), Some(addr(B)));
     bench.wait(SECOND * 29);
     bench.ask(&query(2, "example.org"));
@@ -31,7 +31,7 @@ fn a_silent_resolver_loses_the_query_and_is_remembered() {
 }
 
 #[test]
-fn a_slow_name_does_not_kill_a_resolver_that_answers_others() {
+fn slow_response_does_not_mark_an_answering_resolver_as_failed() {
     let mut bench = Bench::new(&[A, B]);
     bench.ask(&query(1, "slow.example"));
     bench.asked();
@@ -45,7 +45,7 @@ fn a_slow_name_does_not_kill_a_resolver_that_answers_others() {
 }
 
 #[test]
-fn one_resolver_is_asked_again_and_given_up_after_five_seconds() {
+fn single_resolver_is_retried_and_query_fails_after_five_seconds() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     for _ in 0..3 {
         assert_eq!(bench.wait(SECOND + SECOND / 10), (vec![], vec![]));
@@ -60,7 +60,7 @@ fn one_resolver_is_asked_again_and_given_up_after_five_seconds() {
 }
 
 #[test]
-fn a_refusal_fails_over_at_once() {
+fn connection_refused_fails_over_at_once() {
     let (mut bench, question, (socket, ..)) = asking(&[A, B]);
     let step = bench.refuse(socket, Failure::Refused);
     assert_eq!(step, (vec![("dns_failovers", 1)], vec![]));
@@ -72,12 +72,12 @@ fn a_refusal_fails_over_at_once() {
 }
 
 #[test]
-fn an_error_that_is_only_in_the_queue_counts_as_a_refusal() {
+fn error_in_the_error_queue_fails_over_at_once() {
     let mut bench = Bench::new(&[A, B]);
     bench.ask(&query(1, "example.org"));
     let (socket, ..) = bench.asked();
     let flow = bench.world.host.flow(socket);
-    // An event of a socket that is gone by now says nothing.
+    // An event of a closed socket is ignored.
     let step = bench.step(|forwarder, ctx| forwarder.handle_socket(flow, TROUBLE, ctx));
     assert_eq!(step, (vec![], vec![]));
     bench
@@ -90,7 +90,7 @@ fn an_error_that_is_only_in_the_queue_counts_as_a_refusal() {
 }
 
 #[test]
-fn when_each_has_refused_the_guest_is_told_at_once() {
+fn servfail_is_sent_at_once_if_all_resolvers_refuse() {
     let (mut bench, question, (socket, ..)) = asking(&[A, B]);
     bench.refuse(socket, Failure::Refused);
     let (socket, ..) = bench.asked();
@@ -101,7 +101,7 @@ fn when_each_has_refused_the_guest_is_told_at_once() {
 }
 
 #[test]
-fn a_resolver_that_cannot_be_connected_to_is_passed_over() {
+fn resolver_without_a_route_is_skipped() {
     let mut bench = Bench::new(&[B, A]);
     bench.world.host.unreachable.push(addr(B));
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_resolver_that_cannot_be_connected_to_is_passed_over() {
 }
 
 #[test]
-fn without_resolvers_the_guest_is_told_at_once() {
+fn servfail_is_sent_at_once_without_resolvers() {
     let mut bench = Bench::new(&[]);
     assert_eq!(bench.forwarder.current_resolver(bench.world.now), None);
     let question = query(1, "example.org");
@@ -159,7 +159,7 @@ const NOTIMP: u8 = 4;
 const REFUSED: u8 = 5;
 
 #[test]
-fn a_resolver_that_declines_loses_this_query_alone() {
+fn resolver_that_answers_refused_stays_first_for_other_queries() {
     for rcode in [SERVFAIL, NOTIMP, REFUSED] {
         let (mut bench, question, (first, _, asked)) = asking(&[A, B]);
         let step = bench.answer(first, A, &[decline(&asked, rcode, 0)]);
@@ -176,7 +176,7 @@ fn a_resolver_that_declines_loses_this_query_alone() {
 }
 
 #[test]
-fn other_answers_without_records_are_answers() {
+fn response_without_records_is_passed_on() {
     for rcode in [0, 1, 3] {
         let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
         let step = bench.answer(socket, A, &[decline(&asked, rcode, 0)]);
@@ -186,7 +186,7 @@ fn other_answers_without_records_are_answers() {
 }
 
 #[test]
-fn when_each_has_declined_the_guest_gets_the_first_of_these_answers() {
+fn first_error_response_is_sent_if_all_resolvers_decline() {
     let resolvers = [A, B, C];
     let (mut bench, question, (socket, _, asked)) = asking(&resolvers);
     bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
@@ -201,7 +201,7 @@ fn when_each_has_declined_the_guest_gets_the_first_of_these_answers() {
 }
 
 #[test]
-fn the_only_resolver_may_decline() {
+fn error_response_of_the_only_resolver_is_passed_on() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     let step = bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
     assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
@@ -209,7 +209,7 @@ fn the_only_resolver_may_decline() {
 }
 
 #[test]
-fn one_declines_and_the_others_are_silent() {
+fn error_response_is_passed_on_after_others_time_out() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A, B, C]);
     bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
     assert_eq!(bench.asked().1, addr(B));
@@ -221,7 +221,7 @@ fn one_declines_and_the_others_are_silent() {
     let step = bench.wait(SECOND + SECOND / 10);
     assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
     bench.idle();
-    // They are passed over from now on, but somebody else's "no" is no reason not to ask them.
+    // They are skipped from now on, but are queried after an error response of another resolver.
     bench.ask(&query(2, "example.org"));
     let (socket, to, asked) = bench.asked();
     assert_eq!(to, addr(A));
@@ -230,7 +230,7 @@ fn one_declines_and_the_others_are_silent() {
 }
 
 #[test]
-fn one_is_silent_and_the_other_declines() {
+fn error_response_is_passed_on_if_the_first_resolver_timed_out() {
     let (mut bench, question, _) = asking(&[A, B]);
     bench.wait(SECOND + SECOND / 10);
     let (socket, to, asked) = bench.asked();
@@ -241,7 +241,7 @@ fn one_is_silent_and_the_other_declines() {
 }
 
 #[test]
-fn one_declines_and_the_others_cannot_be_reached() {
+fn error_response_is_passed_on_if_others_are_unreachable() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A, B, C]);
     bench.world.host.unreachable.push(addr(B));
     let step = bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
@@ -254,7 +254,7 @@ fn one_declines_and_the_others_cannot_be_reached() {
 }
 
 #[test]
-fn one_declines_and_there_is_no_descriptor_for_the_other() {
+fn error_response_is_passed_on_without_a_descriptor_for_the_next_resolver() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
     bench.world.host.opens.push_back(Failure::Exhausted);
     let (moved, sent) = bench.answer(socket, A, &[decline(&asked, REFUSED, 5)]);
@@ -270,7 +270,7 @@ fn one_declines_and_there_is_no_descriptor_for_the_other() {
 }
 
 #[test]
-fn nobody_is_asked_after_five_seconds_whatever_was_declined() {
+fn query_ends_after_five_seconds_in_spite_of_an_error_response() {
     let resolvers: Vec<_> = (1..=8).map(|n| format!("192.0.2.{n}:53")).collect();
     let resolvers: Vec<_> = resolvers.iter().map(String::as_str).collect();
     let (mut bench, question, (socket, _, asked)) = asking(&resolvers);
@@ -282,7 +282,7 @@ fn nobody_is_asked_after_five_seconds_whatever_was_declined() {
 }
 
 #[test]
-fn what_is_too_long_to_keep_is_passed_on() {
+fn error_response_too_long_to_store_is_passed_on() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A, B]);
     let step = bench.answer(socket, A, &[decline(&asked, REFUSED, 1_300)]);
     assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 1_300)]));
@@ -290,7 +290,7 @@ fn what_is_too_long_to_keep_is_passed_on() {
 }
 
 #[test]
-fn new_resolvers_leave_waiting_queries_in_peace() {
+fn change_of_resolvers_keeps_pending_queries() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     bench.forwarder.set_resolvers(&[addr(B)]);
     bench.ask(&query(2, "example.net"));

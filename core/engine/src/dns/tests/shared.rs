@@ -15,7 +15,7 @@ fn client(port: u16) -> String {
 }
 
 #[test]
-fn equal_questions_are_one_query_and_each_client_is_answered() {
+fn equal_questions_are_sent_once_and_answered_to_each_client() {
     let mut bench = Bench::new(&[A]);
     for id in 0..1_000 {
         assert_eq!(bench.ask(&query(id, "example.org")).0, [("dns_queries", 1)]);
@@ -32,7 +32,7 @@ fn equal_questions_are_one_query_and_each_client_is_answered() {
 }
 
 #[test]
-fn each_client_is_answered_in_the_case_of_its_question() {
+fn response_has_the_letter_case_of_each_clients_question() {
     let mut bench = Bench::new(&[A]);
     let questions = [
         query(1, "example.org"),
@@ -49,7 +49,7 @@ fn each_client_is_answered_in_the_case_of_its_question() {
 }
 
 #[test]
-fn letters_are_equal_in_any_case_in_the_name_alone() {
+fn only_names_are_compared_without_regard_to_case() {
     let mut bench = Bench::new(&[A]);
     let mut lower = query(1, "example.org");
     let mut upper = query(2, "example.org");
@@ -62,7 +62,7 @@ fn letters_are_equal_in_any_case_in_the_name_alone() {
 }
 
 #[test]
-fn a_query_in_another_form_is_sent_on_its_own_and_there_are_few() {
+fn query_in_another_form_is_sent_separately_up_to_a_limit() {
     let mut bench = Bench::new(&[A]);
     let plain = query(1, "example.org");
     // RD, AD and CD clear or set, EDNS.
@@ -94,7 +94,7 @@ fn a_query_in_another_form_is_sent_on_its_own_and_there_are_few() {
 }
 
 #[test]
-fn a_client_that_repeats_its_query_is_answered_once() {
+fn retransmitted_query_is_answered_once() {
     let mut bench = Bench::new(&[A]);
     let question = query(1, "example.org");
     for port in [4_000, 4_001, 4_000, 4_001] {
@@ -119,7 +119,7 @@ fn a_client_that_repeats_its_query_is_answered_once() {
 }
 
 #[test]
-fn clients_of_one_query_are_bounded() {
+fn clients_of_one_query_are_limited() {
     let mut bench = Bench::new(&[A]);
     for id in 0..1_024 {
         bench.ask(&query(id, "example.org"));
@@ -132,7 +132,7 @@ fn clients_of_one_query_are_bounded() {
 }
 
 #[test]
-fn all_clients_get_the_failure_of_the_query_that_they_share() {
+fn failure_of_a_shared_query_is_sent_to_all_clients() {
     let mut bench = Bench::new(&[A, B]);
     let questions = [query(1, "example.org"), query(2, "Example.org")];
     for question in &questions {
@@ -148,7 +148,7 @@ fn all_clients_get_the_failure_of_the_query_that_they_share() {
 }
 
 #[test]
-fn all_clients_get_the_answer_of_a_resolver_that_declined() {
+fn error_response_to_a_shared_query_is_sent_to_all_clients() {
     let mut bench = Bench::new(&[A]);
     let questions = [query(1, "example.org"), query(2, "Example.org")];
     for question in &questions {

@@ -1,14 +1,14 @@
 //! Rules that name domains.
 
-use super::door::{Answer, Fate};
+use super::fixture::{Answer, Fate};
 use super::*;
 
 const SITE: &str = "198.51.100.7:443";
 const SITE_V6: &str = "[2001:db8:5::7]:443";
 
-fn may(door: &mut Door, to: &str) -> bool {
+fn may(fixture: &mut Fixture, to: &str) -> bool {
     [TCP, UDP, ICMP]
-        .map(|protocol| matches!(door.send(protocol, to), Fate::Out(_)))
+        .map(|protocol| matches!(fixture.send(protocol, to), Fate::Out(_)))
         .into_iter()
         .reduce(|a, b| {
             assert_eq!(a, b, "{to}: all protocols alike");
@@ -17,10 +17,10 @@ fn may(door: &mut Door, to: &str) -> bool {
         .unwrap()
 }
 
-/// A door whose guest has asked for a name, with what it was told: a record each of owner, TTL and address or alias.
-fn told(rules: &[&str], name: &str, records: &[(&str, u32, &str)]) -> Door {
-    let mut door = Door::new(rules);
-    door.resolve(name, 1, |answer| {
+/// A fixture whose guest has queried a name. Each record of the response has owner, TTL and address or alias.
+fn with_records(rules: &[&str], name: &str, records: &[(&str, u32, &str)]) -> Fixture {
+    let mut fixture = Fixture::new(rules);
+    fixture.resolve(name, 1, |answer| {
         for &(owner, ttl, data) in records {
             match data.parse::<core::net::IpAddr>() {
                 Ok(_) => answer.address(owner, ttl, data),
@@ -28,49 +28,49 @@ fn told(rules: &[&str], name: &str, records: &[(&str, u32, &str)]) -> Door {
             };
         }
     });
-    door
+    fixture
 }
 
 #[test]
-fn an_allowed_name_opens_what_the_forwarder_says() {
-    let mut door = Door::new(&["allow example.org"]);
-    assert!(!may(&mut door, SITE));
-    door.resolve("eXample.ORG", 1, |answer| {
+fn addresses_of_an_allowed_name_are_reachable() {
+    let mut fixture = Fixture::new(&["allow example.org"]);
+    assert!(!may(&mut fixture, SITE));
+    fixture.resolve("eXample.ORG", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7");
     });
-    assert!(may(&mut door, SITE));
-    assert!(!may(&mut door, SITE_V6) && !may(&mut door, "198.51.100.8:443"));
-    door.resolve("example.org", 28, |answer| {
+    assert!(may(&mut fixture, SITE));
+    assert!(!may(&mut fixture, SITE_V6) && !may(&mut fixture, "198.51.100.8:443"));
+    fixture.resolve("example.org", 28, |answer| {
         answer.address("example.org", 300, "2001:db8:5::7");
     });
-    assert!(may(&mut door, SITE_V6));
+    assert!(may(&mut fixture, SITE_V6));
 }
 
 #[test]
-fn a_denied_name_closes_what_the_forwarder_says() {
-    let mut door = Door::new(&["deny *.ads.example"]);
-    assert!(may(&mut door, SITE));
-    door.resolve("x.ads.example", 1, |answer| {
+fn addresses_of_a_denied_name_are_refused() {
+    let mut fixture = Fixture::new(&["deny *.ads.example"]);
+    assert!(may(&mut fixture, SITE));
+    fixture.resolve("x.ads.example", 1, |answer| {
         answer.address("x.ads.example", 300, "198.51.100.7");
     });
     // Flows that there are stay.
-    assert!(matches!(door.send(UDP, "198.51.100.9:1"), Fate::Out(_)));
-    assert!(matches!(door.send_from(4001, TCP, SITE), Fate::Told(_)));
-    assert!(matches!(door.send_from(4001, UDP, SITE), Fate::Told(_)));
-    assert!(matches!(door.send(ICMP, SITE), Fate::Told(_)));
+    assert!(matches!(fixture.send(UDP, "198.51.100.9:1"), Fate::Out(_)));
+    assert!(matches!(fixture.send_from(4001, TCP, SITE), Fate::Replied(_)));
+    assert!(matches!(fixture.send_from(4001, UDP, SITE), Fate::Replied(_)));
+    assert!(matches!(fixture.send(ICMP, SITE), Fate::Replied(_)));
 }
 
 #[test]
-fn ports_of_a_name() {
+fn rule_with_name_and_port_allows_only_that_port() {
     let site = [("example.org", 300, "198.51.100.7")];
-    let mut door = told(&["allow example.org:443/tcp"], "example.org", &site);
-    assert!(matches!(door.send(TCP, SITE), Fate::Out(_)));
-    assert!(matches!(door.send(UDP, SITE), Fate::Told(_)));
-    assert!(matches!(door.send(TCP, "198.51.100.7:80"), Fate::Told(_)));
+    let mut fixture = with_records(&["allow example.org:443/tcp"], "example.org", &site);
+    assert!(matches!(fixture.send(TCP, SITE), Fate::Out(_)));
+    assert!(matches!(fixture.send(UDP, SITE), Fate::Replied(_)));
+    assert!(matches!(fixture.send(TCP, "198.51.100.7:80"), Fate::Replied(_)));
 }
 
 #[test]
-fn aliases_are_followed_from_the_question_alone() {
+fn aliases_are_followed_only_from_the_question() {
     let chain = [
         ("www.example.org", 1, "edge.cdn.example"),
         ("edge.cdn.example", 1, "a.cdn.example"),
@@ -78,34 +78,40 @@ fn aliases_are_followed_from_the_question_alone() {
         ("other.example", 1, "198.51.100.8"),
     ];
     let asked = "www.example.org";
-    let mut allowed = told(&["allow www.example.org"], asked, &chain);
+    let mut allowed = with_records(&["allow www.example.org"], asked, &chain);
     assert!(may(&mut allowed, SITE));
     assert!(
         !may(&mut allowed, "198.51.100.8:443"),
         "nobody asked for that name"
     );
     // Others cannot open an allowed name's rule by pointing at it,
-    assert!(!may(&mut told(&["allow edge.cdn.example"], asked, &chain), SITE));
+    assert!(!may(
+        &mut with_records(&["allow edge.cdn.example"], asked, &chain),
+        SITE
+    ));
     // nor does an alias hide a denied one.
-    assert!(!may(&mut told(&["deny edge.cdn.example"], asked, &chain), SITE));
+    assert!(!may(
+        &mut with_records(&["deny edge.cdn.example"], asked, &chain),
+        SITE
+    ));
     // A denied name is meant wherever it comes up, but not for what other names have.
-    let mut denied = told(&["deny other.example"], asked, &chain);
+    let mut denied = with_records(&["deny other.example"], asked, &chain);
     assert!(!may(&mut denied, "198.51.100.8:443") && may(&mut denied, SITE));
 }
 
 #[test]
-fn hints_are_addresses_of_the_name() {
-    let told = |rule: &str, asked: &str, write: fn(&mut Answer)| {
-        let mut door = Door::new(&[rule]);
-        door.resolve(asked, 65, write);
-        [may(&mut door, SITE), may(&mut door, SITE_V6)]
+fn service_hints_are_addresses_of_the_name() {
+    let reachable = |rule: &str, asked: &str, write: fn(&mut Answer)| {
+        let mut fixture = Fixture::new(&[rule]);
+        fixture.resolve(asked, 65, write);
+        [may(&mut fixture, SITE), may(&mut fixture, SITE_V6)]
     };
     let own = |answer: &mut Answer| {
         answer.https("example.org", 1, "", &["198.51.100.7", "2001:db8:5::7"]);
     };
-    assert_eq!(told("allow example.org", "example.org", own), [true; 2]);
-    assert_eq!(told("deny example.org", "example.org", own), [false; 2]);
-    assert_eq!(told("deny example.net", "example.org", own), [true; 2]);
+    assert_eq!(reachable("allow example.org", "example.org", own), [true; 2]);
+    assert_eq!(reachable("deny example.org", "example.org", own), [false; 2]);
+    assert_eq!(reachable("deny example.net", "example.org", own), [true; 2]);
     // At another name, the hints are that name's; who allows one name has not allowed the other.
     let elsewhere = |answer: &mut Answer| {
         answer.https(
@@ -115,10 +121,22 @@ fn hints_are_addresses_of_the_name() {
             &["198.51.100.7", "2001:db8:5::7"],
         );
     };
-    assert_eq!(told("allow example.org", "example.org", elsewhere), [false; 2]);
-    assert_eq!(told("allow cdn.example", "example.org", elsewhere), [false; 2]);
-    assert_eq!(told("deny example.org", "example.org", elsewhere), [false; 2]);
-    assert_eq!(told("deny cdn.example", "example.org", elsewhere), [false; 2]);
+    assert_eq!(
+        reachable("allow example.org", "example.org", elsewhere),
+        [false; 2]
+    );
+    assert_eq!(
+        reachable("allow cdn.example", "example.org", elsewhere),
+        [false; 2]
+    );
+    assert_eq!(
+        reachable("deny example.org", "example.org", elsewhere),
+        [false; 2]
+    );
+    assert_eq!(
+        reachable("deny cdn.example", "example.org", elsewhere),
+        [false; 2]
+    );
     // By an alias of either kind.
     let aliases = |answer: &mut Answer| {
         answer.alias("www.example.org", "example.org");
@@ -127,7 +145,7 @@ fn hints_are_addresses_of_the_name() {
     };
     for denied in ["www.example.org", "example.org", "pool.example"] {
         assert_eq!(
-            told(&format!("deny {denied}"), "www.example.org", aliases),
+            reachable(&format!("deny {denied}"), "www.example.org", aliases),
             [false; 2],
             "{denied}"
         );
@@ -136,23 +154,26 @@ fn hints_are_addresses_of_the_name() {
         answer.alias("www.example.org", "example.org");
         answer.https("example.org", 1, "", &["198.51.100.7", "2001:db8:5::7"]);
     };
-    assert_eq!(told("allow www.example.org", "www.example.org", alias), [true; 2]);
+    assert_eq!(
+        reachable("allow www.example.org", "www.example.org", alias),
+        [true; 2]
+    );
     // Of another port, and as IPv6 alone.
     let port = |answer: &mut Answer| {
         answer.https("_8443._https.example.org", 1, "", &["2001:db8:5::7"]);
     };
     assert_eq!(
-        told("deny example.org", "_8443._https.example.org", port),
+        reachable("deny example.org", "_8443._https.example.org", port),
         [true, false]
     );
 }
 
 #[test]
-fn addresses_beside_the_answer_count_for_their_names() {
-    let told = |rule: &str, write: fn(&mut Answer)| {
-        let mut door = Door::new(&[rule]);
-        door.resolve("example.org", 15, write);
-        [may(&mut door, SITE), may(&mut door, "198.51.100.8:443")]
+fn additional_records_count_for_their_owner_names() {
+    let reachable = |rule: &str, write: fn(&mut Answer)| {
+        let mut fixture = Fixture::new(&[rule]);
+        fixture.resolve("example.org", 15, write);
+        [may(&mut fixture, SITE), may(&mut fixture, "198.51.100.8:443")]
     };
     let mail = |answer: &mut Answer| {
         answer
@@ -161,25 +182,28 @@ fn addresses_beside_the_answer_count_for_their_names() {
             .address("example.org", 300, "198.51.100.8")
             .beside(2);
     };
-    assert_eq!(told("deny *.example.org", mail), [false, true]);
-    assert_eq!(told("deny mx.example.org", mail), [false, true]);
-    assert_eq!(told("deny example.org", mail), [true, false]);
-    assert_eq!(told("allow example.org", mail), [false, true]);
-    assert_eq!(told("allow *.example.org", mail), [false, false]);
+    assert_eq!(reachable("deny *.example.org", mail), [false, true]);
+    assert_eq!(reachable("deny mx.example.org", mail), [false, true]);
+    assert_eq!(reachable("deny example.org", mail), [true, false]);
+    assert_eq!(reachable("allow example.org", mail), [false, true]);
+    assert_eq!(reachable("allow *.example.org", mail), [false, false]);
 }
 
 #[test]
-fn aliases_that_go_round_end() {
+fn alias_loop_ends() {
     let circle = [
         ("a.example", 1, "b.example"),
         ("b.example", 1, "a.example"),
         ("b.example", 1, "198.51.100.7"),
     ];
-    assert!(may(&mut told(&["allow a.example"], "a.example", &circle), SITE));
+    assert!(may(
+        &mut with_records(&["allow a.example"], "a.example", &circle),
+        SITE
+    ));
 }
 
 #[test]
-fn a_name_that_is_rebound_opens_nothing_that_is_denied() {
+fn name_that_resolves_to_a_denied_address_is_refused() {
     let rebound = |address: &'static str| [("evil.example", 60, address)];
     let rules = &["allow evil.example", "deny 10.0.0.0/8", "deny fd00::/8"];
     for (address, to) in [
@@ -193,49 +217,49 @@ fn a_name_that_is_rebound_opens_nothing_that_is_denied() {
         ("::1", "[::1]:80"),
         ("10.0.2.2", "10.0.2.2:80"),
     ] {
-        let mut door = told(rules, "evil.example", &rebound(address));
-        assert!(matches!(door.send(TCP, to), Fate::Told(_)), "{to}");
-        assert!(matches!(door.send(UDP, to), Fate::Told(_)), "{to}");
+        let mut fixture = with_records(rules, "evil.example", &rebound(address));
+        assert!(matches!(fixture.send(TCP, to), Fate::Replied(_)), "{to}");
+        assert!(matches!(fixture.send(UDP, to), Fate::Replied(_)), "{to}");
     }
     assert!(may(
-        &mut told(rules, "evil.example", &rebound("198.51.100.7")),
+        &mut with_records(rules, "evil.example", &rebound("198.51.100.7")),
         SITE
     ));
 }
 
 #[test]
-fn failures_and_rubbish_teach_nothing() {
-    let mut door = Door::new(&["allow example.org"]);
-    door.resolve("example.org", 1, |answer| {
+fn error_and_malformed_responses_add_no_addresses() {
+    let mut fixture = Fixture::new(&["allow example.org"]);
+    fixture.resolve("example.org", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7").failed();
     });
-    assert!(!may(&mut door, SITE));
+    assert!(!may(&mut fixture, SITE));
     // Records that are announced and cut off.
-    door.resolve("example.org", 1, |answer| {
+    fixture.resolve("example.org", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7");
         let len = answer.0.len();
         answer.0.truncate(len - 1);
     });
-    assert!(!may(&mut door, SITE));
+    assert!(!may(&mut fixture, SITE));
     // A service whose hints are cut off says nothing; the record behind it does.
-    let mut door = Door::new(&["allow example.org", "deny cut.example"]);
-    door.resolve("example.org", 65, |answer| {
+    let mut fixture = Fixture::new(&["allow example.org", "deny cut.example"]);
+    fixture.resolve("example.org", 65, |answer| {
         answer.https("cut.example", 1, "", &["198.51.100.7"]);
         let value = answer.0.len() - 5;
         answer.0[value] += 1;
         answer.https("example.org", 1, "", &["198.51.100.7"]);
     });
-    assert!(may(&mut door, SITE));
+    assert!(may(&mut fixture, SITE));
     // A letter that no rule can have is not taken for a dot.
-    let mut door = Door::new(&["allow *.example.org"]);
-    door.resolve("a", 1, |answer| {
+    let mut fixture = Fixture::new(&["allow *.example.org"]);
+    fixture.resolve("a", 1, |answer| {
         answer.address("a", 300, "198.51.100.7");
     });
-    assert!(!may(&mut door, SITE));
+    assert!(!may(&mut fixture, SITE));
 }
 
 #[test]
-fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
+fn address_expires_after_its_ttl_or_thirty_seconds() {
     for (ttl, known) in [
         (0, 30),
         (29, 30),
@@ -245,10 +269,10 @@ fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
     ] {
         let site = [("example.org", ttl, "198.51.100.7")];
         for (after, may) in [(known, true), (known + 1, false)] {
-            let mut door = told(&["allow example.org"], "example.org", &site);
-            door.wait(Duration::from_secs(after));
+            let mut fixture = with_records(&["allow example.org"], "example.org", &site);
+            fixture.wait(Duration::from_secs(after));
             assert_eq!(
-                matches!(door.send(TCP, SITE), Fate::Out(_)),
+                matches!(fixture.send(TCP, SITE), Fate::Out(_)),
                 may,
                 "TTL {ttl} after {after} s"
             );
@@ -257,14 +281,14 @@ fn an_address_is_known_for_its_time_to_live_but_thirty_seconds_at_least() {
 }
 
 #[test]
-fn what_is_denied_is_known_for_a_day() {
+fn denied_address_expires_after_a_day() {
     for ttl in [0, 3_600, u32::MAX >> 1] {
         let site = [("example.org", ttl, "198.51.100.7")];
         for (after, is_closed) in [(32, true), (86_400, true), (86_401, false)] {
-            let mut door = told(&["deny example.org"], "example.org", &site);
-            door.wait(Duration::from_secs(after));
+            let mut fixture = with_records(&["deny example.org"], "example.org", &site);
+            fixture.wait(Duration::from_secs(after));
             assert_eq!(
-                matches!(door.send(TCP, SITE), Fate::Told(_)),
+                matches!(fixture.send(TCP, SITE), Fate::Replied(_)),
                 is_closed,
                 "TTL {ttl} after {after} s"
             );
@@ -273,54 +297,54 @@ fn what_is_denied_is_known_for_a_day() {
 }
 
 #[test]
-fn an_address_stays_known_while_a_flow_leads_there() {
+fn address_with_a_flow_does_not_expire() {
     for protocol in [TCP, UDP] {
         let site = [
             ("example.org", 1, "198.51.100.7"),
             ("example.org", 1, "198.51.100.8"),
         ];
-        let mut door = told(&["allow example.org"], "example.org", &site);
-        assert!(matches!(door.send(protocol, SITE), Fate::Out(_)));
+        let mut fixture = with_records(&["allow example.org"], "example.org", &site);
+        assert!(matches!(fixture.send(protocol, SITE), Fate::Out(_)));
         // The flow is there: TCP's connect is pending, UDP's endpoint is used every 25 s.
         for _ in 0..40 {
-            door.wait(Duration::from_secs(25));
-            assert!(matches!(door.send(protocol, SITE), Fate::Out(_)));
+            fixture.wait(Duration::from_secs(25));
+            assert!(matches!(fixture.send(protocol, SITE), Fate::Out(_)));
         }
         assert!(
-            matches!(door.send_from(4002, TCP, SITE), Fate::Out(_)),
+            matches!(fixture.send_from(4002, TCP, SITE), Fate::Out(_)),
             "{protocol}: a second flow"
         );
         assert!(
-            matches!(door.send(TCP, "198.51.100.8:443"), Fate::Told(_)),
+            matches!(fixture.send(TCP, "198.51.100.8:443"), Fate::Replied(_)),
             "{protocol}: the other one"
         );
     }
 }
 
 #[test]
-fn a_ping_keeps_its_address_and_nothing_wakes_up_for_it() {
+fn address_with_an_echo_id_does_not_expire_and_needs_no_timer() {
     let site = [("example.org", 1, "198.51.100.7")];
-    let mut door = told(&["allow example.org"], "example.org", &site);
+    let mut fixture = with_records(&["allow example.org"], "example.org", &site);
     for _ in 0..10 {
-        assert!(matches!(door.send(ICMP, "198.51.100.7"), Fate::Out(_)));
-        door.wait(Duration::from_secs(60));
+        assert!(matches!(fixture.send(ICMP, "198.51.100.7"), Fate::Out(_)));
+        fixture.wait(Duration::from_secs(60));
     }
-    door.wait(Duration::from_secs(65));
-    assert!(matches!(door.send(ICMP, "198.51.100.7"), Fate::Told(_)));
-    door.wait(Duration::from_secs(65));
-    assert_eq!(door.engine.next_timeout(), None);
+    fixture.wait(Duration::from_secs(65));
+    assert!(matches!(fixture.send(ICMP, "198.51.100.7"), Fate::Replied(_)));
+    fixture.wait(Duration::from_secs(65));
+    assert_eq!(fixture.engine.next_timeout(), None);
 }
 
 #[test]
-fn a_name_has_as_many_addresses_as_it_may() {
-    let mut door = Door::new(&["deny many.example", "deny other.example"]);
-    door.resolve("other.example", 1, |answer| {
+fn addresses_of_one_name_are_limited() {
+    let mut fixture = Fixture::new(&["deny many.example", "deny other.example"]);
+    fixture.resolve("other.example", 1, |answer| {
         answer.address("other.example", 30, "203.0.113.1");
     });
     // 130 answers of 8 addresses; the latest stay, however short their time to live.
     for round in 0..130_u32 {
-        door.wait(Duration::from_millis(1));
-        door.resolve("many.example", 1, |answer| {
+        fixture.wait(Duration::from_millis(1));
+        fixture.resolve("many.example", 1, |answer| {
             for place in 0..8 {
                 let [_, _, high, low] = (round * 8 + place).to_be_bytes();
                 answer.address("many.example", 1_000 - round, &format!("198.18.{high}.{low}"));
@@ -328,48 +352,48 @@ fn a_name_has_as_many_addresses_as_it_may() {
         });
     }
     assert!(
-        matches!(door.send(TCP, "198.18.0.0:1"), Fate::Out(_)),
+        matches!(fixture.send(TCP, "198.18.0.0:1"), Fate::Out(_)),
         "the first to go"
     );
     assert!(
-        matches!(door.send(TCP, "198.18.4.15:1"), Fate::Told(_)),
+        matches!(fixture.send(TCP, "198.18.4.15:1"), Fate::Replied(_)),
         "the last that came"
     );
     assert!(
-        matches!(door.send(TCP, "203.0.113.1:1"), Fate::Told(_)),
+        matches!(fixture.send(TCP, "203.0.113.1:1"), Fate::Replied(_)),
         "another name's"
     );
 }
 
 #[test]
-fn an_answer_has_as_many_names_as_it_may() {
-    let mut door = Door::new(&["deny *.example"]);
-    door.resolve("asked.example", 1, |answer| {
+fn names_in_one_response_are_limited() {
+    let mut fixture = Fixture::new(&["deny *.example"]);
+    fixture.resolve("asked.example", 1, |answer| {
         // The one that was asked for, and 63 more.
         for place in 1..=64 {
             answer.address(&format!("n{place}.example"), 300, &format!("198.18.0.{place}"));
         }
     });
-    assert!(!may(&mut door, "198.18.0.63:1") && may(&mut door, "198.18.0.64:1"));
+    assert!(!may(&mut fixture, "198.18.0.63:1") && may(&mut fixture, "198.18.0.64:1"));
     // However they lead to each other.
-    let mut door = Door::new(&["deny n0.example"]);
-    door.resolve("asked.example", 1, |answer| {
+    let mut fixture = Fixture::new(&["deny n0.example"]);
+    fixture.resolve("asked.example", 1, |answer| {
         for place in (1..60).rev() {
             answer.alias(&format!("n{}.example", place - 1), &format!("n{place}.example"));
         }
         answer.address("n59.example", 300, "198.51.100.7");
     });
-    assert!(!may(&mut door, SITE));
+    assert!(!may(&mut fixture, SITE));
 }
 
 #[test]
-fn workers_share_what_is_learned() {
+fn workers_share_learned_addresses() {
     let site = [("example.org", 60, "198.51.100.7")];
     let mut config = crate::test_world::net().config;
     config.egress.set(&rules(&["allow example.org"]));
     let (mut first, mut second) = (
-        Door::with_config(config.clone()),
-        Door::with_config(config.clone()),
+        Fixture::with_config(config.clone()),
+        Fixture::with_config(config.clone()),
     );
     first.resolve("example.org", 1, |answer| {
         let (owner, ttl, address) = site[0];
@@ -377,7 +401,7 @@ fn workers_share_what_is_learned() {
     });
     assert!(may(&mut second, SITE));
     // A worker whose flow leads there keeps it for all.
-    let mut third = Door::with_config(config);
+    let mut third = Fixture::with_config(config);
     for _ in 0..10 {
         second.wait(Duration::from_secs(50));
     }
@@ -387,9 +411,9 @@ fn workers_share_what_is_learned() {
 
 proptest::proptest! {
     #[test]
-    fn no_answer_panics(flips in proptest::collection::vec((proptest::num::usize::ANY, proptest::num::u8::ANY), 0..8)) {
-        let mut door = Door::new(&["allow example.org", "deny *.example"]);
-        door.resolve("example.org", 65, |answer| {
+    fn random_responses_never_panic(flips in proptest::collection::vec((proptest::num::usize::ANY, proptest::num::u8::ANY), 0..8)) {
+        let mut fixture = Fixture::new(&["allow example.org", "deny *.example"]);
+        fixture.resolve("example.org", 65, |answer| {
             let question = answer.0.len();
             answer
                 .alias("example.org", "a.example")

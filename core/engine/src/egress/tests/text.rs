@@ -4,7 +4,7 @@ use super::*;
 use crate::egress::{Match, Pattern, Target};
 
 #[test]
-fn what_is_written_is_meant() {
+fn parses_rules() {
     for (text, shown) in [
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("10.1.2.3/8", "10.0.0.0/8"),
@@ -41,7 +41,7 @@ fn what_is_written_is_meant() {
 }
 
 #[test]
-fn mistakes_are_told_apart() {
+fn each_syntax_error_has_its_own_message() {
     for (text, why) in [
         ("", "'' is neither a network, an address nor a domain"),
         ("10.0.0", "'10.0.0' is neither a network, an address nor a domain"),
@@ -78,12 +78,12 @@ fn mistakes_are_told_apart() {
     ] {
         assert_eq!(text.parse::<Match>(), Err(why.to_owned()), "{text}");
     }
-    assert!("permit *".parse::<Rule>().is_err());
-    assert!("allow".parse::<Rule>().is_err());
+    assert!("permit *".parse::<EgressRule>().is_err());
+    assert!("allow".parse::<EgressRule>().is_err());
 }
 
 #[test]
-fn patterns() {
+fn patterns_match_names() {
     let below = Pattern::Below("example.org".to_owned());
     for (name, is_below) in [
         ("www.example.org", true),
@@ -125,19 +125,19 @@ fn rule() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn out_and_back(text in rule()) {
-        let rule: Rule = text.parse().unwrap();
+    fn displayed_rule_parses_back(text in rule()) {
+        let rule: EgressRule = text.parse().unwrap();
         let shown = rule.to_string();
-        prop_assert_eq!(shown.parse::<Rule>().unwrap(), rule, "{}", shown);
+        prop_assert_eq!(shown.parse::<EgressRule>().unwrap(), rule, "{}", shown);
     }
 
     #[test]
-    fn no_text_panics(text in "\\PC{0,40}") {
+    fn random_text_never_panics(text in "\\PC{0,40}") {
         let _ = text.parse::<Match>();
     }
 
     #[test]
-    fn a_name_is_never_an_address(text in "[0-9a-f.:]{1,20}") {
+    fn address_is_not_parsed_as_a_name(text in "[0-9a-f.:]{1,20}") {
         if let Ok(Match { target: Target::Name(name), .. }) = text.parse() {
             prop_assert!(matches!(name, Pattern::Exactly(name) if name.ends_with(|c: char| c.is_ascii_alphanumeric())));
         }

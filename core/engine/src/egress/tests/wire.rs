@@ -1,15 +1,18 @@
 //! Each rule, packets that it concerns and packets that it does not.
 
-use super::door::Fate;
+use super::fixture::Fate;
 use super::*;
 
 /// Rules, and packets under them: protocol, destination, whether it may be reached.
 struct Row {
     rules: &'static [&'static str],
-    packets: &'static [(Protocol, &'static str, bool)],
+    packets: &'static [(EgressProtocol, &'static str, bool)],
 }
 
-const fn row(rules: &'static [&'static str], packets: &'static [(Protocol, &'static str, bool)]) -> Row {
+const fn row(
+    rules: &'static [&'static str],
+    packets: &'static [(EgressProtocol, &'static str, bool)],
+) -> Row {
     Row { rules, packets }
 }
 
@@ -80,30 +83,38 @@ const TABLE: &[Row] = &[
 ];
 
 #[test]
-fn allowed_and_denied_destinations() {
+fn rules_decide_about_packets() {
     for Row { rules, packets } in TABLE {
         for &(protocol, to, may) in *packets {
-            let mut door = Door::new(rules);
-            let fate = door.send(protocol, to);
+            let mut fixture = Fixture::new(rules);
+            let fate = fixture.send(protocol, to);
             let context = format!("{rules:?}: {protocol} {to}: {fate:?}");
             match fate {
                 Fate::Out(calls) => {
                     assert!(may && !calls.is_empty(), "{context}");
-                    assert!(door.news().is_empty(), "{context}");
+                    assert!(fixture.news().is_empty(), "{context}");
                 }
-                Fate::Told(line) => {
+                Fate::Replied(line) => {
                     assert!(!may, "{context}");
                     let icmp = if addr(to).is_ipv4() { " 3/13 " } else { " 1/1 " };
-                    let told = match protocol {
-                        Protocol::Tcp => line.starts_with(&format!("tcp {to} >")) && line.ends_with(" reset"),
-                        Protocol::Udp | Protocol::Icmp => line.starts_with("icmp ") && line.contains(icmp),
+                    let matches = match protocol {
+                        EgressProtocol::Tcp => {
+                            line.starts_with(&format!("tcp {to} >")) && line.ends_with(" reset")
+                        }
+                        EgressProtocol::Udp | EgressProtocol::Icmp => {
+                            line.starts_with("icmp ") && line.contains(icmp)
+                        }
                     };
-                    assert!(told, "{context}");
-                    let mut moved = door.moved();
+                    assert!(matches, "{context}");
+                    let mut moved = fixture.moved();
                     moved.retain(|(name, _)| *name != "icmp_errors_down");
                     let refused = [("frames_up", 1), ("frames_down", 1), ("policy_refused", 1)];
                     assert_eq!(moved, refused, "{context}");
-                    assert_eq!((door.news().len(), door.engine.flows()), (1, 0), "{context}");
+                    assert_eq!(
+                        (fixture.news().len(), fixture.engine.flows()),
+                        (1, 0),
+                        "{context}"
+                    );
                 }
             }
         }
@@ -111,7 +122,7 @@ fn allowed_and_denied_destinations() {
 }
 
 #[test]
-fn the_hosts_loopback_is_judged_by_both_of_its_addresses() {
+fn rules_match_both_addresses_of_the_hosts_loopback() {
     for (rules, may) in [
         (&["deny 10.0.2.2"][..], false),
         (&["deny 127.0.0.0/8"], false),
@@ -123,8 +134,8 @@ fn the_hosts_loopback_is_judged_by_both_of_its_addresses() {
         let mut config = crate::test_world::net().config;
         config.host_loopback = vec!["10.0.2.2".parse().unwrap()];
         config.egress.set(&super::rules(rules));
-        let mut door = Door::with_config(config);
-        let fate = door.send(TCP, "10.0.2.2:80");
+        let mut fixture = Fixture::with_config(config);
+        let fate = fixture.send(TCP, "10.0.2.2:80");
         assert_eq!(
             fate == Fate::Out(vec!["0: tcp 127.0.0.1:80".to_owned()]),
             may,
@@ -134,8 +145,8 @@ fn the_hosts_loopback_is_judged_by_both_of_its_addresses() {
 }
 
 #[test]
-fn no_rule_opens_what_is_never_open() {
-    let mut door = Door::new(&[
+fn no_rule_allows_addresses_that_are_always_refused() {
+    let mut fixture = Fixture::new(&[
         "allow *",
         "allow 127.0.0.1",
         "allow 192.168.7.1",
@@ -148,27 +159,27 @@ fn no_rule_opens_what_is_never_open() {
         "192.168.7.1:80",
         "[::1]:80",
     ] {
-        assert!(matches!(door.send(TCP, to), Fate::Told(_)), "{to}");
+        assert!(matches!(fixture.send(TCP, to), Fate::Replied(_)), "{to}");
     }
 }
 
 #[test]
-fn the_forwarder_is_asked_whatever_the_rules() {
-    let mut door = Door::new(&["deny *"]);
-    door.resolve("example.org", 1, |_| ());
+fn forwarder_answers_in_spite_of_the_rules() {
+    let mut fixture = Fixture::new(&["deny *"]);
+    fixture.resolve("example.org", 1, |_| ());
 }
 
 #[test]
-fn each_port_of_a_known_peer_is_judged() {
-    let mut door = Door::new(&["deny 192.0.2.1:22"]);
-    assert!(matches!(door.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
-    assert!(matches!(door.send(UDP, "192.0.2.1:22"), Fate::Told(_)));
-    assert!(matches!(door.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
+fn rules_apply_to_each_port_of_a_known_peer() {
+    let mut fixture = Fixture::new(&["deny 192.0.2.1:22"]);
+    assert!(matches!(fixture.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
+    assert!(matches!(fixture.send(UDP, "192.0.2.1:22"), Fate::Replied(_)));
+    assert!(matches!(fixture.send(UDP, "192.0.2.1:7"), Fate::Out(_)));
 }
 
 #[test]
-fn each_rule_counts_and_tells_once_a_second() {
-    let mut door = Door::new(&["allow 192.0.2.0/24", "deny 192.0.2.1", "deny *:25/tcp"]);
+fn each_rule_counts_and_reports_once_a_second() {
+    let mut fixture = Fixture::new(&["allow 192.0.2.0/24", "deny 192.0.2.1", "deny *:25/tcp"]);
     for to in [
         "192.0.2.1:80",
         "192.0.2.1:81",
@@ -176,23 +187,23 @@ fn each_rule_counts_and_tells_once_a_second() {
         "198.51.100.1:80",
         "192.0.2.3:80",
     ] {
-        door.send(TCP, to);
+        fixture.send(TCP, to);
     }
     assert_eq!(
-        door.news(),
+        fixture.news(),
         [
             "refused tcp to 192.0.2.1:80: deny 192.0.2.1",
             "refused tcp to 192.0.2.2:25: deny *:25/tcp",
             "refused tcp to 198.51.100.1:80: no rule allows it",
         ]
     );
-    door.wait(Duration::from_millis(999));
-    door.send(ICMP, "192.0.2.1");
-    assert!(door.news().is_empty());
-    door.wait(Duration::from_millis(1));
-    door.send(ICMP, "192.0.2.1");
+    fixture.wait(Duration::from_millis(999));
+    fixture.send(ICMP, "192.0.2.1");
+    assert!(fixture.news().is_empty());
+    fixture.wait(Duration::from_millis(1));
+    fixture.send(ICMP, "192.0.2.1");
     assert_eq!(
-        door.news(),
+        fixture.news(),
         ["refused icmp to 192.0.2.1: deny 192.0.2.1 (3 times)"]
     );
     let counts = [
@@ -201,5 +212,8 @@ fn each_rule_counts_and_tells_once_a_second() {
         ("deny *:25/tcp", 1),
         ("no rule allows it", 1),
     ];
-    assert_eq!(door.counts(), counts.map(|(rule, hits)| (rule.to_owned(), hits)));
+    assert_eq!(
+        fixture.counts(),
+        counts.map(|(rule, hits)| (rule.to_owned(), hits))
+    );
 }

@@ -30,7 +30,7 @@ pub(super) fn request(from: &str, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_address_but_the_guests_own_is_ours() {
+fn requests_for_all_addresses_but_the_guests_are_answered() {
     let mut net = net();
     for wanted in ["10.0.2.2", "10.0.2.3", "10.0.2.77", "192.0.2.1", "10.0.2.14"] {
         let answer = give(&mut net, &request("10.0.2.15", wanted)).answer();
@@ -49,7 +49,7 @@ fn every_address_but_the_guests_own_is_ours() {
 }
 
 #[test]
-fn probes_and_announcements_leave_the_guest_its_address() {
+fn probes_and_announcements_of_the_guests_address_are_not_answered() {
     let mut net = net();
     give(&mut net, &request("0.0.0.0", "10.0.2.15")).silence();
     give(&mut net, &request("0.0.0.0", "10.0.2.77")).silence();
@@ -59,14 +59,14 @@ fn probes_and_announcements_leave_the_guest_its_address() {
 }
 
 #[test]
-fn a_probe_for_an_address_of_ours_is_a_conflict() {
+fn probe_for_the_gateways_address_is_answered() {
     let mut net = net();
     give(&mut net, &request("0.0.0.0", "10.0.2.2")).answer();
     give(&mut net, &request("0.0.0.0", "10.0.2.3")).answer();
 }
 
 #[test]
-fn other_hardware_and_cut_packets_are_malformed() {
+fn other_hardware_and_truncated_packets_are_malformed() {
     let mut net = net();
     let whole = request("10.0.2.15", "10.0.2.2");
     for len in 14..whole.len() {

@@ -65,7 +65,7 @@ fn lease(kind: u8) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[test]
-fn a_client_gets_the_guests_address() {
+fn client_is_offered_the_guests_address() {
     let mut net = net();
     let offer = reply(&give(&mut net, &broadcast(&with_options(&[53, 1, 1, 255]))).answer());
     assert_eq!((offer.mac, offer.to), (GUEST_MAC.0, ip("10.0.2.15")));
@@ -80,7 +80,7 @@ fn a_client_gets_the_guests_address() {
 }
 
 #[test]
-fn the_broadcast_flag_is_respected() {
+fn broadcast_flag_is_respected() {
     let mut discover = with_options(&[53, 1, 1, 255]);
     discover[10] = 0x80;
     let offer = reply(&give(&mut net(), &broadcast(&discover)).answer());
@@ -88,7 +88,7 @@ fn the_broadcast_flag_is_respected() {
 }
 
 #[test]
-fn a_renewal_is_answered_where_it_came_from() {
+fn renewal_is_answered_by_unicast() {
     let mut request = with_options(&[53, 1, 3, 255]);
     request[12..16].copy_from_slice(&[10, 0, 2, 15]);
     let ack = reply(&give(&mut net(), &udp(("10.0.2.15", 68), ("10.0.2.2", 67), &request)).answer());
@@ -97,7 +97,7 @@ fn a_renewal_is_answered_where_it_came_from() {
 }
 
 #[test]
-fn another_address_is_refused() {
+fn request_for_another_address_is_answered_with_nak() {
     let request = with_options(&[53, 1, 3, 50, 4, 192, 168, 1, 5, 61, 3, 0, 7, 9, 255]);
     let nak = reply(&give(&mut net(), &broadcast(&request)).answer());
     assert_eq!((nak.mac, nak.to), ([0xff; 6], ip("255.255.255.255")));
@@ -109,7 +109,7 @@ fn another_address_is_refused() {
 }
 
 #[test]
-fn inform_gets_everything_but_a_lease() {
+fn inform_is_answered_without_a_lease() {
     let mut inform = with_options(&[53, 1, 8, 255]);
     inform[12..16].copy_from_slice(&[10, 0, 2, 77]);
     let ack = reply(&give(&mut net(), &udp(("10.0.2.77", 68), ("10.0.2.2", 67), &inform)).answer());
@@ -121,7 +121,7 @@ fn inform_gets_everything_but_a_lease() {
 }
 
 #[test]
-fn long_lists_stay_within_what_every_client_takes() {
+fn long_option_lists_are_cut_at_the_minimum_message_size() {
     let mut net = net();
     net.config.hostname = Some("h".repeat(63));
     net.config.search = (0..40).map(|n| format!("domain{n:02}.example")).collect();
@@ -135,14 +135,14 @@ fn long_lists_stay_within_what_every_client_takes() {
     assert_eq!(search.0, 119);
     assert_eq!(search.1.len() % 18, 0, "whole names");
     assert!(search.1.len() > 150);
-    // The longest client id leaves no room for a search list; it is said back all the same.
+    // The longest client id leaves no room for a search list; it is returned all the same.
     let id = [&[53, 1, 1, 61, 255][..], &[9; 255], &[255]].concat();
     let outcome = give(&mut net, &broadcast(&with_options(&id)));
     check(&outcome.answer());
 }
 
 #[test]
-fn what_needs_no_answer_gets_none() {
+fn messages_without_an_answer_are_dropped() {
     let mut net = net();
     for options in [
         &[53, 1, 4, 255][..],                                      // decline
@@ -156,7 +156,7 @@ fn what_needs_no_answer_gets_none() {
 }
 
 #[test]
-fn nonsense_is_malformed() {
+fn invalid_messages_are_malformed() {
     let mut net = net();
     give(&mut net, &broadcast(&[0; 100])).malformed();
     give(&mut net, &broadcast(&with_options(&[]))).malformed();
@@ -167,7 +167,7 @@ fn nonsense_is_malformed() {
 }
 
 #[test]
-fn what_we_do_not_have_is_not_offered() {
+fn unconfigured_options_are_omitted() {
     let mut net = net();
     net.config.resolvers.clear();
     net.config.search.clear();

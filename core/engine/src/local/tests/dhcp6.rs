@@ -34,7 +34,7 @@ fn silence(kind: u8, options: &[&[u8]]) {
 }
 
 #[test]
-fn a_guest_with_an_address_asks_for_the_rest() {
+fn information_request_is_answered_with_options() {
     answer(11, &[], 7, &[SERVER]);
     answer(11, &[CLIENT], 7, &[CLIENT, SERVER]);
     answer(11, &[CLIENT, SERVER], 7, &[CLIENT, SERVER]);
@@ -43,7 +43,7 @@ fn a_guest_with_an_address_asks_for_the_rest() {
 }
 
 #[test]
-fn a_guest_without_one_gets_its_address() {
+fn solicit_is_answered_with_the_guests_address() {
     answer(1, &[CLIENT, IA], 2, &[CLIENT, SERVER, LEASE]);
     answer(1, &[CLIENT, RAPID, IA], 7, &[CLIENT, SERVER, RAPID, LEASE]);
     answer(3, &[CLIENT, SERVER, IA], 7, &[CLIENT, SERVER, LEASE]);
@@ -64,7 +64,7 @@ fn a_guest_without_one_gets_its_address() {
 }
 
 #[test]
-fn what_the_rfc_discards_is_discarded() {
+fn messages_that_rfc_8415_discards_are_dropped() {
     silence(1, &[IA]);
     silence(1, &[CLIENT, SERVER, IA]);
     silence(3, &[CLIENT, IA]);
@@ -79,7 +79,7 @@ fn what_the_rfc_discards_is_discarded() {
 }
 
 #[test]
-fn an_address_on_another_link_is_not_confirmed() {
+fn confirm_of_an_address_on_another_link_is_answered_not_on_link() {
     let with = |address: &[u8; 16]| {
         let mut ia = b"\0\x03\0\x28\0\0\0\x09\0\0\0\0\0\0\0\0\0\x05\0\x18".to_vec();
         ia.extend(address);
@@ -94,7 +94,7 @@ fn an_address_on_another_link_is_not_confirmed() {
 }
 
 #[test]
-fn nonsense_is_malformed() {
+fn invalid_messages_are_malformed() {
     give(
         &mut net(),
         &udp(("fe80::15", 546), ("ff02::1:2", 547), &[1, 0, 0]),
@@ -103,7 +103,7 @@ fn nonsense_is_malformed() {
 }
 
 #[test]
-fn what_we_do_not_have_is_not_offered() {
+fn unconfigured_options_are_omitted() {
     let mut net = net();
     net.config.resolvers.clear();
     net.config.search.clear();

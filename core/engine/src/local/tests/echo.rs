@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn our_addresses_answer() {
+fn echo_to_the_gateway_is_answered() {
     let mut net = net();
     for to in ["10.0.2.2", "10.0.2.3"] {
         let answer = give(
@@ -31,7 +31,7 @@ fn our_addresses_answer() {
 }
 
 #[test]
-fn a_reply_larger_than_the_mtu_is_cut() {
+fn reply_larger_than_the_mtu_is_fragmented() {
     for (request, len) in [
         (
             icmp4(

@@ -1,5 +1,5 @@
 use super::*;
-use crate::local::icmp_error::{Reason, Sent, refuse, refuse_sent};
+use crate::local::icmp_error::{InvokingPacket, Reason, refuse, refuse_sent};
 
 fn give_refused(net: &mut Net, speaker: &str, reason: Reason, bytes: &[u8]) -> Outcome {
     let before = net.counters;
@@ -74,7 +74,7 @@ fn each_reason_has_its_type_and_code() {
 }
 
 #[test]
-fn the_real_offender_speaks_in_its_own_family() {
+fn error_of_another_family_is_from_the_gateway() {
     let mut net = net();
     let packet = udp(("10.0.2.15", 4_000), ("192.0.2.1", 5_000), b"hello");
     for (speaker, shown) in [("198.51.100.7", "198.51.100.7"), ("2001:db8::7", "10.0.2.2")] {
@@ -84,7 +84,7 @@ fn the_real_offender_speaks_in_its_own_family() {
 }
 
 #[test]
-fn the_quote_is_as_long_as_the_rfcs_have_it() {
+fn quote_has_the_length_of_the_rfcs() {
     let mut net = net();
     for (packet, len) in [
         (
@@ -119,7 +119,7 @@ fn the_quote_is_as_long_as_the_rfcs_have_it() {
 }
 
 #[test]
-fn some_packets_are_never_answered() {
+fn packets_that_must_not_be_answered_cause_no_error() {
     let mut net = net();
     let fragment = |offset| {
         let place = frame::Fragment {
@@ -168,7 +168,7 @@ fn some_packets_are_never_answered() {
 }
 
 #[test]
-fn a_packet_that_is_gone_is_quoted_from_memory() {
+fn quote_is_built_from_stored_headers() {
     let mut net = net();
     for (guest, remote, protocol, upper) in [
         (
@@ -204,7 +204,7 @@ fn a_packet_that_is_gone_is_quoted_from_memory() {
     ] {
         let before = net.counters;
         let mut link = FakeLink::new();
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol,
             source: guest.parse().unwrap(),
             destination: remote.parse().unwrap(),
@@ -257,12 +257,12 @@ fn a_packet_that_is_gone_is_quoted_from_memory() {
 }
 
 #[test]
-fn memory_that_makes_no_sense_is_not_quoted() {
+fn invalid_stored_headers_are_not_quoted() {
     let mut net = net();
     let before = net.counters;
     let mut link = FakeLink::new();
     for (destination, payload_len) in [("[2001:db8::1]:5000", 5), ("192.0.2.1:5000", 65_508)] {
-        let sent = Sent {
+        let sent = InvokingPacket {
             protocol: protocol::UDP,
             source: "10.0.2.15:4000".parse().unwrap(),
             destination: destination.parse().unwrap(),

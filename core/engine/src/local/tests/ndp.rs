@@ -12,7 +12,7 @@ fn solicit(from: &str, to: &str, target: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_address_but_the_guests_own_is_ours() {
+fn solicitations_for_all_addresses_but_the_guests_are_answered() {
     let mut net = net();
     for (target, flags) in [
         ("fe80::2", 0xe0),
@@ -45,7 +45,7 @@ fn every_address_but_the_guests_own_is_ours() {
 }
 
 #[test]
-fn duplicate_detection_finds_only_us() {
+fn duplicate_address_detection_is_answered_only_for_the_gateway() {
     let mut net = net();
     for free in ["fd70:6f6e:746f::15", "fd70:6f6e:746f::77", "fe80::1234"] {
         give(&mut net, &solicit("::", "ff02::1:ff00:15", free)).silence();
@@ -79,7 +79,7 @@ fn invalid_solicitations_are_malformed() {
 }
 
 #[test]
-fn a_router_solicitation_is_told_everything() {
+fn router_advertisement_has_all_options() {
     let mut net = net();
     let answer = give(
         &mut net,
@@ -110,14 +110,14 @@ fn a_router_solicitation_is_told_everything() {
 }
 
 #[test]
-fn an_asker_without_an_address_is_told_by_multicast() {
+fn solicitation_without_an_address_is_answered_by_multicast() {
     let answer = give(&mut net(), &icmp6("::", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0])).answer();
     assert_eq!(answer[..6], [0x33, 0x33, 0, 0, 0, 1]);
     assert_eq!(open(&answer).1, ip("ff02::1"));
 }
 
 #[test]
-fn what_we_do_not_offer_is_not_advertised() {
+fn unconfigured_options_are_not_advertised() {
     let mut net = net();
     net.config.resolvers.clear();
     net.config.search.clear();
@@ -133,7 +133,7 @@ fn what_we_do_not_offer_is_not_advertised() {
 }
 
 #[test]
-fn without_ipv6_nobody_answers() {
+fn solicitations_without_ipv6_are_not_answered() {
     let mut net = net();
     net.config.addresses.v6 = None;
     give(
@@ -145,7 +145,7 @@ fn without_ipv6_nobody_answers() {
 }
 
 #[test]
-fn advertisements_and_redirects_of_the_guests_are_swallowed() {
+fn advertisements_and_redirects_of_the_guest_are_dropped() {
     for kind in [134, 136, 137] {
         give(
             &mut net(),

@@ -2,7 +2,7 @@ use super::*;
 use crate::Failure;
 
 #[test]
-fn an_answer_comes_back() {
+fn reply_is_sent_to_the_guest() {
     for (guest, remote) in [(GUEST, "192.0.2.1:7"), (GUEST_V6, "[2001:db8::1]:7")] {
         let mut nat = Nat::new();
         nat.send(guest, remote);
@@ -14,7 +14,7 @@ fn an_answer_comes_back() {
 }
 
 #[test]
-fn the_filter_says_who_may_answer() {
+fn filter_decides_which_senders_are_accepted() {
     let same_address = "192.0.2.1:9";
     let stranger = "198.51.100.1:7";
     for (filter, admitted) in [
@@ -39,7 +39,7 @@ fn the_filter_says_who_may_answer() {
 }
 
 #[test]
-fn the_filter_forgets_after_two_minutes() {
+fn filter_entry_expires_after_two_minutes() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.arrive(0, "192.0.2.1:7");
@@ -55,7 +55,7 @@ fn the_filter_forgets_after_two_minutes() {
 
 /// RFC 4787 REQ-6: inbound traffic renews, in the slot's own place and in the pool.
 #[test]
-fn a_peer_that_goes_on_sending_may_send() {
+fn peer_that_keeps_sending_does_not_expire() {
     let mut nat = Nat::new();
     let peers = ["192.0.2.1:7", "198.51.100.1:7"];
     for peer in peers {
@@ -82,7 +82,7 @@ fn a_peer_that_goes_on_sending_may_send() {
 }
 
 #[test]
-fn what_is_received_together_stays_together() {
+fn coalesced_datagrams_are_sent_as_one_super_frame() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.world.forget();
@@ -96,7 +96,7 @@ fn what_is_received_together_stays_together() {
 }
 
 #[test]
-fn without_segmentation_it_is_cut() {
+fn coalesced_datagrams_are_split_for_a_link_without_uso() {
     let mut nat = Nat::new();
     nat.world.link.limits.uso = false;
     nat.send(GUEST, "192.0.2.1:7");
@@ -109,7 +109,7 @@ fn without_segmentation_it_is_cut() {
 }
 
 #[test]
-fn what_exceeds_the_mtu_is_fragmented() {
+fn datagram_larger_than_the_mtu_is_fragmented() {
     for uso in [true, false] {
         let mut nat = Nat::new();
         nat.world.link.limits.uso = uso;
@@ -124,7 +124,7 @@ fn what_exceeds_the_mtu_is_fragmented() {
 }
 
 #[test]
-fn a_link_of_little_room_carries_datagrams() {
+fn link_with_little_room_sends_datagrams() {
     let mut nat = Nat::new();
     nat.world.link.limits.max_gso = 48_000;
     nat.send(GUEST, "192.0.2.1:7");
@@ -136,7 +136,7 @@ fn a_link_of_little_room_carries_datagrams() {
 }
 
 #[test]
-fn the_longest_datagrams_arrive() {
+fn longest_datagrams_are_sent() {
     for (guest, remote, len, frames) in [
         (GUEST, "192.0.2.1:7", 65_507, 45),
         (GUEST_V6, "[2001:db8::1]:7", 65_527, 46),
@@ -155,7 +155,7 @@ fn the_longest_datagrams_arrive() {
 }
 
 #[test]
-fn empty_datagrams_arrive() {
+fn empty_datagrams_are_sent() {
     for uso in [true, false] {
         let mut nat = Nat::new();
         nat.world.link.limits.uso = uso;
@@ -169,7 +169,7 @@ fn empty_datagrams_arrive() {
 }
 
 #[test]
-fn one_flow_takes_no_more_than_its_quantum() {
+fn flow_stops_at_its_quantum() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     for _ in 0..100 {
@@ -190,7 +190,7 @@ fn one_flow_takes_no_more_than_its_quantum() {
 }
 
 #[test]
-fn a_full_link_parks_the_flow() {
+fn full_link_parks_the_flow() {
     for uso in [true, false] {
         let mut nat = Nat::new();
         nat.world.link.limits.uso = uso;
@@ -213,7 +213,7 @@ fn a_full_link_parks_the_flow() {
 }
 
 #[test]
-fn the_gateway_answers_for_the_hosts_loopback() {
+fn reply_of_the_hosts_loopback_is_from_the_gateway() {
     for (guest, written, remote) in [
         (GUEST, "10.0.2.2:7", "127.0.0.1:7"),
         (GUEST_V6, "[fd70:6f6e:746f::2]:7", "[::1]:7"),
@@ -232,7 +232,7 @@ fn the_gateway_answers_for_the_hosts_loopback() {
 }
 
 #[test]
-fn an_error_does_not_stop_reading() {
+fn socket_error_does_not_stop_reading() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.world.forget();
@@ -247,7 +247,7 @@ fn an_error_does_not_stop_reading() {
 }
 
 #[test]
-fn what_there_was_no_memory_for_is_read_in_another_turn() {
+fn datagram_without_memory_is_read_in_another_turn() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.world.forget();
@@ -261,7 +261,7 @@ fn what_there_was_no_memory_for_is_read_in_another_turn() {
 }
 
 #[test]
-fn the_mtu_counts_headers() {
+fn mtu_includes_headers() {
     for (guest, remote, most) in [
         (GUEST, "192.0.2.1:7", 1_472),
         (GUEST_V6, "[2001:db8::1]:7", 1_452),
@@ -280,7 +280,7 @@ fn the_mtu_counts_headers() {
 }
 
 #[test]
-fn a_link_with_a_lower_limit_gets_them_apart() {
+fn coalesced_datagrams_beyond_max_gso_are_split() {
     let mut nat = Nat::new();
     nat.world.link.limits.max_gso = 4_000;
     nat.send(GUEST, "192.0.2.1:7");

@@ -11,7 +11,7 @@ fn talking(guest: &str, to: &str) -> Nat {
     nat
 }
 
-/// The guest hears of what it sent, by one ICMP message.
+/// Expects one ICMP message to the guest about its datagram.
 #[track_caller]
 fn is_told(nat: &mut Nat, icmp: &str, guest: &str, to: &str) {
     assert_eq!(nat.world.down(), [format!("icmp {icmp} about {guest} > {to}")]);
@@ -26,7 +26,7 @@ const TOLD_UNSENT: [(&str, u64); 3] = [
 ];
 
 #[test]
-fn what_policy_refuses_opens_nothing() {
+fn datagram_that_policy_refuses_opens_no_socket() {
     for (guest, to, answer) in [
         // The gateway is there, and has nothing open.
         (GUEST, "10.0.2.2:7", "10.0.2.2 > 10.0.2.15 3/3 0"),
@@ -57,7 +57,7 @@ fn what_policy_refuses_opens_nothing() {
 }
 
 #[test]
-fn groups_are_refused_in_silence() {
+fn multicast_destination_is_dropped_without_an_error() {
     let mut nat = Nat::new();
     for (guest, to) in [
         (GUEST, "224.0.0.251:5353"),
@@ -71,7 +71,7 @@ fn groups_are_refused_in_silence() {
 }
 
 #[test]
-fn traceroute_sees_the_gateway_first() {
+fn hop_limit_of_one_is_answered_by_the_gateway() {
     for (guest, to, answer) in [
         (GUEST, "192.0.2.1:33434", "10.0.2.2 > 10.0.2.15 11/0 0"),
         (
@@ -95,10 +95,10 @@ fn traceroute_sees_the_gateway_first() {
 }
 
 #[test]
-fn errors_of_the_network_reach_the_guest() {
+fn icmp_errors_are_passed_on_to_the_guest() {
     let (v4, v6) = ("192.0.2.1:7", "[2001:db8::1]:7");
     for (guest, to, offender, (kind, code), speaker) in [
-        // The peer itself: nobody listens.
+        // The peer itself: its port is closed.
         (GUEST, v4, Some("192.0.2.1"), (3, 3), "192.0.2.1"),
         (GUEST_V6, v6, Some("2001:db8::1"), (1, 4), "2001:db8::1"),
         // A router on the way.
@@ -126,7 +126,7 @@ fn errors_of_the_network_reach_the_guest() {
 }
 
 #[test]
-fn the_quote_names_what_the_guest_wrote() {
+fn quote_has_the_guests_original_destination() {
     let mut nat = Nat::new();
     nat.world.net.policy.host_loopback = vec!["192.0.2.77".parse().unwrap()];
     nat.send(GUEST, "192.0.2.77:7");
@@ -138,7 +138,7 @@ fn the_quote_names_what_the_guest_wrote() {
 }
 
 #[test]
-fn what_is_no_error_is_not_passed_on() {
+fn queue_entry_that_is_not_an_error_is_dropped() {
     let mut nat = talking(GUEST, "192.0.2.1:7");
     for (destination, kind) in [("192.0.2.1:7", 5), ("192.0.2.1:7", 0), ("127.0.0.1:7", 3)] {
         let odd = problem(destination, Some("203.0.113.9"), kind, 0);
@@ -149,7 +149,7 @@ fn what_is_no_error_is_not_passed_on() {
 }
 
 #[test]
-fn a_long_queue_of_errors_takes_turns() {
+fn long_error_queue_is_read_in_several_turns() {
     let mut nat = talking(GUEST, "192.0.2.1:7");
     let refused = problem("192.0.2.1:7", Some("192.0.2.1"), 3, 3);
     for _ in 0..100 {
@@ -166,7 +166,7 @@ fn a_long_queue_of_errors_takes_turns() {
 }
 
 #[test]
-fn a_send_that_meets_an_old_error_is_made_again() {
+fn send_that_returns_an_earlier_error_is_repeated() {
     let mut nat = talking(GUEST, "192.0.2.1:7");
     let refused = problem("192.0.2.1:7", Some("192.0.2.1"), 3, 3);
     nat.world.host.queue_problem(0, refused, b"hello");
@@ -181,7 +181,7 @@ fn a_send_that_meets_an_old_error_is_made_again() {
 }
 
 #[test]
-fn no_route_is_told_at_once() {
+fn missing_route_is_reported_at_once() {
     for (failure, code) in [
         (Failure::NetUnreachable, 0),
         (Failure::HostUnreachable, 1),
@@ -201,7 +201,7 @@ fn no_route_is_told_at_once() {
 }
 
 #[test]
-fn a_full_socket_drops_in_silence() {
+fn full_socket_drops_without_an_error() {
     let mut nat = Nat::new();
     nat.world.host.sends.push_back(Err(Failure::WouldBlock));
     nat.burst(&vec![Sent::new(GUEST, "192.0.2.1:7", b"hello"); 3]);
@@ -210,7 +210,7 @@ fn a_full_socket_drops_in_silence() {
 }
 
 #[test]
-fn a_refused_batch_leaves_one_by_one_and_others_stay_whole() {
+fn refused_batch_is_sent_one_by_one() {
     for failure in [Failure::TooBig, Failure::Invalid] {
         let mut nat = Nat::new();
         let batch =
@@ -241,7 +241,7 @@ fn a_refused_batch_leaves_one_by_one_and_others_stay_whole() {
 }
 
 #[test]
-fn too_big_names_the_paths_mtu() {
+fn too_big_error_contains_the_path_mtu() {
     for (guest, to, kind_code) in [
         (GUEST, "192.0.2.1:7", "3/4"),
         (GUEST_V6, "[2001:db8::1]:7", "2/0"),
@@ -273,7 +273,7 @@ fn too_big_names_the_paths_mtu() {
 
 /// As the host's kernel does for its own programs, of which most do not look for the path's MTU.
 #[test]
-fn too_big_for_the_hosts_interface_is_fragmented_at_first() {
+fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
     for (guest, to, told, remote) in [
         (GUEST, "192.0.2.1:7", "10.0.2.2 > 10.0.2.15 3/4 1400", "192.0.2.1"),
         (
@@ -320,7 +320,7 @@ fn too_big_for_the_hosts_interface_is_fragmented_at_first() {
 }
 
 #[test]
-fn too_big_without_df_is_only_dropped() {
+fn datagram_too_big_without_df_is_dropped() {
     let mut nat = Nat::new();
     nat.world.host.sends.push_back(Err(Failure::TooBig));
     nat.burst(&[Sent {
@@ -332,7 +332,7 @@ fn too_big_without_df_is_only_dropped() {
 }
 
 #[test]
-fn a_routers_too_big_is_passed_on_and_what_fits_is_sent() {
+fn too_big_error_of_a_router_is_passed_on_and_smaller_datagrams_are_sent() {
     let mut nat = talking(GUEST, "192.0.2.1:7");
     let router = Problem {
         mtu: Some(1_280),
@@ -346,7 +346,7 @@ fn a_routers_too_big_is_passed_on_and_what_fits_is_sent() {
 }
 
 #[test]
-fn a_refusal_without_an_entry_is_tried_again_too() {
+fn send_error_without_a_queue_entry_is_repeated() {
     let mut nat = Nat::new();
     nat.world.host.sends.push_back(Err(Failure::Refused));
     nat.send(GUEST, "192.0.2.1:7");

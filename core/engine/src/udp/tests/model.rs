@@ -41,7 +41,7 @@ fn key(filter: UdpFilter, peer: &str) -> String {
 }
 
 #[test]
-fn agrees_with_the_model() {
+fn nat_agrees_with_the_model() {
     for seed in 0..60 {
         let mut random = ChaCha12Rng::from_seed([seed; 32]);
         let mut below = |n: u32| random.next_u32() % n;
@@ -106,7 +106,7 @@ fn agrees_with_the_model() {
 }
 
 #[test]
-fn nothing_that_a_guest_sends_is_too_much() {
+fn flood_of_the_guest_stays_within_limits() {
     let mut random = ChaCha12Rng::from_seed([9; 32]);
     let mut nat = Nat::new();
     nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];

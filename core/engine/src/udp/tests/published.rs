@@ -32,7 +32,7 @@ fn close(nat: &mut Nat, place: u32) {
     nat.udp.unpublish(place, published, &mut nat.world.ctx());
 }
 
-/// A datagram arrives at `to`, and the guest is told that it came from the address that is returned.
+/// Delivers a datagram to `to`, and returns the source address that the guest sees.
 fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
     nat.world.forget();
     nat.world.host.queue(socket, client, Some(to), b"data", 4);
@@ -46,7 +46,7 @@ fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
 }
 
 #[test]
-fn takes_over_udp_sockets_only() {
+fn only_udp_ports_get_endpoints() {
     let mut nat = Nat::new();
     let port = |protocol, host| Published {
         protocol,
@@ -64,7 +64,7 @@ fn takes_over_udp_sockets_only() {
 }
 
 #[test]
-fn what_is_published_while_running_takes_the_place_of_the_guests_own_endpoint() {
+fn port_published_while_running_replaces_the_guests_endpoint() {
     let mut nat = Nat::new();
     nat.send("10.0.2.15:53", "192.0.2.1:7");
     assert_eq!(nat.world.host.open_sockets(), 1);
@@ -86,7 +86,7 @@ fn what_is_published_while_running_takes_the_place_of_the_guests_own_endpoint() 
 }
 
 #[test]
-fn one_of_several_sockets_goes() {
+fn unpublished_socket_is_removed_and_others_stay() {
     for (place, stays) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
         let mut nat = published(&["198.51.100.7:5353", "127.0.0.1:5353", "198.51.100.8:5353"]);
         // Clients that came in by each are known.
@@ -118,7 +118,7 @@ fn one_of_several_sockets_goes() {
 }
 
 #[test]
-fn a_client_is_seen_and_answered_from_where_it_asked() {
+fn client_is_answered_from_the_address_that_it_used() {
     for (host, client, guest, ours) in [
         ("0.0.0.0:5353", "192.0.2.1:999", "10.0.2.15:53", "198.51.100.7"),
         (
@@ -136,7 +136,7 @@ fn a_client_is_seen_and_answered_from_where_it_asked() {
 }
 
 #[test]
-fn loopback_clients_of_one_port_are_told_apart() {
+fn loopback_clients_of_one_port_appear_with_different_ports() {
     let mut nat = published(&["0.0.0.0:5353"]);
     let one = ask(&mut nat, 0, "127.0.0.1:999", "127.0.0.1");
     let two = ask(&mut nat, 0, "127.0.0.2:999", "127.0.0.1");
@@ -158,7 +158,7 @@ fn loopback_clients_of_one_port_are_told_apart() {
 }
 
 #[test]
-fn the_gateways_ports_run_out_without_harm() {
+fn client_without_a_free_gateway_port_is_dropped() {
     let mut nat = published(&["0.0.0.0:5353"]);
     for nth in 0..24_000 {
         nat.arrive(0, &format!("127.0.{}.{}:1", nth / 250, 1 + nth % 250));
@@ -171,7 +171,7 @@ fn the_gateways_ports_run_out_without_harm() {
 }
 
 #[test]
-fn the_gateways_ports_come_back() {
+fn gateway_ports_are_reused() {
     let mut nat = published(&["0.0.0.0:5353"]);
     for nth in 0..24_000 {
         nat.arrive(0, &format!("127.0.{}.{}:1", nth / 250, 1 + nth % 250));
@@ -190,7 +190,7 @@ fn the_gateways_ports_come_back() {
 }
 
 #[test]
-fn each_client_is_answered_by_the_socket_it_came_to() {
+fn client_is_answered_by_the_socket_that_it_used() {
     let mut nat = published(&["198.51.100.7:5353", "127.0.0.1:5353", "198.51.100.8:5353"]);
     let local = ask(&mut nat, 1, "127.0.0.1:999", "127.0.0.1");
     ask(&mut nat, 2, "192.0.2.1:999", "198.51.100.8");
@@ -216,7 +216,7 @@ fn each_client_is_answered_by_the_socket_it_came_to() {
 }
 
 #[test]
-fn somebody_new_is_reached_by_a_socket_that_can() {
+fn new_peer_is_reached_by_a_socket_with_a_suitable_address() {
     let mut nat = published(&["127.0.0.1:5353", "198.51.100.7:5353"]);
     nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
     nat.send("10.0.2.15:53", "192.0.2.1:7");
@@ -230,7 +230,7 @@ fn somebody_new_is_reached_by_a_socket_that_can() {
 }
 
 #[test]
-fn whom_no_published_socket_reaches_is_reached_by_one_beside_them() {
+fn peer_that_no_published_socket_reaches_gets_an_extra_socket() {
     for (host, guest, outside, other) in [
         ("127.0.0.1:5353", "10.0.2.15:53", "192.0.2.1:7", "192.0.2.1:8"),
         (
@@ -248,7 +248,7 @@ fn whom_no_published_socket_reaches_is_reached_by_one_beside_them() {
         assert_eq!(nat.world.calls()[1..], [sent.clone(), sent.clone()]);
         assert_eq!(nat.world.moved(), [("udp_up", 2)]);
         assert_eq!(nat.world.net.flows, 2);
-        // It hears whom the filter lets in, as any endpoint does; the published one hears anybody.
+        // It accepts the senders that the filter permits, as any endpoint does; the published one accepts all.
         nat.world.forget();
         nat.arrive(1, other);
         assert_eq!(nat.world.down(), [format!("udp {other} > {guest} hop 57 4")]);
@@ -275,7 +275,7 @@ fn whom_no_published_socket_reaches_is_reached_by_one_beside_them() {
 }
 
 #[test]
-fn loopback_is_reached_beside_a_socket_that_is_bound_outside() {
+fn loopback_is_reached_by_an_extra_socket_beside_a_bound_one() {
     let mut nat = published(&["198.51.100.7:5353"]);
     nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
     nat.send("10.0.2.15:53", "10.0.2.2:7");
@@ -290,7 +290,7 @@ fn loopback_is_reached_beside_a_socket_that_is_bound_outside() {
 }
 
 #[test]
-fn clients_of_a_socket_beside_have_ports_of_their_own() {
+fn peers_of_an_extra_socket_have_their_own_ports() {
     let mut nat = published(&["127.0.0.1:5353"]);
     nat.world.net.config.udp_filter = UdpFilter::Endpoint;
     nat.send("10.0.2.15:53", "192.0.2.1:7");
@@ -305,7 +305,7 @@ fn clients_of_a_socket_beside_have_ports_of_their_own() {
 }
 
 #[test]
-fn a_socket_beside_is_one_of_max_flows() {
+fn extra_socket_counts_against_max_flows() {
     let mut nat = published(&["127.0.0.1:5353"]);
     nat.world.net.config.max_flows = 1;
     nat.send("10.0.2.15:53", "192.0.2.1:7");
@@ -323,7 +323,7 @@ fn a_socket_beside_is_one_of_max_flows() {
 }
 
 #[test]
-fn a_published_socket_that_reaches_takes_over_from_one_beside() {
+fn published_socket_that_reaches_the_peer_replaces_the_extra_one() {
     let mut nat = published(&["127.0.0.1:5353"]);
     nat.send("10.0.2.15:53", "192.0.2.1:7");
     nat.world.net.config.published.push(Published {
@@ -349,7 +349,7 @@ fn a_published_socket_that_reaches_takes_over_from_one_beside() {
 }
 
 #[test]
-fn a_wildcard_socket_reaches_everybody() {
+fn wildcard_socket_reaches_all_peers() {
     let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5454"]);
     nat.world.net.policy.host_loopback = vec!["10.0.2.2".parse().unwrap()];
     nat.send("10.0.2.15:53", "192.0.2.1:7");
@@ -361,7 +361,7 @@ fn a_wildcard_socket_reaches_everybody() {
 }
 
 #[test]
-fn it_never_goes() {
+fn published_endpoint_never_expires() {
     let mut nat = published(&["0.0.0.0:5353", "127.0.0.1:5353"]);
     nat.world.net.config.max_flows = 2;
     nat.wait(1_000_000);
@@ -377,7 +377,7 @@ fn stranger(nth: usize) -> String {
 }
 
 #[test]
-fn a_flood_of_clients_costs_the_guest_no_peer_that_it_chose() {
+fn flood_of_clients_evicts_no_outbound_peer() {
     let mut nat = published(&["0.0.0.0:5353"]);
     let chosen = ["192.0.2.1:53", "192.0.2.2:53", "192.0.2.3:53"];
     for peer in chosen {
@@ -397,7 +397,7 @@ fn a_flood_of_clients_costs_the_guest_no_peer_that_it_chose() {
 }
 
 #[test]
-fn a_flood_at_one_port_costs_another_no_client() {
+fn flood_at_one_port_evicts_no_client_of_another() {
     let mut nat = published(&["0.0.0.0:5353"]);
     let clients = ["127.0.5.1:9", "127.0.5.2:9", "127.0.5.3:9"];
     let shown = clients.map(|client| ask(&mut nat, 0, client, "127.0.0.1"));

@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::udp::Endpoint;
 
 #[test]
-fn the_first_datagram_opens_a_socket() {
+fn first_datagram_opens_a_socket() {
     for (guest, remote, family) in [(GUEST, "192.0.2.1:7", "v4"), (GUEST_V6, "[2001:db8::1]:7", "v6")] {
         let mut nat = Nat::new();
         nat.send(guest, remote);
@@ -20,7 +20,7 @@ fn the_first_datagram_opens_a_socket() {
 }
 
 #[test]
-fn the_mapping_does_not_depend_on_the_peer() {
+fn mapping_is_independent_of_the_peer() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:3478");
     nat.send(GUEST, "198.51.100.1:3478");
@@ -38,7 +38,7 @@ fn the_mapping_does_not_depend_on_the_peer() {
 }
 
 #[test]
-fn datagrams_alike_leave_together() {
+fn equal_consecutive_datagrams_are_sent_as_one_batch() {
     let mut nat = Nat::new();
     let one = Sent::new(GUEST, "192.0.2.1:7", &[0; 100]);
     let short = Sent::new(GUEST, "192.0.2.1:7", &[0; 30]);
@@ -59,7 +59,7 @@ fn datagrams_alike_leave_together() {
 }
 
 #[test]
-fn a_batch_is_no_longer_than_a_packet() {
+fn batch_is_limited_to_64_kib() {
     let mut nat = Nat::new();
     nat.burst(&vec![Sent::new(GUEST, "192.0.2.1:7", &[0; 1_400]); 64]);
     assert_eq!(
@@ -73,7 +73,7 @@ fn a_batch_is_no_longer_than_a_packet() {
 }
 
 #[test]
-fn what_differs_in_its_header_leaves_apart() {
+fn datagrams_with_different_headers_are_sent_separately() {
     let mut nat = Nat::new();
     let one = Sent::new(GUEST, "192.0.2.1:7", b"hello");
     let mut burst = vec![one.clone(); 6];
@@ -89,7 +89,7 @@ fn what_differs_in_its_header_leaves_apart() {
 }
 
 #[test]
-fn empty_datagrams_leave_one_by_one() {
+fn empty_datagrams_are_sent_one_by_one() {
     let mut nat = Nat::new();
     nat.burst(&vec![Sent::new(GUEST, "192.0.2.1:7", b""); 2]);
     assert_eq!(
@@ -104,7 +104,7 @@ fn empty_datagrams_leave_one_by_one() {
 }
 
 #[test]
-fn a_segmented_frame_is_a_batch_already() {
+fn super_frame_is_sent_as_one_batch() {
     let mut nat = Nat::new();
     let mut sent = Sent::new(GUEST, "192.0.2.1:7", &[0; 250]);
     sent.segmentation = Segmentation::Udp { len: 100 };
@@ -133,7 +133,7 @@ fn a_segmented_frame_is_a_batch_already() {
 }
 
 #[test]
-fn a_datagram_in_many_pieces_is_put_together() {
+fn datagram_in_many_slices_is_copied_into_one() {
     let mut nat = Nat::new();
     let sent = Sent::new(GUEST, "192.0.2.1:7", &[0; 65_507]);
     nat.burst_in_pieces(&[sent.clone(), sent], 100);
@@ -149,7 +149,7 @@ fn a_datagram_in_many_pieces_is_put_together() {
 }
 
 #[test]
-fn unanswered_unused_and_resolver_endpoints_go() {
+fn unanswered_idle_and_dns_endpoints_expire() {
     for (to, answered, idle) in [
         ("192.0.2.1:53", true, 10),
         ("192.0.2.1:7", false, 30),
@@ -175,7 +175,7 @@ fn unanswered_unused_and_resolver_endpoints_go() {
 }
 
 #[test]
-fn the_idlest_endpoint_makes_room() {
+fn idlest_endpoint_is_evicted_for_a_new_one() {
     let mut nat = Nat::new();
     nat.world.net.config.max_flows = 2;
     nat.send("10.0.2.15:1", "192.0.2.1:7");
@@ -196,7 +196,7 @@ fn the_idlest_endpoint_makes_room() {
 }
 
 #[test]
-fn the_hosts_ports_are_limited_in_each_family() {
+fn ports_are_limited_per_family() {
     let mut nat = Nat::new();
     nat.world.net.config.max_udp_ports = 2;
     nat.send("[fd70:6f6e:746f::15]:1", "[2001:db8::1]:7");
@@ -223,7 +223,7 @@ fn the_hosts_ports_are_limited_in_each_family() {
 }
 
 #[test]
-fn published_ports_are_not_counted_as_ephemeral_ports() {
+fn published_ports_do_not_count_against_max_udp_ports() {
     let mut nat = super::published::published(&["0.0.0.0:5353"]);
     nat.world.net.config.max_udp_ports = 1;
     nat.send("10.0.2.15:1", "192.0.2.1:7");
@@ -233,7 +233,7 @@ fn published_ports_are_not_counted_as_ephemeral_ports() {
 }
 
 #[test]
-fn an_endpoint_is_given_up_for_its_descriptor() {
+fn idlest_endpoint_is_evicted_for_its_descriptor() {
     let mut nat = Nat::new();
     nat.send("10.0.2.15:1", "192.0.2.1:7");
     nat.world.forget();
@@ -250,7 +250,7 @@ fn an_endpoint_is_given_up_for_its_descriptor() {
 }
 
 #[test]
-fn one_port_has_five_thousand_peers() {
+fn one_endpoint_has_five_thousand_peers() {
     let mut nat = Nat::new();
     let peer = |nth: usize| format!("198.18.{}.{}:{}", nth / 250, 1 + nth % 250, 1_000 + nth);
     for nth in 0..5_000 {
@@ -266,7 +266,7 @@ fn one_port_has_five_thousand_peers() {
 }
 
 #[test]
-fn the_pool_of_peers_forgets_the_oldest() {
+fn full_pool_evicts_the_oldest_peer() {
     let mut nat = Nat::new();
     let peer = |nth: usize| {
         format!(
@@ -307,7 +307,7 @@ fn the_pool_of_peers_forgets_the_oldest() {
 }
 
 #[test]
-fn one_peer_is_connected_where_the_filter_goes_by_port() {
+fn single_peer_is_connected_under_address_and_port_filtering() {
     let mut nat = Nat::with_filter(UdpFilter::AddressPort);
     nat.send(GUEST, "192.0.2.1:7");
     nat.send(GUEST, "192.0.2.1:7");
@@ -329,7 +329,7 @@ fn one_peer_is_connected_where_the_filter_goes_by_port() {
 }
 
 #[test]
-fn a_peer_that_takes_an_expired_ones_place_is_not_the_connected_one() {
+fn peer_that_replaces_an_expired_one_disconnects_the_socket() {
     let mut nat = Nat::with_filter(UdpFilter::AddressPort);
     nat.send(GUEST, "192.0.2.1:7");
     nat.arrive(0, "192.0.2.1:7");
@@ -346,7 +346,7 @@ fn a_peer_that_takes_an_expired_ones_place_is_not_the_connected_one() {
 }
 
 #[test]
-fn port_zero_is_nobodys() {
+fn destination_port_zero_is_malformed() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:0");
     assert_eq!(nat.world.moved(), [("malformed", 1)]);
@@ -354,7 +354,7 @@ fn port_zero_is_nobodys() {
 }
 
 #[test]
-fn events_of_an_earlier_life_are_ignored() {
+fn event_of_an_earlier_generation_is_ignored() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     let flow = nat.world.host.flow(0);
@@ -371,7 +371,7 @@ fn events_of_an_earlier_life_are_ignored() {
 }
 
 #[test]
-fn a_slot_is_small() {
+fn endpoint_is_small() {
     // With a descriptor for a socket.
     assert!(
         size_of::<Endpoint<i32>>() <= 240,
@@ -381,7 +381,7 @@ fn a_slot_is_small() {
 }
 
 #[test]
-fn policy_is_asked_again_once_a_peer_is_forgotten() {
+fn policy_is_checked_again_after_a_peer_expired() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.arrive(0, "192.0.2.1:7");
@@ -399,7 +399,7 @@ fn policy_is_asked_again_once_a_peer_is_forgotten() {
 }
 
 #[test]
-fn a_peer_whose_address_the_host_gets_is_forgotten() {
+fn peer_whose_address_the_host_gains_is_removed() {
     for (owned, sent) in [("192.0.2.0/24", false), ("198.51.100.0/24", true)] {
         let mut nat = Nat::new();
         nat.send(GUEST, "192.0.2.1:7");
@@ -413,7 +413,7 @@ fn a_peer_whose_address_the_host_gets_is_forgotten() {
 }
 
 #[test]
-fn what_is_heard_keeps_an_endpoint_young() {
+fn replies_renew_an_endpoint() {
     let mut nat = Nat::new();
     nat.world.net.config.max_flows = 2;
     nat.send("10.0.2.15:1", "192.0.2.1:7");
@@ -425,7 +425,7 @@ fn what_is_heard_keeps_an_endpoint_young() {
 }
 
 #[test]
-fn an_expired_first_peer_gives_its_place_away() {
+fn expired_first_peer_is_replaced() {
     let mut nat = Nat::new();
     nat.send(GUEST, "192.0.2.1:7");
     nat.arrive(0, "192.0.2.1:7");
@@ -440,7 +440,7 @@ fn an_expired_first_peer_gives_its_place_away() {
 }
 
 #[test]
-fn frames_in_pieces_are_gathered_as_far_as_there_is_room() {
+fn frames_in_slices_are_gathered_up_to_the_limit() {
     let mut nat = Nat::new();
     // 100 slices each: the second does not fit beside the first.
     nat.burst_in_pieces(&vec![Sent::new(GUEST, "192.0.2.1:7", &[0; 1_000]); 2], 10);

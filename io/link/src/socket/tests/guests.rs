@@ -53,7 +53,7 @@ fn guests_are_served_one_after_the_other() {
     let mut link = link(listener, false, &epoll);
     let lonely = head(PAIRS[0], 0);
     let sent = link.transmitter().send(whole(&lonely), lonely.bytes(), &[]);
-    assert_eq!(sent, Err(Refused::Rejected), "no guest is connected");
+    assert_eq!(sent, Err(TransmitError::Rejected), "no guest is connected");
     assert_eq!(burst(&mut link, |_| ()).rest, Rest::Drained);
 
     for nth in 0..3_u8 {

@@ -11,7 +11,7 @@ use pontoon_wire::frame::Flags;
 
 use super::receiver::{Receiver, Took};
 use super::sender::{Piece, Sender};
-use super::{Call, Door, ScriptedPlan, refusal};
+use super::{Call, GuestListener, ScriptedPlan, refusal};
 use crate::app::{Act, App, Outcome, Script};
 use crate::clock::earlier;
 use crate::frames::Segment;
@@ -78,12 +78,12 @@ impl Peer {
         )
     }
 
-    pub(super) fn accepting(plan: &ScriptedPlan, door: Door, syn: &Segment, rng: Rng) -> Self {
+    pub(super) fn accepting(plan: &ScriptedPlan, listener: GuestListener, syn: &Segment, rng: Rng) -> Self {
         let stage = Stage::SynReceived {
             again: Instant(0),
             tries: 0,
         };
-        let mut peer = Self::new(plan, syn.to, syn.from, door.port, door.script, stage, rng);
+        let mut peer = Self::new(plan, syn.to, syn.from, listener.port, listener.script, stage, rng);
         peer.heard_syn(syn);
         // The window of a segment with SYN is not scaled.
         peer.receiver.open(false);
@@ -155,7 +155,7 @@ impl Peer {
             Stage::SynSent { .. } => self.receive_syn_ack(segment, now, output, wrong),
             Stage::SynReceived { tries, .. } => {
                 if segment.flags.has(Flags::RST) {
-                    // Nobody has the connection yet, and nobody will.
+                    // The connection does not exist yet, and fails.
                     self.die(Outcome::Refused);
                 } else if segment.flags.has(Flags::SYN) {
                     self.stage = Stage::SynReceived { again: now, tries };
@@ -281,7 +281,7 @@ impl Peer {
             }
             Stage::Open => self.poll_open(now, output),
             Stage::Closed => {
-                // The application may still be reading; nobody is left to be told of a reset.
+                // The application may still be reading, so it is not reset.
                 self.run_app(now);
             }
             Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Dead => {}

@@ -1,4 +1,4 @@
-//! The receiving half: what came, what is missing, what the engine is told about it.
+//! The receiving half: received data, holes, and the acknowledgements of both.
 
 use crate::pattern;
 
@@ -137,7 +137,7 @@ impl Receiver {
             .collect()
     }
 
-    /// Opens the window as far as there is room, for a segment that tells of it.
+    /// Opens the window as far as there is room, for a segment that advertises it.
     pub(super) fn open(&mut self, scaled: bool) {
         let shift = if scaled { self.shift } else { 0 };
         let room = (self.taken + self.size).saturating_sub(self.next);

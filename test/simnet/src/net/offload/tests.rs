@@ -74,7 +74,7 @@ fn split_after_merge_is_identity() {
 }
 
 #[test]
-fn a_loose_split_keeps_the_stream() {
+fn random_split_keeps_the_stream() {
     let mut whole = segments("10.0.2.15", &[50_000]).remove(0);
     whole.flags = Flags::ACK.and(Flags::FIN).and(Flags::PSH);
     let (offload, frame) = Packet::Tcp(whole.clone()).emit_partial(ETHER, Segmentation::Tcp4 { mss: 1448 });

@@ -7,7 +7,7 @@ use crate::test_world::{FakeHost, FakeLink, GUEST, GUEST_V6, OWNED, READABLE, Se
 use crate::{Counters, Engine, Instant, WorkerId};
 use pontoon_wire::vnet::Segmentation;
 
-pub(super) struct Door {
+pub(super) struct Fixture {
     pub(super) engine: Engine<FakeHost>,
     pub(super) host: FakeHost,
     pub(super) link: FakeLink,
@@ -18,13 +18,13 @@ pub(super) struct Door {
 /// The result of a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The host was asked to do this, and the guest heard nothing.
+    /// These calls of the host were made, and no packet was sent to the guest.
     Out(Vec<String>),
-    /// No socket exists, and the guest heard this.
-    Told(String),
+    /// No socket was opened, and this packet was sent to the guest.
+    Replied(String),
 }
 
-impl Door {
+impl Fixture {
     pub(super) fn new(lines: &[&str]) -> Self {
         let mut config = net().config;
         config.egress.set(&rules(lines));
@@ -51,25 +51,25 @@ impl Door {
     }
 
     /// The guest sends a packet, which for UDP is of five bytes.
-    pub(super) fn send(&mut self, protocol: Protocol, to: &str) -> Fate {
+    pub(super) fn send(&mut self, protocol: EgressProtocol, to: &str) -> Fate {
         self.send_from(4000, protocol, to)
     }
 
-    pub(super) fn send_from(&mut self, port: u16, protocol: Protocol, to: &str) -> Fate {
+    pub(super) fn send_from(&mut self, port: u16, protocol: EgressProtocol, to: &str) -> Fate {
         let guest = if addr(to).is_ipv4() { GUEST } else { GUEST_V6 };
         let sent = Sent::new(&SocketAddr::new(addr(guest).ip(), port).to_string(), to, b"hello");
         self.take(&match protocol {
-            Protocol::Tcp => sent.syn(),
-            Protocol::Udp => sent.udp(),
-            Protocol::Icmp => sent.icmp(if sent.to.is_ipv4() { 8 } else { 128 }, 7, 1),
+            EgressProtocol::Tcp => sent.syn(),
+            EgressProtocol::Udp => sent.udp(),
+            EgressProtocol::Icmp => sent.icmp(if sent.to.is_ipv4() { 8 } else { 128 }, 7, 1),
         });
         let calls = self.host.take_calls();
-        let mut told = self.link.describe();
-        match told.pop() {
+        let mut packets = self.link.describe();
+        match packets.pop() {
             None => Fate::Out(calls),
             Some(line) => {
-                assert!(told.is_empty() && calls.is_empty(), "{told:?} {calls:?}");
-                Fate::Told(line)
+                assert!(packets.is_empty() && calls.is_empty(), "{packets:?} {calls:?}");
+                Fate::Replied(line)
             }
         }
     }
@@ -99,11 +99,11 @@ impl Door {
         self.engine
             .handle_socket(flow, READABLE, &mut self.link, &mut self.host, self.now);
         self.host.take_calls();
-        let told = self.link.describe();
+        let packets = self.link.describe();
         assert!(
-            told.iter().all(|line| line.starts_with("fragment "))
-                || told.len() == 1 && told[0].starts_with("udp 10.0.2.3:53 >"),
-            "{told:?}"
+            packets.iter().all(|line| line.starts_with("fragment "))
+                || packets.len() == 1 && packets[0].starts_with("udp 10.0.2.3:53 >"),
+            "{packets:?}"
         );
     }
 

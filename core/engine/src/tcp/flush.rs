@@ -1,0 +1,103 @@
+//! Processing of a connection's pending work.
+
+use pontoon_wire::frame::Flags;
+use vm_memory::VolatileSlice;
+
+use super::Ended;
+use super::connection::{Connection, TcpState};
+use super::open::{self, Sending};
+use crate::ctx::{Ctx, Net};
+use crate::{FlowId, Host, Transmit};
+
+impl<S> Connection<S> {
+    /// Sends a reset to the guest. The connection is unchanged.
+    pub(super) fn send_reset<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Sending {
+        // Within the guest's window: a reset elsewhere is ignored (RFC 9293 section 3.10.7.4). After a timeout
+        // `nxt` is behind what was sent.
+        let seq = match self.state {
+            TcpState::Open => self.down.acceptable(),
+            _ => self.down.nxt.latest(self.down.max),
+        };
+        let flags = Flags::RST.and(Flags::ACK);
+        open::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
+    }
+
+    /// Acts on everything that is pending: delivers, discards, resends, fills the window, acknowledges.
+    pub(super) fn flush<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        id: FlowId,
+        parts: &[VolatileSlice<'_>],
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> Result<(), Ended> {
+        self.pending.dirty = false;
+        match self.state {
+            TcpState::Connecting { .. } | TcpState::Failed => return Ok(()),
+            TcpState::SynReceived | TcpState::SynSent => {
+                if self.pending.handshake {
+                    self.send_handshake(id, ctx);
+                    return Ok(());
+                }
+            }
+            TcpState::Open => {
+                self.flush_to_host(parts, ctx)?;
+                self.discard(ctx.host)?;
+                self.update_window(id, ctx.host, ctx.net);
+                self.down.detect_loss();
+                self.resend(id, ctx)?;
+                self.fill(id, ctx)?;
+                self.account();
+            }
+            TcpState::TimeWait { .. } => {}
+        }
+        if self.pending.ack {
+            let seq = match self.state {
+                TcpState::Open => self.down.acceptable(),
+                _ => self.down.max,
+            };
+            self.send_bare(id, seq, Flags::ACK, None, ctx);
+        } else if self.pending.ack_later && !self.pending.ack_is_delayed {
+            self.pending.ack_is_delayed = true;
+            ctx.net.delay_ack(id, ctx.now);
+        }
+        if self.state == TcpState::Open && self.up.closed && self.down.closed {
+            return Err(Ended::Closed);
+        }
+        Ok(())
+    }
+
+    /// Arms the timer for the connection's next deadline.
+    pub(super) fn arm<H, T>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let at = match self.state {
+            TcpState::Connecting { give_up } => give_up,
+            TcpState::TimeWait { until } => Some(until),
+            TcpState::Failed => None,
+            TcpState::SynReceived | TcpState::SynSent => self.down.recovery.retry.map(|(at, _)| at),
+            TcpState::Open => {
+                // Behind the end of the stream there is nothing to read, even if an event has reported the socket readable.
+                let unsent = match self.down.eof {
+                    true => self.down.fin.is_none(),
+                    false => self.pending.readable,
+                };
+                self.down.arm_retry(unsent, ctx.now);
+                match self.down.recovery.retry {
+                    Some((at, _)) => Some(at),
+                    None => Some(self.idle_deadline()),
+                }
+            }
+        };
+        if let Some(at) = at {
+            ctx.net.timers.arm(&mut self.timer, id, at);
+        }
+    }
+
+    /// Returns the connection's memory to the pool.
+    pub(super) fn release(&mut self, net: &mut Net) {
+        self.count_held(0, net);
+        let pool = &mut net.pool;
+        self.up.spill.clear(pool);
+        if let Some(promise) = self.up.promise.take() {
+            pool.release(promise);
+        }
+        self.up.reorder.clear(pool);
+    }
+}
