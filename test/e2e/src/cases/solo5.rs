@@ -13,7 +13,7 @@ use pontoon_engine::{Frame, Transmit as _};
 use pontoon_runtime::Source;
 use pontoon_runtime::host::event::{Epoll, Events};
 use pontoon_runtime::link::socket::{Packet, Socket};
-use pontoon_runtime::link::{BURST, Link as _, Receive as _, Rest, Until};
+use pontoon_runtime::link::{BURST, Link as _, Receive as _, Rest, StopAt};
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::vnet::Offload;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -177,7 +177,7 @@ impl Generator {
             ..
         } = self;
         let mut verdict = Ok(());
-        let burst = link.halves().0.receive(BURST, Until::Empty, |frames| {
+        let burst = link.halves().0.receive(BURST, StopAt::Empty, |frames| {
             verdict = frames.iter().try_for_each(|frame| {
                 // Its announcement of itself.
                 if is_arp(frame) {
