@@ -42,7 +42,7 @@ impl FlowPage {
 /// A page as it is serialized.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct PageRecord {
     next: Option<u64>,
     flows: Vec<FlowRecord>,
 }
@@ -88,7 +88,7 @@ fn serialize<S: Serializer>(page: &Page, serializer: S) -> Result<S::Ok, S::Erro
             flow.traffic.down,
         )
     };
-    let record = Record {
+    let record = PageRecord {
         next: page.next,
         flows: page.flows.iter().map(flow).collect(),
     };
@@ -109,7 +109,7 @@ fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Page, D::Er
             traffic: Traffic { up, down },
         })
     };
-    let Record { next, flows } = Record::deserialize(deserializer)?;
+    let PageRecord { next, flows } = PageRecord::deserialize(deserializer)?;
     let flows = flows.into_iter().map(flow).collect::<Option<_>>();
     let flows = flows.ok_or_else(|| D::Error::custom("invalid id of a flow"))?;
     Ok(Page { flows, next })
