@@ -360,11 +360,15 @@ impl<S> Connection<S> {
             Flags::SYN
         };
         let iss = self.down.una;
-        if !self.send_bare(id, iss, flags, Some(syn), ctx) {
+        let sent = self.send_bare(id, iss, flags, Some(syn), ctx);
+        let down = &mut self.down;
+        if !sent {
+            // The link may have no room for any length of time, and the state needs a timer.
+            let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
+            down.recovery.retry.get_or_insert(retry);
             return;
         }
         self.pending.handshake = false;
-        let down = &mut self.down;
         if down.nxt == iss {
             down.rtt.sent(iss + 1, ctx.now);
         } else {
