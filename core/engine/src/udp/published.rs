@@ -152,7 +152,7 @@ impl<S> Udp<S> {
             via,
             from: received.to,
             used: now,
-            came_in: true,
+            came_in: self.endpoints.at(home).published.is_some(),
         };
         self.endpoints
             .at_mut(home)
