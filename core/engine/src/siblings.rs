@@ -66,10 +66,10 @@ pub trait Siblings: Debug + Send {
     /// Returns the owner of a flow.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
 
-    /// Makes a flow this worker's.
+    /// Makes a flow this worker's, if it is not already.
     ///
     /// # Errors
-    /// It is the named worker's already.
+    /// It is the named other worker's.
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
 
     /// Makes a flow this worker's, also if another has it.

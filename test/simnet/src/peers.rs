@@ -142,8 +142,8 @@ impl Siblings for SimMember {
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
         let mut shared = self.mesh.lock();
         match shared.owners.get(&name(key)) {
-            Some(owner) => Err(*owner),
-            None => {
+            Some(owner) if *owner != self.me => Err(*owner),
+            _ => {
                 shared.owners.insert(name(key), self.me);
                 Ok(())
             }
