@@ -380,7 +380,10 @@ impl<S> Icmp<S> {
     /// Hands the guest a reply whose data is in the scratch.
     fn answer<H, T: Transmit>(&mut self, index: u32, reply: &PingReply, ctx: &mut Ctx<'_, H, T>) {
         let (guest, ident) = *self.echoes.key(index);
-        let Some(source) = self.echoes.at(index).written(reply.from, ctx.net) else {
+        let written = self.echoes.at(index).written(reply.from, ctx.net);
+        // The rules may have changed since the request.
+        let is_allowed = |to: &IpAddr| ctx.net.policy.allows(Protocol::Icmp, *to, None, ctx.now);
+        let Some(source) = written.filter(is_allowed) else {
             return;
         };
         self.echoes.at_mut(index).used = ctx.now;

@@ -490,3 +490,14 @@ fn events_of_an_earlier_life_are_ignored() {
     assert_eq!((ping.world.calls(), ping.world.down()), (vec![], vec![]));
     assert_eq!(ping.icmp.len(), 1);
 }
+
+#[test]
+fn reply_that_new_rules_refuse_is_dropped() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.world.forget();
+    ping.world.net.policy.egress.set(&["deny 192.0.2.1".parse().unwrap()]);
+    ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.down(), [""; 0]);
+}
