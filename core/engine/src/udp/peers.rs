@@ -217,6 +217,9 @@ pub(super) struct Pool {
     table: Table<(Owner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
     secret: Secret,
+    /// Searches of the whole pool.
+    #[cfg(test)]
+    pub(super) scans: u32,
 }
 
 impl Pool {
@@ -226,6 +229,8 @@ impl Pool {
             table: Table::new(secret),
             by_remote: HashTable::new(),
             secret,
+            #[cfg(test)]
+            scans: 0,
         }
     }
 
@@ -266,6 +271,10 @@ impl Pool {
 
     /// Forgets the peers of which `is` says so.
     pub(super) fn forget_all(&mut self, is: impl Fn(&Peer) -> bool) {
+        #[cfg(test)]
+        {
+            self.scans += 1;
+        }
         let gone: Vec<u32> = self
             .table
             .iter()
