@@ -10,6 +10,7 @@
 mod connection;
 mod down;
 mod enforce;
+mod half_closed;
 mod idle;
 mod lost;
 mod open;
@@ -36,6 +37,7 @@ use rand_chacha::ChaCha12Rng;
 use vm_memory::VolatileSlice;
 
 use self::connection::{Connection, Key, State};
+use self::half_closed::HalfClosed;
 use self::segment::Verdict;
 use self::table::Table;
 use crate::ctx::{Ctx, Net, Routed};
@@ -89,9 +91,8 @@ pub struct Tcp<S> {
     waiting: VecDeque<FlowId>,
     /// The place in that list to look at next for a published port's client.
     next_waiting: usize,
-    /// Half-closed connections that have been silent for a while, the first to be so first; some may be gone, or in use
-    /// again.
-    half_closed: VecDeque<FlowId>,
+    /// Half-closed connections that have been silent for a while; some may be in use again.
+    half_closed: HalfClosed,
     /// Connections whose guest takes less than the host holds for it, in the order in which they were found; some may
     /// be gone, or in use again.
     stalled: VecDeque<FlowId>,
@@ -125,7 +126,7 @@ impl<S> Tcp<S> {
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             next_waiting: 0,
-            half_closed: VecDeque::new(),
+            half_closed: HalfClosed::default(),
             stalled: VecDeque::new(),
             next_look: 0,
             waiting_for_descriptor: Vec::new(),
@@ -481,6 +482,7 @@ impl<S> Tcp<S> {
     /// Removes a connection whose key is another one's of ours by now.
     fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.connections.remove(index);
+        self.half_closed.remove(&mut connection, index);
         self.table.remove(&connection.key, index);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.release(ctx.net);

@@ -96,25 +96,10 @@ impl<S> Tcp<S> {
             return Ok(());
         }
         if connection.is_half_closed() && !connection.pending.yields {
-            connection.pending.yields = true;
-            self.yields(id);
+            self.half_closed.add(connection, id);
             return Ok(());
         }
         connection.probe_guest(id, ctx)
-    }
-
-    /// Remembers a half-closed connection as one that gives way.
-    fn yields(&mut self, id: FlowId) {
-        // Connections that have ended, or are used again, leave their places in the list.
-        if self.half_closed.len() > 2 * self.connections.len() + 64 {
-            let connections = &self.connections;
-            self.half_closed.retain(|old| {
-                connections
-                    .get(old.index, old.generation)
-                    .is_some_and(|connection| connection.pending.yields)
-            });
-        }
-        self.half_closed.push_back(id);
     }
 
     /// The half-closed connection that has been silent for longest, of all or of the published port `of`; one whose
@@ -124,28 +109,23 @@ impl<S> Tcp<S> {
         of: Option<u32>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<FlowId> {
-        let mut at = 0;
+        let (mut from, mut looks) = (0, 0);
         let mut with_data = None;
-        while let Some(&old) = self.half_closed.get(at)
-            && at < LOOKS as usize
+        while looks < LOOKS
+            && let Some((place, old)) = self.half_closed.first(of, from)
         {
-            let connection = self.connections.get_mut(old.index, old.generation);
-            let Some(connection) = connection.filter(|connection| connection.state == State::Open) else {
-                self.half_closed.remove(at);
-                continue;
-            };
-            if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
-                connection.pending.yields = false;
+            from = place + 1;
+            let connection = self.connections.at_mut(old.index);
+            if connection.state != State::Open {
+                self.half_closed.remove(connection, old.index);
+            } else if !connection.is_half_closed() || ctx.now.since(connection.heard) < YIELDS {
+                self.half_closed.remove(connection, old.index);
                 connection.arm(old, ctx);
-                self.half_closed.remove(at);
+            } else if connection.holds_data() {
+                with_data = with_data.or(Some(old));
+                looks += 1;
             } else {
-                if of.is_none() || connection.listener == of {
-                    if !connection.holds_data() {
-                        return Some(old);
-                    }
-                    with_data = with_data.or(Some(old));
-                }
-                at += 1;
+                return Some(old);
             }
         }
         with_data
