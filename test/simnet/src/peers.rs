@@ -206,6 +206,10 @@ impl Siblings for SimMember {
         self.mesh.lock().clients.count(port)
     }
 
+    fn all_clients(&self) -> u32 {
+        self.mesh.lock().clients.total()
+    }
+
     fn client_opened(&self, port: u32) {
         self.mesh.lock().clients.add(port);
     }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::connection::Connection;
 use crate::FlowId;
+use crate::siblings::ClientShare;
 
-/// Half-closed connections in the order in which they were added: all of them, and those of each published port.
+/// Half-closed connections in the order in which they were added: all of them, and those of each share of clients.
 #[derive(Debug, Default)]
 pub(super) struct HalfClosed {
-    /// By published port, `None` for all, and place. A client's connection has two entries.
-    order: BTreeMap<(Option<u32>, u64), FlowId>,
+    /// By share, `None` for all, and place. A client's connection has three entries.
+    order: BTreeMap<(Option<ClientShare>, u64), FlowId>,
     /// Places by the connections' slots.
     places: BTreeMap<u32, u64>,
     next_place: u64,
@@ -22,8 +23,8 @@ impl HalfClosed {
         self.next_place += 1;
         connection.pending.yields = true;
         self.places.insert(id.index, place);
-        for port in [None, connection.listener] {
-            self.order.insert((port, place), id);
+        for share in shares(connection) {
+            self.order.insert((share, place), id);
         }
     }
 
@@ -33,15 +34,22 @@ impl HalfClosed {
             return;
         }
         if let Some(place) = self.places.remove(&index) {
-            for port in [None, connection.listener] {
-                self.order.remove(&(port, place));
+            for share in shares(connection) {
+                self.order.remove(&(share, place));
             }
         }
     }
 
-    /// Returns the first connection, of all or of a published port, whose place is `from` or later, and its place.
-    pub(super) fn first(&self, port: Option<u32>, from: u64) -> Option<(u64, FlowId)> {
-        let mut entries = self.order.range((port, from)..=(port, u64::MAX));
+    /// Returns the first connection, of all or of a share, whose place is `from` or later, and its place.
+    pub(super) fn first(&self, share: Option<ClientShare>, from: u64) -> Option<(u64, FlowId)> {
+        let mut entries = self.order.range((share, from)..=(share, u64::MAX));
         entries.next().map(|(&(_, place), &id)| (place, id))
     }
+}
+
+/// The orders that a connection is in.
+fn shares<S>(connection: &Connection<S>) -> impl Iterator<Item = Option<ClientShare>> + use<S> {
+    let of_client = |port| [ClientShare::AllPorts, ClientShare::Port(port)].map(Some);
+    let of_client = connection.listener.map(of_client);
+    core::iter::once(None).chain(of_client.into_iter().flatten())
 }

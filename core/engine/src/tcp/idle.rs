@@ -14,6 +14,7 @@ use pontoon_wire::frame::Flags;
 use super::connection::{Connection, State};
 use super::{Ended, Tcp};
 use crate::ctx::Ctx;
+use crate::siblings::ClientShare;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
 /// RFC 9293 section 3.8.4: no less than two hours.
@@ -102,11 +103,11 @@ impl<S> Tcp<S> {
         connection.probe_guest(id, ctx)
     }
 
-    /// The half-closed connection that has been silent for longest, of all or of the published port `of`; one whose
+    /// The half-closed connection that has been silent for longest, of all or of the share `of`; one whose
     /// receive queue has data, which would have its peer reset, only where the first few all have.
     pub(super) fn idlest_half_closed<H, T>(
         &mut self,
-        of: Option<u32>,
+        of: Option<ClientShare>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<FlowId> {
         let (mut from, mut looks) = (0, 0);
@@ -160,11 +161,11 @@ impl<S> Tcp<S> {
         oldest.is_some()
     }
 
-    /// Ends a TIME_WAIT of a published port's clients, the oldest of those that are looked at. Each call looks at a few;
-    /// the next one goes on where it has ended. False: none of them is such a client's.
+    /// Ends a TIME_WAIT of a client that counts against `share`, the oldest of those that are looked at. Each call looks
+    /// at a few; the next one goes on where it has ended. False: none of them is such a client's.
     pub(super) fn forget_oldest_of<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        listener: u32,
+        share: ClientShare,
         ctx: &mut Ctx<'_, H, T>,
     ) -> bool {
         let looks = self.waiting.len().min(LOOKS as usize);
@@ -175,7 +176,7 @@ impl<S> Tcp<S> {
             let old = self.waiting[self.next_waiting];
             let connection = self.connections.get(old.index, old.generation);
             let is_one = connection.is_some_and(|connection| {
-                connection.listener == Some(listener) && matches!(connection.state, State::TimeWait { .. })
+                share.includes(connection.listener) && matches!(connection.state, State::TimeWait { .. })
             });
             if is_one {
                 self.waiting.remove(self.next_waiting);

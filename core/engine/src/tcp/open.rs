@@ -200,7 +200,9 @@ impl<S> Tcp<S> {
             while ctx.net.is_full() && self.forget_oldest(ctx) {}
             if let Some(published) = ctx.net.config.published.get(listener.index as usize) {
                 let port = published.share_key();
-                while ctx.net.has_share(port) && self.forget_oldest_of(port, ctx) {}
+                while let Some(share) = ctx.net.full_share(port)
+                    && self.forget_oldest_of(share, ctx)
+                {}
             }
             let (index, generation) = self.connections.vacant();
             let id = ctx.net.flow(Kind::Tcp, index, generation);
@@ -269,8 +271,8 @@ impl<S> Tcp<S> {
     /// The half-closed connection that is to give way to a client, if one has to: where no datagram flow does. `None` where
     /// there is no room.
     fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
-        if ctx.net.has_share(port) {
-            let victim = self.idlest_half_closed(Some(port), ctx);
+        if let Some(share) = ctx.net.full_share(port) {
+            let victim = self.idlest_half_closed(Some(share), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
             return victim.map(Some);
         }

@@ -234,6 +234,7 @@ fn clients_of_each_port_are_counted_apart() {
         one.client_opened(port);
         two.client_opened(port);
         assert_eq!((one.clients(port), two.clients(0)), (2, 0), "bit {bit}");
+        assert_eq!((one.all_clients(), two.all_clients()), (2, 2));
         one.client_closed(port);
         assert_eq!(two.clients(port), 1);
         two.client_closed(port);

@@ -366,6 +366,41 @@ fn with_two_ports(max_flows: u32) -> Given {
     given
 }
 
+#[test]
+fn clients_of_all_ports_together_have_seven_eighths_of_the_flows() {
+    let mut given = with_two_ports(8);
+    for port in 0..8 {
+        let client = (CLIENT, 5000 + port).into();
+        given
+            .host
+            .connect_in(u32::from(port) % 2, client, 90 + port, SILENT, START);
+    }
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 7);
+    given.counted(|counters| {
+        counters.frames_down += 7;
+        counters.tcp_accepted += 7;
+        counters.tcp_share_refused += 1;
+    });
+    is_answered(&mut given, &dial(1, PORT));
+}
+
+/// At the limit of all ports, a connection that has ended gives way to a client of another port.
+#[test]
+fn time_wait_of_one_port_gives_way_to_a_client_of_another() {
+    let mut given = with_two_ports(8);
+    for nth in 0..6 {
+        client_into_time_wait(&mut given, nth);
+    }
+    for port in 0..2 {
+        let client = (CLIENT, 6000 + port).into();
+        given.host.connect_in(1, client, 90 + port, SILENT, START);
+        given.pass(millis(2));
+    }
+    let counters = given.engine.counters();
+    assert_eq!((counters.tcp_accepted, counters.tcp_share_refused), (8, 0));
+}
+
 /// A client of a published port whose connection the guest half-closes at once.
 #[track_caller]
 fn half_closed_client(given: &mut Given, listener: u32, port: u16) {
