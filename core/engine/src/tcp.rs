@@ -203,6 +203,7 @@ impl<S> Tcp<S> {
         burst: &mut Burst<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let current = ctx.net.current_flow;
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
             // A connection that ended within the burst left its place in the list.
@@ -223,6 +224,8 @@ impl<S> Tcp<S> {
         }
         burst.parts.clear();
         self.dirty = dirty;
+        // The burst may go on: a panic in its next frame does not concern the last of these flows.
+        ctx.net.current_flow = current;
     }
 
     /// An event on a connection's socket.

@@ -174,7 +174,8 @@ impl<S> Tcp<S> {
         listener: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        if self.take_clients(listener, ACCEPTS, ctx) {
+        // Another event may have named it since.
+        if self.take_clients(listener, ACCEPTS, ctx) && !ctx.net.ready.contains(&listener) {
             ctx.net.ready.push_back(listener);
         }
     }
