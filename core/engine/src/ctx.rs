@@ -17,7 +17,7 @@ use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
-use crate::siblings::{FlowKey, Origin, PortClients, Siblings};
+use crate::siblings::{ClientShare, FlowKey, Origin, PortClients, Siblings};
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId};
 
@@ -278,15 +278,22 @@ impl Net {
         }
     }
 
-    /// Returns true if clients of the published TCP port with this `Published::share_key` have three fourths of
-    /// `--max-flows`, which is all that one port's clients may have: the rest is for the guest's own connections and for
-    /// other ports.
-    pub(crate) fn has_share(&self, port: u32) -> bool {
-        let clients = match &self.siblings {
-            Some(siblings) => siblings.clients(port),
-            None => self.clients.count(port),
+    /// Returns the share of `--max-flows` that keeps a further client of the published TCP port with this
+    /// `Published::share_key` out: three fourths for clients of one port, which leaves flows to other ports, or seven
+    /// eighths for those of all ports, which leaves flows to the guest's own connections.
+    pub(crate) fn full_share(&self, port: u32) -> Option<ClientShare> {
+        let (clients, all) = match &self.siblings {
+            Some(siblings) => (siblings.clients(port), siblings.all_clients()),
+            None => (self.clients.count(port), self.clients.total()),
         };
-        clients >= self.config.max_flows - self.config.max_flows / 4
+        let most = self.config.max_flows;
+        if clients >= most - most / 4 {
+            Some(ClientShare::Port(port))
+        } else if all >= most - most / 8 {
+            Some(ClientShare::AllPorts)
+        } else {
+            None
+        }
     }
 
     /// Counts a client of the published TCP port with this key that got a slot.

@@ -241,7 +241,10 @@ impl<S> Forwarder<S> {
             emit(ctx, asked, guest, &query.truncated());
             return;
         }
-        let ports = usize::try_from(ctx.net.config.max_udp_ports).unwrap_or(usize::MAX);
+        // Each has a port and a flow, of which most are for the guest.
+        let config = &ctx.net.config;
+        let most = config.max_udp_ports.min((config.max_flows / 4).max(1));
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
         let client = Client::new(guest, asked, &query);
         let hash = self.secret.hash(&query);
         let mut forms = 0;
@@ -259,7 +262,7 @@ impl<S> Forwarder<S> {
             }
             forms += usize::from(pending.query.has_question_of(&query));
         }
-        if self.clients == LIMIT || forms == FORMS || self.pending.len() >= ports {
+        if self.clients == LIMIT || forms == FORMS || self.pending.len() >= most {
             ctx.net.counters.dns_dropped += 1;
             return;
         }

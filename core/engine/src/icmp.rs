@@ -4,6 +4,7 @@
 //! quote the guest's request. All other ICMP messages from the guest are about packets from the engine, and are dropped
 //! here.
 
+mod requested;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use pontoon_wire::vnet::Offload;
 use pontoon_wire::{emit, protocol};
 use rand_chacha::ChaCha12Rng;
 
+use self::requested::RequestedAddresses;
 use crate::ctx::{Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
@@ -35,6 +37,8 @@ use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, ud
 pub struct Icmp<S> {
     /// By the guest's address and id.
     echoes: Table<(IpAddr, u16), Echo<S>>,
+    /// Addresses from which replies are accepted.
+    requested: RequestedAddresses,
     /// A buffer for echo data.
     scratch: Box<[u8]>,
 }
@@ -50,8 +54,6 @@ struct Echo<S> {
     asked: IpAddr,
     /// A host has replied.
     answered: bool,
-    /// The last translated destination: the guest's address and the host's.
-    rewritten: Option<(IpAddr, IpAddr)>,
     /// Sequence number of the last request.
     seq: u16,
     /// In `Net::ready` or `Net::parked`.
@@ -66,6 +68,7 @@ impl<S> Icmp<S> {
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             echoes: Table::new(Secret::new(random)),
+            requested: RequestedAddresses::new(random),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
         }
     }
@@ -133,15 +136,14 @@ impl<S> Icmp<S> {
                 }
             },
         };
-        ctx.net.current_flow = Some(ctx.net.flow(Kind::Icmp, index, self.echoes.generation(index)));
+        let flow = self.flow(index, ctx.net);
+        ctx.net.current_flow = Some(flow);
+        self.requested.insert(flow, remote, ip.destination, ctx.now);
         self.echoes.touch(index);
         let echo = self.echoes.at_mut(index);
         echo.used = ctx.now;
         echo.seq = icmp.seq;
         echo.asked = ip.destination;
-        if remote != ip.destination {
-            echo.rewritten = Some((remote, ip.destination));
-        }
         let sent = icmp_errors::send(
             &mut (&mut *self, &mut *ctx),
             |(own, ctx)| own.send(index, remote, ip, icmp, ctx),
@@ -323,7 +325,6 @@ impl<S> Icmp<S> {
             traffic: Traffic::default(),
             asked: key.0,
             answered: false,
-            rewritten: None,
             seq: 0,
             queued: false,
             troubled: false,
@@ -389,7 +390,10 @@ impl<S> Icmp<S> {
     /// Sends the guest a reply whose data is in the buffer.
     fn answer<H, T: Transmit>(&mut self, index: u32, reply: &PingReply, ctx: &mut Ctx<'_, H, T>) {
         let (guest, ident) = *self.echoes.key(index);
-        let Some(source) = self.echoes.at(index).written(reply.from, ctx.net) else {
+        let written = self.written(index, reply.from, ctx);
+        // The rules may have changed since the request.
+        let is_allowed = |to: &IpAddr| ctx.net.policy.allows(EgressProtocol::Icmp, *to, None, ctx.now);
+        let Some(source) = written.filter(is_allowed) else {
             return;
         };
         self.echoes.at_mut(index).used = ctx.now;
@@ -436,7 +440,7 @@ impl<S> Icmp<S> {
         let (guest, ident) = *self.echoes.key(index);
         let echo = self.echoes.at(index);
         let remote = problem.destination.ip();
-        let Some(written) = echo.written(remote, ctx.net) else {
+        let Some(written) = self.written(index, remote, ctx) else {
             return;
         };
         let (seq, data) = match message {
@@ -454,18 +458,21 @@ impl<S> Icmp<S> {
         };
         icmp_errors::send_error(problem, sent, data, ctx);
     }
-}
 
-impl<S> Echo<S> {
-    /// Returns the guest's address for `remote`; `None` for one that it could not have sent to.
-    fn written(&self, remote: IpAddr, net: &Net) -> Option<IpAddr> {
-        match self.rewritten {
-            Some((rewritten, written)) if rewritten == remote => Some(written),
-            // The host may have gained the address since.
-            Some(_) | None => (net.policy.visible_client_addr(remote) == remote
-                && net.policy.translate_destination(remote).is_ok())
-            .then_some(remote),
-        }
+    /// Returns the guest's address for `remote`, if the guest has sent a request there and policy still permits it.
+    fn written<H, T>(&self, index: u32, remote: IpAddr, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
+        let flow = self.flow(index, ctx.net);
+        let written = self.requested.written(flow, remote, ctx.now)?;
+        let policy = &ctx.net.policy;
+        // The host may have got the address since.
+        let is_permitted =
+            || policy.visible_client_addr(remote) == remote && policy.translate_destination(remote).is_ok();
+        (written != remote || is_permitted()).then_some(written)
+    }
+
+    /// Returns the flow id of an echo id.
+    fn flow(&self, index: u32, net: &Net) -> FlowId {
+        net.flow(Kind::Icmp, index, self.echoes.generation(index))
     }
 }
 

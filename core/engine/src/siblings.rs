@@ -31,26 +31,56 @@ pub enum FlowKey {
 /// recognizes retransmitted queries and failed resolvers; published UDP ports.
 pub const FIRST: WorkerId = WorkerId(0);
 
+/// A part of `--max-flows` that clients of published TCP ports may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ClientShare {
+    /// Clients of all published ports.
+    AllPorts,
+    /// Clients of the port with this `Published::share_key`.
+    Port(u32),
+}
+
+impl ClientShare {
+    /// Returns true if a connection counts against this share; `port` is the published port that it came in by.
+    pub(crate) fn includes(self, port: Option<u32>) -> bool {
+        match self {
+            Self::AllPorts => port.is_some(),
+            Self::Port(own) => port == Some(own),
+        }
+    }
+}
+
 /// Numbers of clients of published TCP ports, by `Published::share_key`. Ports without clients take no memory.
 #[derive(Debug, Default)]
-pub struct PortClients(BTreeMap<u32, u32>);
+pub struct PortClients {
+    by_port: BTreeMap<u32, u32>,
+    total: u32,
+}
 
 impl PortClients {
     /// Returns the number of a port's clients.
     #[must_use]
     pub fn count(&self, port: u32) -> u32 {
-        self.0.get(&port).copied().unwrap_or(0)
+        self.by_port.get(&port).copied().unwrap_or(0)
+    }
+
+    /// Returns the number of clients of all ports.
+    #[must_use]
+    pub const fn total(&self) -> u32 {
+        self.total
     }
 
     /// Adds a client of a port.
     pub fn add(&mut self, port: u32) {
-        *self.0.entry(port).or_default() += 1;
+        *self.by_port.entry(port).or_default() += 1;
+        self.total += 1;
     }
 
     /// Removes a client that was added.
     pub fn remove(&mut self, port: u32) {
-        match self.0.entry(port) {
+        match self.by_port.entry(port) {
             Entry::Occupied(mut clients) => {
+                self.total -= 1;
                 *clients.get_mut() -= 1;
                 if *clients.get() == 0 {
                     clients.remove();
@@ -66,10 +96,10 @@ pub trait Siblings: Debug + Send {
     /// Returns the owner of a flow.
     fn owner(&self, key: &FlowKey) -> Option<WorkerId>;
 
-    /// Claims a flow for this worker.
+    /// Claims a flow for this worker, which may own it already.
     ///
     /// # Errors
-    /// The returned worker owns it.
+    /// The returned worker, another one, owns it.
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId>;
 
     /// Claims a flow for this worker, also if another owns it.
@@ -97,6 +127,9 @@ pub trait Siblings: Debug + Send {
     /// Returns the number of clients of the published TCP port with this `Published::share_key` in all workers, which
     /// [`Self::client_opened`] and [`Self::client_closed`] update.
     fn clients(&self, port: u32) -> u32;
+
+    /// Returns the number of clients that all published TCP ports have in all workers.
+    fn all_clients(&self) -> u32;
 
     /// Counts a client of that port that got a slot.
     fn client_opened(&self, port: u32);

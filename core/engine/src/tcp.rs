@@ -11,6 +11,7 @@ mod connection;
 mod down;
 mod enforce;
 mod flush;
+mod half_closed;
 mod idle;
 mod lost;
 mod open;
@@ -37,6 +38,7 @@ use rand_chacha::ChaCha12Rng;
 use vm_memory::VolatileSlice;
 
 use self::connection::{Connection, ConnectionKey, TcpState};
+use self::half_closed::HalfClosed;
 use self::open::{HandshakeRetry, Sending};
 use self::segment::Verdict;
 use self::table::ConnectionTable;
@@ -89,8 +91,8 @@ pub struct Tcp<S> {
     waiting: VecDeque<FlowId>,
     /// The position in that list at which the search for a published port's client continues.
     next_waiting: usize,
-    /// Half-closed connections that are idle, the longest idle first; some may have been removed or be in use again.
-    half_closed: VecDeque<FlowId>,
+    /// Half-closed connections that are idle; some may be in use again.
+    half_closed: HalfClosed,
     /// Connections whose guest acknowledges less than the host's receive queue holds, in the order of their detection; some
     /// may have been removed or be in use again.
     stalled: VecDeque<FlowId>,
@@ -120,7 +122,7 @@ impl<S> Tcp<S> {
             dirty: Vec::new(),
             waiting: VecDeque::new(),
             next_waiting: 0,
-            half_closed: VecDeque::new(),
+            half_closed: HalfClosed::default(),
             stalled: VecDeque::new(),
             next_look: 0,
         }
@@ -195,6 +197,7 @@ impl<S> Tcp<S> {
         burst: &mut Burst<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
+        let current = ctx.net.current_flow;
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
             // The entry of a connection that ended within the burst is stale.
@@ -216,6 +219,8 @@ impl<S> Tcp<S> {
         }
         burst.parts.clear();
         self.dirty = dirty;
+        // The burst may go on: a panic in its next frame does not concern the last of these flows.
+        ctx.net.current_flow = current;
     }
 
     /// Processes an event of a connection's socket.
@@ -481,6 +486,7 @@ impl<S> Tcp<S> {
     /// Removes a connection whose key belongs to another connection by now.
     fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.connections.remove(index);
+        self.half_closed.remove(&mut connection, index);
         self.table.remove(&connection.key, index);
         ctx.net.timers.disarm(&mut connection.timer);
         connection.release(ctx.net);

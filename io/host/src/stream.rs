@@ -234,7 +234,7 @@ impl Stream {
     /// # Errors
     /// The connection's error, which a peek does not report while there is data.
     fn ended(&self) -> Result<bool, Errno> {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP | PollFlags::PRI)];
         rustix::event::poll(
             &mut fds,
             Some(&Timespec {
@@ -248,7 +248,8 @@ impl Stream {
         {
             return Err(error);
         }
-        Ok(events.intersects(PollFlags::RDHUP | PollFlags::HUP))
+        // A peek ends in front of urgent data, with which there is more data to come.
+        Ok(events.intersects(PollFlags::RDHUP | PollFlags::HUP) && !events.contains(PollFlags::PRI))
     }
 
     pub(super) fn discard(&mut self, len: u32) -> Result<(), Errno> {

@@ -197,6 +197,10 @@ impl Siblings for WorkerHandle {
         self.lock_clients().count(port)
     }
 
+    fn all_clients(&self) -> u32 {
+        self.lock_clients().total()
+    }
+
     fn client_opened(&self, port: u32) {
         self.lock_clients().add(port);
     }

@@ -143,8 +143,8 @@ impl Siblings for SimMember {
     fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
         let mut shared = self.mesh.lock();
         match shared.owners.get(&name(key)) {
-            Some(owner) => Err(*owner),
-            None => {
+            Some(owner) if *owner != self.me => Err(*owner),
+            _ => {
                 shared.owners.insert(name(key), self.me);
                 Ok(())
             }
@@ -205,6 +205,10 @@ impl Siblings for SimMember {
 
     fn clients(&self, port: u32) -> u32 {
         self.mesh.lock().clients.count(port)
+    }
+
+    fn all_clients(&self) -> u32 {
+        self.mesh.lock().clients.total()
     }
 
     fn client_opened(&self, port: u32) {

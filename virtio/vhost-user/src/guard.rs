@@ -95,7 +95,9 @@ impl ProtectedMapping {
             return false;
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // Shared, as the file's mapping was: a private one counts against RLIMIT_DATA, which the guest's memory may
+        // exceed.
+        let flags = libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let place = ptr::without_provenance_mut(begin);
         // SAFETY: the range is a mapping of a `MappingGuard`, which its owner has not unmapped yet. The replacement
         // keeps all of it mapped, readable and writable. Nothing in this process relies on its content.
@@ -207,4 +209,53 @@ fn restore(signal: libc::c_int, previous: &libc::sigaction, fault: bool) {
 fn exit(signal: libc::c_int) -> ! {
     // SAFETY: `_exit` is async-signal-safe.
     unsafe { libc::_exit(128 + signal) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::fs::File;
+    use std::process::Command;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use vm_memory::FileOffset;
+
+    use super::*;
+
+    const CHILD: &str = "PONTOON_TEST_DATA_LIMIT";
+    const LIMIT: libc::rlim_t = 128 << 20;
+    const LEN: usize = 512 << 20;
+
+    /// Reads a page past the end of the file of a mapping that is larger than the limit.
+    fn fault_in_a_large_mapping() {
+        let limit = libc::rlimit {
+            rlim_cur: LIMIT,
+            rlim_max: LIMIT,
+        };
+        // SAFETY: the call reads a live `rlimit`.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) }, 0);
+        let file = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(LEN as u64).unwrap();
+        let map = MmapRegion::<()>::from_file(FileOffset::new(file.try_clone().unwrap(), 0), LEN).unwrap();
+        let guard = MappingGuard::new(&map).unwrap();
+        file.set_len(0).unwrap();
+        // SAFETY: it is mapped for as long as `map` exists.
+        assert_eq!(unsafe { map.as_ptr().read_volatile() }, 0);
+        assert!(guard.has_faulted());
+    }
+
+    /// The limit applies to a whole process, so that the test runs in one of its own.
+    #[test]
+    fn mapping_larger_than_the_data_limit_is_replaced_when_its_file_is_truncated() {
+        if env::var_os(CHILD).is_some() {
+            return fault_in_a_large_mapping();
+        }
+        let mut child = Command::new(env::current_exe().unwrap());
+        child.args([
+            "--exact",
+            "guard::tests::mapping_larger_than_the_data_limit_is_replaced_when_its_file_is_truncated",
+        ]);
+        let ended = child.env(CHILD, "1").output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+    }
 }

@@ -6,6 +6,7 @@ use pontoon_wire::protocol;
 use pontoon_wire::vnet::Segmentation;
 
 use super::Icmp;
+use super::requested::MOST_ADDRESSES;
 use crate::host::Problem;
 use crate::test_world::{READABLE, Sent, TROUBLE, World, problem, with_frame};
 use crate::{Failure, Readiness};
@@ -489,4 +490,69 @@ fn event_of_an_earlier_generation_is_ignored() {
     ping.icmp.close(flow, &mut ping.world.ctx());
     assert_eq!((ping.world.calls(), ping.world.down()), (vec![], vec![]));
     assert_eq!(ping.icmp.len(), 1);
+}
+
+#[test]
+fn reply_that_new_rules_refuse_is_dropped() {
+    let mut ping = Pinger::new();
+    ping.send(GUEST, REMOTE, &REQUEST);
+    ping.world.forget();
+    ping.world
+        .net
+        .policy
+        .egress
+        .set(&["deny 192.0.2.1".parse().unwrap()]);
+    ping.world.host.queue_reply(0, REMOTE, 1, b"hello");
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.down(), [""; 0]);
+}
+
+/// A raw socket also receives replies to requests of the host's other programs.
+#[test]
+fn reply_from_an_address_without_a_request_is_dropped() {
+    for ((guest, remote), other) in BOTH.into_iter().zip(["198.51.100.9", "2001:db8:bad::9"]) {
+        let mut ping = Pinger::new();
+        ping.send(guest, remote, &REQUEST);
+        ping.send(guest, other, &Request { ident: 8, ..REQUEST });
+        ping.world.forget();
+        ping.world.host.queue_reply(0, other, 1, b"hello");
+        ping.event(0, READABLE);
+        assert_eq!(ping.world.down(), [""; 0], "{other} was sent to by another id");
+        ping.world.host.queue_reply(0, remote, 1, b"hello");
+        ping.event(0, READABLE);
+        assert_eq!(ping.world.down().len(), 1);
+    }
+}
+
+#[test]
+fn replies_from_each_address_of_an_id_are_accepted_for_60_seconds() {
+    let mut ping = Pinger::new();
+    let others: Vec<_> = (1..200).map(|nth| format!("198.51.100.{nth}")).collect();
+    for other in &others {
+        ping.send(GUEST, other, &REQUEST);
+    }
+    ping.world.wait(60);
+    for other in &others {
+        ping.world.forget();
+        ping.world.host.queue_reply(0, other, 1, b"hello");
+        ping.event(0, READABLE);
+        assert_eq!(ping.world.down().len(), 1, "{other}");
+    }
+    // Replies keep the id, but not the addresses.
+    ping.world.wait(1);
+    ping.world.forget();
+    ping.world.host.queue_reply(0, &others[0], 1, b"hello");
+    ping.event(0, READABLE);
+    assert_eq!(ping.world.down(), [""; 0]);
+}
+
+#[test]
+fn remembered_addresses_of_requests_are_bounded() {
+    let mut ping = Pinger::new();
+    for nth in 0..MOST_ADDRESSES + 10 {
+        let [.., a, b, c] = nth.to_be_bytes();
+        ping.send(GUEST, &format!("100.{a}.{b}.{c}"), &REQUEST);
+        ping.world.forget();
+    }
+    assert_eq!(ping.icmp.requested.len(), MOST_ADDRESSES);
 }

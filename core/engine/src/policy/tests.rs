@@ -365,6 +365,25 @@ fn written() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
+#[test]
+fn ipv6_destinations_are_refused_without_ipv6() {
+    let mut policy = Policy {
+        metadata: true,
+        ..policy(&["fd99::1"], true)
+    };
+    policy.addresses.v6 = None;
+    for to in [
+        "2001:db8:1234::1",
+        "fd00::1",
+        "fd00:ec2::254",
+        "fd99::1",
+        "64:ff9b::808:808",
+    ] {
+        assert!(policy.translate_destination(ip(to)).is_err(), "{to}");
+    }
+    assert_eq!(policy.translate_destination(ip("8.8.8.8")), Ok(ip("8.8.8.8")));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 

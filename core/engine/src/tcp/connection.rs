@@ -174,7 +174,7 @@ pub(super) struct Pending {
     pub(super) parked: bool,
     /// In the list of flows to continue.
     pub(super) queued: bool,
-    /// In the list of half-closed connections that may be evicted.
+    /// Among the half-closed connections that may be evicted.
     pub(super) yields: bool,
     /// In the list of stalled connections.
     pub(super) listed_as_stalled: bool,

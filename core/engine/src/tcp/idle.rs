@@ -13,6 +13,7 @@ use pontoon_wire::frame::Flags;
 use super::connection::{Connection, TcpState};
 use super::{Ended, Tcp};
 use crate::ctx::{Ctx, Eviction};
+use crate::siblings::ClientShare;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
 /// RFC 9293 section 3.8.4: no less than two hours.
@@ -95,56 +96,36 @@ impl<S> Tcp<S> {
             return Ok(());
         }
         if connection.is_half_closed() && !connection.pending.yields {
-            connection.pending.yields = true;
-            self.yields(id);
+            self.half_closed.add(connection, id);
             return Ok(());
         }
         connection.probe_guest(id, ctx)
     }
 
-    /// Adds a half-closed connection to those that may be evicted.
-    fn yields(&mut self, id: FlowId) {
-        // The entries of connections that have ended, or are in use again, are stale.
-        if self.half_closed.len() > 2 * self.connections.len() + 64 {
-            let connections = &self.connections;
-            self.half_closed.retain(|old| {
-                connections
-                    .get(old.index, old.generation)
-                    .is_some_and(|connection| connection.pending.yields)
-            });
-        }
-        self.half_closed.push_back(id);
-    }
-
-    /// Returns the half-closed connection that has been idle for longest, of all or of the published port `of`; one whose
-    /// receive queue has data, so that its peer would be reset, only if all that are examined have.
+    /// Returns the half-closed connection that has been idle for longest, of all or of the share `of`; one whose receive
+    /// queue has data, so that its peer would be reset, only if all that are examined have.
     pub(super) fn idlest_half_closed<H, T>(
         &mut self,
-        of: Option<u32>,
+        of: Option<ClientShare>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<FlowId> {
-        let mut at = 0;
+        let (mut from, mut looks) = (0, 0);
         let mut with_data = None;
-        while let Some(&old) = self.half_closed.get(at)
-            && at < LOOKS as usize
+        while looks < LOOKS
+            && let Some((place, old)) = self.half_closed.first(of, from)
         {
-            let connection = self.connections.get_mut(old.index, old.generation);
-            let Some(connection) = connection.filter(|connection| connection.state == TcpState::Open) else {
-                self.half_closed.remove(at);
-                continue;
-            };
-            if !connection.is_half_closed() || ctx.now.since(connection.last_received) < YIELDS {
-                connection.pending.yields = false;
+            from = place + 1;
+            let connection = self.connections.at_mut(old.index);
+            if connection.state != TcpState::Open {
+                self.half_closed.remove(connection, old.index);
+            } else if !connection.is_half_closed() || ctx.now.since(connection.last_received) < YIELDS {
+                self.half_closed.remove(connection, old.index);
                 connection.arm(old, ctx);
-                self.half_closed.remove(at);
+            } else if connection.holds_data() {
+                with_data = with_data.or(Some(old));
+                looks += 1;
             } else {
-                if of.is_none() || connection.listener == of {
-                    if !connection.holds_data() {
-                        return Some(old);
-                    }
-                    with_data = with_data.or(Some(old));
-                }
-                at += 1;
+                return Some(old);
             }
         }
         with_data
@@ -178,11 +159,11 @@ impl<S> Tcp<S> {
         Eviction::Evicted
     }
 
-    /// Removes a connection in TIME_WAIT of a published port's clients, the oldest of those that are examined. Each call
-    /// examines some connections; the next call continues behind them.
+    /// Removes a connection in TIME_WAIT of a client that counts against `share`, the oldest of those that are examined. Each
+    /// call examines some connections; the next call continues behind them.
     pub(super) fn evict_time_wait_of<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        listener: u32,
+        share: ClientShare,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Eviction {
         let looks = self.waiting.len().min(LOOKS as usize);
@@ -193,7 +174,7 @@ impl<S> Tcp<S> {
             let old = self.waiting[self.next_waiting];
             let connection = self.connections.get(old.index, old.generation);
             let is_one = connection.is_some_and(|connection| {
-                connection.listener == Some(listener) && matches!(connection.state, TcpState::TimeWait { .. })
+                share.includes(connection.listener) && matches!(connection.state, TcpState::TimeWait { .. })
             });
             if is_one {
                 self.waiting.remove(self.next_waiting);

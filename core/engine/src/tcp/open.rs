@@ -181,7 +181,8 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let backlog = self.take_clients(listener, ACCEPTS, ctx);
-        if backlog == Backlog::MayHaveMore {
+        // Another event may have queued it since.
+        if backlog == Backlog::MayHaveMore && !ctx.net.ready.contains(&listener) {
             ctx.net.ready.push_back(listener);
         }
     }
@@ -211,8 +212,10 @@ impl<S> Tcp<S> {
             if let Some(published) = ctx.net.config.published.get(listener.index as usize) {
                 let port = published.share_key();
                 let mut eviction = Eviction::Evicted;
-                while ctx.net.has_share(port) && eviction == Eviction::Evicted {
-                    eviction = self.evict_time_wait_of(port, ctx);
+                while let Some(share) = ctx.net.full_share(port)
+                    && eviction == Eviction::Evicted
+                {
+                    eviction = self.evict_time_wait_of(share, ctx);
                 }
             }
             let (index, generation) = self.connections.vacant();
@@ -280,8 +283,8 @@ impl<S> Tcp<S> {
     /// Makes room for a client: returns the half-closed connection to be evicted, if one has to be and no datagram flow was
     /// reclaimed; `None` if there is no room.
     fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
-        if ctx.net.has_share(port) {
-            let victim = self.idlest_half_closed(Some(port), ctx);
+        if let Some(share) = ctx.net.full_share(port) {
+            let victim = self.idlest_half_closed(Some(share), ctx);
             ctx.net.counters.tcp_share_refused += u64::from(victim.is_none());
             return victim.map(Some);
         }
@@ -384,11 +387,14 @@ impl<S> Connection<S> {
         };
         let iss = self.down.una;
         let sending = self.send_bare(id, iss, flags, Some(syn), ctx);
+        let down = &mut self.down;
         if sending == Sending::LinkFull {
+            // The link may have no room for any length of time, and the state needs a timer.
+            let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
+            down.recovery.retry.get_or_insert(retry);
             return;
         }
         self.pending.handshake = false;
-        let down = &mut self.down;
         if down.nxt == iss {
             down.rtt.sent(iss + 1, ctx.now);
         } else {

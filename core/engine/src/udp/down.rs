@@ -10,6 +10,7 @@ use super::gather::datagrams;
 use super::peers::Side;
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
+use crate::egress::EgressProtocol;
 use crate::host::Received;
 use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
@@ -191,7 +192,9 @@ impl<S> Udp<S> {
                 (peer.via, peer.from, peer.used) = (index, received.to, now);
                 peer.written_for(received.from)
             }
-            None if anybody => self.meet(home, index, received, net, now)?,
+            None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
+                self.meet(home, index, received, net, now)?
+            }
             Some(_) | None => return None,
         };
         let endpoint = self.endpoints.at_mut(home);
@@ -202,6 +205,14 @@ impl<S> Udp<S> {
         self.endpoints.touch(home);
         Some(written)
     }
+}
+
+/// Returns true if policy permits the guest to send to a stranger: its replies are not to lead where its own datagrams
+/// may not.
+fn may_be_sent_to(stranger: SocketAddr, net: &Net, now: Instant) -> bool {
+    let (ip, port) = (stranger.ip(), stranger.port());
+    net.policy.translate_destination(ip) == Ok(ip)
+        && net.policy.allows(EgressProtocol::Udp, ip, Some(port), now)
 }
 
 /// Bytes that one flow may receive in one turn.

@@ -224,6 +224,9 @@ pub(super) struct Pool {
     table: Table<(Owner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
     secret: Secret,
+    /// Searches of the whole pool.
+    #[cfg(test)]
+    pub(super) scans: u32,
 }
 
 impl Pool {
@@ -233,6 +236,8 @@ impl Pool {
             table: Table::new(secret),
             by_remote: HashTable::new(),
             secret,
+            #[cfg(test)]
+            scans: 0,
         }
     }
 
@@ -273,6 +278,10 @@ impl Pool {
 
     /// Removes the peers for which `is` returns true.
     pub(super) fn forget_all(&mut self, is: impl Fn(&Peer) -> bool) {
+        #[cfg(test)]
+        {
+            self.scans += 1;
+        }
         let gone: Vec<u32> = self
             .table
             .iter()

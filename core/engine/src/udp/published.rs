@@ -67,8 +67,9 @@ impl<S> Udp<S> {
         let mut places = Vec::new();
         for (_, index) in behind {
             let came_by = |peer: &Peer| peer.via == index;
-            self.pool.forget_all(came_by);
+            // Without the first one, the endpoint has another generation, and none of its peers is found again.
             if let Some(home) = home {
+                self.pool.forget_all(came_by);
                 self.endpoints.at_mut(home).peers.forget_first(came_by);
             }
             places.extend(self.endpoints.at(index).published);
@@ -152,7 +153,7 @@ impl<S> Udp<S> {
             via,
             from: received.to,
             used: now,
-            came_in: true,
+            came_in: self.endpoints.at(home).published.is_some(),
         };
         self.endpoints
             .at_mut(home)

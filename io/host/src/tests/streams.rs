@@ -341,3 +341,22 @@ fn a_connection_to_the_host_itself_is_recognized() {
         }
     }
 }
+
+/// The data behind an urgent byte is not the end of the stream, though the peer has sent its FIN.
+#[test]
+fn urgent_data_in_front_of_the_fin_is_no_end() {
+    for ip in loopbacks("urgent_data_in_front_of_the_fin_is_no_end") {
+        for (nth, mut host) in variants().into_iter().enumerate() {
+            let (mut socket, mut peer) = connection(&mut host, ip);
+            peer.write_all(b"ab").unwrap();
+            rustix::net::send(&peer, b"c", rustix::net::SendFlags::OOB).unwrap();
+            peer.write_all(b"def").unwrap();
+            peer.shutdown(Shutdown::Write).unwrap();
+            until(&host, id(), |ready| ready.readable && ready.urgent && ready.end);
+            assert_eq!(peek(&mut host, &mut socket, 0, 10).unwrap(), b"ab");
+            // "ab" is in flight to the guest.
+            let behind = peek(&mut host, &mut socket, 2, 10);
+            assert_ne!(behind, Ok(Vec::new()), "variant {nth}: an end, with cdef unread");
+        }
+    }
+}

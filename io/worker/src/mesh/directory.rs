@@ -35,9 +35,11 @@ impl Directory {
         self.read(key).get(key).copied()
     }
 
-    /// Enters the key. If it is present already, its owner is the error.
+    /// Enters the key. If another worker owns it, that worker is the error.
     pub(super) fn claim(&self, key: &FlowKey, worker: WorkerId) -> Result<(), WorkerId> {
         match self.write(key).entry(*key) {
+            // Its own: left by a handler that panicked before the flow had a slot.
+            Entry::Occupied(entry) if *entry.get() == worker => Ok(()),
             Entry::Occupied(entry) => Err(*entry.get()),
             Entry::Vacant(entry) => {
                 entry.insert(worker);

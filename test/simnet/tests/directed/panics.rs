@@ -4,6 +4,7 @@ use pontoon_engine::config::{Protocol, Published};
 use pontoon_simnet::app::Outcome;
 use pontoon_simnet::frames::Icmp;
 use pontoon_simnet::guest::Guest;
+use pontoon_simnet::world::WorkersPlan;
 
 use super::*;
 
@@ -107,4 +108,30 @@ fn panic_in_any_host_call_ends_one_flow() {
     }
     // A call that is made again (a SYN is repeated), or after the last byte, costs nothing.
     assert!(costs[1] > 0, "{costs:?}");
+}
+
+/// With several workers, the key of an endpoint is claimed before its socket is opened.
+#[test]
+fn endpoint_whose_opening_panicked_is_opened_by_the_next_datagram() {
+    let mut scenario = scenario();
+    scenario.connections.clear();
+    let mut plan = scenario.world();
+    plan.workers = WorkersPlan {
+        count: 2,
+        missteering: 0,
+        room: 256,
+    };
+    let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
+    let mut world = World::new(plan, Rng::new(12), make);
+    world.host.panic_after(0);
+    for answered in [0, 1] {
+        world.guest.inject(Packet::Udp(Datagram {
+            from: (GUEST_V4, 7000).into(),
+            to: (server(false), 7).into(),
+            payload: vec![1; 100],
+        }));
+        let _ = world.run_for(SECOND);
+        assert_eq!(world.counters().panics, 1);
+        assert_eq!(world.guest.datagrams().len(), answered);
+    }
 }

@@ -63,6 +63,45 @@ fn flow_is_in_the_ready_list_once() {
     assert_eq!(bytes, 250_000);
 }
 
+/// A listener that has more clients than one turn takes.
+#[test]
+fn listener_with_two_events_is_queued_once() {
+    let mut given = given(any(), HostPlan::default());
+    let at = START + millis(1);
+    for port in 0..128 {
+        let peer = (CLIENT, 5000 + port).into();
+        given.host.connect_in(0, peer, 100 + port, Script::SINK, at);
+    }
+    given.host.tick(at);
+    let listener = FlowId {
+        kind: Kind::Listener,
+        ..flow(0, 0)
+    };
+    let ready = Readiness {
+        readable: true,
+        ..Readiness::default()
+    };
+    given.event(listener, ready);
+    given.event(listener, ready);
+    assert_eq!(given.engine.counters().tcp_accepted, 128);
+    let calls = given.host.calls();
+    given.engine.handle_ready(&mut given.link, &mut given.host, at);
+    assert_eq!(given.host.calls() - calls, 1, "accept, which finds no client");
+}
+
+/// The data of one connection fills the burst, so that it is sent to the host before the SYN behind it is handled.
+#[test]
+fn panic_behind_data_of_a_full_burst_ends_one_flow_at_most() {
+    for after in 0..8 {
+        let mut given = Given::open(Script::SINK);
+        given.host.serve(81, Answer::Now, SILENT);
+        let data = (0..256).map(|nth| up(ACK, 1001 + nth, 1).carrying(vec![1]));
+        given.host.panic_after(after);
+        given.burst_up(data.chain([dial(2, 81)]));
+        assert!(given.engine.flows() >= 1, "a panic after {after} calls");
+    }
+}
+
 #[test]
 fn event_of_a_removed_connection_is_ignored() {
     let mut given = Given::open(Script::SINK);

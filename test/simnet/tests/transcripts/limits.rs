@@ -358,6 +358,97 @@ fn half_closed_client_is_evicted_for_another_of_its_port() {
     assert_eq!(given.engine.flows(), 4);
 }
 
+/// Two published ports, for which there are so many flows.
+fn with_two_ports(max_flows: u32) -> Given {
+    let config = published(&[Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 77).into()]);
+    let mut given = given(at_most(max_flows, config), HostPlan::default());
+    given.host.serve(PORT, Answer::Now, SILENT);
+    given
+}
+
+#[test]
+fn clients_of_all_ports_together_have_seven_eighths_of_the_flows() {
+    let mut given = with_two_ports(8);
+    for port in 0..8 {
+        let client = (CLIENT, 5000 + port).into();
+        given
+            .host
+            .connect_in(u32::from(port) % 2, client, 90 + port, SILENT, START);
+    }
+    given.pass(millis(1));
+    assert_eq!(given.take().len(), 7);
+    given.counted(|counters| {
+        counters.frames_down += 7;
+        counters.tcp_accepted += 7;
+        counters.tcp_share_refused += 1;
+    });
+    is_answered(&mut given, &dial(1, PORT));
+}
+
+/// At the limit of all ports, a connection that has ended gives way to a client of another port.
+#[test]
+fn time_wait_of_one_port_gives_way_to_a_client_of_another() {
+    let mut given = with_two_ports(8);
+    for nth in 0..6 {
+        client_into_time_wait(&mut given, nth);
+    }
+    for port in 0..2 {
+        let client = (CLIENT, 6000 + port).into();
+        given.host.connect_in(1, client, 90 + port, SILENT, START);
+        given.pass(millis(2));
+    }
+    let counters = given.engine.counters();
+    assert_eq!((counters.tcp_accepted, counters.tcp_share_refused), (8, 0));
+}
+
+/// A client of a published port whose connection the guest half-closes at once.
+#[track_caller]
+fn half_closed_client(given: &mut Given, listener: u32, port: u16) {
+    let at = START + seconds(1);
+    given
+        .host
+        .connect_in(listener, (CLIENT, port).into(), port, SILENT, at);
+    given.pass(millis(1));
+    let syn = given.take_one();
+    let of = |flags, seq| Segment::between(syn.to, syn.from).with(flags, seq, syn.seq.wrapping_add(1));
+    given.packet_up(&Packet::Tcp(of(SYN.and(ACK), 500)));
+    given.packet_up(&Packet::Tcp(of(FIN.and(ACK), 501)));
+    given.take();
+}
+
+/// However many of another port have been silent for longer.
+#[test]
+fn a_half_closed_client_gives_way_behind_many_of_another_port() {
+    for others in [63, 64] {
+        let mut given = with_two_ports(520);
+        given.pass(seconds(1));
+        for port in 0..others {
+            half_closed_client(&mut given, 0, 2000 + port);
+        }
+        for port in 0..390 {
+            half_closed_client(&mut given, 1, 3000 + port);
+        }
+        given.pass(seconds(6));
+        given.take();
+        assert_eq!(given.engine.flows(), 390 + usize::from(others));
+        given.forget_counters();
+        given
+            .host
+            .connect_in(1, (CLIENT, 9000).into(), 9000, SILENT, START + seconds(1));
+        given.pass(millis(1));
+        let [Packet::Tcp(first), ..] = &given.take()[..] else {
+            panic!("a reset");
+        };
+        assert!(first.flags.has(RST) && first.from.port() == 3000, "{first:?}");
+        let counters = given.engine.counters();
+        assert_eq!(
+            (counters.tcp_share_refused, counters.tcp_half_closed_evicted),
+            (0, 1),
+            "{others} of another port"
+        );
+    }
+}
+
 /// Clients beyond the share of their port cost connections of others nothing, those in TIME_WAIT included.
 #[test]
 fn client_beyond_its_share_evicts_no_time_wait_of_others() {

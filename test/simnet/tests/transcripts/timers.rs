@@ -46,6 +46,41 @@ fn syn_sent_to_a_guest_lasts_25_seconds() {
     assert_eq!(given.host.outcomes()[&9], Some(Outcome::Reset));
 }
 
+/// The slot of SYN_RECEIVED waits for the reset, as in every failed connection; the host's connection does not.
+#[test]
+fn syn_received_lasts_25_seconds_while_the_link_has_no_room() {
+    let mut given = given();
+    given.link.fill(seconds(1_000_000));
+    given.up(syn());
+    given.pass(seconds(26));
+    assert_eq!(given.host.open(), 0);
+    assert_eq!(given.engine.next_timeout(), None);
+}
+
+#[test]
+fn syn_sent_lasts_25_seconds_while_the_link_has_no_room() {
+    let mut given = given();
+    given.link.fill(seconds(1_000_000));
+    given.host.connect_in(0, (CLIENT, 5000).into(), 9, SILENT, START);
+    given.pass(millis(1));
+    lasts(&mut given, 24, 26);
+}
+
+#[test]
+fn client_that_resets_in_syn_sent_holds_no_slot_while_the_link_has_no_room() {
+    let mut given = given();
+    given.link.fill(seconds(1_000_000));
+    let impatient = Script {
+        patience: Duration::from_secs(2),
+        ..Script::SINK
+    };
+    given
+        .host
+        .connect_in(0, (CLIENT, 5000).into(), 9, impatient, START);
+    given.pass(seconds(26));
+    assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
+}
+
 #[test]
 fn pending_connect_without_a_timeout_lasts_as_long_as_the_hosts() {
     let config = Config {

@@ -25,8 +25,26 @@ fn queries_and_endpoints_share_the_limit_on_ports() {
 }
 
 #[test]
+fn queries_beyond_a_fourth_of_max_flows_are_dropped() {
+    for (max_flows, most) in [(1, 1), (8, 2), (100, 25)] {
+        let mut bench = Bench::new(&[A]);
+        bench.world.net.config.max_flows = max_flows;
+        for id in 0..most {
+            let name = format!("n{id}.example");
+            assert_eq!(bench.ask(&query(id, &name)).0, [("dns_queries", 1)]);
+        }
+        assert_eq!(
+            bench.ask(&query(most, "example.org")).0,
+            [("dns_dropped", 1)],
+            "{max_flows}"
+        );
+    }
+}
+
+#[test]
 fn query_beyond_the_limit_is_dropped() {
     let mut bench = Bench::new(&[A]);
+    bench.world.net.config.max_flows = 4 * 4_096;
     for n in 0..4_096 {
         let name = format!("n{n}.example");
         assert_eq!(bench.ask(&query(n, &name)).0, [("dns_queries", 1)]);

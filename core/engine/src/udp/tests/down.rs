@@ -38,6 +38,41 @@ fn filter_decides_which_senders_are_accepted() {
     }
 }
 
+/// With `--udp-filter endpoint`, a datagram to an endpoint without a published port permits no reply that policy refuses.
+#[test]
+fn stranger_that_policy_refuses_is_not_admitted() {
+    for rule in [Some("deny 198.51.100.0/24"), Some("allow 192.0.2.1"), None] {
+        let mut nat = Nat::with_filter(UdpFilter::Endpoint);
+        match rule {
+            Some(rule) => nat.world.net.policy.egress.set(&[rule.parse().unwrap()]),
+            None => nat.world.net.policy.owned = ["198.51.100.1/32".parse().unwrap()].into_iter().collect(),
+        }
+        nat.send(GUEST, "192.0.2.1:7");
+        nat.world.forget();
+        nat.arrive(0, "198.51.100.1:7");
+        assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)], "{rule:?}");
+        nat.world.forget();
+        nat.send(GUEST, "198.51.100.1:7");
+        assert_eq!(nat.world.calls(), [""; 0], "{rule:?}");
+    }
+}
+
+/// The rules may change after it was admitted.
+#[test]
+fn admitted_stranger_is_subject_to_later_rules() {
+    let mut nat = Nat::with_filter(UdpFilter::Endpoint);
+    nat.send(GUEST, "192.0.2.1:7");
+    nat.arrive(0, "198.51.100.1:7");
+    nat.world
+        .net
+        .policy
+        .egress
+        .set(&["deny 198.51.100.1".parse().unwrap()]);
+    nat.world.forget();
+    nat.send(GUEST, "198.51.100.1:7");
+    assert_eq!(nat.world.calls(), [""; 0]);
+}
+
 #[test]
 fn filter_entry_expires_after_two_minutes() {
     let mut nat = Nat::new();

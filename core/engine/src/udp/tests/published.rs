@@ -431,3 +431,26 @@ fn flood_at_one_port_evicts_no_client_of_another() {
     }
     assert!(nat.udp.pool.len() <= super::super::peers::POOL / 3 * 2);
 }
+
+/// A range of ports is removed port by port, in one turn of the first worker's loop.
+#[test]
+fn removal_of_a_range_of_ports_does_not_search_the_pool_for_each() {
+    let mut nat = Nat::new();
+    nat.world.net.config.published = (10_000..10_100)
+        .map(|port| Published {
+            protocol: Protocol::Udp,
+            host: addr(&format!("0.0.0.0:{port}")),
+            guest_port: port,
+        })
+        .collect();
+    open(&mut nat);
+    for socket in 0..100 {
+        for client in ["198.51.100.1:7", "198.51.100.2:7"] {
+            ask(&mut nat, socket, client, "192.0.2.9");
+        }
+    }
+    for place in 0..100 {
+        close(&mut nat, place);
+    }
+    assert_eq!(nat.udp.pool.scans, 0);
+}
