@@ -38,6 +38,8 @@ pub(super) struct Relay {
     left_out: usize,
     /// A warning about source-specific receivers has been logged.
     source_warning_logged: bool,
+    /// A warning about a derived rule that is not valid has been logged.
+    invalid_rule_logged: bool,
     /// Installed rules by input, with their rows and outputs.
     installed: FxHashMap<Input, RuleEntry>,
     links: Links,
@@ -85,6 +87,7 @@ impl Relay {
             rules: Rules::default(),
             left_out: 0,
             source_warning_logged: false,
+            invalid_rule_logged: false,
             installed: FxHashMap::default(),
             links,
             inputs: Inputs::new(mode, max_sockets),
@@ -198,7 +201,7 @@ impl Relay {
     ///
     /// # Errors
     /// As [`Relay::replace`].
-    fn set_derived_rules(&mut self, derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
+    fn set_derived_rules(&mut self, mut derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
         match (self.left_out, left_out) {
             (0, 1..) => tracing::warn!("too many rules: {left_out} derived rules are not installed"),
             (1.., 0) => tracing::info!("all derived rules are installed again"),
@@ -211,12 +214,32 @@ impl Relay {
                 "relayed datagrams carry this host's source address; source-specific (SSM) receivers will not get them"
             );
         }
+        self.remove_invalid(&mut derived);
         if derived == self.derived {
             return Ok(());
         }
         self.set_rules(self.configured.union(&derived))?;
         self.derived = derived;
         Ok(())
+    }
+
+    /// Removes derived rules that no worker could parse: hosts and routing daemons decide on their parts. An invalid one must
+    /// not end the worker, which forwards by all others.
+    fn remove_invalid(&mut self, derived: &mut Vec<Rule>) {
+        derived.retain(|rule| {
+            let installed = self.installed.get(&rule.input);
+            if installed.is_some_and(|entry| entry.rule == *rule) || rule.parses_back() {
+                return true;
+            }
+            if !self.invalid_rule_logged {
+                self.invalid_rule_logged = true;
+                tracing::warn!(
+                    "a derived rule is invalid and not installed: {:?}",
+                    rule.to_string()
+                );
+            }
+            false
+        });
     }
 
     fn set_rules(&mut self, rules: Rules) -> Result<(), Error> {

@@ -18,6 +18,8 @@ mod tests;
 
 use message::{Message, Query, Record, SourceChange};
 
+use crate::rule::parse::unreachable;
+
 /// State of the querier election and group memberships of one interface and family.
 #[derive(Debug)]
 pub struct Querier {
@@ -399,9 +401,9 @@ fn is_routable(group: IpAddr) -> bool {
     }
 }
 
-/// Returns true if an address can send to a group: a unicast address of the same family.
+/// Returns true if an address can send to a group: an address of the same family that a rule accepts as a sender.
 fn is_source_for(source: IpAddr, group: IpAddr) -> bool {
-    source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !source.is_unspecified()
+    source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !unreachable(source)
 }
 
 /// Robustness variable: the number of times that a message is sent of which one may be lost (RFC 3376 section 8.1).

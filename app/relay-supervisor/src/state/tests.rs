@@ -116,3 +116,13 @@ fn derived_rules_cannot_be_removed() {
         assert_eq!(relay.change(&change(input)).unwrap_err().to_string(), why);
     }
 }
+
+/// The name of the output's interface has a character that rules use themselves: the kernel permits it.
+#[test]
+fn derived_rule_whose_text_does_not_parse_is_not_installed() {
+    let mut relay = relay();
+    let mut derived = many(2, "239.2.2.2");
+    derived[0].outputs[0].interface = "b,1".to_owned();
+    relay.set_derived_rules(derived.clone(), 0).unwrap();
+    assert_eq!(relay.rules(), &rules(&derived[1..]));
+}

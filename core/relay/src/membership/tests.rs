@@ -507,3 +507,32 @@ fn new_querier_address_keeps_memberships() {
     assert!(querier.tick(at(50)).is_empty());
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
+
+/// The supervisor sends rules to the workers as text, which has to parse.
+#[test]
+fn every_membership_makes_a_rule_whose_text_parses() {
+    for (own, group, source) in [
+        ("10.0.0.5", "239.1.1.1", "255.255.255.255"),
+        ("fe80::5", "ff3e::1", "::ffff:192.0.2.1"),
+    ] {
+        let mut reporting = querier_at(own);
+        let change = from(&[source], false);
+        reporting.handle(report(group, change), at(1));
+        while let Some((group, filter)) = reporting.querier.next_change() {
+            let _ = reporting.memberships.set(group, filter);
+        }
+        // A compromised querier may report what the host has sent.
+        let filter = SourceFilter::Sources(vec![address(source)]);
+        let _ = reporting.memberships.set(address(group), filter);
+        let member = |(group, source)| crate::proxy::Member {
+            interface: "b".to_owned(),
+            group,
+            source,
+        };
+        let members: Vec<_> = reporting.memberships.iter().map(member).collect();
+        let proxy: crate::proxy::Proxy = "a -> b".parse().unwrap();
+        for rule in proxy.rules(&members) {
+            assert!(rule.parses_back(), "{rule}");
+        }
+    }
+}
