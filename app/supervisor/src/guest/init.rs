@@ -13,8 +13,8 @@ use pontoon_process::child::{spawn, stdio};
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::signals::{self, Sender, Signals};
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setrlimit,
-    wait,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit, wait,
 };
 
 use crate::guest::handshake::{FromGuest, ToGuest};
@@ -159,7 +159,11 @@ fn last_mapped(map: &str) -> u32 {
 }
 
 /// Starts the command with the caller's descriptor limit, default signals, and no descriptor but 0, 1, 2.
+///
+/// This process is not dumpable from then on: it is a copy of the supervisor and holds a socket to it, and root among the
+/// guest's users may trace it otherwise. The command is dumpable, as execve(2) resets the flag.
 fn start_command(plan: &InitConfig) -> Result<Pid, Error> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("PR_SET_DUMPABLE")?;
     setrlimit(Resource::Nofile, plan.descriptors).context("cannot restore the descriptor limit")?;
     spawn::close_all_on_exec().context("cannot close descriptors")?;
     let (program, arguments) = plan.argv.split_first().ok_or_else(|| Error::new("no command"))?;
