@@ -100,8 +100,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
-    let covered = mounts::interfaces();
-    let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref(), covered)?;
+    let resolv_conf = mounts::resolv_conf_sys_and_proc(plan.resolv_conf.as_deref())?;
     let signals = Signals::block(&[libc::SIGCHLD, RESOLV_CONF_CHANGED]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
