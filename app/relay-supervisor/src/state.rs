@@ -185,7 +185,7 @@ impl Relay {
             return;
         }
         self.derived_outdated = false;
-        self.derive_at = now + MIN_DERIVE_INTERVAL;
+        let begin = Instant::now();
         let capacity = capacity_beside(&self.configured);
         let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
         let rows = capacity - counter_rows::needed(kernel_rules);
@@ -195,6 +195,7 @@ impl Relay {
         if let Err(error) = self.set_derived_rules(rules, left_out) {
             tracing::error!("{error}; rules unchanged");
         }
+        self.derive_at = next_derivation(now, begin.elapsed());
     }
 
     /// Replaces the derived rules. There were no rows of counters for `left_out` more.
@@ -539,8 +540,17 @@ impl Relay {
     }
 }
 
-/// Time between two derivations of rules.
+/// Shortest time between the starts of two derivations of rules.
 const MIN_DERIVE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time between two derivations, as a multiple of the time that the first one took: hosts decide on both the number of changes
+/// and their cost, and take at most a tenth of the supervisor's time.
+const DERIVE_PAUSE: u32 = 10;
+
+/// Returns the earliest time of the derivation after one that started at `start` and took `cost`.
+fn next_derivation(start: Instant, cost: Duration) -> Instant {
+    start + (cost * (1 + DERIVE_PAUSE)).max(MIN_DERIVE_INTERVAL)
+}
 
 fn capacity_beside(configured: &Rules) -> usize {
     FreeRows::ALL.saturating_sub(counter_rows::needed(configured.iter()))

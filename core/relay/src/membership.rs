@@ -382,6 +382,16 @@ impl Memberships {
         had_groups
     }
 
+    /// The number of items of [`Memberships::iter`].
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let counts = self.groups.values().map(|(_, filter)| match filter {
+            SourceFilter::Any => 1,
+            SourceFilter::Sources(sources) => sources.len(),
+        });
+        counts.sum()
+    }
+
     /// Groups and their source filters, those that were added first in front.
     pub fn groups(&self) -> impl Iterator<Item = (IpAddr, &SourceFilter)> {
         let mut groups: Vec<_> = self.groups.iter().collect();
