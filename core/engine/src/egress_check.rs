@@ -45,7 +45,7 @@ impl Packet<'_, '_> {
         ctx.net.counters.policy_refused += 1;
         let reason = match refusal {
             Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
-            Refusal::Nobody => Reason::HostUnreachable,
+            Refusal::Unassigned => Reason::HostUnreachable,
             // The answer of a host whose port is closed: the gateway exists, and has nothing open.
             Refusal::HostLoopback => Reason::PortUnreachable,
         };

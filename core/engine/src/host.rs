@@ -1,4 +1,4 @@
-//! The engine's interface to the host: sockets.
+//! The trait [`Host`], by which the engine uses the host's sockets.
 //!
 //! Every call is non-blocking. A socket is registered for events once, when it is opened, edge triggered, with the flow's
 //! [`Token`](crate::Token); the worker passes events to the engine as [`Readiness`]. A socket must not be dropped: it is

@@ -23,7 +23,7 @@ const B: &str = "[2001:db8::2]:53";
 const C: &str = "192.0.2.3:53";
 
 /// The forwarder's address in the guest's family.
-fn our_address(guest: &str) -> &'static str {
+fn forwarder_address(guest: &str) -> &'static str {
     match addr(guest) {
         SocketAddr::V4(_) => "10.0.2.3:53",
         SocketAddr::V6(_) => "[fd70:6f6e:746f::3]:53",
@@ -100,7 +100,7 @@ impl Bench {
     }
 
     fn ask_from(&mut self, guest: &str, message: &[u8], segmentation: Segmentation) -> Step {
-        let bytes = Sent::new(guest, our_address(guest), message).udp();
+        let bytes = Sent::new(guest, forwarder_address(guest), message).udp();
         self.step(|forwarder, ctx| {
             with_frame(&bytes, segmentation, |frame, parsed| {
                 let frame::Body::Ip(ip, frame::Transport::Udp(udp)) = &parsed.body else {
@@ -187,7 +187,11 @@ fn datagram(bytes: &[u8]) -> Vec<u8> {
     let to = SocketAddr::new(ip.destination, udp.destination_port);
     let guest = [GUEST, GUEST_V6].into_iter().find(|guest| addr(guest) == to);
     let from = SocketAddr::new(ip.source, udp.source_port);
-    assert_eq!(guest.map(|guest| addr(our_address(guest))), Some(from), "to {to}");
+    assert_eq!(
+        guest.map(|guest| addr(forwarder_address(guest))),
+        Some(from),
+        "to {to}"
+    );
     bytes[udp.payload_offset..].to_vec()
 }
 

@@ -1,4 +1,4 @@
-//! Peers of a guest's endpoint, and the addresses by which the guest knows them.
+//! Peers of a guest's endpoint, and their addresses as the guest sees them.
 
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
@@ -51,11 +51,11 @@ const FIRST_OF_STRANGERS: u32 = 1;
 pub(super) struct Peer {
     /// On the host's side.
     pub(super) remote: SocketAddr,
-    /// As the guest knows it.
+    /// Its address as the guest sees it.
     pub(super) written: SocketAddr,
     /// Slot of the socket that leads there.
     pub(super) via: u32,
-    /// Our address that it sent to, where that socket is bound to a wildcard.
+    /// The host's address to which it sent, if that socket is bound to a wildcard.
     pub(super) from: Option<IpAddr>,
     /// When a datagram was last exchanged with it (RFC 4787 REQ-6: traffic in both directions keeps the filter open).
     pub(super) used: Instant,

@@ -119,7 +119,7 @@ fn unpublished_socket_is_removed_and_others_stay() {
 
 #[test]
 fn client_is_answered_from_the_address_that_it_used() {
-    for (host, client, guest, ours) in [
+    for (host, client, guest, local_ip) in [
         ("0.0.0.0:5353", "192.0.2.1:999", "10.0.2.15:53", "198.51.100.7"),
         (
             "[::]:5353",
@@ -129,9 +129,12 @@ fn client_is_answered_from_the_address_that_it_used() {
         ),
     ] {
         let mut nat = published(&[host]);
-        assert_eq!(ask(&mut nat, 0, client, ours), client);
+        assert_eq!(ask(&mut nat, 0, client, local_ip), client);
         nat.send(guest, client);
-        assert_eq!(nat.world.calls(), [format!("0: from {ours} > {client} hop 63 5")]);
+        assert_eq!(
+            nat.world.calls(),
+            [format!("0: from {local_ip} > {client} hop 63 5")]
+        );
     }
 }
 
@@ -257,10 +260,13 @@ fn peer_that_no_published_socket_reaches_gets_an_extra_socket() {
         nat.arrive(1, &stranger);
         assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
         let local = host.replace("5353", "999");
-        let ours = addr(host).ip().to_string();
-        let shown = ask(&mut nat, 0, &local, &ours);
+        let local_ip = addr(host).ip().to_string();
+        let shown = ask(&mut nat, 0, &local, &local_ip);
         nat.send(guest, &shown);
-        assert_eq!(nat.world.calls(), [format!("0: from {ours} > {local} hop 63 5")]);
+        assert_eq!(
+            nat.world.calls(),
+            [format!("0: from {local_ip} > {local} hop 63 5")]
+        );
         nat.send(guest, outside);
         assert_eq!(nat.world.calls(), [sent]);
         // It goes as any does, and comes back.
