@@ -1,4 +1,4 @@
-//! Either side closes or resets.
+//! Closes and resets by either side.
 
 use super::*;
 
