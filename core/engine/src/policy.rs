@@ -96,7 +96,7 @@ impl Policy {
     /// As [`Self::check_egress`], before the user's rules.
     ///
     /// # Errors
-    /// It may not be reached, whatever the rules.
+    /// The destination is refused, independent of the rules.
     pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         let is_metadata = METADATA.contains(&written);
         match written {

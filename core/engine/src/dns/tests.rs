@@ -63,8 +63,8 @@ struct Bench {
     forwarder: Forwarder<usize>,
 }
 
-/// A query for `example.org` went out to the first of `resolvers`: what the guest asked, and what it became (see
-/// [`Bench::asked`]).
+/// Returns a forwarder that has sent a query for `example.org` to the first of `resolvers`, with the guest's query and the
+/// forwarded one (see [`Bench::asked`]).
 fn asking(resolvers: &[&str]) -> (Bench, Vec<u8>, (usize, SocketAddr, Vec<u8>)) {
     let mut bench = Bench::new(resolvers);
     let question = query(1, "example.org");
@@ -94,7 +94,7 @@ impl Bench {
         (moved(&self.world.net, &before), datagrams)
     }
 
-    /// The guest sends a datagram to the DNS address.
+    /// Sends a datagram from the guest to the DNS address.
     fn ask(&mut self, message: &[u8]) -> Step {
         self.ask_from(GUEST, message, Segmentation::Whole)
     }
@@ -111,7 +111,8 @@ impl Bench {
         })
     }
 
-    /// Sockets, resolvers and queries that were sent since the last look, by connected sockets and one by one.
+    /// Returns sockets, resolvers and queries that were sent since the last call, and checks that each was sent alone, by a
+    /// connected socket.
     fn sent(&mut self) -> Vec<(usize, SocketAddr, Vec<u8>)> {
         let sent = core::mem::take(&mut self.world.host.sent);
         let calls = self.world.calls();
@@ -123,7 +124,7 @@ impl Bench {
         sent
     }
 
-    /// The one query that was sent.
+    /// Returns the only query that was sent.
     fn asked(&mut self) -> (usize, SocketAddr, Vec<u8>) {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
@@ -149,7 +150,7 @@ impl Bench {
         self.step(|forwarder, ctx| forwarder.handle_socket(flow, READABLE, ctx))
     }
 
-    /// Time passes, timers fire.
+    /// Advances the time, and handles timers that expire.
     fn wait(&mut self, time: Duration) -> Step {
         let end = self.world.now + time;
         let before = self.world.net.counters;

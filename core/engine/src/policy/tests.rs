@@ -16,7 +16,7 @@ const GATEWAYS: [&str; 2] = ["10.0.2.2", "fd70:6f6e:746f::2"];
 /// `--host-loopback` twice, with addresses.
 const CHOSEN: [&str; 2] = ["10.99.0.1", "fd99::1"];
 
-/// Refused whatever flags are given.
+/// Destinations that are refused with all flags.
 const NEVER: &[&str] = &[
     "0.0.0.0",
     "0.0.0.1",
@@ -49,7 +49,7 @@ const NEVER: &[&str] = &[
     "ff05::1:3",
     "ffff::",
     "fd70:6f6e:746f::",
-    // IPv4-compatible, IPv4-mapped and IPv4-translated, whatever is inside
+    // IPv4-compatible, IPv4-mapped and IPv4-translated, with any embedded address
     "::127.0.0.1",
     "::8.8.8.8",
     "::ffff:0.0.0.0",

@@ -18,8 +18,8 @@ use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others like it
-    /// until one comes that is different, or until [`Self::flush`].
+    /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others with equal
+    /// headers until a different one is received, or until [`Self::flush`].
     pub fn handle_datagram<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'a>,

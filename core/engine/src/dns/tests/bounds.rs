@@ -1,4 +1,4 @@
-//! Limits: too many queries, too long ones, malformed ones.
+//! Tests of limits: too many queries, too long ones, malformed ones.
 
 use proptest::prelude::*;
 
@@ -121,7 +121,7 @@ fn other_opcodes_are_answered_with_notimp() {
     }
     assert!(bench.sent().is_empty());
     bench.idle();
-    // An answer is none of them: two forwarders would answer each other for ever.
+    // A response is not answered: two forwarders would answer each other for ever.
     let mut answer = query(1, "example.org");
     answer[2] = 0xa8;
     assert_eq!(bench.ask(&answer), (vec![("malformed", 1)], vec![]));
@@ -178,7 +178,7 @@ proptest! {
                 *byte ^= other;
             }
             bench.answer(socket, &to.to_string(), &[noise, close]);
-            // The other resolver is asked where this one declined.
+            // The other resolver is queried if this one has responded with an error.
             let socket = bench.sent().pop().map_or(socket, |(socket, ..)| socket);
             if fails && bench.forwarder.pending() > 0 {
                 bench.refuse(socket, Failure::Other(5));

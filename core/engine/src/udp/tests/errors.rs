@@ -28,7 +28,7 @@ const REPORTED_UNSENT: [(&str, u64); 3] = [
 #[test]
 fn datagram_that_policy_refuses_opens_no_socket() {
     for (guest, to, answer) in [
-        // The gateway is there, and has nothing open.
+        // The gateway exists, and has no open port.
         (GUEST, "10.0.2.2:7", "10.0.2.2 > 10.0.2.15 3/3 0"),
         (GUEST, "10.0.2.99:7", "10.0.2.2 > 10.0.2.15 3/1 0"),
         (GUEST, "169.254.169.254:80", "10.0.2.2 > 10.0.2.15 3/13 0"),
@@ -218,11 +218,11 @@ fn refused_batch_is_sent_one_by_one() {
         nat.world.host.sends.push_back(Err(failure));
         nat.burst(&batch(1, 100));
         nat.world.forget();
-        // The same size again: it is known by now.
+        // The same size again: the engine has recorded that it is refused.
         nat.burst(&batch(1, 100));
         assert_eq!(nat.world.calls(), vec!["0: > 192.0.2.1:7 hop 63 100"; 3]);
         assert_eq!(nat.world.moved(), [("udp_up", 3)]);
-        // Smaller ones, where it was a matter of size.
+        // Smaller datagrams, which are sent together if the first error was about size.
         nat.burst(&batch(1, 99));
         let smaller = match failure {
             Failure::TooBig => vec!["0: > 192.0.2.1:7 hop 63 297 by 99"],
@@ -310,7 +310,7 @@ fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
                 [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
             );
         }
-        // A guest that goes on with DF has chosen it.
+        // A guest that still sends with DF has chosen DF.
         nat.wait(2);
         too_big(&mut nat);
         assert_eq!(nat.world.host.dont_fragment, [true]);
