@@ -1,4 +1,4 @@
-//! The engine's configuration.
+//! The engine's configuration: addresses, MTU, published ports, rules and limits.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,10 +10,10 @@ use pontoon_wire::Mac;
 use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
 
-/// Our Ethernet address, usually: locally administered, "Pont" in ASCII.
+/// The engine's default Ethernet address: locally administered, "Pont" in ASCII.
 pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
 
-/// The guest's Ethernet address, usually.
+/// The guest's default Ethernet address.
 pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
 
 /// Everything that is decided before the first packet.
@@ -21,7 +21,7 @@ pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
 pub struct Config {
     /// Addresses on the guest's side.
     pub addresses: Addresses,
-    /// Our Ethernet address, which answers for every address but the guest's.
+    /// The engine's Ethernet address, to which every IP address but the guest's resolves.
     pub our_mac: Mac,
     /// The guest's Ethernet address (a link's frames may correct it).
     pub guest_mac: Mac,
@@ -86,7 +86,7 @@ pub struct V6 {
     pub subnet: Ipv6Net,
     /// Gateway, which also stands for the host.
     pub gateway: Ipv6Addr,
-    /// Our link-local address: the router in advertisements.
+    /// The engine's link-local address: the router in advertisements.
     pub router: Ipv6Addr,
     /// DNS forwarder.
     pub dns: Ipv6Addr,
@@ -211,7 +211,7 @@ impl Addresses {
     pub fn is_dns(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(v4) => v4 == self.v4.dns,
-            IpAddr::V6(v6) => self.v6.is_some_and(|ours| ours.dns == v6),
+            IpAddr::V6(v6) => self.v6.is_some_and(|own| own.dns == v6),
         }
     }
 
@@ -222,7 +222,7 @@ impl Addresses {
             IpAddr::V4(v4) => self.v4.subnet.contains(&v4),
             IpAddr::V6(v6) => self
                 .v6
-                .is_some_and(|ours| ours.subnet.contains(&v6) || ours.router == v6),
+                .is_some_and(|own| own.subnet.contains(&v6) || own.router == v6),
         }
     }
 }

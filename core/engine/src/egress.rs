@@ -315,7 +315,7 @@ impl fmt::Display for News {
 
 /// The text in place of a rule's if there is none.
 const UNLISTED: &str = "no rule allows it";
-const RESOLVER: &str = "rules name domains, so only our resolver may be asked, and over UDP";
+const RESOLVER: &str = "rules name domains, so only pontoon's resolver may be queried, and over UDP";
 
 /// RFC 1035 section 4.2, RFC 7858 section 3.1.
 const DNS: u16 = 53;

@@ -45,8 +45,8 @@ impl Packet<'_, '_> {
         ctx.net.counters.policy_refused += 1;
         let reason = match refusal {
             Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
-            Refusal::Nobody => Reason::HostUnreachable,
-            // The answer of a host whose port is closed: the gateway exists, and has nothing open.
+            Refusal::Unassigned => Reason::HostUnreachable,
+            // The answer of a host whose port is closed: the gateway exists, and has no open port.
             Refusal::HostLoopback => Reason::PortUnreachable,
         };
         self.refuse(reason, ctx);
@@ -83,8 +83,8 @@ impl Packet<'_, '_> {
     }
 }
 
-/// Hop limit of a packet that goes one hop further.
+/// Returns the hop limit of a forwarded packet.
 pub(crate) fn next_hop_limit(hop_limit: u8) -> u8 {
-    // A packet that was meant for the gateway itself may have come with less than two.
+    // A packet to the gateway itself may have arrived with a hop limit below two.
     hop_limit.saturating_sub(1).max(1)
 }

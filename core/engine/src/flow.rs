@@ -1,4 +1,4 @@
-//! Identifiers of flows.
+//! Identifiers of workers and flows, and the tokens by which sockets are registered for events.
 
 /// A worker's number. A flow has the same owner until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! Lists of flows for the control socket.
+//! Lists the flows of a worker for the control socket.
 //!
 //! A list is made in pages, so that packets wait only for one page.
 

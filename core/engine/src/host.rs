@@ -1,4 +1,4 @@
-//! The engine's interface to the host: sockets.
+//! The trait [`Host`], by which the engine uses the host's sockets.
 //!
 //! Every call is non-blocking. A socket is registered for events once, when it is opened, edge triggered, with the flow's
 //! [`Token`](crate::Token); the worker passes events to the engine as [`Readiness`]. A socket must not be dropped: it is
@@ -176,7 +176,7 @@ pub trait Host {
     /// Drops `len` bytes from the head of the receive queue.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection has ended.
     fn tcp_discard(&mut self, socket: &mut Self::Socket, len: u32) -> Result<(), Failure>;
 
     /// Sends the parts, in order, as far as there is room. Fewer bytes may be sent.
@@ -198,7 +198,7 @@ pub trait Host {
     /// Shuts the socket down for writing.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection has ended.
     fn tcp_shutdown(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
     /// Takes the pending error of a connection, after an event has reported one (`SO_ERROR`).

@@ -1,4 +1,4 @@
-//! The engine's interface to a link.
+//! The interface between the engine and a link: received frames, and the trait [`Transmit`].
 //!
 //! Receiving: the link passes a burst of [`Frame`]s to its worker, all valid until the call returns. Headers are in private
 //! memory; payload is in [`VolatileSlice`]s of link memory, which a hostile guest may modify at any time, and is passed from

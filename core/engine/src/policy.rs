@@ -24,7 +24,7 @@ pub enum Refusal {
     /// given.
     Class,
     /// An address of the guest's subnet that no host has.
-    Nobody,
+    Unassigned,
     /// The host's loopback, which is not open.
     HostLoopback,
     /// An address that the host owns, and `--host-addresses` was not given.
@@ -96,7 +96,7 @@ impl Policy {
     /// As [`Self::check_egress`], before the user's rules.
     ///
     /// # Errors
-    /// It may not be reached, whatever the rules.
+    /// The destination is refused, independent of the rules.
     pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         let is_metadata = METADATA.contains(&written);
         match written {
@@ -118,7 +118,7 @@ impl Policy {
             return Err(Refusal::HostLoopback);
         }
         if self.addresses.is_local(written) {
-            return Err(Refusal::Nobody);
+            return Err(Refusal::Unassigned);
         }
         if self.owned.contains(written) && !self.host_addresses {
             return Err(Refusal::HostAddress);
@@ -161,7 +161,7 @@ impl Policy {
         let subnet_router_anycast = self
             .addresses
             .v6
-            .is_some_and(|ours| ours.subnet.prefix_len() < 127 && written == ours.subnet.network());
+            .is_some_and(|own| own.subnet.prefix_len() < 127 && written == own.subnet.network());
         match written.segments() {
             // ::, ::1, and the IPv4-compatible, -mapped (section 2.5.5) and -translated (RFC 2765) forms.
             [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0, 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => {
@@ -173,7 +173,7 @@ impl Policy {
         }
     }
 
-    /// Judges the IPv4 addresses inside an IPv6 one.
+    /// Checks the IPv4 addresses embedded in an IPv6 address.
     fn embedded(&self, written: Ipv6Addr) -> Result<(), Refusal> {
         let Some(readings) = embedded(written.into()) else {
             return Ok(());
@@ -196,8 +196,8 @@ impl Policy {
     }
 }
 
-/// Addresses at which clouds and their container platforms offer a machine its metadata, credentials among them, to
-/// anything that asks from it. Those outside of 169.254.0.0/16 would be open like any other address.
+/// Addresses at which clouds and their container platforms provide a machine's metadata, including credentials, to
+/// any program on it. Those outside of 169.254.0.0/16 would be open like any other address.
 const METADATA: [IpAddr; 10] = [
     // EC2, Google Cloud, Azure and most others.
     v4(169, 254, 169, 254),
@@ -224,7 +224,7 @@ const fn v6(segments: [u16; 8]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h))
 }
 
-/// The IPv4 addresses that a translator or relay would take out of an IPv6 one; `None` where none looks inside.
+/// Returns the IPv4 addresses that a translator or relay would extract from an IPv6 address; `None` if none would.
 fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
     let IpAddr::V6(written) = written else {
         return None;
@@ -242,9 +242,9 @@ fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
     }
 }
 
-/// An operator puts a NAT64 prefix of any of RFC 6052's lengths into this block, and which one is not known here,
-/// so every reading counts. A reading that begins with 0 or ends in .0.0 names no host: it is a piece of
-/// another reading's prefix or suffix, and is passed over. With no reading left there is no host to reach.
+/// An operator's NAT64 prefix in this block may have any length of RFC 6052, which the engine does not know, so the
+/// address is extracted for every length. A result that begins with 0 or ends in .0.0 is no host's address but a part of
+/// the prefix or suffix of another length, and is ignored. If no result remains, the address leads to no host.
 fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
     [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
         .map(|places| places.map(|place: usize| octets[place]))

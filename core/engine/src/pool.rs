@@ -1,7 +1,7 @@
 //! Memory for data from the guest that the host does not accept yet: a limited number of blocks of 64 KiB.
 //!
 //! A block is a piece of some flow's [`Queue`] or of a flow's reordering window. All of them are one allocation, whose
-//! pages cost nothing until a block is first written; the block that was given back last is the next one taken.
+//! pages cost nothing until a block is first written; the block that was freed last is allocated next.
 
 use vm_memory::VolatileSlice;
 
@@ -21,11 +21,11 @@ pub struct Pool {
     /// Successor of each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
-    /// Blocks kept for flows that were promised one.
+    /// Blocks reserved for flows that hold a promise.
     promised: usize,
 }
 
-/// A block that will be there when its holder needs it.
+/// A promise of a block, which its holder may allocate at any time.
 #[derive(Debug)]
 pub(crate) struct Promise(());
 
@@ -42,7 +42,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Takes a block; `None` when all are in use or promised to others.
+    /// Allocates a block; `None` when all are in use or promised to others.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         if self.promised >= self.free.len() {
             return None;
@@ -60,12 +60,12 @@ impl Pool {
         })
     }
 
-    /// The holder needs its block no longer.
+    /// Releases a promise that is not needed any more.
     pub(crate) fn release(&mut self, Promise(()): Promise) {
         self.promised -= 1;
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     pub(crate) fn give(&mut self, block: BlockId) {
         self.free.push(block.0);
     }
@@ -86,7 +86,7 @@ impl Pool {
         (LIMIT - self.free.len()) * BLOCK
     }
 
-    /// Returns true if less than half of the pool is in use or promised: flows may be generous.
+    /// Returns true if less than half of the pool is in use or promised, so that a flow may use more than it must.
     #[must_use]
     pub fn is_roomy(&self) -> bool {
         LIMIT - self.free.len() + self.promised < LIMIT / 2
@@ -98,7 +98,7 @@ impl Pool {
 pub(crate) struct Queue {
     head: Option<u32>,
     tail: Option<u32>,
-    /// Bytes of the head block that are gone already.
+    /// Bytes of the head block that were removed already.
     begin: u32,
     len: u32,
 }

@@ -25,7 +25,7 @@ impl Secret {
     }
 }
 
-/// A slab whose entries have keys and an order of age: the entry that was not touched for longest comes first to hand.
+/// A slab whose entries have keys and an order of age: the entry that was not used for longest is the first.
 /// Entries of different groups have separate orders of age. Every operation takes constant time.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {

@@ -20,7 +20,7 @@ pub(crate) use net::{GUEST, GUEST_MAC, GUEST_V6, OUR_MAC, OWNED, moved, net};
 use crate::ctx::{Ctx, Net};
 use crate::{Counters, FlowId, Instant};
 
-/// Everything around the protocol under test.
+/// The environment of the protocol under test.
 pub(crate) struct World {
     pub(crate) host: FakeHost,
     pub(crate) link: FakeLink,
@@ -64,14 +64,14 @@ impl World {
         self.link.describe()
     }
 
-    /// The counters that moved since the last look, by how much.
+    /// Returns the counters that changed since the last call, with their changes.
     pub(crate) fn moved(&mut self) -> Vec<(&'static str, u64)> {
         let moved = moved(&self.net, &self.before);
         self.before = self.net.counters;
         moved
     }
 
-    /// Whatever has happened so far is of no interest.
+    /// Discards the recorded calls, frames and counter changes.
     pub(crate) fn forget(&mut self) {
         self.calls();
         self.down();

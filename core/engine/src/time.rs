@@ -1,4 +1,4 @@
-//! Time as an argument.
+//! Points in time: the engine reads no clock, its callers pass the time as an argument.
 
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;

@@ -1,7 +1,7 @@
-//! Timers: one wheel per worker.
+//! The timers of one worker, in a timing wheel.
 //!
 //! A hierarchical wheel (Varghese and Lauck, 1987): eight levels of 64 slots, each level's slot as wide as the whole
-//! level below, so that together they cover every time an [`Instant`] can name. A timer lies at the level where its
+//! level below, so that together they cover all values of [`Instant`]. A timer lies at the level where its
 //! tick first differs from the wheel's, and moves down at most once per level. Slots are rings of nodes in one vector;
 //! a bit per slot marks occupied ones, and each slot stores the earliest tick that was put into it.
 
@@ -12,7 +12,7 @@ use crate::{FlowId, Instant};
 #[cfg(test)]
 mod tests;
 
-/// A flow's place in the wheel; keep it in the flow's slot.
+/// A flow's place in the wheel, stored in the flow's slot.
 ///
 /// It must be disarmed before the slot is freed: the wheel would return a flow that has ended, and its node would be lost.
 #[derive(Debug, Default)]
@@ -43,9 +43,9 @@ struct Node {
 }
 
 impl Wheel {
-    /// Sees to it that [`Self::expired`] names `flow` no later than `at` (rounded up to the wheel's tick, 2^20 ns). A
-    /// timer that is armed for an earlier time is left there: on waking, the flow looks at its own deadlines and arms
-    /// again. That makes pushing a deadline back, which every packet does, free.
+    /// Arms a timer: [`Self::expired`] returns `flow` at the first tick (2^20 ns) that is not before `at`. A timer that is
+    /// armed for an earlier time is unchanged: when it expires, the flow checks its own deadlines and arms it again. So
+    /// a deadline that moves back, as with every packet, costs nothing.
     ///
     /// A time that has passed counts as the tick after the last call of `expired`: a loop over `expired` ends even if
     /// every flow in it arms for the past.
@@ -65,7 +65,7 @@ impl Wheel {
         self.insert(node);
     }
 
-    /// Takes the timer out.
+    /// Disarms the timer.
     pub fn disarm(&mut self, timer: &mut Timer) {
         if let Some(node) = timer.0.take() {
             self.unlink(node);
@@ -86,10 +86,10 @@ impl Wheel {
         self.release(node)
     }
 
-    /// When [`Self::expired`] can next have something; `None` while no timer is armed.
+    /// Returns the time at which [`Self::expired`] next returns a flow; `None` while no timer is armed.
     ///
-    /// Exact, so that a timer costs one wake-up. Only where the earliest timer of a slot was disarmed or moved is it
-    /// too early, once for that slot: the call of `expired` that finds nothing there sorts the slot anew.
+    /// The time is exact, so that a timer costs one wake-up. Only if the earliest timer of a slot was disarmed or moved, the
+    /// time is too early, once for that slot: the call of `expired` that finds no timer there sorts the slot again.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let tick = if self.nodes[place(DUE)].next != DUE {
@@ -101,14 +101,14 @@ impl Wheel {
         Some(Instant(tick.saturating_mul(TICK)))
     }
 
-    /// Moves everything that is due at `now` into the ring of what is due.
+    /// Moves all timers that are due at `now` into the ring of due timers.
     fn advance(&mut self, now: u64) {
         while let Some((ring, start)) = self.first()
             && start <= now
         {
             self.elapsed = start;
             self.occupied[level_of(ring)] &= !(1 << (ring % SLOTS));
-            // The ring's nodes become a chain that is owned here alone.
+            // The ring's nodes become a chain that only this function uses.
             let mut node = mem::replace(&mut self.nodes[place(ring)].next, ring);
             self.nodes[place(ring)].prev = ring;
             while node != ring {
@@ -138,7 +138,7 @@ impl Wheel {
             })
     }
 
-    /// Puts a node whose tick lies ahead into its slot.
+    /// Inserts a node whose tick is in the future into its slot.
     fn insert(&mut self, node: u32) {
         let tick = self.nodes[place(node)].tick;
         let level = (tick ^ self.elapsed).checked_ilog2().unwrap_or(0) / BITS;
@@ -165,7 +165,7 @@ impl Wheel {
         let Node { next, prev, .. } = self.nodes[place(node)];
         self.nodes[place(prev)].next = next;
         self.nodes[place(next)].prev = prev;
-        // Both neighbours are one: the ring itself, empty now.
+        // Both neighbours are the same node, the ring itself, which is empty now.
         if next == prev && next < DUE {
             self.occupied[level_of(next)] &= !(1 << (next % SLOTS));
         }
@@ -214,7 +214,7 @@ impl Node {
 }
 
 impl Timer {
-    /// The wheel has named this flow: the timer is no longer armed.
+    /// Marks the timer as disarmed, after the wheel has returned its flow.
     pub fn fired(&mut self) {
         self.0 = None;
     }
@@ -230,13 +230,13 @@ const fn level_of(ring: u32) -> usize {
 
 /// Nanoseconds in a tick: about a millisecond.
 const TICK: u64 = 1 << 20;
-/// Bits of a tick that a level looks at.
+/// Bits of a tick that select a slot within a level.
 const BITS: u32 = 6;
 /// Slots of a level.
 const SLOTS: u32 = 1 << BITS;
 /// Levels: 64 bits of nanoseconds have 44 bits of ticks.
 const LEVELS: usize = 8;
-/// The ring of what is due, behind those of the slots.
+/// The ring of due timers, after those of the slots.
 const DUE: u32 = LEVELS as u32 * SLOTS;
-/// Ends the list of free nodes: no node is free there, it is a ring.
+/// The end of the list of free nodes: this node is a ring and never free.
 const END: u32 = DUE;

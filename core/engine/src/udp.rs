@@ -150,14 +150,14 @@ impl<S> Udp<S> {
         let (policy, now) = (&ctx.net.policy, ctx.now);
         let is_forbidden = |peer: &Peer| {
             let written = peer.written;
-            // A peer that stands for every port may stay while there is one that it may have.
+            // A peer that stands for every port stays while rules permit one of its ports.
             let port = Some(written.port()).filter(|port| *port > 0);
             !peer.came_in && !policy.allows(EgressProtocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
     }
 
-    /// Removes peers that may not be reached any more, after the host's own addresses have changed.
+    /// Removes peers that policy refuses by now, after the host's own addresses have changed.
     pub(crate) fn disown(&mut self, policy: &Policy) {
         let is_forbidden = |peer: &Peer| {
             !peer.came_in

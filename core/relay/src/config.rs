@@ -1,4 +1,4 @@
-//! The configuration file (TOML):
+//! Parses the configuration file of a relay (TOML):
 //!
 //! ```toml
 //! rules = [

@@ -1,6 +1,6 @@
 //! Counters of the relay, and the sums that hold between them.
 //!
-//! The unit is datagrams unless a name says otherwise. For each interface and family, `datagrams` = `matched` + `unmatched` +
+//! The unit is datagrams unless a name states another. For each interface and family, `datagrams` = `matched` + `unmatched` +
 //! `malformed` + `checksum` + `fragment` + `cut`. For each rule and each of its outputs, the rule's `datagrams` =
 //! `sent` + `expired` + `down` + `refused` + `busy`. The `matched` of an interface is the sum of the `datagrams` of its rules.
 //! The kernel's own counters are in packets, and several datagrams of one flow can be one packet. What was dropped before it

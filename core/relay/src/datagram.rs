@@ -1,4 +1,4 @@
-//! Parsing of UDP packets.
+//! Parses UDP packets and verifies their lengths and checksums.
 //!
 //! A packet is received before the host's own IP and UDP have checked it, so it is checked here: a relay that forwarded a
 //! damaged datagram with a fresh checksum would hide the damage.

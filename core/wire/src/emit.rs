@@ -1,4 +1,4 @@
-//! Header blocks of frames to the guest.
+//! Encodes the header blocks of frames to the guest.
 //!
 //! A block contains everything in front of the payload. TCP and UDP blocks carry a partial checksum (the
 //! pseudo-header's sum), which the link or the guest completes.

@@ -1,4 +1,4 @@
-//! A parsed frame.
+//! Parsed frames: the header fields that the engine uses.
 
 use core::net::IpAddr;
 

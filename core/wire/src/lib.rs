@@ -1,4 +1,4 @@
-//! Frame formats: parsing and emitting.
+//! Parses frames from the guest and encodes the headers of frames to it.
 //!
 //! Pure: no clock, no sockets, no threads, no unsafe code. The local services use `smoltcp::wire`, re-exported here.
 //! The packet path has its own code: one-pass parsing of a frame's headers, header blocks, partial checksums,

@@ -1,6 +1,6 @@
 //! Applications at the two ends of a connection: the same script language for the guest's and the host's.
 //!
-//! An application moves amounts; what the bytes are is decided by [`crate::pattern`] from the stream and the position.
+//! An application decides only how many bytes are read and written; their contents are those of [`crate::pattern`].
 
 use core::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::rng::Rng;
 /// Actions of an application on its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// Bytes that it sends of its own.
+    /// The bytes that it sends, besides echoed ones.
     pub send: u64,
-    /// It sends back as many bytes as it has read, too.
+    /// It also sends as many bytes as it has read.
     pub echo: bool,
     /// Pace of its reads.
     pub read: Pace,
@@ -31,7 +31,7 @@ pub struct Script {
 /// Rate at which an application reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Bytes at one time, at most.
+    /// The most bytes at one time.
     pub chunk: u64,
     /// Time between two chunks; zero: all at once, without a limit to `chunk`.
     pub every: Duration,
@@ -40,20 +40,20 @@ pub struct Pace {
 /// A time without reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// It begins once so many bytes have been read.
+    /// It begins after this many bytes were read.
     pub after: u64,
-    /// It lasts so long.
+    /// Its duration.
     pub time: Duration,
 }
 
 /// Last action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It closes its direction when all is sent, and reads on to the other's end.
+    /// It closes its direction when all is sent, and reads until the other side closes.
     AfterSending,
     /// It closes its direction when all is sent and the other side has closed.
     AfterPeer,
-    /// It resets the connection as soon as so many bytes have been read and sent together.
+    /// It resets the connection as soon as the bytes read and sent are this many.
     Reset(u64),
 }
 
@@ -64,11 +64,11 @@ pub enum Outcome {
     Closed,
     /// The other side reset it.
     Reset,
-    /// It was reset from here, as in the script.
+    /// The application reset it, as its script requires.
     Aborted,
-    /// It stood still for too long and was reset from here.
+    /// The application reset it after a time without progress.
     GaveUp,
-    /// It never came to be: reset or timed out while connecting.
+    /// It was never established: reset or timed out while connecting.
     Refused,
 }
 
@@ -204,7 +204,7 @@ impl App {
         len
     }
 
-    /// The other side's end was read.
+    /// Records that the end of the other side's stream was read.
     pub fn peer_ended(&mut self, now: Instant) {
         if !self.peer_ended {
             self.peer_ended = true;
@@ -213,7 +213,7 @@ impl App {
         self.settle();
     }
 
-    /// The connection was reset by the other side, or never came to be.
+    /// Records that the connection was reset by the other side, or was never established.
     pub fn was_reset(&mut self, outcome: Outcome) {
         self.outcome.get_or_insert(outcome);
     }
@@ -246,7 +246,7 @@ impl App {
         Act::None
     }
 
-    /// When it wants to move again. `available` bytes are there to read and `room` bytes to write.
+    /// Returns the time of its next action, with `available` bytes to read and room to write `room` bytes.
     #[must_use]
     pub fn next(&self, available: u64, room: u64) -> Option<Instant> {
         if self.outcome.is_some() {

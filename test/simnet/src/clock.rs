@@ -1,11 +1,11 @@
-//! Virtual time: nothing sleeps, time moves to the next thing that happens.
+//! Virtual time: a queue of events; the time advances from one event to the next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use pontoon_engine::Instant;
 
-/// Things to come, in order of time; equal times keep the order in which they were put in.
+/// Events in the order of their times; events at the same time keep the order of insertion.
 #[derive(Debug)]
 pub struct Agenda<T> {
     heap: BinaryHeap<Reverse<Entry<T>>>,
@@ -22,7 +22,7 @@ impl<T> Default for Agenda<T> {
 }
 
 impl<T> Agenda<T> {
-    /// Puts `what` in for `at`.
+    /// Adds the event `what` at the time `at`.
     pub fn push(&mut self, at: Instant, what: T) {
         self.count += 1;
         self.heap.push(Reverse(Entry {
@@ -32,13 +32,13 @@ impl<T> Agenda<T> {
         }));
     }
 
-    /// When the next thing happens.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|entry| entry.0.at)
     }
 
-    /// Takes the next thing that is due by `now`.
+    /// Removes and returns the next event that is due by `now`.
     pub fn pop(&mut self, now: Instant) -> Option<T> {
         if self.next()? > now {
             return None;
@@ -46,20 +46,20 @@ impl<T> Agenda<T> {
         self.heap.pop().map(|entry| entry.0.what)
     }
 
-    /// Things to come.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Nothing is to come.
+    /// Returns true if there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 }
 
-/// The earlier of two times, either of which may be never.
+/// Returns the earlier of two times; `None` is never.
 #[must_use]
 pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

@@ -1,6 +1,6 @@
 //! Packets as values: built for a test by struct update, and parsed strictly.
 //!
-//! Independent of `pontoon_wire` on purpose: what the engine emits is judged by a second reading of the RFCs.
+//! The code is independent of `pontoon_wire`, so that a second implementation of the RFCs checks the engine's frames.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ pub use crate::segment::Segment;
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
-/// URG, which the engine takes in line.
+/// URG; the engine delivers urgent data in line.
 pub const URG: Flags = Flags(0x20);
 
 /// A UDP datagram.

@@ -16,15 +16,15 @@ use crate::frames::Ether;
 pub struct Call {
     /// Destination.
     pub to: SocketAddr,
-    /// From which port.
+    /// The source port.
     pub from: u16,
     /// Script of the guest's application.
     pub script: Script,
-    /// When.
+    /// The time at which it begins.
     pub at: Instant,
 }
 
-/// A port on which the guest takes one connection. The port names its streams.
+/// A port on which the guest accepts one connection. The port names its streams.
 #[derive(Clone, Debug)]
 pub struct GuestListener {
     /// The port.
@@ -53,25 +53,25 @@ pub struct GuestReport {
     pub app: Option<App>,
     /// End of the connection; `None` while it is open.
     pub outcome: Option<Outcome>,
-    /// The guest's own stack has broken the rules in a way that may keep the connection from ever moving again.
+    /// The guest's own stack has violated TCP in a way that may stall the connection for ever.
     pub broken: bool,
 }
 
 /// A guest.
 pub trait Guest {
-    /// Opens a connection at its time.
+    /// Opens a connection, at the time in `call`.
     fn call(&mut self, call: Call);
 
-    /// Takes one connection.
+    /// Accepts one connection.
     fn listen(&mut self, listener: GuestListener);
 
-    /// A frame from the network.
+    /// Processes a frame from the network.
     fn receive(&mut self, frame: &[u8], now: Instant);
 
-    /// Lets the guest do what it does now, and takes its frames.
+    /// Runs the guest, and returns the frames that it sends.
     fn poll(&mut self, now: Instant) -> Vec<Vec<u8>>;
 
-    /// When it has something to do.
+    /// Returns the time of its next action.
     fn next(&mut self, now: Instant) -> Option<Instant>;
 
     /// Returns the results of its connections. A listener without a connection is not among them.
@@ -82,13 +82,13 @@ pub trait Guest {
 }
 
 impl Addressing {
-    /// The guest's address of `like`'s family.
+    /// Returns the guest's address of `like`'s family.
     #[must_use]
     pub fn own(&self, like: IpAddr) -> IpAddr {
         self.addresses[usize::from(like.is_ipv6())]
     }
 
-    /// Ethernet addresses of what the guest sends.
+    /// Returns the Ethernet addresses of the guest's frames.
     #[must_use]
     pub fn ether(&self) -> Ether {
         Ether {

@@ -1,4 +1,4 @@
-//! The simulated host: sockets with bounded queues, and peers that follow scripts behind them.
+//! The simulated host: sockets with bounded queues, and their peers, which follow scripts.
 //!
 //! Events are those of an edge-triggered epoll: each is caused by a change, and reports the whole state.
 //! Violations of the socket API are recorded, and the world fails the run for them.
@@ -65,19 +65,19 @@ struct Remote {
 /// Result of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It stands at once.
+    /// It is established at once.
     Now,
-    /// It stands after a while.
+    /// It is established after this time.
     After(Duration),
     /// The call fails.
     Fail(Failure),
-    /// It fails after a while.
+    /// It fails after this time.
     FailAfter(Duration, Failure),
-    /// Nothing ever answers (the host gives up after 127 s, as Linux with six retries of SYN).
+    /// No answer arrives (the connect times out after 127 s, as in Linux with six retransmissions of SYN).
     Never,
 }
 
-/// A socket's name. It is not `Clone`: who closes it has it no more.
+/// A socket. It is not `Clone`, so that a closed socket cannot be used.
 #[derive(Debug)]
 pub struct SimSocket(Name);
 
@@ -130,7 +130,7 @@ enum Woken {
 pub struct PeerReport {
     /// The port that names the connection.
     pub port: u16,
-    /// The peer's application; `None` where it was never reached.
+    /// The peer's application; `None` if it was never reached.
     pub app: Option<App>,
     /// The engine has not closed the socket.
     pub held: bool,
@@ -164,7 +164,7 @@ impl SimHost {
         }
     }
 
-    /// Puts a peer behind TCP port `port` of every address: how a connect ends, and what the peer does then.
+    /// Sets the peer at TCP port `port` of every address: the result of a connect, and the peer's script.
     pub fn serve(&mut self, port: u16, answer: Answer, script: Script) {
         self.remotes.insert(port, Remote { answer, script });
     }
@@ -204,18 +204,18 @@ impl SimHost {
         self.calls
     }
 
-    /// The call that comes after so many others panics, as a handler does that has a bug. Calls that close a socket do
-    /// not, nor are they counted: the socket would be gone with the panic.
+    /// Makes the call after this many others panic, as a handler with a bug would. Calls that close a socket are not counted
+    /// and do not panic, as the socket would be lost.
     pub fn panic_after(&mut self, calls: u64) {
         self.panic_at = Some(self.calls + calls);
     }
 
-    /// The next send on a TCP socket fails so, as when a firewall forbids it. The connection stands.
+    /// Makes the next send on a TCP socket fail with this error, as if a firewall forbade it. The connection stays open.
     pub fn fail_send(&mut self, failure: Failure) {
         self.send_failure = Some(failure);
     }
 
-    /// Calls that panicked as they were to.
+    /// Returns the number of calls that panicked on request.
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.panics
@@ -236,7 +236,7 @@ impl SimHost {
         &self.wrong
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         if self.woken.is_empty() {
@@ -246,7 +246,7 @@ impl SimHost {
         }
     }
 
-    /// Lets everything happen that is due by `now`.
+    /// Processes everything that is due by `now`.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         while let Some(due) = self.agenda.pop(now) {
@@ -319,7 +319,7 @@ impl SimHost {
         }
     }
 
-    /// Something was sent to the peer: it is there after the delay.
+    /// Schedules the arrival at the peer of bytes or an end that were sent to it.
     fn reach_peer(&mut self, index: usize) {
         let at = self.now + self.plan.delay;
         self.schedule(index, at);
@@ -365,13 +365,13 @@ impl SimHost {
         }
     }
 
-    /// Has so many descriptors from now on.
+    /// Sets the number of descriptors.
     pub fn set_descriptors(&mut self, descriptors: usize) {
         self.plan.descriptors = descriptors;
         self.report_listeners();
     }
 
-    /// Reports listeners again that may find a descriptor now.
+    /// Reports listeners again for which a descriptor may be free now.
     fn report_listeners(&mut self) {
         for listener in core::mem::take(&mut self.unreported) {
             self.wake(Woken::Listener(listener));
@@ -428,7 +428,7 @@ impl SimHost {
         true
     }
 
-    /// Outcomes of the peers that scripts were given to, by port.
+    /// Returns the outcomes of the peers with scripts, by port.
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<u16, Option<Outcome>> {
         self.reports()

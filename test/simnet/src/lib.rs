@@ -1,7 +1,7 @@
 //! The simulated network: a deterministic world in virtual time around the engine.
 //!
-//! Pure: no clock, no sockets, no threads. One seed decides everything that is left to chance, so a failing seed is a
-//! complete description of the failure.
+//! Pure: no clock, no sockets, no threads. All random choices derive from one seed, so a failing seed reproduces the
+//! failure.
 //!
 //! ```text
 //!  guest            network                engine          host
@@ -9,10 +9,9 @@
 //!  (App)            Pipe + offload split   SimLink         (App)
 //! ```
 //!
-//! [`world::World`] moves time from one thing that happens to the next and fails on anything that should not be: a wrong
-//! byte, an ending that is not what the other side did, a socket used after it was closed, a loop that does not end, a
-//! flow or buffer left over. [`scenario`] derives a whole world from a seed. [`transcript`] is for tests of single
-//! packets.
+//! [`world::World`] advances the time from one event to the next. A run fails if a byte is wrong, a connection does not end
+//! as the other side has ended it, a closed socket is used, a loop does not end, or a flow or buffer is left over.
+//! [`scenario`] derives a whole world from a seed. [`transcript`] is for tests of single packets.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The engine's end of the simulated network: accepts frames, refuses some, checks all.
+//! The engine's link to the simulated network: it checks all frames, and refuses or rejects some.
 
 use core::time::Duration;
 
@@ -179,9 +179,9 @@ impl Transmit for SimLink {
         } else {
             most
         };
-        // A slice of nothing is none.
+        // An empty slice is not added.
         let payload = payload.max(1);
-        // What was there before is not zero: a frame committed past what was filled shows.
+        // The memory is not zero, so that a commit beyond the written bytes is detected.
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);
         let reject = self.draw_rejection().then(|| self.rng.size(0..=frames - 1));

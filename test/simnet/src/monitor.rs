@@ -1,4 +1,4 @@
-//! Watches what the engine sends, before the network touches it, for what no TCP may do.
+//! Checks the segments that the engine sends, before the network changes them, for violations of TCP.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl Monitor {
         &self.wrong
     }
 
-    /// A packet arrives at the engine.
+    /// Records a packet that arrives at the engine.
     pub fn up(&mut self, packet: &Packet) {
         let Packet::Tcp(segment) = packet else { return };
         if segment.flags.has(Flags::RST) {
@@ -53,7 +53,7 @@ impl Monitor {
         let key = (segment.from, segment.to);
         if segment.flags.has(Flags::SYN) {
             let known = self.seen.entry(key).or_default();
-            // A SYN in the middle of a connection, or an old one, is an intruder's.
+            // A SYN within a connection, or an old one, is a forged one.
             if known
                 .guest_max
                 .is_none_or(|max| known.fin.is_some() && after(segment.seq, max))
@@ -67,14 +67,14 @@ impl Monitor {
             }
         }
         let seen = self.seen.entry(key).or_default();
-        // A probe of a shut window may be one byte.
+        // A probe of a closed window may be one byte.
         let in_window = seen
             .edge
             .is_none_or(|edge| !after(segment.end(), edge.wrapping_add(1)));
         if in_window {
             seen.guest_max = Some(later(seen.guest_max, segment.end()));
         } else if let Some(edge) = seen.edge.filter(|edge| after(*edge, segment.seq)) {
-            // Up to the edge it may be taken.
+            // Data up to the edge may be accepted.
             seen.guest_max = Some(later(seen.guest_max, edge));
         }
         let plausible = seen.sent.is_none_or(|sent| !after(segment.ack, sent));
@@ -88,7 +88,7 @@ impl Monitor {
         }
     }
 
-    /// A packet leaves the engine.
+    /// Checks a packet that the engine sends.
     pub fn down(&mut self, packet: &Packet) {
         let Packet::Tcp(segment) = packet else { return };
         if segment.flags.has(Flags::RST) {
@@ -103,7 +103,7 @@ impl Monitor {
 
 impl Seen {
     fn renewed(self, syn: &Segment) -> Self {
-        // The answer to our SYN belongs to the connection that the SYN began.
+        // The answer to the engine's SYN belongs to the connection that the SYN opened.
         if syn.flags.has(Flags::ACK) {
             self
         } else {
@@ -159,7 +159,7 @@ impl Seen {
         self.ack = Some(later(self.ack, segment.ack));
         self.edge = Some(later(self.edge, edge));
         if last_ack.is_some_and(|last| after(last, segment.ack)) {
-            return Some("takes an acknowledgement back");
+            return Some("moves its acknowledgement back");
         }
         if last_edge.is_some_and(|last| after(last, edge)) {
             return Some("moves the window's right edge back");
@@ -167,7 +167,7 @@ impl Seen {
         let data_end = segment.seq.wrapping_add(segment.payload.len() as u32);
         if !segment.payload.is_empty()
             && let Some(allowed) = self.guest_edge
-            // A probe of a shut window may be one byte.
+            // A probe of a closed window may be one byte.
             && after(data_end, allowed.wrapping_add(u32::from(segment.payload.len() == 1)))
         {
             return Some("sends beyond the guest's window");

@@ -21,37 +21,37 @@ pub struct Impairment {
     pub burst: u32,
     /// Longest burst of losses.
     pub burst_len: u64,
-    /// A frame comes twice.
+    /// A frame is duplicated.
     pub duplicate: u32,
     /// A frame is held back, by up to [`Self::hold`].
     pub reorder: u32,
     /// Longest time that a frame is held back.
     pub hold: Duration,
-    /// Time that every frame takes.
+    /// The delay of every frame.
     pub delay: Duration,
-    /// Frames arrive at multiples of this, so that they come in batches; zero: each at its time.
+    /// Frames arrive at multiples of this, so that they arrive in batches; zero: each at its own time.
     pub grain: Duration,
 }
 
 /// Decision of a filter on one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes the pipe's usual way.
+    /// The pipe handles it as usual.
     Pass,
     /// It is lost.
     Drop,
-    /// It arrives that much later, and overtakes nothing else.
+    /// It is delayed by this time, and does not overtake other frames.
     Hold(Duration),
 }
 
-/// Decides over each frame before chance does.
+/// Decides about each frame before the random impairments.
 pub type Filter = Box<dyn FnMut(&Packet) -> Verdict + Send>;
 
 /// One direction of the network.
 pub struct Pipe {
     /// Impairments of its frames.
     pub impairment: Impairment,
-    /// Decides over frames before chance does.
+    /// Decides about frames before the random impairments.
     pub filter: Option<Filter>,
     /// Frames lost.
     pub lost: u64,
@@ -79,7 +79,7 @@ impl Pipe {
         }
     }
 
-    /// Takes a finished frame (complete checksum, one packet).
+    /// Sends a frame of one packet with a complete checksum.
     pub fn send(&mut self, frame: Vec<u8>, now: Instant) {
         let verdict = match &mut self.filter {
             Some(filter) => {
@@ -108,13 +108,13 @@ impl Pipe {
         self.agenda.push(at, frame);
     }
 
-    /// When the next frame arrives.
+    /// Returns the time at which the next frame arrives.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.agenda.next()
     }
 
-    /// Takes the next frame that has arrived.
+    /// Removes and returns the next frame that has arrived.
     pub fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.agenda.pop(now)
     }
@@ -160,5 +160,5 @@ impl core::fmt::Debug for Pipe {
     }
 }
 
-/// A burst of losses ends after this, however few frames it has met: else it would eat every retry of an idle connection.
+/// The longest time of a burst of losses: otherwise it would drop every retransmission of an idle connection.
 const BURST: Duration = Duration::from_millis(20);

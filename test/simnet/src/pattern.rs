@@ -1,5 +1,5 @@
-//! Stream contents that depend on the stream and on the position, so that no byte need be kept to be checked: a byte
-//! that is lost, doubled, moved or crossed over from another stream shows at once.
+//! Stream contents that are a function of the stream and the position, so that bytes are checked without being stored: a
+//! byte that is lost, duplicated, moved or taken from another stream is detected at once.
 
 use crate::rng::mix;
 

@@ -41,7 +41,7 @@ struct Parcel {
     reassembled: bool,
 }
 
-/// One worker's part.
+/// One worker's access to the mesh.
 #[derive(Debug)]
 pub(crate) struct SimMember {
     mesh: SimMesh,
@@ -49,7 +49,7 @@ pub(crate) struct SimMember {
 }
 
 impl SimMesh {
-    /// A mesh of `workers`, whose inboxes hold `room` frames.
+    /// Returns a mesh of `workers`, whose inboxes hold `room` frames.
     #[must_use]
     pub(crate) fn new(workers: usize, room: usize) -> Self {
         Self(Arc::new(Mutex::new(Shared {
@@ -66,12 +66,12 @@ impl SimMesh {
         }
     }
 
-    /// Frames that wait for a worker.
+    /// Returns the number of frames in a worker's inbox.
     pub(crate) fn waiting(&self, worker: usize) -> usize {
         self.lock().inboxes[worker].len()
     }
 
-    /// Takes up to `most` of a worker's frames, and hands them to `sink`.
+    /// Removes up to `most` of a worker's frames, and passes them to `sink`.
     pub(crate) fn serve(&self, worker: usize, most: usize, sink: impl FnOnce(&[Handed<'_>])) {
         let mut parcels: Vec<Parcel> = {
             let inbox = &mut self.lock().inboxes[worker];
@@ -109,13 +109,13 @@ impl SimMesh {
         }
     }
 
-    /// Keys with an owner.
+    /// Returns the number of keys with an owner.
     #[must_use]
     pub fn owned(&self) -> usize {
         self.lock().owners.len()
     }
 
-    /// Flows that the workers count together.
+    /// Returns the number of flows of all workers.
     #[must_use]
     pub fn flows(&self) -> u32 {
         self.lock().flows
@@ -131,7 +131,7 @@ impl SimMesh {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.0.lock().expect("nothing panics with the lock")
+        self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Seeded randomness: one number reproduces a whole run.
+//! A seeded random number generator: one seed reproduces a whole run.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! A whole world from a seed: who speaks to whom, what they do, and what the network and the host do to them.
+//! Scenarios: the connections of a world, their scripts, and the behaviour of network and host, derived from a seed.
 
 mod draw;
 mod expect;
@@ -22,12 +22,12 @@ use crate::world::{World, WorldPlan};
 /// The side that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The guest; the host answers so.
+    /// The guest; the host responds as specified.
     Guest(Answer),
     /// A client of a published port.
     Host,
     /// A client of a published port on which the guest does not listen.
-    HostToNobody,
+    HostToClosedPort,
 }
 
 /// One connection of a scenario.
@@ -43,20 +43,20 @@ pub struct Connection {
     pub guest: Script,
     /// Script of the peer on the host's side.
     pub host: Script,
-    /// When it begins, from the beginning of the world.
+    /// The time at which it begins, since the start of the world.
     pub after: Duration,
 }
 
-/// Which guest.
+/// The guest's TCP stack.
 #[derive(Clone, Debug)]
 pub enum GuestPlan {
-    /// smoltcp, with receive and send buffers of so many bytes.
+    /// smoltcp, with the sizes of its receive and send buffers in bytes.
     Smol(usize, usize),
-    /// The scripted one.
+    /// The scripted guest.
     Scripted(ScriptedPlan),
 }
 
-/// A world, and who is in it.
+/// A world with its guest and connections.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Seed of the random number generator.
@@ -67,7 +67,7 @@ pub struct Scenario {
     pub guest: GuestPlan,
     /// The connections.
     pub connections: Vec<Connection>,
-    /// Time within which everything is over.
+    /// The time within which all connections end.
     pub limit: Duration,
 }
 
@@ -80,30 +80,30 @@ pub struct Run {
     pub connecting: Duration,
     /// Description of the failure.
     pub failure: Option<String>,
-    /// A line for each packet and event, where asked for.
+    /// A line for each packet and event, if requested.
     pub trace: String,
     /// Applications that gave up because a reset was lost.
     pub gave_up: usize,
-    /// Connections whose handshake was lost again and again.
-    pub unborn: usize,
+    /// Connections that never reached the guest's application, as every segment of the handshake was lost.
+    pub unopened: usize,
     /// Connections that the guest's own stack broke.
     pub broken: usize,
-    /// Keepalive was turned on on so many host connections.
+    /// The number of host connections on which keepalive was enabled.
     pub keepalives: usize,
     /// Frames that the engine's link rejected.
     pub rejected: u64,
-    /// Virtual time that has passed.
+    /// The virtual time that the run took.
     pub virtual_time: Duration,
 }
 
 impl Scenario {
-    /// The scenario that belongs to `seed`.
+    /// Returns the scenario of `seed`.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         draw::scenario(seed)
     }
 
-    /// The scenario that belongs to `seed`, with two to four workers.
+    /// Returns the scenario of `seed`, with two to four workers.
     #[must_use]
     pub fn with_workers(seed: u64) -> Self {
         let mut scenario = draw::scenario(seed);
@@ -111,19 +111,19 @@ impl Scenario {
         scenario
     }
 
-    /// A world in which nothing goes wrong by itself: one connection, a peer that answers at once.
+    /// Returns a scenario without impairments: one connection, and a peer that responds at once.
     #[must_use]
     pub fn calm(guest: GuestPlan, connection: Connection) -> Self {
         draw::calm(guest, connection)
     }
 
-    /// Runs it. `traced`: keeps a line for each packet and event.
+    /// Runs the scenario. `traced`: records a line for each packet and event.
     #[must_use]
     pub fn run(&self, traced: bool) -> Run {
         self.run_filtered(traced, None, None)
     }
 
-    /// Runs it with filters over what goes up and down.
+    /// Runs the scenario with filters for frames from and to the guest.
     #[must_use]
     pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> Run {
         let mut rng = Rng::new(self.seed ^ 0x5eed);
@@ -140,7 +140,7 @@ impl Scenario {
         }
     }
 
-    /// The plan of the world, with the ports published that connections come in on.
+    /// Returns the world's settings, with the ports published at which clients connect.
     #[must_use]
     pub fn world(&self) -> WorldPlan {
         let mut plan = self.world.clone();
@@ -154,7 +154,7 @@ impl Scenario {
             .filter(|connection| !matches!(connection.opening, Opening::Guest(_)))
     }
 
-    /// Puts the applications into a world.
+    /// Adds the applications to a world.
     pub fn populate<G: Guest>(&self, world: &mut World<G>) {
         let start = world.now();
         for (index, connection) in self.connections.iter().enumerate() {
@@ -199,7 +199,7 @@ impl Scenario {
             failure: ended.err(),
             trace: world.trace().to_owned(),
             gave_up: expect::gave_up(&world),
-            unborn: expect::unborn(self, &world),
+            unopened: expect::unopened(self, &world),
             broken: world
                 .guest
                 .reports()

@@ -1,4 +1,4 @@
-//! A TCP segment as a value.
+//! TCP segments as values, with their encoding and parsing.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -37,7 +37,7 @@ pub struct Segment {
 
 impl Segment {
     /// An acknowledgement with unspecified addresses, for struct updates.
-    pub const EMPTY: Self = Self::between(NOBODY, NOBODY);
+    pub const EMPTY: Self = Self::between(UNSPECIFIED, UNSPECIFIED);
 
     /// A bare acknowledgement.
     #[must_use]
@@ -73,7 +73,7 @@ impl Segment {
         Self { payload, ..self }
     }
 
-    /// Sequence numbers that it takes.
+    /// The number of sequence numbers that the segment occupies.
     #[must_use]
     pub fn span(&self) -> u32 {
         self.payload.len() as u32
@@ -216,4 +216,4 @@ impl core::fmt::Debug for Segment {
     }
 }
 
-const NOBODY: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+const UNSPECIFIED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));

@@ -22,13 +22,13 @@ pub const GUEST_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 /// The guest's IPv6 address.
 pub const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0x15);
 
-/// A server somewhere, IPv4 (TEST-NET-3).
+/// The server's IPv4 address (TEST-NET-3).
 pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
-/// A server somewhere, IPv6 (the documentation prefix).
+/// The server's IPv6 address (the documentation prefix).
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 
-/// A configuration with every default, no resolvers and nothing published.
+/// Returns the default configuration, without resolvers and published ports.
 #[must_use]
 pub fn config(mtu: u16) -> Config {
     let gateway_v4 = Ipv4Addr::new(10, 0, 2, 2);

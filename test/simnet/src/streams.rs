@@ -1,4 +1,4 @@
-//! Names of streams: a port names a connection, and each direction has contents of its own.
+//! Numbers of streams: a port identifies a connection, and each direction has contents of its own.
 
 /// The number of the stream that the guest sends.
 #[must_use]

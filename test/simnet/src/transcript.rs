@@ -1,4 +1,4 @@
-//! Tests of single packets: what goes in, what comes out *and nothing else*, and which counters moved.
+//! Tests of single packets: packets from the guest, *all* packets to the guest, and the changes of counters.
 //!
 //! Sequence numbers of the engine are relative to its random initial one: its SYN is 0.
 //!
@@ -56,7 +56,7 @@ pub const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000)
 /// The server's end.
 pub const SERVER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(SERVER_V4, PORT));
 
-/// When a transcript begins.
+/// The time at which a transcript begins.
 pub const START: Instant = Instant(1_000_000_000);
 
 /// A segment from the guest.
@@ -89,7 +89,7 @@ pub fn syn_ack() -> Segment {
     }
 }
 
-/// An engine with its surroundings, one step at a time.
+/// An engine with link and host, which a test runs step by step.
 #[derive(Debug)]
 pub struct Given {
     /// The engine.
@@ -98,7 +98,7 @@ pub struct Given {
     pub host: SimHost,
     /// The link.
     pub link: SimLink,
-    /// The worker does not sleep between steps: it looks around for more.
+    /// The worker polls between steps instead of sleeping.
     pub awake: bool,
     now: Instant,
     out: VecDeque<(Offload, Packet)>,
@@ -108,7 +108,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// An engine on a plain link of MTU 1500, and a host without listeners.
+    /// Returns an engine with a link of MTU 1500 without offloads, and a host without listeners.
     #[must_use]
     pub fn new(config: Config, limits: Limits, host: HostPlan) -> Self {
         let mut rng = Rng::new(1);
@@ -134,13 +134,13 @@ impl Given {
         given
     }
 
-    /// A world where a sink answers on [`PORT`] at once.
+    /// Returns an engine whose host has a sink on [`PORT`], which accepts at once.
     #[must_use]
     pub fn server() -> Self {
         Self::serving(Script::SINK)
     }
 
-    /// A world where `script` answers on [`PORT`] at once.
+    /// Returns an engine whose host runs `script` on [`PORT`], which accepts at once.
     #[must_use]
     pub fn serving(script: Script) -> Self {
         let mut given = Self::new(config(1500), PLAIN, HostPlan::default());
@@ -148,8 +148,8 @@ impl Given {
         given
     }
 
-    /// A connection that stands: the guest's next sequence number is 1001, the engine's 1; no options but the MSS and
-    /// SACK.
+    /// Returns an engine with an established connection: the guest's next sequence number is 1001, the engine's 1; the only
+    /// options are MSS and SACK.
     #[must_use]
     pub fn open(script: Script) -> Self {
         let mut given = Self::serving(script);
@@ -166,7 +166,7 @@ impl Given {
         given
     }
 
-    /// A segment from the guest. Its acknowledgement number is relative to the engine's first.
+    /// Sends a segment from the guest. Its acknowledgement number is relative to the engine's first.
     pub fn up(&mut self, segment: Segment) {
         let ack = self.absolute(&segment);
         self.packet_up(&Packet::Tcp(Segment { ack, ..segment }));
@@ -179,31 +179,31 @@ impl Given {
         }
     }
 
-    /// A packet from the guest, as it is.
+    /// Sends a packet from the guest, unchanged.
     pub fn packet_up(&mut self, packet: &Packet) {
         let frame = packet.emit(addressing().ether());
         self.frame_up(Offload::NONE, frame);
     }
 
-    /// Segments from the guest in one burst. Their acknowledgement numbers are as [`Self::up`]'s.
+    /// Sends segments from the guest in one burst. Their acknowledgement numbers are as [`Self::up`]'s.
     pub fn burst_up(&mut self, segments: impl IntoIterator<Item = Segment>) {
         let frames = segments.into_iter().map(|segment| self.frame(segment)).collect();
         self.frames_up(Offload::NONE, frames);
     }
 
-    /// The frame of a segment from the guest. Its acknowledgement number is as [`Self::up`]'s.
+    /// Returns the frame of a segment from the guest. Its acknowledgement number is as [`Self::up`]'s.
     #[must_use]
     pub fn frame(&self, segment: Segment) -> Vec<u8> {
         let ack = self.absolute(&segment);
         Packet::Tcp(Segment { ack, ..segment }).emit(addressing().ether())
     }
 
-    /// Any frame from the guest.
+    /// Sends a frame from the guest.
     pub fn frame_up(&mut self, offload: Offload, frame: Vec<u8>) {
         self.frames_up(offload, vec![frame]);
     }
 
-    /// Any frames from the guest, in one burst.
+    /// Sends frames from the guest in one burst.
     pub fn frames_up(&mut self, offload: Offload, mut frames: Vec<Vec<u8>>) {
         let heads: Vec<_> = frames
             .iter()
@@ -228,13 +228,13 @@ impl Given {
         self.settle();
     }
 
-    /// An event, before anybody else has a turn.
+    /// Passes a socket event to the engine, before any other work.
     pub fn event(&mut self, flow: FlowId, ready: Readiness) {
         self.engine
             .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
     }
 
-    /// The engine is given the host's addresses.
+    /// Sets the host's own addresses.
     pub fn set_owned(&mut self, owned: &[IpAddr]) {
         let owned: Vec<_> = owned.iter().copied().map(IpNet::from).collect();
         self.engine
@@ -242,13 +242,13 @@ impl Given {
         self.settle();
     }
 
-    /// The guest is gone.
+    /// Disconnects the guest.
     pub fn forget_guest(&mut self) {
         self.engine.forget_guest(&mut self.link, &mut self.host, self.now);
         self.settle();
     }
 
-    /// Lets time pass, with all that happens in it.
+    /// Advances the time, and processes all events meanwhile.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(next) = earlier(
@@ -263,20 +263,20 @@ impl Given {
         self.turn();
     }
 
-    /// Lets the clock jump: no turn was run meanwhile, and all expired timers are due now.
+    /// Advances the time without processing events meanwhile: all expired timers are due at once.
     pub fn jump(&mut self, time: Duration) {
         self.now += time;
         self.turn();
     }
 
-    /// The next packet to the guest is this segment; windows and PSH are not compared.
+    /// Checks that the next packet to the guest is this segment. Windows and PSH are not compared.
     #[track_caller]
     pub fn down(&mut self, expected: Segment) {
         let Some((offload, packet)) = self.out.pop_front() else {
-            panic!("nothing, where {expected:?} was expected");
+            panic!("no packet, but {expected:?} was expected");
         };
         let Packet::Tcp(mut got) = packet else {
-            panic!("{packet:?}, where {expected:?} was expected");
+            panic!("{packet:?}, but {expected:?} was expected");
         };
         let data = got.payload.len();
         assert!(
@@ -296,7 +296,7 @@ impl Given {
         }
     }
 
-    /// Nothing goes to the guest.
+    /// Checks that the engine has sent no other packet to the guest, and has violated no rules of host and link.
     #[track_caller]
     pub fn quiet(&self) {
         assert!(self.out.is_empty(), "not quiet: {:?}", self.out);
@@ -304,7 +304,7 @@ impl Given {
         assert_eq!(self.link.wrong(), [""; 0]);
     }
 
-    /// Takes the one packet that goes to the guest, a segment, as it is.
+    /// Returns the only packet to the guest, which is a segment, unchanged.
     #[track_caller]
     pub fn take_one(&mut self) -> Segment {
         match <[Packet; 1]>::try_from(self.take()) {
@@ -313,12 +313,12 @@ impl Given {
         }
     }
 
-    /// Takes whatever goes to the guest, as it is.
+    /// Returns all packets to the guest, unchanged.
     pub fn take(&mut self) -> Vec<Packet> {
         self.out.drain(..).map(|(_, packet)| packet).collect()
     }
 
-    /// Exactly these counters have moved, by so much, since this was last asked.
+    /// Checks that exactly these counters have changed, by these amounts, since the last call.
     #[track_caller]
     pub fn counted(&mut self, moved: impl FnOnce(&mut Counters)) {
         moved(&mut self.counters);
@@ -333,18 +333,18 @@ impl Given {
         assert!(differing.is_empty(), "{differing:?}");
     }
 
-    /// Counters are of no interest so far.
+    /// Ignores the changes of counters so far.
     pub fn forget_counters(&mut self) {
         self.counters = *self.engine.counters();
     }
 
-    /// Data of the guest's, from its first byte on.
+    /// Returns `len` bytes of the guest's stream from the offset `at` on.
     #[must_use]
     pub fn guest_bytes(at: u64, len: usize) -> Vec<u8> {
         crate::pattern::bytes(streams::up(PORT), at, len)
     }
 
-    /// Data of the server's, from its first byte on.
+    /// Returns `len` bytes of the server's stream from the offset `at` on.
     #[must_use]
     pub fn server_bytes(at: u64, len: usize) -> Vec<u8> {
         crate::pattern::bytes(streams::down(PORT), at, len)
@@ -383,7 +383,7 @@ impl Given {
     }
 }
 
-/// A link that leaves nothing uncut.
+/// The limits of a link without segmentation offload.
 pub const PLAIN: Limits = Limits {
     mtu: 1500,
     max_gso: 65_535,

@@ -1,4 +1,4 @@
-//! The world: drives guest, network, engine and host in virtual time, and fails on anything that should not be.
+//! The world: runs guest, network, engine and host in virtual time, and fails if a check of any of them fails.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -19,7 +19,7 @@ use crate::net::{Impairment, Pipe};
 use crate::peers::SimMesh;
 use crate::rng::Rng;
 
-/// Everything about a world that is not what its applications do.
+/// The settings of a world, apart from its applications.
 #[derive(Clone, Debug)]
 pub struct WorldPlan {
     /// The engine's configuration.
@@ -30,7 +30,7 @@ pub struct WorldPlan {
     pub down: Impairment,
     /// Merging of the guest's segments.
     pub merging: Merging,
-    /// The engine's frames are cut at sizes of chance, not as they ask for.
+    /// The engine's frames are segmented into random sizes, not as their metadata specifies.
     pub loose: bool,
     /// The engine's link.
     pub link: LinkPlan,
@@ -52,7 +52,7 @@ pub struct WorkersPlan {
 }
 
 impl WorkersPlan {
-    /// One worker, which knows of no others.
+    /// One worker without siblings.
     pub const ONE: Self = Self {
         count: 1,
         missteering: 0,
@@ -83,14 +83,14 @@ pub struct World<G> {
     rng: Rng,
     now: Instant,
     start: Instant,
-    /// Turns since time last moved, and in all.
+    /// Turns since the time last changed, and in all.
     turns: u32,
     steps: u32,
     trace: Option<String>,
 }
 
 impl<G: Guest> World<G> {
-    /// A world in which nothing has happened. `guest` is made with a source of chance of its own.
+    /// Returns a world before its first event. `guest` creates the guest, with a random number generator of its own.
     pub fn new(plan: WorldPlan, mut rng: Rng, guest: impl FnOnce(Rng) -> G) -> Self {
         let start = Instant(rng.within(1..=1 << 40));
         let mesh =
@@ -126,7 +126,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// Has the first worker take over the sockets of the published UDP ports.
+    /// Opens the published UDP ports in the first worker.
     ///
     /// # Errors
     /// As the engine's.
@@ -134,12 +134,12 @@ impl<G: Guest> World<G> {
         self.workers[0].open_published(&mut self.link, &mut self.host, self.now)
     }
 
-    /// Keeps a line for every packet from now on.
+    /// Records a line for every packet and event from now on.
     pub fn keep_trace(&mut self) {
         self.trace = Some(String::new());
     }
 
-    /// The lines that were kept.
+    /// Returns the recorded lines.
     #[must_use]
     pub fn trace(&self) -> &str {
         self.trace.as_deref().unwrap_or_default()
@@ -151,7 +151,7 @@ impl<G: Guest> World<G> {
         self.now
     }
 
-    /// Moves time to the next thing that happens, and lets it happen. False: nothing ever will.
+    /// Advances the time to the next event and processes it. Returns false if there is none.
     ///
     /// # Errors
     /// A check failed, which the text describes.
@@ -178,7 +178,7 @@ impl<G: Guest> World<G> {
     /// Steps until `done` returns true.
     ///
     /// # Errors
-    /// Something is wrong, nothing happens any more, or `limit` has passed.
+    /// A check failed, there are no more events, or `limit` has passed.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> Result<(), String> {
         let end = self.now + limit;
         while !done(self) {
@@ -192,10 +192,10 @@ impl<G: Guest> World<G> {
         Ok(())
     }
 
-    /// Steps until every application is done and nothing is left of any connection.
+    /// Steps until every application is done and no state of any connection is left.
     ///
     /// # Errors
-    /// As [`Self::run_until`]; or something is left over.
+    /// As [`Self::run_until`]; or state of a connection is left.
     pub fn run_to_end(&mut self, limit: Duration) -> Result<(), String> {
         self.run_until(limit, |world| {
             world.flows() == 0
@@ -244,10 +244,10 @@ impl<G: Guest> World<G> {
         self.workers.iter().map(Engine::pool_in_use).sum()
     }
 
-    /// Steps for some time, or until nothing happens.
+    /// Steps for some time, or until there are no more events.
     ///
     /// # Errors
-    /// Something is wrong.
+    /// A check failed.
     pub fn run_for(&mut self, time: Duration) -> Result<(), String> {
         let end = self.now + time;
         while self.next().is_some_and(|next| next <= end) {
@@ -291,10 +291,10 @@ impl<G: Guest> World<G> {
         self.host.tick(self.now);
         for (flow, ready) in self.host.events() {
             if self.trace.is_some() {
-                self.say(&format!("event {flow:?} {ready:?}"));
+                self.record(&format!("event {flow:?} {ready:?}"));
             }
             let worker = match flow.kind {
-                // All have the listener; one that waits is woken.
+                // All workers have the listener; the kernel wakes one of those that wait.
                 Kind::Listener if self.mesh.is_some() => self.rng.size(0..=self.workers.len() - 1),
                 _ => flow.worker.0.into(),
             };
@@ -344,7 +344,7 @@ impl<G: Guest> World<G> {
             .iter()
             .map(|(offload, frame)| (*offload, frame.len()))
             .collect();
-        // Frames lie in link memory in pieces, cut anywhere.
+        // Frames are in several slices of link memory, split at random places.
         let parts: Vec<Vec<VolatileSlice<'_>>> = merged
             .iter_mut()
             .map(|(_, frame)| {
@@ -368,7 +368,7 @@ impl<G: Guest> World<G> {
                 len,
             })
             .collect();
-        // With one worker, all of them; with several, each frame's.
+        // With one worker, a burst is all frames; with several, each frame is steered on its own.
         let queues: Vec<usize> = match self.workers.len() {
             1 => vec![0; frames.len()],
             count => frames
@@ -453,11 +453,11 @@ impl<G: Guest> World<G> {
                 Ok((_, packet)) => format!("{way} {packet:?} {:?}", offload.segmentation),
                 Err(error) => format!("{way} {} bytes: {error}", frame.len()),
             };
-            self.say(&line);
+            self.record(&line);
         }
     }
 
-    fn say(&mut self, line: &str) {
+    fn record(&mut self, line: &str) {
         let at = self.now.since(self.start);
         if let Some(trace) = &mut self.trace {
             let _ = writeln!(trace, "{:>12.6} {line}", at.as_secs_f64());
@@ -470,7 +470,7 @@ fn steer(rng: &mut Rng, frame: &Frame<'_>, missteering: u32) -> usize {
     if rng.chance(missteering) {
         return rng.size(0..=usize::from(u16::MAX));
     }
-    // What frames of one flow have in common.
+    // The fields that all frames of one flow share.
     match pontoon_wire::frame::parse(frame.head, frame.len).map(|parsed| parsed.body) {
         Ok(Body::Ip(_, Transport::Tcp(tcp))) => usize::from(tcp.source_port ^ tcp.destination_port),
         Ok(Body::Ip(_, Transport::Udp(udp))) => usize::from(udp.source_port ^ udp.destination_port),
@@ -478,11 +478,11 @@ fn steer(rng: &mut Rng, frame: &Frame<'_>, missteering: u32) -> usize {
     }
 }
 
-/// Frames that the engine gets at one time.
+/// The most frames that the engine receives at one time.
 const BATCH: usize = 64;
 
-/// Turns without time moving, and rounds in one turn, that are no accident.
+/// The limit on turns at one time, and on rounds in one turn: more indicate a busy loop.
 const MOST_TURNS: u32 = 20_000;
 
-/// Steps of one world that are no accident.
+/// The limit on steps of one world: more indicate a loop that does not end.
 const MOST_STEPS: u32 = 500_000;

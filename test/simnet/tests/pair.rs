@@ -1,5 +1,5 @@
-//! The simulator's own check, without an engine: smoltcp speaks to smoltcp over the simulated network, which loses,
-//! doubles, reorders, merges and splits, and every stream must come out exact.
+//! Test of the simulated network without an engine: two smoltcp stacks exchange streams over a network that loses,
+//! duplicates, reorders, merges and splits segments, and every stream must be received exactly.
 
 use core::net::IpAddr;
 use core::time::Duration;

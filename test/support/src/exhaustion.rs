@@ -1,4 +1,4 @@
-//! Tests in which something is used up.
+//! Limits of this process for tests of exhausted resources.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,4 +1,4 @@
-//! An interface with a hostile device.
+//! Runs an interface of the guest library against a scripted hostile device.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Netlink sockets (netlink(7)).
+//! Netlink requests (netlink(7)) that fill a socket's receive buffer.
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! A stand-in for an eventfd.
+//! A notification flag in place of an eventfd, for tests with threads.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests that run in a process of their own.
+//! Runs a test in a process of its own.
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Number of cases of a property test.
+//! The number of cases of a property test.
 
 use proptest::test_runner::Config;
 

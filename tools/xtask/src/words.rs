@@ -45,14 +45,6 @@ const NOT_YET: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "core/",
-        &[
-            "alive", "dead", "die", "died", "dies", "door", "doors", "hear", "heard", "hears", "nobody",
-            "said", "say", "saying", "says", "somebody", "starve", "starved", "starves", "tell", "telling",
-            "tells", "told", "whoever", "wish", "wishes",
-        ],
-    ),
-    (
         "io/",
         &[
             "alive",
@@ -83,15 +75,6 @@ const NOT_YET: &[(&str, &[&str])] = &[
             "wishes",
         ],
     ),
-    (
-        "test/simnet/",
-        &[
-            "alive", "dead", "die", "died", "dies", "door", "doors", "hear", "heard", "hears", "nobody",
-            "said", "say", "saying", "says", "somebody", "starve", "starved", "starves", "tell", "telling",
-            "tells", "told",
-        ],
-    ),
-    ("virtio/", &["alive"]),
 ];
 
 /// First words that a documentation comment must not have: it begins with a noun phrase or a third-person verb.

@@ -1,4 +1,4 @@
-//! Interfaces on vhost-user sockets.
+//! Creates interfaces on vhost-user sockets.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! Error types.
+//! Errors of the creation and the operations of an interface.
 
 use pontoon_ring::{LayoutError, driver};
 

@@ -1,4 +1,4 @@
-//! The network interface.
+//! The network interface: sends and receives frames, and waits for the device.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Waiting with a given pacing.
+//! Decides how long a wait of the interface polls before it sleeps.
 
 use core::time::Duration;
 

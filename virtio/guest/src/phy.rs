@@ -169,8 +169,8 @@ mod tests {
         let config = Config::new(EthernetAddress(GUEST_MAC).into());
         let mut stack = smoltcp::iface::Interface::new(config, &mut phy, Instant::ZERO);
         stack.update_ip_addrs(|addresses| {
-            let ours = IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24);
-            addresses.push(ours).unwrap();
+            let address = IpCidr::new(Ipv4Address::new(10, 0, 0, 1).into(), 24);
+            addresses.push(address).unwrap();
         });
         let mut sockets = SocketSet::new(&mut [] as &mut [SocketStorage<'_>]);
         for _ in 0..3 {

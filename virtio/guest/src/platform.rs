@@ -1,4 +1,4 @@
-//! The platform of an interface.
+//! The platform of an interface: its clock, sleep and notifications.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Frames from the device.
+//! The receive ring: receives frames from the device.
 
 use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};

@@ -1,4 +1,4 @@
-//! Frames to the device.
+//! The transmit ring: sends frames to the device.
 
 use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};

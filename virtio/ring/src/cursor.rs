@@ -27,7 +27,7 @@ pub(crate) struct Cursor {
     consumed: Index,
     /// Entries of the peer at the last read of its index.
     seen: Index,
-    /// The notification request last written to our ring, as flags or event index; `None` if it was written by a
+    /// The notification request last written to the own ring, as flags or event index; `None` if it was written by a
     /// previous owner of the queue.
     request: Option<u16>,
 }
@@ -113,7 +113,7 @@ impl Cursor {
         }
         own.set_index(self.written);
         self.published = self.written;
-        // The request is read after our index is visible (2.7.13.4.1).
+        // The request is read after the own index is visible (2.7.13.4.1).
         A::fence();
         if self.event_idx {
             old.passes(self.published, peer.event())
@@ -127,7 +127,7 @@ impl Cursor {
     pub(crate) fn rearm<A: Area>(&mut self, own: &RingPart<A>) {
         let request = if self.event_idx { self.seen.get() } else { 0 };
         self.set_request(own, request);
-        // The peer's index is read after our request is visible (the note in 2.7.14).
+        // The peer's index is read after the own request is visible (the note in 2.7.14).
         A::fence();
     }
 

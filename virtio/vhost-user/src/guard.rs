@@ -85,7 +85,7 @@ impl ProtectedMapping {
 
     /// Replaces the mapping with zeroed memory, if `address` is in it.
     ///
-    /// The thread that faults in a mapping keeps its [`MappingGuard`] alive, so the slot of that mapping does not
+    /// The thread that faults in a mapping holds its [`MappingGuard`], so the slot of that mapping does not
     /// change meanwhile. Other slots may, but a mapping removed while its slot is read does not contain `address`.
     fn replace(&self, address: usize) -> bool {
         let begin = self.begin.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Lists of pieces of guest memory.
+//! Copies to and from lists of pieces of guest memory, and reuse of their allocations.
 
 use std::borrow::Borrow;
 

@@ -15,7 +15,7 @@ struct Resolver {
     /// The time of its last response.
     answered: Option<Instant>,
     /// The time until which it is skipped.
-    dead_until: Instant,
+    skipped_until: Instant,
 }
 
 impl Resolvers {
@@ -34,7 +34,7 @@ impl Resolvers {
                 known(address).copied().unwrap_or(Resolver {
                     address,
                     answered: None,
-                    dead_until: Instant::default(),
+                    skipped_until: Instant::default(),
                 })
             })
             .collect();
@@ -46,9 +46,9 @@ impl Resolvers {
 
     /// Returns the first resolver that is not skipped. If all are, the one that has been skipped for longest.
     pub(super) fn first(&self, now: Instant) -> Option<SocketAddr> {
-        let alive = self.0.iter().find(|resolver| resolver.dead_until <= now);
-        alive
-            .or_else(|| self.0.iter().min_by_key(|resolver| resolver.dead_until))
+        let usable = self.0.iter().find(|resolver| resolver.skipped_until <= now);
+        usable
+            .or_else(|| self.0.iter().min_by_key(|resolver| resolver.skipped_until))
             .map(|resolver| resolver.address)
     }
 
@@ -90,7 +90,7 @@ impl Resolvers {
     pub(super) fn answered(&mut self, address: SocketAddr, now: Instant) {
         if let Some(resolver) = self.find(address) {
             resolver.answered = Some(now);
-            resolver.dead_until = Instant::default();
+            resolver.skipped_until = Instant::default();
         }
     }
 
@@ -100,14 +100,14 @@ impl Resolvers {
         if let Some(resolver) = self.find(address)
             && resolver.answered.is_none_or(|answered| answered < asked)
         {
-            resolver.dead_until = now + DEAD;
+            resolver.skipped_until = now + SKIP_TIME;
         }
     }
 
     /// Records that `address` cannot be reached.
     pub(super) fn refused(&mut self, address: SocketAddr, now: Instant) {
         if let Some(resolver) = self.find(address) {
-            resolver.dead_until = now + DEAD;
+            resolver.skipped_until = now + SKIP_TIME;
         }
     }
 
@@ -120,10 +120,10 @@ impl Resolvers {
 fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant) -> Option<SocketAddr> {
     let next = round.clone().next();
     round
-        .find(|resolver| resolver.dead_until <= now)
+        .find(|resolver| resolver.skipped_until <= now)
         .or(next)
         .map(|resolver| resolver.address)
 }
 
 /// The time for which a resolver that does not respond is skipped.
-const DEAD: Duration = Duration::from_secs(30);
+const SKIP_TIME: Duration = Duration::from_secs(30);

@@ -23,7 +23,7 @@ const B: &str = "[2001:db8::2]:53";
 const C: &str = "192.0.2.3:53";
 
 /// The forwarder's address in the guest's family.
-fn our_address(guest: &str) -> &'static str {
+fn forwarder_address(guest: &str) -> &'static str {
     match addr(guest) {
         SocketAddr::V4(_) => "10.0.2.3:53",
         SocketAddr::V6(_) => "[fd70:6f6e:746f::3]:53",
@@ -63,8 +63,8 @@ struct Bench {
     forwarder: Forwarder<usize>,
 }
 
-/// A query for `example.org` went out to the first of `resolvers`: what the guest asked, and what it became (see
-/// [`Bench::asked`]).
+/// Returns a forwarder that has sent a query for `example.org` to the first of `resolvers`, with the guest's query and the
+/// forwarded one (see [`Bench::asked`]).
 fn asking(resolvers: &[&str]) -> (Bench, Vec<u8>, (usize, SocketAddr, Vec<u8>)) {
     let mut bench = Bench::new(resolvers);
     let question = query(1, "example.org");
@@ -94,13 +94,13 @@ impl Bench {
         (moved(&self.world.net, &before), datagrams)
     }
 
-    /// The guest sends a datagram to the DNS address.
+    /// Sends a datagram from the guest to the DNS address.
     fn ask(&mut self, message: &[u8]) -> Step {
         self.ask_from(GUEST, message, Segmentation::Whole)
     }
 
     fn ask_from(&mut self, guest: &str, message: &[u8], segmentation: Segmentation) -> Step {
-        let bytes = Sent::new(guest, our_address(guest), message).udp();
+        let bytes = Sent::new(guest, forwarder_address(guest), message).udp();
         self.step(|forwarder, ctx| {
             with_frame(&bytes, segmentation, |frame, parsed| {
                 let frame::Body::Ip(ip, frame::Transport::Udp(udp)) = &parsed.body else {
@@ -111,7 +111,8 @@ impl Bench {
         })
     }
 
-    /// Sockets, resolvers and queries that were sent since the last look, by connected sockets and one by one.
+    /// Returns sockets, resolvers and queries that were sent since the last call, and checks that each was sent alone, by a
+    /// connected socket.
     fn sent(&mut self) -> Vec<(usize, SocketAddr, Vec<u8>)> {
         let sent = core::mem::take(&mut self.world.host.sent);
         let calls = self.world.calls();
@@ -123,7 +124,7 @@ impl Bench {
         sent
     }
 
-    /// The one query that was sent.
+    /// Returns the only query that was sent.
     fn asked(&mut self) -> (usize, SocketAddr, Vec<u8>) {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
@@ -149,7 +150,7 @@ impl Bench {
         self.step(|forwarder, ctx| forwarder.handle_socket(flow, READABLE, ctx))
     }
 
-    /// Time passes, timers fire.
+    /// Advances the time, and handles timers that expire.
     fn wait(&mut self, time: Duration) -> Step {
         let end = self.world.now + time;
         let before = self.world.net.counters;
@@ -187,7 +188,11 @@ fn datagram(bytes: &[u8]) -> Vec<u8> {
     let to = SocketAddr::new(ip.destination, udp.destination_port);
     let guest = [GUEST, GUEST_V6].into_iter().find(|guest| addr(guest) == to);
     let from = SocketAddr::new(ip.source, udp.source_port);
-    assert_eq!(guest.map(|guest| addr(our_address(guest))), Some(from), "to {to}");
+    assert_eq!(
+        guest.map(|guest| addr(forwarder_address(guest))),
+        Some(from),
+        "to {to}"
+    );
     bytes[udp.payload_offset..].to_vec()
 }
 

@@ -1,4 +1,4 @@
-//! The text form of egress rules.
+//! Parses and displays egress rules in their text form.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! From a frame to the protocol that it concerns.
+//! Passes each frame from the guest to the protocol that handles it.
 
 use pontoon_wire::frame::{self, Body, FrameError, Transport};
 use pontoon_wire::{Mac, emit};
@@ -11,7 +11,7 @@ use crate::siblings::{self, Handed, Origin};
 use crate::tcp::path_mtu::TooBig;
 use crate::{Frame, Host, Transmit, policy};
 
-/// Takes a frame from the guest.
+/// Processes a frame from the guest.
 pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,
@@ -36,7 +36,7 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     }
 }
 
-/// Takes a frame that another worker handed over, and has counted and found that it can be parsed.
+/// Processes a frame that another worker has parsed, counted and handed over.
 pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,
@@ -59,7 +59,7 @@ pub(super) fn take_handed<'a, H: Host, T: Transmit>(
 }
 
 impl<S> Protocols<S> {
-    /// Hands a packet to whom it concerns.
+    /// Passes a packet to the protocol that handles it.
     fn take<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
@@ -80,7 +80,7 @@ impl<S> Protocols<S> {
         match transport {
             Transport::Tcp(segment) => {
                 if is_dns(ctx.net, ip, segment.destination_port) {
-                    // The first worker's forwarder is the one that learns which resolvers do not answer.
+                    // Only the first worker's forwarder records which resolvers do not answer.
                     let routed = ctx.net.hand_over(siblings::FIRST, frame);
                     if routed == Routed::HandedOver {
                         return;
@@ -122,7 +122,7 @@ impl<S> Protocols<S> {
         self.finish(&mut gathered, ctx);
     }
 
-    /// The burst is over.
+    /// Ends a burst.
     pub(super) fn finish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         gathered: &mut Gathered<'_>,
@@ -133,7 +133,7 @@ impl<S> Protocols<S> {
     }
 }
 
-/// Takes a fragment, and the datagram that it completes, unless another worker puts that together.
+/// Processes a fragment, and the datagram that it completes, unless another worker reassembles that datagram.
 fn take_fragment<H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,

@@ -1,4 +1,4 @@
-//! Transcripts, as for UDP.
+//! Transcripts: the guest's echo requests, calls of the host, frames to the guest, and the changes of counters.
 
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, Transport};
@@ -321,11 +321,11 @@ fn time_exceeded_of_routers_is_passed_on() {
         ping.send(guest, remote, &REQUEST);
         ping.send(guest, remote, &Request { seq: 10, ..REQUEST });
         ping.world.forget();
-        // The host's own id and checksum are of no interest.
+        // The id and the checksum of the host's request are not compared.
         let message = [request, 0, 1, 1, 9, 9, quoted[0], quoted[1], 1, 2, 3];
         let expired = problem(remote, Some(router), kind, 0);
         ping.world.host.queue_problem(0, expired, &message);
-        // Without a copy of the request it can only be the last.
+        // Without a copy of the request, the error is taken to be about the last one.
         ping.world.host.queue_problem(0, expired, b"");
         ping.event(0, TROUBLE);
         let line =
@@ -349,7 +349,7 @@ fn reply_of_a_rewritten_destination_has_the_original_address() {
     );
     assert_eq!(ping.world.calls()[1], "0: ping 127.0.0.1 seq 1 hop 1 5");
     ping.world.host.queue_reply(0, "127.0.0.1", 1, b"hello");
-    // One that the guest cannot have written to.
+    // A remote address to which the guest cannot have sent.
     ping.world.host.queue_reply(0, "127.0.0.9", 1, b"hello");
     ping.event(0, READABLE);
     assert_eq!(
@@ -453,7 +453,7 @@ fn full_link_parks_the_id_and_quantum_ends_a_turn() {
     ping.icmp.handle_ready(flow, &mut ping.world.ctx());
     assert_eq!(ping.world.net.ready, [flow]);
     assert_eq!(ping.world.moved(), [("frames_down", 128), ("ping_down", 128)]);
-    // It has its turn to come.
+    // The flow is in the ready list.
     ping.event(0, READABLE);
     assert_eq!(ping.world.moved(), []);
     ping.icmp.handle_ready(flow, &mut ping.world.ctx());

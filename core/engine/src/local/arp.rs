@@ -49,13 +49,13 @@ pub(super) fn handle<T: Transmit>(
 }
 
 fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
-    let ours = net.config.addresses.v4;
-    if wanted == ours.guest || wanted == asker {
+    let own = net.config.addresses.v4;
+    if wanted == own.guest || wanted == asker {
         // The guest looks for another holder of its address, or announces it (RFC 5227 section 1.2).
         return false;
     }
-    // A probe: whatever we answer for, the guest may not use (RFC 5227 section 2.1.1).
-    !asker.is_unspecified() || wanted == ours.gateway || wanted == ours.dns
+    // A probe: an answer prevents the guest from using an address of the engine (RFC 5227 section 2.1.1).
+    !asker.is_unspecified() || wanted == own.gateway || wanted == own.dns
 }
 
 const ETHERNET: usize = 14;

@@ -11,10 +11,10 @@ use super::reply::Reply;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Returns true if a DHCP message to `to` is for us: the only server on this link.
+/// Returns true if a DHCP message to `to` is for the engine, the only server on this link.
 pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
-    let ours = net.config.addresses.v4;
-    to.is_broadcast() || to == ours.gateway || to == ours.subnet.broadcast()
+    let own = net.config.addresses.v4;
+    to.is_broadcast() || to == own.gateway || to == own.subnet.broadcast()
 }
 
 /// Answers a client's message.
@@ -24,12 +24,12 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
         net.counters.malformed += 1;
         return;
     };
-    let ours = net.config.addresses.v4;
+    let own = net.config.addresses.v4;
     let answer = match request.kind {
         DhcpMessageType::Discover => DhcpMessageType::Offer,
         // Section 4.3.2: the client took another server's offer.
-        DhcpMessageType::Request if request.server.is_some_and(|server| server != ours.gateway) => return,
-        DhcpMessageType::Request if request.wanted == ours.guest => DhcpMessageType::Ack,
+        DhcpMessageType::Request if request.server.is_some_and(|server| server != own.gateway) => return,
+        DhcpMessageType::Request if request.wanted == own.guest => DhcpMessageType::Ack,
         DhcpMessageType::Request => DhcpMessageType::Nak,
         DhcpMessageType::Inform => DhcpMessageType::Ack,
         // A release or a decline changes nothing; the other types are sent by servers.
@@ -112,13 +112,13 @@ fn option(mut list: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 fn reply<T: Transmit>(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &mut Net, link: &mut T) {
-    let ours = net.config.addresses.v4;
+    let own = net.config.addresses.v4;
     let mut datagram = [0; UDP_HEADER + LONGEST_REPLY];
     let len = write(request, kind, net, &mut datagram[UDP_HEADER..]);
-    let (to, destination) = receiver(request, kind, ours.guest);
+    let (to, destination) = receiver(request, kind, own.guest);
     let reply = Reply {
         to,
-        source: ours.gateway.into(),
+        source: own.gateway.into(),
         destination: destination.into(),
         hop_limit: 64,
     };
@@ -127,11 +127,11 @@ fn reply<T: Transmit>(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &m
 
 /// Writes the message and returns its length.
 fn write(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &Net, into: &mut [u8]) -> usize {
-    let ours = net.config.addresses.v4;
+    let own = net.config.addresses.v4;
     let configures = kind != DhcpMessageType::Nak;
     let leases = configures && request.kind != DhcpMessageType::Inform;
 
-    let dns = ours.dns.octets();
+    let dns = own.dns.octets();
     let mtu = net.config.mtu.to_be_bytes();
     let hostname = net.config.hostname.as_deref().unwrap_or_default();
     let client_id = request.client_id.unwrap_or_default();
@@ -163,15 +163,15 @@ fn write(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &Net, into: &mu
         } else {
             Ipv4Addr::UNSPECIFIED
         },
-        your_ip: if leases { ours.guest } else { Ipv4Addr::UNSPECIFIED },
+        your_ip: if leases { own.guest } else { Ipv4Addr::UNSPECIFIED },
         server_ip: Ipv4Addr::UNSPECIFIED,
-        router: configures.then_some(ours.gateway),
-        subnet_mask: configures.then_some(ours.subnet.netmask()),
+        router: configures.then_some(own.gateway),
+        subnet_mask: configures.then_some(own.subnet.netmask()),
         relay_agent_ip: Ipv4Addr::UNSPECIFIED,
         broadcast: request.broadcast,
         requested_ip: None,
         client_identifier: None,
-        server_identifier: Some(ours.gateway),
+        server_identifier: Some(own.gateway),
         parameter_request_list: None,
         dns_servers: None,
         max_size: None,

@@ -12,14 +12,14 @@ use crate::config::V6;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Returns true if a DHCP message to `to` is for us.
+/// Returns true if a DHCP message to `to` is for the engine.
 pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
     to == ALL_SERVERS
         || net
             .config
             .addresses
             .v6
-            .is_some_and(|ours| to == ours.router || to == ours.gateway)
+            .is_some_and(|own| to == own.router || to == own.gateway)
 }
 
 /// Answers a client's message.
@@ -31,7 +31,7 @@ pub(super) fn handle<T: Transmit>(
     net: &mut Net,
     link: &mut T,
 ) {
-    let (IpAddr::V6(client), Some(ours)) = (ip.source, net.config.addresses.v6) else {
+    let (IpAddr::V6(client), Some(own)) = (ip.source, net.config.addresses.v6) else {
         return;
     };
     let mut bytes = [0; LONGEST_REQUEST];
@@ -39,8 +39,8 @@ pub(super) fn handle<T: Transmit>(
         net.counters.malformed += 1;
         return;
     };
-    let our_id = server_id(net.config.our_mac);
-    let Some((kind, content)) = answer(&request, our_id, ours) else {
+    let own_id = server_id(net.config.our_mac);
+    let Some((kind, content)) = answer(&request, own_id, own) else {
         return;
     };
     let mut datagram = ArrayVec::<u8, 1_024>::new();
@@ -50,17 +50,17 @@ pub(super) fn handle<T: Transmit>(
     if let Some(id) = request.client_id {
         option(&mut datagram, CLIENT_ID, id);
     }
-    option(&mut datagram, SERVER_ID, &our_id);
+    option(&mut datagram, SERVER_ID, &own_id);
     if kind == REPLY && request.kind == SOLICIT {
         option(&mut datagram, RAPID_COMMIT, &[]);
     }
     match content {
-        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, ours.guest)),
+        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.guest)),
         Content::Configuration => {}
         Content::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
     }
     if !net.config.resolvers.is_empty() {
-        option(&mut datagram, DNS, &ours.dns.octets());
+        option(&mut datagram, DNS, &own.dns.octets());
     }
     let search = domains::encode(&net.config.search, domains::LONGEST);
     if !search.is_empty() {
@@ -68,7 +68,7 @@ pub(super) fn handle<T: Transmit>(
     }
     let reply = Reply {
         to: asker_mac,
-        source: ours.router.into(),
+        source: own.router.into(),
         destination: client.into(),
         hop_limit: 64,
     };
@@ -86,8 +86,8 @@ enum Content {
 }
 
 /// Returns message type and content of the answer; `None` if section 16 requires to discard the message.
-fn answer(request: &Dhcp6Message<'_>, our_id: ServerId, ours: V6) -> Option<(u8, Content)> {
-    let names_us = request.server_id.is_some_and(|id| id == our_id);
+fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: V6) -> Option<(u8, Content)> {
+    let names_this_server = request.server_id.is_some_and(|id| id == own_id);
     let names_none = request.server_id.is_none();
     let address = request
         .association
@@ -98,17 +98,17 @@ fn answer(request: &Dhcp6Message<'_>, our_id: ServerId, ours: V6) -> Option<(u8,
     match request.kind {
         SOLICIT if names_none && request.rapid_commit => Some((REPLY, address)),
         SOLICIT if names_none => Some((ADVERTISE, address)),
-        REQUEST | RENEW if names_us => Some((REPLY, address)),
+        REQUEST | RENEW if names_this_server => Some((REPLY, address)),
         REBIND if names_none => Some((REPLY, address)),
         CONFIRM if names_none => {
-            let on_link = ours.subnet.contains(&request.address?);
+            let on_link = own.subnet.contains(&request.address?);
             Some((
                 REPLY,
                 Content::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),
             ))
         }
-        RELEASE | DECLINE if names_us => Some((REPLY, Content::Status(SUCCESS))),
-        INFORMATION_REQUEST if (names_us || names_none) && request.association.is_none() => {
+        RELEASE | DECLINE if names_this_server => Some((REPLY, Content::Status(SUCCESS))),
+        INFORMATION_REQUEST if (names_this_server || names_none) && request.association.is_none() => {
             Some((REPLY, Content::Configuration))
         }
         _ => None,
@@ -183,13 +183,13 @@ impl<'a> Iterator for OptionIter<'a> {
 }
 
 fn option<const N: usize>(message: &mut ArrayVec<u8, N>, code: u16, value: &[u8]) {
-    let len = u16::try_from(value.len()).expect("our options are short");
+    let len = u16::try_from(value.len()).expect("the options are short");
     message.extend(code.to_be_bytes());
     message.extend(len.to_be_bytes());
     message.extend(value.iter().copied());
 }
 
-/// The guest's address for ever (section 21.4, 21.6; T1 and T2 of 0 would leave it to the client when to ask again).
+/// The guest's address for ever (sections 21.4 and 21.6; with T1 and T2 of 0 the client would choose when to renew it).
 fn association(id: [u8; 4], guest: Ipv6Addr) -> ArrayVec<u8, 40> {
     let mut address = ArrayVec::<u8, 24>::new();
     address.extend(guest.octets());
@@ -205,7 +205,7 @@ fn association(id: [u8; 4], guest: Ipv6Addr) -> ArrayVec<u8, 40> {
 
 type ServerId = [u8; 10];
 
-/// A DUID made of our Ethernet address (section 11.4): type 3, hardware 1.
+/// A DUID made of the engine's Ethernet address (section 11.4): type 3, hardware 1.
 fn server_id(Mac([a, b, c, d, e, f]): Mac) -> ServerId {
     [0, 3, 0, 1, a, b, c, d, e, f]
 }

@@ -1,4 +1,4 @@
-//! Echo requests to the addresses that are ours: the gateway and the DNS forwarder.
+//! Replies to echo requests for the engine's own addresses: the gateway and the DNS forwarder.
 
 use core::net::IpAddr;
 
@@ -15,14 +15,14 @@ pub(super) fn is_request(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
     }
 }
 
-/// Returns true if `to` is one of our own addresses.
+/// Returns true if `to` is one of the engine's own addresses.
 pub(super) fn answers(net: &Net, to: IpAddr) -> bool {
-    let ours = &net.config.addresses;
+    let own = &net.config.addresses;
     match to {
-        IpAddr::V4(to) => to == ours.v4.gateway || to == ours.v4.dns,
-        IpAddr::V6(to) => ours
+        IpAddr::V4(to) => to == own.v4.gateway || to == own.v4.dns,
+        IpAddr::V6(to) => own
             .v6
-            .is_some_and(|ours| [ours.gateway, ours.router, ours.dns].contains(&to)),
+            .is_some_and(|own| [own.gateway, own.router, own.dns].contains(&to)),
     }
 }
 

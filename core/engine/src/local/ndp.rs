@@ -28,13 +28,13 @@ pub(super) fn handle<T: Transmit>(
     net: &mut Net,
     link: &mut T,
 ) {
-    let (IpAddr::V6(source), Some(ours)) = (ip.source, net.config.addresses.v6) else {
+    let (IpAddr::V6(source), Some(own)) = (ip.source, net.config.addresses.v6) else {
         return;
     };
     if !matches!(icmp.kind, ROUTER_SOLICITATION | NEIGHBOUR_SOLICITATION) {
         return;
     }
-    // Sections 6.1.1 and 7.1.1. The checksum is not looked at: between the guest and us nothing is lost in transit.
+    // Sections 6.1.1 and 7.1.1. The checksum is not verified: nothing corrupts a frame between the guest and the engine.
     if ip.hop_limit != 255 || icmp.code != 0 || source.is_multicast() {
         net.counters.malformed += 1;
         return;
@@ -44,7 +44,7 @@ pub(super) fn handle<T: Transmit>(
         address: source,
     };
     if icmp.kind == ROUTER_SOLICITATION {
-        advertise_router(asker, ours, net, link);
+        advertise_router(asker, own, net, link);
         return;
     }
     let mut target = [0; 16];
@@ -52,7 +52,7 @@ pub(super) fn handle<T: Transmit>(
         net.counters.malformed += 1;
         return;
     }
-    advertise_neighbour(asker, target.into(), ours, net, link);
+    advertise_neighbour(asker, target.into(), own, net, link);
 }
 
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ struct Asker {
 }
 
 impl Asker {
-    /// Back to who asked, or to all nodes where the asker has no address yet.
+    /// Returns a reply to the asker, or to all nodes if the asker has no address yet.
     fn reply(self, source: Ipv6Addr) -> Reply {
         let (to, destination) = match self.address.is_unspecified() {
             true => (ALL_NODES_MAC, ALL_NODES),
@@ -77,14 +77,14 @@ impl Asker {
     }
 }
 
-fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, ours: V6, net: &mut Net, link: &mut T) {
-    let is_ours = [ours.gateway, ours.router, ours.dns].contains(&target);
+fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, own: V6, net: &mut Net, link: &mut T) {
+    let is_own = [own.gateway, own.router, own.dns].contains(&target);
     let duplicate_detection = asker.address.is_unspecified();
-    if target == ours.guest || target == asker.address || (duplicate_detection && !is_ours) {
+    if target == own.guest || target == asker.address || (duplicate_detection && !is_own) {
         // Its own, or an address that it is about to take and may have (RFC 4862 section 5.4.3).
         return;
     }
-    let router = if target == ours.gateway || target == ours.router {
+    let router = if target == own.gateway || target == own.router {
         ROUTER
     } else {
         0
@@ -108,10 +108,10 @@ fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, ours: V6, ne
     asker.reply(target).icmp(net, link, &mut message);
 }
 
-fn advertise_router<T: Transmit>(asker: Asker, ours: V6, net: &mut Net, link: &mut T) {
-    // Nothing advertises again by itself, so what can be infinite is, and the router's lifetime is the longest there
-    // is (RFC 8319 section 4).
-    let lifetime = if ours.default_route { u16::MAX } else { 0 };
+fn advertise_router<T: Transmit>(asker: Asker, own: V6, net: &mut Net, link: &mut T) {
+    // Advertisements are sent only in response to solicitations, so the lifetimes are infinite where the format allows that,
+    // and the router's is the maximum (RFC 8319 section 4).
+    let lifetime = if own.default_route { u16::MAX } else { 0 };
 
     let mut message = ArrayVec::<u8, 512>::new();
     message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION]);
@@ -124,16 +124,16 @@ fn advertise_router<T: Transmit>(asker: Asker, ours: V6, net: &mut Net, link: &m
     message.extend([OPTION_MTU, 1, 0, 0]);
     message.extend(u32::from(net.config.mtu).to_be_bytes());
 
-    message.extend([OPTION_PREFIX, 4, ours.subnet.prefix_len(), ON_LINK | AUTONOMOUS]);
+    message.extend([OPTION_PREFIX, 4, own.subnet.prefix_len(), ON_LINK | AUTONOMOUS]);
     message.extend(FOREVER); // valid
     message.extend(FOREVER); // preferred
     message.extend([0; 4]);
-    message.extend(ours.subnet.network().octets());
+    message.extend(own.subnet.network().octets());
 
     if !net.config.resolvers.is_empty() {
         message.extend([OPTION_DNS, 3, 0, 0]);
         message.extend(FOREVER);
-        message.extend(ours.dns.octets());
+        message.extend(own.dns.octets());
     }
     let search = domains::encode(&net.config.search, domains::LONGEST);
     if !search.is_empty() {
@@ -144,7 +144,7 @@ fn advertise_router<T: Transmit>(asker: Asker, ours: V6, net: &mut Net, link: &m
         message.extend(search);
         message.extend(core::iter::repeat_n(0, padding));
     }
-    asker.reply(ours.router).icmp(net, link, &mut message);
+    asker.reply(own.router).icmp(net, link, &mut message);
 }
 
 const ROUTER_SOLICITATION: u8 = 133;

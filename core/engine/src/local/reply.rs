@@ -1,4 +1,4 @@
-//! Frames from the local services.
+//! Sends the local services' replies to the guest.
 
 use core::net::IpAddr;
 

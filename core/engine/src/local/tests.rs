@@ -135,7 +135,7 @@ fn udp(from: (&str, u16), to: (&str, u16), payload: &[u8]) -> Vec<u8> {
     packet(from.0, to.0, 64, protocol::UDP, 6, &[&header, payload].concat())
 }
 
-/// A frame of ours is right in every sum and length, and comes from us.
+/// Checks that a frame from the engine has its source address, consistent lengths and valid checksums.
 #[track_caller]
 fn check(bytes: &[u8]) {
     let parsed = frame::parse(bytes, bytes.len()).unwrap();
@@ -159,7 +159,7 @@ fn upper_sum(ip: &frame::Ip, content: &[u8]) -> u16 {
     .finish()
 }
 
-/// Addresses, hop limit and content of a frame of ours.
+/// Returns addresses, hop limit and content of a frame from the engine.
 fn open(bytes: &[u8]) -> (IpAddr, IpAddr, u8, &[u8]) {
     let frame::Body::Ip(ip, _) = frame::parse(bytes, bytes.len()).unwrap().body else {
         panic!("not an IP packet: {bytes:?}");

@@ -16,7 +16,7 @@ const GATEWAYS: [&str; 2] = ["10.0.2.2", "fd70:6f6e:746f::2"];
 /// `--host-loopback` twice, with addresses.
 const CHOSEN: [&str; 2] = ["10.99.0.1", "fd99::1"];
 
-/// Refused whatever flags are given.
+/// Destinations that are refused with all flags.
 const NEVER: &[&str] = &[
     "0.0.0.0",
     "0.0.0.1",
@@ -49,7 +49,7 @@ const NEVER: &[&str] = &[
     "ff05::1:3",
     "ffff::",
     "fd70:6f6e:746f::",
-    // IPv4-compatible, IPv4-mapped and IPv4-translated, whatever is inside
+    // IPv4-compatible, IPv4-mapped and IPv4-translated, with any embedded address
     "::127.0.0.1",
     "::8.8.8.8",
     "::ffff:0.0.0.0",
@@ -93,7 +93,7 @@ const NEVER: &[&str] = &[
 /// `--host-addresses`.
 #[rustfmt::skip]
 const TABLE: &[(&str, [Result<&str, Refusal>; 4])] = {
-    use Refusal::{HostAddress, HostLoopback, Nobody};
+    use Refusal::{HostAddress, HostLoopback, Unassigned};
     const fn always(to: &'static str) -> [Result<&'static str, Refusal>; 4] { [Ok(to); 4] }
     &[
         ("8.8.8.8", always("8.8.8.8")),
@@ -124,14 +124,14 @@ const TABLE: &[(&str, [Result<&str, Refusal>; 4])] = {
         ("fd99::1", [Ok("fd99::1"), Ok("fd99::1"), Ok("::1"), Ok("fd99::1")]),
         ("10.99.0.2", always("10.99.0.2")),
         ("64:ff9b::10.99.0.1", [Ok("64:ff9b::10.99.0.1"), Ok("64:ff9b::10.99.0.1"), Err(HostLoopback), Ok("64:ff9b::10.99.0.1")]),
-        ("10.0.2.1", [Err(Nobody); 4]),
-        ("10.0.2.3", [Err(Nobody); 4]),
-        ("10.0.2.15", [Err(Nobody); 4]),
-        ("10.0.2.254", [Err(Nobody); 4]),
-        ("fd70:6f6e:746f::1", [Err(Nobody); 4]),
-        ("fd70:6f6e:746f::3", [Err(Nobody); 4]),
-        ("fd70:6f6e:746f::15", [Err(Nobody); 4]),
-        ("fd70:6f6e:746f:0:ffff:ffff:ffff:ffff", [Err(Nobody); 4]),
+        ("10.0.2.1", [Err(Unassigned); 4]),
+        ("10.0.2.3", [Err(Unassigned); 4]),
+        ("10.0.2.15", [Err(Unassigned); 4]),
+        ("10.0.2.254", [Err(Unassigned); 4]),
+        ("fd70:6f6e:746f::1", [Err(Unassigned); 4]),
+        ("fd70:6f6e:746f::3", [Err(Unassigned); 4]),
+        ("fd70:6f6e:746f::15", [Err(Unassigned); 4]),
+        ("fd70:6f6e:746f:0:ffff:ffff:ffff:ffff", [Err(Unassigned); 4]),
         ("192.168.7.1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("192.168.7.1")]),
         ("2001:db8:7::1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("2001:db8:7::1")]),
         ("64:ff9b::192.168.7.1", [Err(HostAddress), Err(HostAddress), Err(HostAddress), Ok("64:ff9b::192.168.7.1")]),
@@ -271,7 +271,10 @@ fn subnet_of_two_has_no_broadcast_address() {
     let mut policy = policy(&["10.0.2.2"], false);
     policy.addresses.v4.subnet = "10.0.2.2/31".parse().unwrap();
     assert_eq!(policy.translate_destination(ip("10.0.2.2")), Ok(ip("127.0.0.1")));
-    assert_eq!(policy.translate_destination(ip("10.0.2.3")), Err(Refusal::Nobody));
+    assert_eq!(
+        policy.translate_destination(ip("10.0.2.3")),
+        Err(Refusal::Unassigned)
+    );
 }
 
 #[test]
@@ -308,7 +311,7 @@ fn client_with_a_local_address_appears_as_the_gateway() {
 
 #[test]
 fn source_address_must_be_unicast() {
-    for nobody in [
+    for invalid in [
         "0.0.0.0",
         "0.255.255.255",
         "127.0.0.0",
@@ -325,9 +328,9 @@ fn source_address_must_be_unicast() {
         "ff02::1",
         "ffff::",
     ] {
-        assert!(!may_send(ip(nobody)), "{nobody}");
+        assert!(!may_send(ip(invalid)), "{invalid}");
     }
-    for somebody in [
+    for unicast in [
         "1.0.0.0",
         "10.0.2.15",
         "126.255.255.255",
@@ -340,7 +343,7 @@ fn source_address_must_be_unicast() {
         "fe80::15",
         "feff::1",
     ] {
-        assert!(may_send(ip(somebody)), "{somebody}");
+        assert!(may_send(ip(unicast)), "{unicast}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! One connection's state.
+//! The state of one connection, from its SYN to the end of TIME_WAIT.
 
 use core::net::SocketAddr;
 
@@ -322,7 +322,7 @@ pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// There may be a hundred thousand connections.
+    /// A worker may have a hundred thousand connections.
     #[test]
     fn connection_is_at_most_512_bytes() {
         let size = size_of::<Connection<i32>>();

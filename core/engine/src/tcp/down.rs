@@ -275,6 +275,19 @@ impl<S> Connection<S> {
         self.down.max = self.down.max.latest(seq + 1);
     }
 
+    /// Returns the part of `len` bytes that the guest's bandwidth permits now, at least one segment; `None` if it permits
+    /// none, and the flow is parked.
+    fn throttled(&mut self, id: FlowId, len: u32, net: &mut Net, now: Instant) -> Option<u32> {
+        let permitted = net.throttle.down(now);
+        if permitted == 0 {
+            net.counters.held_back += 1;
+            self.park(id, net);
+            return None;
+        }
+        let permitted = u32::try_from(permitted).unwrap_or(u32::MAX);
+        Some(len.min(self.down.whole_segments(permitted).max(self.down.mss)))
+    }
+
     /// Sends up to `len` bytes of the stream from `from` on, segmented unless the link does that.
     ///
     /// If the peer has closed and the bytes are the last, the last segment has the FIN.
@@ -285,19 +298,10 @@ impl<S> Connection<S> {
         len: u32,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Result<Transmission, Ended> {
-        let mss = self.down.mss;
-        let len = match ctx.net.throttle.down(ctx.now) {
-            0 => {
-                ctx.net.counters.held_back += 1;
-                self.park(id, ctx.net);
-                return Ok(Transmission::Full);
-            }
-            bytes => len.min(
-                self.down
-                    .whole_segments(u32::try_from(bytes).unwrap_or(u32::MAX))
-                    .max(mss),
-            ),
+        let Some(len) = self.throttled(id, len, ctx.net, ctx.now) else {
+            return Ok(Transmission::Full);
         };
+        let mss = self.down.mss;
         let frame = frame_payload(&ctx.link.limits(), mss, self.key.guest.is_ipv4()).min(len);
         let frames = (len.div_ceil(frame) as usize).min(FRAMES);
         let head = HEAD + if self.key.guest.is_ipv4() { 20 } else { 40 };

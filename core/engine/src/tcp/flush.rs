@@ -1,4 +1,4 @@
-//! Processing of a connection's pending work.
+//! Performs a connection's pending work, recorded by segments, socket events and timers.
 
 use pontoon_wire::frame::Flags;
 use vm_memory::VolatileSlice;

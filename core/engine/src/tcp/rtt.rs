@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::seq::Seq;
 use crate::Instant;
 
-/// RFC 6298 has one second; links to a guest are local, and Linux has used 200 ms for decades.
+/// RFC 6298 has one second; links to a guest are local, and Linux uses 200 ms (`TCP_RTO_MIN`).
 const FLOOR: Duration = Duration::from_millis(200);
 /// Upper bound of the backed-off timeout.
 const CEILING: Duration = Duration::from_secs(60);

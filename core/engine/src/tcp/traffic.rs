@@ -1,4 +1,4 @@
-//! Bytes that a connection has carried.
+//! Counts the bytes that a connection has carried in each direction, and lists connections with their counts.
 
 use super::connection::{Connection, TcpState};
 use super::seq::Seq;

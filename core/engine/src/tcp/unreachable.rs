@@ -1,4 +1,4 @@
-//! ICMP errors for SYNs whose connect failed.
+//! Sends the guest an ICMP error for a SYN whose connect failed.
 
 use pontoon_wire::emit;
 use pontoon_wire::frame::Flags;

@@ -1,4 +1,4 @@
-//! A line of text about a frame to the guest.
+//! Describes a frame to the guest in one line of text, for transcripts.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Frames as the guest sends them.
+//! Builds frames as the guest sends them, for transcripts.
 
 use core::net::SocketAddr;
 

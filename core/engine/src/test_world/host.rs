@@ -1,4 +1,4 @@
-//! A host whose sockets are scripted, and which keeps what it is asked.
+//! A fake host: its sockets are scripted, and it records the engine's calls.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
@@ -19,7 +19,7 @@ pub(crate) struct FakeHost {
     pub(crate) sent: Vec<(usize, SocketAddr, Vec<u8>)>,
     /// True if the host was kept from fragmenting, one entry for each send.
     pub(crate) dont_fragment: Vec<bool>,
-    /// Nobody can be connected to there.
+    /// Destinations to which a connect fails.
     pub(crate) unreachable: Vec<SocketAddr>,
     /// Outcomes of the next sends; then they succeed.
     pub(crate) sends: VecDeque<Result<(), Failure>>,
@@ -191,7 +191,7 @@ impl Host for FakeHost {
         segment: Option<u16>,
         parts: &[VolatileSlice<'_>],
     ) -> Result<(), Failure> {
-        let receiver = to.or(self.sockets[socket].peer).expect("somebody to send to");
+        let receiver = to.or(self.sockets[socket].peer).expect("the socket is connected");
         let bytes = bytes(parts);
         let len = bytes.len();
         self.sent.push((*socket, receiver, bytes));
@@ -201,9 +201,9 @@ impl Host for FakeHost {
         let segment = segment.map_or(String::new(), |segment| format!(" by {segment}"));
         let hop = meta.hop_limit;
         let outcome = self.sends.pop_front().unwrap_or(Ok(()));
-        let said = outcome.map_or_else(|failure| format!(" {failure:?}"), |()| String::new());
+        let result = outcome.map_or_else(|failure| format!(" {failure:?}"), |()| String::new());
         self.calls
-            .push(format!("{socket}: {from}> {to} hop {hop} {len}{segment}{said}"));
+            .push(format!("{socket}: {from}> {to} hop {hop} {len}{segment}{result}"));
         outcome
     }
 
@@ -228,10 +228,10 @@ impl Host for FakeHost {
         data: &[u8],
     ) -> Result<(), Failure> {
         let outcome = self.sends.pop_front().unwrap_or(Ok(()));
-        let said = outcome.map_or_else(|failure| format!(" {failure:?}"), |()| String::new());
+        let result = outcome.map_or_else(|failure| format!(" {failure:?}"), |()| String::new());
         let (hop, len) = (meta.hop_limit, data.len());
         self.calls
-            .push(format!("{socket}: ping {to} seq {seq} hop {hop} {len}{said}"));
+            .push(format!("{socket}: ping {to} seq {seq} hop {hop} {len}{result}"));
         outcome
     }
 

@@ -1,4 +1,4 @@
-//! A link that keeps what it is sent.
+//! A fake link that stores the frames that are sent on it.
 
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Offload, Segmentation};

@@ -1,4 +1,4 @@
-//! Datagrams from the host.
+//! Sends datagrams that the host's sockets receive to the guest.
 
 use core::net::SocketAddr;
 
@@ -83,7 +83,7 @@ impl<S> Udp<S> {
         let limits = ctx.link.limits();
         let guest = self.endpoints.key(index).0;
         let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
-        // Short queues of a machine's have no room for that, and would never have.
+        // A virtual machine's queue may be too short for that at any time.
         let straight = limits.uso && limits.max_gso >= LONGEST;
         let payload = if straight { LONGEST } else { 0 };
         let Some(mut room) = ctx.link.reserve(1, ETHERNET + headers, payload) else {

@@ -56,7 +56,7 @@ impl<S> Udp<S> {
     }
 
     /// Reports a datagram that the host did not send to the guest. `parts` begin with it.
-    pub(super) fn tell_unsent<H: Host<Socket = S>, T: Transmit>(
+    pub(super) fn report_unsent<H: Host<Socket = S>, T: Transmit>(
         &self,
         run: &Run,
         parts: &[VolatileSlice<'_>],

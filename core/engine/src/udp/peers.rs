@@ -1,4 +1,4 @@
-//! Peers of a guest's endpoint, and the addresses by which the guest knows them.
+//! Peers of a guest's endpoint, and their addresses as the guest sees them.
 
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
@@ -46,16 +46,16 @@ impl PeerGroup {
 /// The first index of a group of strangers; those of published ports follow.
 const FIRST_OF_STRANGERS: u32 = 1;
 
-/// One peer of one endpoint. Where the filter goes by address alone, both ports are 0 and stand for every port.
+/// One peer of one endpoint. If the filter compares addresses alone, both ports are 0 and stand for every port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     /// On the host's side.
     pub(super) remote: SocketAddr,
-    /// As the guest knows it.
+    /// Its address as the guest sees it.
     pub(super) written: SocketAddr,
     /// Slot of the socket that leads there.
     pub(super) via: u32,
-    /// Our address that it sent to, where that socket is bound to a wildcard.
+    /// The host's address to which it sent, if that socket is bound to a wildcard.
     pub(super) from: Option<IpAddr>,
     /// When a datagram was last exchanged with it (RFC 4787 REQ-6: traffic in both directions keeps the filter open).
     pub(super) used: Instant,
@@ -86,7 +86,7 @@ impl Peer {
     }
 }
 
-/// A remembered address with the port that is meant, where it stands for every port.
+/// Returns a recorded address, with the port of `meant` if it stands for every port.
 fn at_port(remembered: SocketAddr, meant: SocketAddr) -> SocketAddr {
     match remembered.port() {
         0 => SocketAddr::new(remembered.ip(), meant.port()),
@@ -94,7 +94,7 @@ fn at_port(remembered: SocketAddr, meant: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Which of a peer's two addresses is meant.
+/// One of a peer's two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Remote,
@@ -148,7 +148,7 @@ impl Peers {
         self.first.as_ref()
     }
 
-    /// The form in which an address is remembered.
+    /// Returns the form in which an address is recorded.
     pub(super) fn key(&self, address: SocketAddr) -> SocketAddr {
         match self.by_port {
             true => address,
@@ -184,7 +184,7 @@ impl Peers {
         }
     }
 
-    /// Remembers a peer, in place of any that shares an address with it.
+    /// Records a peer, and removes those that share an address with it.
     pub(super) fn learn(
         &mut self,
         pool: &mut Pool,
@@ -250,7 +250,7 @@ impl Pool {
     pub(super) fn add_port(&mut self) {
         self.ports += 1;
         let share = self.share(PeerGroup::Strangers);
-        // Ports without clients, as all are at the start, are not looked at.
+        // Ports without clients, as all are at the start, are skipped.
         if self.table.len() <= share {
             return;
         }
@@ -325,7 +325,7 @@ impl Pool {
         self.by_remote.insert_unique(hash(&index), index, hash);
     }
 
-    /// Takes out whatever shares an address with `peer`.
+    /// Removes the peers that share an address with `peer`.
     fn forget(&mut self, owner: Owner, peer: &Peer) {
         for side in [Side::Written, Side::Remote] {
             if let Some(index) = self.find(owner, side, peer.key(side)) {

@@ -32,7 +32,7 @@ impl<S> Udp<S> {
         self.open_published_socket(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)
     }
 
-    /// The endpoint behind a published port goes, unless it is a published port's.
+    /// Closes the guest's endpoint behind a published port, unless it is a published port's own.
     pub fn yield_port<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         published: Published,
@@ -46,8 +46,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Gives the socket of a published port back. Others that lead to the same port of the guest's move up: what is
-    /// known of the clients that came in by them is forgotten, as it was kept in the first one's place.
+    /// Returns the socket of a published port to the host. The sockets after it that lead to the same port of the guest move
+    /// up by one place; the records of their clients, which refer to the former slots, are removed.
     pub fn unpublish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -80,7 +80,7 @@ impl<S> Udp<S> {
                 ctx.net.counters.host_exhausted += 1;
             }
         }
-        // With the last of them the guest's port becomes like any other, which has one socket.
+        // With the last of them removed, the guest's port has one socket, as any other port.
         if self.endpoints.find(&(guest, 0)).is_none()
             && let Some(beside) = self.endpoints.find(&(guest, BESIDE))
         {
@@ -88,7 +88,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Takes over the socket of the published port at `place`, as the endpoint's by that key.
+    /// Takes the socket of the published port at `place` from the host, for the endpoint with that key.
     pub(super) fn open_published_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -130,7 +130,7 @@ impl<S> Udp<S> {
             .find(|&index| reaches(index) == Some(true))
     }
 
-    /// Remembers a client by which socket and address it came in, and returns the address that the guest knows it by:
+    /// Records the socket and the address to which a client has sent, and returns the client's address as the guest sees it:
     /// its own, or the gateway with a fresh port.
     pub(super) fn meet(
         &mut self,
@@ -162,13 +162,13 @@ impl<S> Udp<S> {
         Some(written)
     }
 
-    /// A port of the gateway that stands for no other client towards the guest's port, or for one that has expired.
+    /// Returns a port of the gateway that stands for no other client of the guest's port, or for one that has expired.
     fn fresh_port(&self, home: u32, gateway: IpAddr, net: &mut Net, now: Instant) -> Option<SocketAddr> {
-        // What is beside has peers of its own, under the same names.
+        // An extra endpoint has peers of its own, with the same addresses.
         let (guest, _) = *self.endpoints.key(home);
         let home = self.endpoints.find(&(guest, 0)).unwrap_or(home);
         let first = net.random.next_u32();
-        // Odd, so that it comes by every port; random, for those taken not to lie side by side.
+        // The step is odd, so that it reaches every port, and random, so that used ports are not adjacent.
         let stride = net.random.next_u32() | 1;
         (0..PORT_TRIES)
             .map(|nth| {

@@ -43,7 +43,7 @@ impl<S> Udp<S> {
             Failure::Invalid => 0,
             _ => {
                 ctx.net.counters.udp_send_failed += count;
-                return self.tell_unsent(run, parts, unsent, ctx);
+                return self.report_unsent(run, parts, unsent, ctx);
             }
         };
         self.endpoints.at_mut(run.route.index).largest_segment = largest;
@@ -56,7 +56,7 @@ impl<S> Udp<S> {
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let mut told = false;
+        let mut reported = false;
         for nth in 0..run.count {
             let at = nth * run.segment;
             let piece;
@@ -74,15 +74,15 @@ impl<S> Udp<S> {
                 continue;
             };
             ctx.net.counters.udp_send_failed += 1;
-            if !told {
-                self.tell_unsent(run, one, unsent, ctx);
-                told = true;
+            if !reported {
+                self.report_unsent(run, one, unsent, ctx);
+                reported = true;
             }
         }
     }
 
-    /// Sends what is too big for the host's interface as the host itself would have, where [`NarrowPaths`] admits that,
-    /// and has the guest's kernel learn what the path takes.
+    /// Sends a datagram that is too big for the host's interface in fragments, as the host would send its own, if
+    /// [`NarrowPaths`] permits that, and reports the path's MTU to the guest's kernel.
     ///
     /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(

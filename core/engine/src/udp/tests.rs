@@ -13,7 +13,7 @@ use crate::config::UdpFilter;
 use crate::test_world::{GUEST, GUEST_V6, READABLE, Sent, World, addr, with_frames};
 use crate::{FlowId, Readiness};
 
-/// A world with the protocol in it.
+/// The UDP protocol with a fake host and link.
 struct Nat {
     world: World,
     udp: Udp<usize>,
@@ -72,7 +72,7 @@ impl Nat {
         self.udp.handle_ready(flow, &mut self.world.ctx());
     }
 
-    /// Time passes, and timers are served.
+    /// Advances the time, and handles timers that expire.
     fn wait(&mut self, seconds: u64) {
         self.world.wait(seconds);
         for flow in self.world.expired() {

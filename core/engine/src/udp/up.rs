@@ -1,4 +1,4 @@
-//! Datagrams from the guest.
+//! Sends the guest's datagrams to the host's sockets.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -18,8 +18,8 @@ use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others like it
-    /// until one comes that is different, or until [`Self::flush`].
+    /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others with equal
+    /// headers until a different one is received, or until [`Self::flush`].
     pub fn handle_datagram<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'a>,
@@ -80,7 +80,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Takes some of a frame's datagrams. Returns false if there is no route for them, nor for the frame's others.
+    /// Gathers some of a frame's datagrams. Returns false if there is no route for the frame's datagrams.
     fn gather<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         heading: Heading,
@@ -99,7 +99,7 @@ impl<S> Udp<S> {
         if gather.begin(heading, route, packet.frame, offset, len, segment) {
             return true;
         }
-        // In more pieces than one send takes: put them together.
+        // The datagrams are in more slices than one send takes: they are copied into one.
         let mut scratch = core::mem::take(&mut self.scratch);
         let len = packet.frame.copy(offset, &mut scratch[..len]);
         let run = Run {
@@ -114,7 +114,7 @@ impl<S> Udp<S> {
         true
     }
 
-    /// The way of a datagram: asks policy, opens the endpoint and remembers the peer where they are new.
+    /// Returns the route of a datagram, after the policy's check. A new endpoint is opened, a new peer is recorded.
     fn route<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         heading: &Heading,
@@ -194,7 +194,7 @@ impl<S> Udp<S> {
         })
     }
 
-    /// A peer that the guest wrote to lately: its endpoint, which is the one at `home` or the one beside it, and where
+    /// Returns a peer to which the guest has sent lately: its endpoint, which is the one at `home` or the one beside it, and where
     /// its record is.
     pub(super) fn fresh_peer(
         &self,
@@ -215,7 +215,7 @@ impl<S> Udp<S> {
         })
     }
 
-    /// Opens an endpoint that the guest sends from, at the cost of the idlest where there are too many.
+    /// Opens an endpoint that the guest sends from; if there are too many, the idlest is evicted.
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         (guest, nth): (SocketAddr, u8),
@@ -223,7 +223,7 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
         if ctx.net.is_out_of_ports(guest.ip()) {
-            // A worker without an endpoint of this family goes one beyond rather than have none.
+            // A worker without an endpoint of this family exceeds the limit by one, as it could send no datagram otherwise.
             self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
         }
         if ctx.net.is_full() {
@@ -272,7 +272,7 @@ impl<S> Udp<S> {
         )
     }
 
-    /// A socket for the next endpoint's slot.
+    /// Opens a socket for the next endpoint's slot.
     fn open_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         family_of: IpAddr,
@@ -302,7 +302,7 @@ fn connect<H: Host, T: Transmit>(
     }
     let only = !is_new && endpoint.peers.only().is_some_and(|peer| peer.remote == remote);
     match (endpoint.connected, only) {
-        // Not before the first reply: for a single request the call does not pay.
+        // Only after the first reply: for a single request the call costs more than it saves.
         (false, true) if endpoint.replied => {
             let connected = ctx.host.udp_connect(&mut endpoint.socket, Some(remote));
             endpoint.connected = connected.is_ok();
@@ -316,5 +316,5 @@ fn connect<H: Host, T: Transmit>(
     endpoint.connected && only
 }
 
-/// The port that resolvers are asked at.
+/// The port of DNS resolvers.
 const DNS: u16 = 53;

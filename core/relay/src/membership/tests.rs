@@ -127,7 +127,7 @@ fn report_after_a_leave_keeps_the_membership() {
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
 
-/// A caller that sleeps until the next tick must not wake at once, whatever has expired.
+/// A caller that sleeps until the next tick must not wake at once, also after memberships have expired.
 #[test]
 fn next_tick_is_in_the_future_after_a_tick() {
     let mut querier = querier();

@@ -1,4 +1,4 @@
-//! Parser of rules.
+//! Parses rules from their text form.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU8, NonZeroU16};

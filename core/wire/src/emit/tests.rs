@@ -216,10 +216,13 @@ fn completed(head: Head, data: &[u8]) -> Vec<u8> {
 
 /// The frame as both parsers see it.
 fn parsed(bytes: &[u8]) -> ParsedFrame {
-    let ours = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
-    assert_eq!(Some(ours), oracle::parse(bytes));
-    assert_eq!((ours.source, ours.destination), (ETHER.source, ETHER.destination));
-    ours
+    let frame = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
+    assert_eq!(Some(frame), oracle::parse(bytes));
+    assert_eq!(
+        (frame.source, frame.destination),
+        (ETHER.source, ETHER.destination)
+    );
+    frame
 }
 
 fn check_ip(sent: &Ip, seen: &frame::Ip) -> Result<(), TestCaseError> {

@@ -322,9 +322,9 @@ proptest! {
         }
         frame.truncate(keep.max(14));
         set_ipv4_checksum(&mut frame);
-        let ours = parse(&frame[..frame.len().min(HEAD)], frame.len());
-        if let (Ok(ours), Some(theirs)) = (ours, oracle::parse(&frame)) {
-            prop_assert!(agree(ours, theirs), "{ours:?}\n{theirs:?}");
+        let parsed = parse(&frame[..frame.len().min(HEAD)], frame.len());
+        if let (Ok(parsed), Some(expected)) = (parsed, oracle::parse(&frame)) {
+            prop_assert!(agree(parsed, expected), "{parsed:?}\n{expected:?}");
         }
     }
 
@@ -358,17 +358,17 @@ proptest! {
 /// Compares two parses of a corrupted frame, except where etherparse differs by design: it ends a list of TCP options
 /// at an unknown one, continues past a fragment header into data, supports IPv4's authentication header, and treats a
 /// length of 0 (UDP, IPv6) as the rest of the frame.
-fn agree(ours: ParsedFrame, theirs: ParsedFrame) -> bool {
-    let (Body::Ip(our_ip, ours), Body::Ip(their_ip, theirs)) = (ours.body, theirs.body) else {
-        return ours == theirs;
+fn agree(parsed: ParsedFrame, expected: ParsedFrame) -> bool {
+    let (Body::Ip(parsed_ip, parsed), Body::Ip(expected_ip, expected)) = (parsed.body, expected.body) else {
+        return parsed == expected;
     };
-    if our_ip.fragment.is_some() && our_ip.fragment == their_ip.fragment {
+    if parsed_ip.fragment.is_some() && parsed_ip.fragment == expected_ip.fragment {
         return true;
     }
-    if our_ip.source.is_ipv4() && our_ip.protocol == AUTHENTICATION {
+    if parsed_ip.source.is_ipv4() && parsed_ip.protocol == AUTHENTICATION {
         return true;
     }
-    if our_ip.source.is_ipv6() && our_ip.payload_len == 0 {
+    if parsed_ip.source.is_ipv6() && parsed_ip.payload_len == 0 {
         return true;
     }
     let without_options = |transport| match transport {
@@ -378,7 +378,7 @@ fn agree(ours: ParsedFrame, theirs: ParsedFrame) -> bool {
         }),
         other => other,
     };
-    our_ip == their_ip && without_options(ours) == without_options(theirs)
+    parsed_ip == expected_ip && without_options(parsed) == without_options(expected)
 }
 
 /// One valid frame of any kind.

@@ -1,7 +1,7 @@
-//! A scripted TCP guest: a small stack of our own that also does what well-behaved stacks never do.
+//! A scripted TCP guest: a small stack that also sends segments that well-behaved stacks never send.
 //!
-//! It is strict about what it gets: data, acknowledgements and resets are judged byte for byte, and what the engine may
-//! not send is written down as wrong.
+//! It checks every segment that it receives: data, acknowledgements and resets byte for byte. Violations of the engine are
+//! recorded.
 
 mod peer;
 mod receiver;
@@ -32,9 +32,9 @@ pub struct ScriptedPlan {
     pub receive_buffer: u64,
     /// Bytes that it holds until they are acknowledged.
     pub send_buffer: u64,
-    /// Its first sequence number, so that wrapping can be tried; each connection adds to it.
+    /// Its first sequence number, so that wrapping is tested; each connection adds to it.
     pub iss: u32,
-    /// It acknowledges at once, not after a second segment or 40 ms.
+    /// It acknowledges every segment at once, instead of every second one or after 40 ms.
     pub quick_ack: bool,
     /// Its deviations from a well-behaved stack.
     pub mischief: Mischief,
@@ -66,7 +66,7 @@ pub struct Scripted {
     output: Vec<Segment>,
     /// Packets that a test has queued.
     extra: Vec<Packet>,
-    /// ICMP messages and datagrams that came.
+    /// ICMP messages and datagrams that were received.
     icmp: Vec<Icmp>,
     datagrams: Vec<Datagram>,
     wrong: Vec<String>,
@@ -90,24 +90,24 @@ impl Scripted {
         }
     }
 
-    /// ICMP messages that came, oldest first.
+    /// Returns the received ICMP messages, oldest first.
     #[must_use]
     pub fn icmp(&self) -> &[Icmp] {
         &self.icmp
     }
 
-    /// UDP datagrams that came, oldest first.
+    /// Returns the received UDP datagrams, oldest first.
     #[must_use]
     pub fn datagrams(&self) -> &[Datagram] {
         &self.datagrams
     }
 
-    /// Sends a packet that no connection of the guest's stands for.
+    /// Sends a packet that belongs to no connection of the guest.
     pub fn inject(&mut self, packet: Packet) {
         self.extra.push(packet);
     }
 
-    /// Resets that were not exact, and so were answered by an acknowledgement.
+    /// Returns the number of resets with an inexact sequence number, which the guest answered by an acknowledgement.
     #[must_use]
     pub fn resets_ignored(&self) -> u32 {
         self.peers.iter().map(Peer::resets_ignored).sum()
@@ -201,7 +201,7 @@ impl Guest for Scripted {
     }
 }
 
-/// The answer to a segment that belongs to nothing (RFC 9293 section 3.10.7.1).
+/// Returns the answer to a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
 fn refusal(segment: &Segment) -> Option<Segment> {
     if segment.flags.has(Flags::RST) {
         return None;

@@ -1,6 +1,6 @@
 //! A guest with smoltcp's sockets, an independent TCP.
 //!
-//! It works without Ethernet, so neighbour discovery plays no part: frames are dressed and undressed here.
+//! smoltcp runs without Ethernet and so without neighbour discovery: Ethernet headers are added and removed here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -31,16 +31,17 @@ pub struct Smol {
     send_buffer: usize,
     rng: Rng,
     /// By guest port.
-    heard: BTreeMap<u16, Heard>,
-    /// Guest ports of connections that sent more than the engine's window allowed: smoltcp's fast retransmit does not
-    /// look at the window, and what it sent beyond it is never sent again once the window has been shut.
+    exchange: BTreeMap<u16, Exchange>,
+    /// Guest ports of connections that sent more than the engine's window allowed: smoltcp's fast retransmit ignores the
+    /// window, and data that it has sent beyond a window that closes is never sent again.
     overran: BTreeSet<u16>,
     wrong: Vec<String>,
 }
 
-/// State of the engine's segments, with the number of copies of its last bare acknowledgement.
+/// The state of one connection's segments in both directions, with the number of copies of the engine's last bare
+/// acknowledgement.
 #[derive(Default)]
-struct Heard {
+struct Exchange {
     /// The guest's last acknowledgement, and the right edge of its window.
     acknowledged: u32,
     allowed: u32,
@@ -62,7 +63,7 @@ struct Conn {
     script: Script,
     app: Option<App>,
     called: bool,
-    /// The other side's FIN has come.
+    /// The other side's FIN was received.
     ended: bool,
     refused: bool,
     /// Bytes taken from the socket, and those of them that the application has yet to read.
@@ -77,7 +78,7 @@ struct Conn {
 pub enum Side {
     /// The guest's.
     Guest,
-    /// The host's, where two smoltcps speak to each other.
+    /// The host's, in tests of two smoltcp stacks.
     Host,
 }
 
@@ -108,7 +109,7 @@ impl Smol {
         });
         let routes = interface.routes_mut();
         for address in addressing.addresses {
-            // With no link layer the gateway's address plays no part, the route's being there does.
+            // Without a link layer the gateway's address is not used, but the route must exist.
             match address {
                 core::net::IpAddr::V4(own) => routes.add_default_ipv4_route(own).map(drop),
                 core::net::IpAddr::V6(own) => routes.add_default_ipv6_route(own).map(drop),
@@ -124,7 +125,7 @@ impl Smol {
             receive_buffer,
             send_buffer,
             rng,
-            heard: BTreeMap::new(),
+            exchange: BTreeMap::new(),
             overran: BTreeSet::new(),
             wrong: Vec::new(),
         }
@@ -151,28 +152,28 @@ impl Smol {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return Effect::Harmless;
         };
-        let seen = self.heard.entry(segment.to.port()).or_default();
-        if seen.is_old_shut_window(&segment) {
+        let seen = self.exchange.entry(segment.to.port()).or_default();
+        if seen.is_old_zero_window(&segment) {
             return Effect::Stall;
         }
         seen.count_repeat(&segment)
     }
 
-    /// Takes note of what smoltcp sends: its acknowledgements, and what goes beyond the window.
+    /// Records a frame from smoltcp: its acknowledgement, and data beyond the engine's window.
     fn note_sent(&mut self, frame: &[u8]) {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return;
         };
         let port = segment.from.port();
-        let heard = self.heard.entry(port).or_default();
+        let exchange = self.exchange.entry(port).or_default();
         if segment.flags.has(Flags::SYN) {
-            heard.own_scale = segment.window_scale.unwrap_or(0);
+            exchange.own_scale = segment.window_scale.unwrap_or(0);
         }
         if segment.flags.has(Flags::ACK) {
-            heard.acknowledged = segment.ack;
-            heard.allowed = edge(&segment, heard.own_scale);
+            exchange.acknowledged = segment.ack;
+            exchange.allowed = edge(&segment, exchange.own_scale);
         }
-        if segment.payload.len() > 1 && segment.end().wrapping_sub(heard.edge) as i32 > 0 {
+        if segment.payload.len() > 1 && segment.end().wrapping_sub(exchange.edge) as i32 > 0 {
             self.overran.insert(port);
         }
     }
@@ -219,17 +220,18 @@ enum Progress {
     Made,
 }
 
-impl Heard {
-    /// It takes the window from whatever comes last, from an older segment too (RFC 9293 section 3.10.7.4 has SND.WL1
-    /// against that), and does not probe a shut one while something is in flight.
-    fn is_old_shut_window(&self, segment: &Segment) -> bool {
+impl Exchange {
+    /// Returns true for an old segment with a window of zero. smoltcp takes the window from the last segment, even from an
+    /// older one (which SND.WL1 of RFC 9293 section 3.10.7.4 prevents), and does not probe a closed window while data is in
+    /// flight.
+    fn is_old_zero_window(&self, segment: &Segment) -> bool {
         let behind = (segment.ack.wrapping_sub(self.edge) as i32) < 0;
         segment.window == 0 && behind && !segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::RST)
     }
 
-    /// It answers the third repeat of an acknowledgement by a fast retransmit, and when all that is not acknowledged is a
-    /// FIN, sends nothing and stops its timer: the FIN is lost for ever. Repeats that report a gap in the data carry SACK
-    /// and are let through.
+    /// Counts duplicates of an acknowledgement. smoltcp answers the third duplicate by a fast retransmit; if only a FIN is
+    /// not acknowledged, it sends nothing and stops its timer, so that the FIN is lost for ever. Duplicates that report a
+    /// gap in the data have SACK blocks and are passed on.
     fn count_repeat(&mut self, segment: &Segment) -> Effect {
         let begins = segment.flags.has(Flags::SYN);
         if begins {
@@ -239,7 +241,7 @@ impl Heard {
         if begins || edge.wrapping_sub(self.edge) as i32 > 0 {
             self.edge = edge;
         }
-        // A window probe has an older sequence number, and wants an answer.
+        // A window probe has an older sequence number, and must be answered.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
         if !bare || (segment.seq.wrapping_sub(self.acknowledged) as i32) < 0 {
             return Effect::Harmless;
@@ -320,7 +322,7 @@ impl Conn {
         self.backlog -= from_backlog;
         let mut pull = read - from_backlog;
         if state == TimeWait {
-            // smoltcp forgets what was not read when TIME-WAIT is over.
+            // smoltcp discards unread data at the end of TIME-WAIT.
             self.backlog += socket.recv_queue() as u64 - pull;
             pull = socket.recv_queue() as u64;
         }
@@ -416,7 +418,7 @@ impl Guest for Smol {
             }
         }
         let ether = self.addressing.ether();
-        let dress = |packet: Vec<u8>| {
+        let add_header = |packet: Vec<u8>| {
             let ethertype: [u8; 2] = if packet[0] >> 4 == 4 {
                 [0x08, 0x00]
             } else {
@@ -424,7 +426,7 @@ impl Guest for Smol {
             };
             [&ether.destination.0[..], &ether.source.0, &ethertype, &packet].concat()
         };
-        let frames: Vec<_> = self.device.output.drain(..).map(dress).collect();
+        let frames: Vec<_> = self.device.output.drain(..).map(add_header).collect();
         for frame in &frames {
             self.note_sent(frame);
         }
@@ -475,7 +477,7 @@ fn smoltcp_time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros((now.0 / 1000) as i64)
 }
 
-/// Packets in and out, with every checksum computed and checked.
+/// Packets in and out; smoltcp computes and verifies every checksum.
 struct Queue {
     input: VecDeque<Vec<u8>>,
     output: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The engine's calls.
+//! The trait [`Host`] for the simulated host: the engine's calls.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,7 +16,8 @@ impl Host for SimHost {
     type Socket = SimSocket;
 
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SimSocket, Connect), Failure> {
-        // Once its peer has been reached a port refuses: what comes then is an old SYN, or a guest that missed a reset.
+        // A port refuses once its peer was reached: the cause of a further connect is an old SYN, or a guest that missed a
+        // reset.
         let taken = self.taken.contains(&to.port());
         let remote = self
             .remotes

@@ -1,4 +1,4 @@
-//! A TCP connection of the simulated host: the socket that the engine has, and the peer behind it.
+//! A TCP connection of the simulated host: the engine's socket, and its peer.
 
 use core::net::SocketAddr;
 
@@ -16,18 +16,18 @@ use core::time::Duration;
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// From outside, not yet in the listener's queue.
+    /// A client's, not yet in the listener's queue.
     Arriving,
-    /// To outside, not yet answered.
+    /// Opened by the engine, not yet answered.
     Connecting {
-        /// When the answer comes.
+        /// The time of the answer.
         at: Instant,
         /// The answer.
         answer: Result<(), Failure>,
     },
-    /// It stands, or did.
+    /// It is established, or was.
     Open,
-    /// It never will.
+    /// It failed before it was established.
     Failed(Failure),
 }
 
@@ -58,12 +58,12 @@ pub(super) struct Conn {
     /// The peer has ended its direction.
     down_end: bool,
     /// The connection was reset, from either side.
-    dead: bool,
-    /// The reset comes from the engine: the peer has yet to see it.
+    is_reset: bool,
+    /// The engine has reset the connection, and the peer has not received the reset yet.
     reset_peer: bool,
     /// Error of the next call on the socket, returned once.
     error: Option<Failure>,
-    /// A send was refused (SOCK_NOSPACE): room will be an event.
+    /// A send was refused (SOCK_NOSPACE): room is reported by an event.
     no_space: bool,
     pub(super) blocked_until: Option<Instant>,
     hung_up: bool,
@@ -128,7 +128,7 @@ impl Conn {
             down_head: 0,
             down_size: plan.receive_buffer,
             down_end: false,
-            dead: false,
+            is_reset: false,
             reset_peer: false,
             error: None,
             no_space: false,
@@ -270,10 +270,10 @@ impl Conn {
         let mut event = false;
         if self.reset_peer {
             self.reset_peer = false;
-            self.dead = true;
+            self.is_reset = true;
             app.was_reset(Outcome::Reset);
         }
-        if !self.dead {
+        if !self.is_reset {
             let read = app.read(self.up_tail - self.up_head, now);
             self.up_head += read;
             if self.up_end && self.up_head == self.up_tail {
@@ -285,7 +285,7 @@ impl Conn {
             event |= written > 0;
             if written > 0 && !self.held && self.flow.is_some() {
                 // Data for a socket that was closed: answered by a reset.
-                self.dead = true;
+                self.is_reset = true;
                 app.was_reset(Outcome::Reset);
             }
             match app.act(now) {
@@ -295,7 +295,7 @@ impl Conn {
                     event = true;
                 }
                 Act::Reset => {
-                    self.dead = true;
+                    self.is_reset = true;
                     self.error = Some(Failure::Reset);
                     event = true;
                 }
@@ -318,13 +318,13 @@ impl Conn {
         }
     }
 
-    /// When the peer has something to do.
+    /// Returns the time of the peer's next action.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         if let Phase::Connecting { at, .. } = self.phase {
             return Some(at);
         }
         let app = self.app.as_ref()?;
-        if self.dead {
+        if self.is_reset {
             return None;
         }
         let room = self.down_size - (self.down_tail - self.down_head);
@@ -345,11 +345,11 @@ impl Conn {
                 urgent: false,
             },
             Phase::Open => Readiness {
-                readable: self.down_tail > self.down_head || self.down_end || self.dead,
-                writable: self.writable() || self.dead || self.up_end,
-                end: self.down_end || self.dead,
+                readable: self.down_tail > self.down_head || self.down_end || self.is_reset,
+                writable: self.writable() || self.is_reset || self.up_end,
+                end: self.down_end || self.is_reset,
                 // EPOLLHUP comes too when both directions have ended.
-                error: self.error.is_some() || self.dead || self.hung_up,
+                error: self.error.is_some() || self.is_reset || self.hung_up,
                 urgent: false,
             },
         };
@@ -360,7 +360,7 @@ impl Conn {
     }
 
     pub(super) fn room(&self) -> u64 {
-        if self.phase == Phase::Open && !self.dead {
+        if self.phase == Phase::Open && !self.is_reset {
             self.up_size - (self.up_tail - self.up_head)
         } else {
             0
@@ -399,7 +399,7 @@ impl Conn {
             // The end comes before an error (`SOCK_DONE` in `tcp_recvmsg_locked`).
             return match self.error.take_if(|_| !self.down_end) {
                 Some(failure) => Err(failure),
-                None if self.dead || self.down_end => Ok(0),
+                None if self.is_reset || self.down_end => Ok(0),
                 None => Err(Failure::WouldBlock),
             };
         }
@@ -441,7 +441,7 @@ impl Conn {
         if self.phase != Phase::Open {
             return Err(Failure::WouldBlock);
         }
-        if self.dead {
+        if self.is_reset {
             return Err(self.error.take().unwrap_or(Failure::Reset));
         }
         if self.blocked_until.is_none() && self.rng.chance(plan.blocks) {
@@ -457,7 +457,7 @@ impl Conn {
         if len < offered {
             self.no_space = true;
             if len > 0 && self.blocked_until.is_none() && (len as u64) < self.room() {
-                // Short for want of memory: there is room again later.
+                // A partial send for lack of memory: there is room again later.
                 self.blocked_until = Some(now + plan.block_time);
             }
         }
@@ -486,7 +486,7 @@ impl Conn {
             wrong.push(format!("shuts down in {:?}, ended: {}", self.phase, self.up_end));
             return Err(Failure::Invalid);
         }
-        if self.dead {
+        if self.is_reset {
             return Err(self.error.take().unwrap_or(Failure::Reset));
         }
         self.up_end = true;
@@ -499,7 +499,7 @@ impl Conn {
 
     pub(super) fn release(&mut self, kind: Closing) {
         self.held = false;
-        if self.phase != Phase::Open || self.dead {
+        if self.phase != Phase::Open || self.is_reset {
             return;
         }
         // Linux resets a connection that is closed with data unread.

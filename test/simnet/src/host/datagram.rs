@@ -1,4 +1,4 @@
-//! UDP and ping sockets of the simulated host: the world echoes.
+//! UDP and ping sockets of the simulated host, whose peers echo all datagrams.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeSet, VecDeque};
@@ -169,7 +169,7 @@ impl Datagrams {
         let room: usize = into.iter().map(VolatileSlice::len).sum();
         bytes.truncate(room);
         let stride = bytes.len();
-        // Equal datagrams of one sender come together, as with UDP_GRO, while they fit.
+        // Datagrams of one sender and size are received together, as with UDP_GRO, as far as they fit.
         while let Some(Item::Datagram(next, more)) = queue.get(at)
             && *next == from
             && !more.is_empty()

@@ -79,7 +79,7 @@ fn each_change_causes_one_event() {
     assert_eq!(
         readiness(&mut host),
         None,
-        "a queue that nobody empties is no event"
+        "an event is not repeated while the queue is not read"
     );
     host.tick(after(10));
     let ended = Readiness {
@@ -124,7 +124,11 @@ fn room_is_an_event_only_after_a_refused_send() {
     assert!(readiness(&mut host).is_some_and(|ready| ready.writable));
     assert_eq!(send(&mut host, &mut socket, 900, 100), Ok(100));
     host.tick(after(5000));
-    assert_eq!(readiness(&mut host), None, "nobody missed room");
+    assert_eq!(
+        readiness(&mut host),
+        None,
+        "no event for room without a refused send"
+    );
     assert_eq!(host.wrong(), [""; 0]);
 }
 
@@ -199,7 +203,7 @@ fn violations_of_the_interface_are_recorded() {
     assert_eq!(
         (sent, host.wrong().len()),
         (Ok(4), 4),
-        "wrong bytes are taken, and told"
+        "wrong bytes are accepted and recorded"
     );
     host.tcp_shutdown(&mut socket).unwrap();
     assert!(host.tcp_shutdown(&mut socket).is_err());

@@ -9,13 +9,13 @@ use crate::rng::Rng;
 /// Merging of the guest's segments before the engine receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merging {
-    /// Segments are put together to at most this much data; 0: never.
+    /// The most data of a merged segment; 0 disables merging.
     pub most: usize,
-    /// Of 1,000 frames that are one packet, so many have a partial checksum (a merged one always has).
+    /// The number of 1,000 unmerged frames that have a partial checksum (a merged one always has).
     pub partial: u32,
 }
 
-/// Puts consecutive segments of one connection together, as a guest's own segmentation offload would have left them.
+/// Merges consecutive segments of one connection, as a guest with segmentation offload would have sent them.
 pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offload, Vec<u8>)> {
     let mut out = Vec::with_capacity(frames.len());
     let mut open: Option<Run> = None;
@@ -30,7 +30,7 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
                 open = Some(Run::new(rng, merging, ether, packet));
             }
-            // ICMP is never partial, and a malformed frame goes as it is.
+            // ICMP never has a partial checksum, and a malformed frame is passed on unchanged.
             Ok(_) | Err(_) => {
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
                 out.push((Offload::NONE, frame));
@@ -41,8 +41,8 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
     out
 }
 
-/// Cuts a frame of the engine's into packets. `loose`: at sizes of chance (the guest's card may merge what belongs
-/// together, and a middlebox may cut finer); else as the frame asks for.
+/// Segments a frame from the engine into packets: into random sizes if `loose` (as the guest's card may merge segments, and
+/// a middlebox may split them), otherwise as the frame's metadata specifies.
 ///
 /// # Errors
 /// The frame contradicts its metadata.

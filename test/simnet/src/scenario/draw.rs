@@ -1,4 +1,4 @@
-//! The scenario of a seed.
+//! Draws the scenario of a seed: network, host, guest and scripts.
 
 use core::time::Duration;
 
@@ -194,7 +194,7 @@ fn connection(rng: &mut Rng, port: u16) -> Connection {
     }
 }
 
-/// Scripts that end: one side closes first, and the event that a reset waits for happens.
+/// Draws scripts that end: one side closes first, and the condition of a reset occurs.
 fn scripts(rng: &mut Rng) -> (Script, Script) {
     let (up, down) = (amount(rng), amount(rng));
     let mut guest = manner(rng, up);

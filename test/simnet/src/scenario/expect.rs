@@ -1,4 +1,4 @@
-//! Expected end of connections, given the scripts of both sides.
+//! Checks that connections end as the scripts of both sides require.
 
 use super::{Connection, Opening, Scenario};
 use crate::app::{App, End, Outcome};
@@ -57,10 +57,10 @@ impl Ends {
                 ends => Err(format!("refused, but ended as {ends:?}")),
             };
         }
-        if connection.opening == Opening::HostToNobody {
+        if connection.opening == Opening::HostToClosedPort {
             return match (self.guest, self.host) {
                 (None, Some(Outcome::Reset)) => Ok(()),
-                ends => Err(format!("nobody listens, but ended as {ends:?}")),
+                ends => Err(format!("the port is closed, but ended as {ends:?}")),
             };
         }
         if self.broken {
@@ -78,9 +78,9 @@ impl Ends {
 
     fn closed(&self) -> Result<(), String> {
         let ends = (self.guest, self.host);
-        // Every try of a handshake may be lost: a few in a hundred thousand worlds.
-        let unborn = self.guest_app.is_none() && self.host != Some(Outcome::Closed);
-        if unborn && self.lossy && matches!(self.guest, None | Some(Outcome::Refused)) {
+        // All retransmissions of a handshake segment may be lost, in a few of a hundred thousand worlds.
+        let unopened = self.guest_app.is_none() && self.host != Some(Outcome::Closed);
+        if unopened && self.lossy && matches!(self.guest, None | Some(Outcome::Refused)) {
             return Ok(());
         }
         if ends != (Some(Outcome::Closed), Some(Outcome::Closed)) {
@@ -128,7 +128,7 @@ impl Ends {
         }
     }
 
-    /// Nobody has received what was not sent.
+    /// Checks that each side has received no more than the other has sent.
     fn prefixes(&self) -> Result<(), String> {
         let (Some(guest), Some(host)) = (&self.guest_app, &self.host_app) else {
             return Ok(());
@@ -140,8 +140,8 @@ impl Ends {
     }
 }
 
-/// Expected connections that the guest's application never got.
-pub(super) fn unborn<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
+/// Returns the number of expected connections that never reached the guest's application.
+pub(super) fn unopened<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
     let guests = world.guest.reports();
     let stands = |connection: &&Connection| {
         matches!(
@@ -149,7 +149,7 @@ pub(super) fn unborn<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
             Opening::Host | Opening::Guest(Answer::Now | Answer::After(_))
         ) && !matches!(connection.host.end, End::Reset(_))
     };
-    let heard = |connection: &&Connection| {
+    let arrived = |connection: &&Connection| {
         guests
             .iter()
             .any(|report| report.port == connection.port && report.app.is_some())
@@ -158,11 +158,11 @@ pub(super) fn unborn<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
         .connections
         .iter()
         .filter(stands)
-        .filter(|connection| !heard(connection))
+        .filter(|connection| !arrived(connection))
         .count()
 }
 
-/// Applications at either end that gave up.
+/// Returns the number of applications, at either end, that gave up.
 pub(super) fn gave_up<G: Guest>(world: &World<G>) -> usize {
     let gave_up = |outcome: Option<Outcome>| outcome == Some(Outcome::GaveUp);
     let guests = world

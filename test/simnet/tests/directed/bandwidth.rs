@@ -1,4 +1,4 @@
-//! Bandwidth that is limited: data waits, and none is lost.
+//! The bandwidth limit: data is delayed, and none is lost.
 
 use core::num::NonZeroU64;
 
@@ -29,7 +29,7 @@ fn download_is_limited_to_the_rate() {
     }
 }
 
-/// Each has its share, and both come to an end.
+/// Each download receives its share, and both end.
 #[test]
 fn two_downloads_share_the_rate() {
     for mut scenario in everywhere(&dial(Script::SINK, Script::source(1_000_000))) {

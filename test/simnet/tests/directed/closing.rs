@@ -1,4 +1,4 @@
-//! Either side closes or resets.
+//! Closes and resets by either side.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn time_wait_acknowledges_a_retransmitted_fin() {
     }
 }
 
-/// With the first byte lost, the reset is one beyond the last byte that the guest may send. Linux, too, looks for it there
+/// With the first byte lost, the reset is one beyond the last byte that the guest may send. Linux, too, accepts it there
 /// (`tcp_sequence`).
 #[test]
 fn reset_at_the_edge_of_a_full_window_is_accepted() {

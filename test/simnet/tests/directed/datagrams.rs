@@ -1,4 +1,4 @@
-//! UDP there and back.
+//! UDP datagrams of the guest and their echoes.
 
 use super::*;
 

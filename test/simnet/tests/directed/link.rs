@@ -1,8 +1,8 @@
-//! Links that are full, reject, or cut.
+//! Links that are full, reject frames, or segment them.
 
 use super::*;
 
-/// Frames that the link rejects are offered again, by the timer if nothing else happens.
+/// Frames that the link rejects are sent again, by the retransmission timer at the latest.
 #[test]
 fn link_that_rejects_frames() {
     let script = Script {
@@ -19,7 +19,7 @@ fn link_that_rejects_frames() {
     }
 }
 
-/// Whatever finds no room goes on when there is room, not when some timer looks.
+/// A flow that finds the link full continues when the link has room, not when a timer expires.
 #[test]
 fn often_full_link_delays_streams_only_by_its_pauses() {
     let plan = ScriptedPlan {

@@ -1,4 +1,4 @@
-//! Named situations, each for both families and, where it makes no difference who the guest is, for both guests.
+//! Directed tests, each for both families and, if it does not depend on the guest's stack, for both guests.
 
 mod bandwidth;
 mod closing;
@@ -44,7 +44,7 @@ fn dial(guest: Script, host: Script) -> Connection {
     connection(Opening::Guest(Answer::Now), guest, host)
 }
 
-/// So many bytes, every so many milliseconds.
+/// A pace of this many bytes in each interval of this many milliseconds.
 fn pace(chunk: u64, millis: u64) -> Pace {
     Pace {
         chunk,
@@ -52,7 +52,7 @@ fn pace(chunk: u64, millis: u64) -> Pace {
     }
 }
 
-/// Reads nothing for a minute once it has read so much.
+/// A script that stops reading for a minute after this many bytes.
 fn resting_a_minute(after: u64) -> Script {
     let stall = Stall {
         after,

@@ -1,4 +1,4 @@
-//! Guests that do what well-behaved ones never do, or seldom.
+//! Guests that send segments that well-behaved stacks never or rarely send.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Connections that begin, or do not.
+//! Connections that are established, refused or time out.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn client_of_a_published_port_is_connected() {
 #[test]
 fn client_of_a_published_port_is_reset_if_the_guest_refuses() {
     for scenario in everywhere(&connection(
-        Opening::HostToNobody,
+        Opening::HostToClosedPort,
         Script::SINK,
         Script::source(10),
     )) {
@@ -105,7 +105,7 @@ fn client_of_a_published_port_is_reset_if_the_guest_refuses() {
 #[test]
 fn client_of_a_published_port_times_out_if_the_guest_does_not_answer() {
     for scenario in everywhere(&connection(
-        Opening::HostToNobody,
+        Opening::HostToClosedPort,
         Script::SINK,
         Script::source(10),
     )) {

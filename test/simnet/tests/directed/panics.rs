@@ -57,7 +57,7 @@ fn lost(world: &World<Scripted>) -> usize {
     broken.count() + (2 - world.guest.datagrams().len()) + (1 - world.guest.icmp().len())
 }
 
-/// A published UDP port stays open, whatever becomes of what it knew.
+/// A published UDP port stays open, although its clients may be lost.
 #[test]
 fn published_port_stays_open_after_a_panic() {
     let mut scenario = scenario();
@@ -106,7 +106,7 @@ fn panic_in_any_host_call_ends_one_flow() {
         assert!(lost <= 1, "{lost} lost by a panic after {after} calls");
         costs[lost] += 1;
     }
-    // A call that is made again (a SYN is repeated), or after the last byte, costs nothing.
+    // A panic in a call that is repeated (by a retransmitted SYN), or after the last byte, loses nothing.
     assert!(costs[1] > 0, "{costs:?}");
 }
 

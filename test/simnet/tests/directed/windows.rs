@@ -1,4 +1,4 @@
-//! Readers that are slow or stop, and the memory that holds what they do not read.
+//! Readers that are slow or stop reading, and the memory for unread data.
 
 use super::*;
 
@@ -88,23 +88,23 @@ fn exhausted_pool_loses_no_data() {
     assert!(run.counters.tcp_pool_empty > 0, "{:?}", run.counters);
 }
 
-/// Little room of a socket is used once the kernel reports the socket writable. Data of the host waits
-/// there meanwhile where the guest does not read either: that is no reason to look again.
+/// A little room in a socket's send buffer is used only after the kernel reports the socket writable. Data from the host
+/// that the guest does not read meanwhile must not make the engine check the room in a loop.
 #[test]
 fn slow_small_buffers_with_an_exhausted_pool_lose_no_data() {
     let stalled = resting_a_minute(0);
     let first = dial(Script::source(100_000), stalled.clone());
-    for (send_buffer, to_say) in [(4000, 0), (12_000, 0), (4000, 100_000), (12_000, 100_000)] {
+    for (send_buffer, to_send) in [(4000, 0), (12_000, 0), (4000, 100_000), (12_000, 100_000)] {
         let slow = Script {
             read: Pace {
                 chunk: 2000,
                 every: SECOND / 4,
             },
-            send: to_say,
+            send: to_send,
             ..Script::SINK
         };
         let guest = Script {
-            stall: stalled.stall.filter(|_| to_say > 0),
+            stall: stalled.stall.filter(|_| to_send > 0),
             ..Script::source(20_000)
         };
         let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first.clone());

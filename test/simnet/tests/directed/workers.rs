@@ -73,7 +73,7 @@ fn segment_of_no_workers_connection_is_reset_once() {
     assert_eq!(world.counters().handed_over, 0);
 }
 
-/// Echo ids are the first worker's.
+/// The first worker owns all echo ids.
 #[test]
 fn echo_id_has_one_socket_in_all_workers() {
     let mut world = world(3);
@@ -102,12 +102,12 @@ fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
             dial(Script::SINK, Script::source(0)),
         );
         scenario.world.workers = ANYWHERE;
-        let [dead, alive] = [9991, 9992];
-        scenario.world.config.resolvers = vec![(server(v6), dead).into(), (server(v6), alive).into()];
+        let [failed, working] = [9991, 9992];
+        scenario.world.config.resolvers = vec![(server(v6), failed).into(), (server(v6), working).into()];
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
         let mut world = World::new(scenario.world(), Rng::new(11), make);
-        world.host.refuse_udp(dead);
-        world.host.serve(alive, Answer::Never, Script::SINK);
+        world.host.refuse_udp(failed);
+        world.host.serve(working, Answer::Never, Script::SINK);
         let addresses = scenario.world.config.addresses;
         let forwarder: core::net::IpAddr = match v6 {
             true => addresses.v6.unwrap().dns.into(),
@@ -136,7 +136,7 @@ fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
     }
 }
 
-/// Connections have a place where datagram flows of other workers hold all.
+/// A connection evicts a datagram flow of another worker if those hold all slots.
 #[test]
 fn datagram_flows_of_other_workers_are_evicted() {
     let mut scenario = Scenario::calm(
@@ -173,7 +173,7 @@ fn datagram_flows_of_other_workers_are_evicted() {
     assert!(counters.udp_evicted >= 5, "{}", counters.udp_evicted);
 }
 
-/// The limit is that of all workers together; a worker without an endpoint has one even so.
+/// The limit is for all workers together; a worker without an endpoint may open one beyond it.
 #[test]
 fn max_udp_ports_limits_all_workers_together() {
     let mut scenario = Scenario::calm(
@@ -203,7 +203,7 @@ fn max_udp_ports_limits_all_workers_together() {
     );
 }
 
-/// The limit is that of all workers together, give or take one each.
+/// The limit is for all workers together, exceeded by at most one flow of each.
 #[test]
 fn max_flows_limits_all_workers_together() {
     let mut scenario = Scenario::calm(
@@ -227,7 +227,7 @@ fn max_flows_limits_all_workers_together() {
     assert_eq!(counters.udp_evicted + counters.flows_refused, 40);
 }
 
-/// Streams to the forwarder are the first worker's, also where other workers could evict a datagram flow for them.
+/// The first worker owns connections to the forwarder, also if only other workers can evict a datagram flow for them.
 #[test]
 fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     let mut scenario = Scenario::calm(
@@ -305,7 +305,7 @@ fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
     assert_eq!(world.counters().tcp_share_refused, 0);
 }
 
-/// The guest's port is then one like any other.
+/// The guest's port is then treated like any other.
 #[test]
 fn failed_publish_leaves_the_port_to_the_guest() {
     let port = |port| Published {

@@ -1,14 +1,14 @@
 //! An engine between a guest and a host whose actions are decoded from bytes: those of the property tester, and those that the fuzzer
 //! has gathered.
 
-// A test has no better answer to an error.
+// An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
 
 use pontoon_simnet::rng::Rng;
 use pontoon_test_support::corpus::replay;
 use pontoon_test_support::{engine, frame};
 
-/// Scripts of chance, a few dozen steps each: what the fuzzer builds upon.
+/// Random scripts of a few dozen steps each, as the fuzzer extends them.
 #[test]
 fn engine_stays_within_its_limits() {
     chance(3_000, 400, engine::run);

@@ -1,4 +1,4 @@
-//! When the guest's data is acknowledged: with an answer where one comes at once (RFC 9293 section 3.8.6.3).
+//! When the guest's data is acknowledged: with a response if there is one at once (RFC 9293 section 3.8.6.3).
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn acknowledgement_is_delayed_for_50_us() {
     given.quiet();
     given.pass(Duration::from_nanos(1));
     given.down(acknowledged(100));
-    // And so does the next one.
+    // The next one is delayed, too.
     given.up(data(100, 1));
     given.quiet();
     given.pass(Duration::from_micros(50));
@@ -71,7 +71,7 @@ fn large_segment_is_acknowledged_at_once() {
     let mut given = awake(Script::SINK);
     given.up(data(0, 5000));
     given.down(acknowledged(5000));
-    // A repeated segment, of which the guest seems not to know.
+    // A retransmitted segment: the guest has not received its acknowledgement.
     given.up(data(0, 100));
     given.down(acknowledged(5000));
     // A gap.

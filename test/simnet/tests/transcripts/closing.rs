@@ -2,12 +2,16 @@
 
 use super::*;
 
-/// Both directions are closed, ours first. The next numbers are 1002 and 2.
+/// Both directions are closed, the engine's first. The next numbers are 1002 and 2.
 fn time_wait() -> Given {
     let mut given = Given::open(Script::source(0));
     given.pass(millis(1));
     given.up(up(FIN.and(ACK), 1001, 2));
-    assert_eq!(given.take().len(), 2, "our FIN, our last acknowledgement");
+    assert_eq!(
+        given.take().len(),
+        2,
+        "the engine's FIN and its last acknowledgement"
+    );
     assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
     given.forget_counters();
     given
@@ -47,7 +51,7 @@ fn host_closes_first_and_time_wait_acknowledges_again() {
         (1, 0),
         "TIME_WAIT without a socket"
     );
-    // Our acknowledgement was lost.
+    // The engine's acknowledgement was lost.
     given.up(fin);
     given.down(down(ACK, 102, 1002));
     given.quiet();
@@ -199,7 +203,7 @@ fn reset_is_sent_when_the_link_has_room() {
         counters.tcp_reset_by_host += 1;
     });
     assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
-    // Whatever comes meanwhile, the reset answers it.
+    // Any segment that arrives meanwhile is answered by the reset.
     for meanwhile in [
         up(ACK, 1001, 102).carrying(Given::guest_bytes(0, 10)),
         up(RST, 1001, 0),
@@ -279,7 +283,7 @@ fn forget_guest_closes_all_connections() {
     given.quiet();
     assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
 
-    // The next guest begins anew.
+    // The next guest opens new connections.
     given.up(up(ACK, 1001, 1));
     assert!(given.take_one().flags.has(RST));
     given.host.serve(82, Answer::Now, Script::SINK);

@@ -1,4 +1,4 @@
-//! The guest's data, in and out of order.
+//! Data from the guest, received in and out of order.
 
 use pontoon_simnet::settings::addressing;
 use pontoon_wire::emit;
@@ -85,7 +85,7 @@ fn burst_of_more_parts_than_one_send() {
     });
 }
 
-/// The host's reset is found when the burst is full: the segment for which there was no room finds no connection.
+/// The engine detects the host's reset when the burst is full: the segment that did not fit belongs to no connection.
 #[test]
 fn connection_ends_within_a_burst() {
     let patience = Duration::from_secs(2);
@@ -209,7 +209,7 @@ fn fin_beyond_the_window_is_ignored_and_a_second_fin_has_no_effect() {
 #[test]
 fn fin_beyond_the_window_is_not_acknowledged() {
     let mut given = Given::open(Script::SINK);
-    // Half a window does until the other half is used: the edge stays where the SYN-ACK put it, 32 KiB on.
+    // The window is not moved until half of it is used: its edge stays where the SYN-ACK has set it, after 32 KiB.
     given.up(up(FIN.and(ACK), 33_001, 1).carrying(Given::guest_bytes(32_000, 1400)));
     let answer = given.take_one();
     assert_eq!(answer.ack, 1001);
@@ -223,7 +223,7 @@ fn fin_beyond_the_window_is_not_acknowledged() {
     assert_eq!(last.ack, 1001 + 33_400, "all data, no FIN");
 }
 
-/// The peer must not take what it has for all there was.
+/// The peer is reset: after a FIN it would take the data that it has received for complete.
 #[test]
 fn failed_send_resets_both_connections() {
     let mut given = Given::open(Script::SINK);

@@ -37,7 +37,7 @@ fn end_event_without_readable_ends_the_stream() {
     given.quiet();
 }
 
-/// Two events before the flow's next turn line it up for one.
+/// Two events before the flow is processed add it to the list once.
 #[test]
 fn flow_is_in_the_ready_list_once() {
     let mut given = Given::serving(Script::sending(250_000));

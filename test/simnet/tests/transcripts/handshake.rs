@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Our SYN-ACK is out.
+/// The engine has sent its SYN-ACK.
 fn syn_received() -> Given {
     let mut given = Given::server();
     given.up(syn());
@@ -18,7 +18,7 @@ fn syn_is_answered_when_the_connect_has_succeeded() {
     given.up(syn());
     given.pass(millis(49));
     given.quiet();
-    // A SYN that is sent again meanwhile opens nothing.
+    // A retransmitted SYN opens no second connection.
     given.up(syn());
     given.pass(millis(2));
     given.down(syn_ack());
@@ -47,7 +47,7 @@ fn handshake_completes_with_data_and_fin() {
     given.quiet();
 }
 
-/// Without window scaling, the last acknowledgement of the handshake carries no other news.
+/// Without window scaling, the last acknowledgement of the handshake does not change the window.
 #[test]
 fn data_of_the_server_follows_the_handshake_at_once() {
     let mut given = Given::serving(Script::sending(100));

@@ -1,4 +1,4 @@
-//! Connections on which nothing happens: keepalive, and half-closed connections.
+//! Idle connections: keepalive probes, and the end and eviction of half-closed connections.
 
 use pontoon_simnet::app::Pace;
 
@@ -16,7 +16,7 @@ fn half_closed(script: Script) -> Given {
     given
 }
 
-/// The engine asks whether the guest still has the connection.
+/// Expects a keepalive probe of the engine.
 #[track_caller]
 fn probes(given: &mut Given, ack: u32) {
     given.down(down(ACK, 0, ack));
@@ -68,7 +68,7 @@ fn unanswered_probes_end_the_connection_on_both_sides() {
     assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
 }
 
-/// CLOSE_WAIT has no timer of its own (RFC 9293 section 3.3.2): a guest may take as long as it likes, while it is there.
+/// CLOSE_WAIT has no timer of its own (RFC 9293 section 3.3.2): a guest that answers probes may stay in it for any time.
 #[test]
 fn close_wait_lasts_while_probes_are_answered() {
     let mut given = Given::open(Script {
@@ -166,7 +166,7 @@ fn acknowledged_data_keeps_a_half_closed_connection() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// The guest's FIN is here, and the peer takes no data: the guest may have given up since.
+/// The guest's FIN was received, and the peer reads no data: the guest may have closed the connection since.
 #[test]
 fn undelivered_fin_does_not_keep_the_connection() {
     let mut given = Given::new(
@@ -304,7 +304,7 @@ fn half_closed_connection_is_not_evicted_while_the_link_is_full() {
     assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
 }
 
-/// The victim would keep its place until the link takes its reset, so that there would be more flows than are allowed.
+/// The victim would hold its slot until the link accepts its reset, so that there would be more flows than are allowed.
 #[test]
 fn client_is_refused_while_the_link_is_full() {
     let mut given = full(2);
@@ -418,7 +418,7 @@ fn with_the_only_place_taken() -> Given {
     given
 }
 
-/// A machine that is gone does not keep its places for two hours when others want them.
+/// Connections of a guest that has vanished do not hold their slots for two hours when there is no room for new ones.
 #[test]
 fn silent_guests_are_probed_early_at_the_flow_limit() {
     let mut given = with_the_only_place_taken();
@@ -428,11 +428,11 @@ fn silent_guests_are_probed_early_at_the_flow_limit() {
     given.forget_counters();
     given.pass(millis(10));
     probes(&mut given, 1001);
-    // It is there: the next probe is due in two hours again.
+    // The guest answers: the next probe is due in two hours again.
     given.up(up(ACK, 1001, 1));
     given.forget_counters();
     nothing_in(&mut given, HOUR);
-    // A few slots are looked at each time.
+    // Each call examines a few slots.
     for port in 1..=4 {
         is_refused(&mut given, &dial(port, 81));
     }
@@ -442,7 +442,7 @@ fn silent_guests_are_probed_early_at_the_flow_limit() {
     is_answered(&mut given, &dial(2, 81));
 }
 
-/// Probes that are due for long do not leave all at once.
+/// Probes that have been due for long are not all sent at once.
 #[test]
 fn probes_at_the_flow_limit_are_five_seconds_apart() {
     let mut given = with_the_only_place_taken();

@@ -1,8 +1,8 @@
-//! A clock that jumps, as when a machine was suspended: every timer is due at once, and none ends what stands.
+//! A clock that jumps, as after a machine was suspended: all timers expire at once, and no established connection ends.
 
 use super::*;
 
-/// Longer than any timer of ours, shorter than applications wait.
+/// Longer than any timer of the engine, shorter than the applications' timeouts.
 const NAP: Duration = Duration::from_secs(5 * 60);
 
 #[test]

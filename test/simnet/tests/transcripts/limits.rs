@@ -1,4 +1,4 @@
-//! Too many flows, too few descriptors.
+//! Limits on flows, connections in TIME_WAIT and clients, and exhausted descriptors.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn idlest_datagram_flow_is_evicted_for_a_connection() {
     });
 }
 
-/// Both were used at the same time: the one that was just opened for the place stays.
+/// Both were used at the same time: the flow that was just opened in the slot stays.
 #[test]
 fn echo_id_is_evicted_for_an_endpoint_of_the_same_time() {
     let mut given = given(at_most(1, config(1500)), HostPlan::default());
@@ -94,7 +94,7 @@ fn echo_id_is_evicted_for_an_endpoint_of_the_same_time() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A client of a published port has a place, too, where datagram flows hold all.
+/// A datagram flow is evicted for a client of a published port, too.
 #[test]
 fn idlest_datagram_flow_is_evicted_for_a_client() {
     let mut given = given(
@@ -127,7 +127,7 @@ fn idlest_datagram_flow_is_evicted_for_a_client() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, however many came between.
+/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, after any number of connections in between.
 #[test]
 fn established_connections_are_not_evicted() {
     let mut given = given(at_most(2, config(1500)), HostPlan::default());
@@ -250,7 +250,7 @@ fn listener_that_lacks_a_descriptor_again_accepts_one_client() {
     });
 }
 
-/// A connection in TIME_WAIT has given its descriptor back.
+/// A connection in TIME_WAIT holds no descriptor.
 #[test]
 fn listener_without_descriptor_accepts_after_time_wait_begins() {
     let mut given = given(any(), descriptors(1));
@@ -264,7 +264,7 @@ fn listener_without_descriptor_accepts_after_time_wait_begins() {
     assert_eq!((given.engine.flows(), given.host.open()), (2, 1));
 }
 
-/// However many a guest closes within a minute.
+/// The limit holds for any number of connections that a guest closes within a minute.
 #[test]
 fn connections_in_time_wait_are_limited() {
     let mut given = given(any(), HostPlan::default());
@@ -324,7 +324,7 @@ fn clients_of_one_port_are_limited_to_three_fourths_of_max_flows() {
     is_answered(&mut given, &dial(1, 80));
 }
 
-/// The port's own half-closed connection gives way, though another one has been silent for longer.
+/// The port's own half-closed connection is evicted, although another one has been idle for longer.
 #[test]
 fn half_closed_client_is_evicted_for_another_of_its_port() {
     let mut given = given(at_most(4, any()), HostPlan::default());
@@ -449,7 +449,7 @@ fn a_half_closed_client_gives_way_behind_many_of_another_port() {
     }
 }
 
-/// Clients beyond the share of their port cost connections of others nothing, those in TIME_WAIT included.
+/// Clients beyond the share of their port evict no connections of others, not even those in TIME_WAIT.
 #[test]
 fn client_beyond_its_share_evicts_no_time_wait_of_others() {
     let mut given = given(at_most(8, any()), HostPlan::default());
@@ -469,7 +469,7 @@ fn client_beyond_its_share_evicts_no_time_wait_of_others() {
     given.down(down(ACK, 2, 1002));
 }
 
-/// A guest that takes no frame may open and reset connections for any time.
+/// A guest that receives no frames may open and reset connections for any time.
 #[test]
 fn ended_connections_are_removed_from_the_parked_list() {
     let mut given = given(config(1500), HostPlan::default());
@@ -494,7 +494,7 @@ fn is_silent_about(given: &mut Given, syn: &Segment) {
     given.quiet();
 }
 
-/// The guest's own connections in TIME_WAIT are older, and more than are looked at for one client.
+/// The guest's own connections in TIME_WAIT are older, and more than are examined for one client.
 #[test]
 fn client_evicts_time_wait_of_its_ports_share() {
     let mut given = given(at_most(272, any()), HostPlan::default());
@@ -512,7 +512,7 @@ fn client_evicts_time_wait_of_its_ports_share() {
         given.pass(millis(2));
     }
     let counters = given.engine.counters();
-    // Those that are looked at are others with each client.
+    // Each client causes the next ones to be examined.
     assert!(counters.tcp_share_refused <= 2, "{counters:?}");
     assert_eq!(counters.tcp_accepted + counters.tcp_share_refused, 214);
 }

@@ -128,7 +128,7 @@ fn closing_server(given: &mut Given) {
     given.host.serve(PORT, Answer::Now, Script::source(0));
 }
 
-/// The host's bytes reach the guest: events for the accepted connection find it.
+/// Checks that the host's bytes reach the guest: events of the accepted connection are processed.
 #[track_caller]
 fn serves(given: &mut Given, peer: SocketAddr) {
     let syn = given.take_one();
@@ -152,7 +152,7 @@ fn take_last(given: &mut Given) -> Segment {
     }
 }
 
-/// Bytes of data in the segments to the guest; there is nothing else.
+/// Returns the bytes of data in the segments to the guest; there are no other packets.
 #[track_caller]
 fn take_bytes(given: &mut Given) -> usize {
     let len = |packet| match packet {
@@ -162,7 +162,7 @@ fn take_bytes(given: &mut Given) -> usize {
     given.take().into_iter().map(len).sum()
 }
 
-/// Everything has happened to a socket.
+/// All events of a socket at once.
 const TROUBLE: Readiness = Readiness {
     readable: true,
     writable: true,
@@ -180,7 +180,7 @@ fn flow(index: u32, generation: u16) -> FlowId {
     }
 }
 
-/// One frame came, one went.
+/// Counts one frame from the guest and one to it.
 fn one_each(counters: &mut Counters) {
     counters.frames_up += 1;
     counters.frames_down += 1;

@@ -1,4 +1,4 @@
-//! Connections that an engine had which is no more.
+//! Connections of an earlier engine that has exited.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use super::*;
 #[derive(Clone, Debug, Default)]
 struct Book(Arc<Mutex<Lines>>);
 
-/// Slots, and what was entered there; nothing where it was struck.
+/// Slots with the connections that were recorded there; `None` where the record was removed.
 type Lines = Vec<(u32, Option<Ends>)>;
 
 impl Book {
@@ -52,7 +52,8 @@ fn ledger_lists_connections_while_they_last() {
     assert_eq!(book.take(), [(0, None)]);
 }
 
-/// A guest in ESTABLISHED answers what is out of its window by an acknowledgement; the answer is a reset that it takes.
+/// A guest in ESTABLISHED answers a segment outside its window by an acknowledgement; the engine answers that by a reset,
+/// which the guest accepts.
 #[test]
 fn orphaned_connection_of_an_idle_guest_is_reset() {
     let mut given = Given::server();

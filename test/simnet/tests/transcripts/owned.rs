@@ -141,7 +141,7 @@ fn resolver_may_be_the_host() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A client is let in by its port's being published; the guest cannot choose where its data goes.
+/// A client is permitted as its port is published; the guest cannot choose the destination of its data.
 #[test]
 fn client_whose_address_the_host_gains_stays() {
     let mut given = given(any(), HostPlan::default());

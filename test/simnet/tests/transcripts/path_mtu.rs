@@ -1,4 +1,4 @@
-//! A router behind the guest finds our segments too large: RFC 1191, RFC 8201, RFC 5927.
+//! A router behind the guest reports that segments are too large: RFC 1191, RFC 8201, RFC 5927.
 
 use super::*;
 
@@ -112,7 +112,7 @@ fn error_that_quotes_no_segment_in_flight_is_ignored() {
         given.packet_up(&fragmentation_needed(&segment, 1000));
         given.counted(|counters| counters.frames_up += 1);
     }
-    // Nor what asks for larger ones.
+    // Reports of a larger MTU are ignored, too.
     given.packet_up(&fragmentation_needed(&first, 1500));
     given.counted(|counters| counters.frames_up += 1);
     given.quiet();

@@ -1,8 +1,8 @@
-//! Clients of published ports.
+//! Connections of clients to published ports.
 
 use super::*;
 
-/// A client of a published port came: our SYN is out.
+/// A client has connected to a published port, and the engine has sent the SYN to the guest.
 fn syn_sent() -> (Given, Segment) {
     let (guest, client) = ((GUEST_V4, 80).into(), (CLIENT, 5000).into());
     let mut given = Given::new(any(), PLAIN, HostPlan::default());
@@ -31,7 +31,7 @@ fn syn_ack_completes_the_handshake() {
 fn unusual_segments_in_syn_sent() {
     let (mut given, up) = syn_sent();
     let of = |flags, seq, ack| up.clone().with(flags, seq, ack);
-    // A reset that acknowledges nothing, or something else; a SYN of the guest's own; no SYN at all.
+    // A reset without an acknowledgement or with a wrong one, a SYN of the guest's own, and a segment without SYN.
     for odd in [
         of(RST, 500, 0),
         of(RST.and(ACK), 500, 2),

@@ -53,8 +53,8 @@ fn invalid_sack_blocks_are_ignored() {
     given.counted(|counters| counters.frames_up += 4);
 }
 
-/// A guest that already has what was sent would take an acknowledgement with an old number for an old segment, and
-/// ignore what it says (RFC 9293 section 3.10.7.4).
+/// A guest that has received all of the data would treat an acknowledgement with an old sequence number as an old segment,
+/// and ignore its acknowledgement number (RFC 9293 section 3.10.7.4).
 #[test]
 fn acknowledgement_after_a_timeout_has_the_highest_sequence_number() {
     let mut given = Given::open(Script::sending(4380));
@@ -67,7 +67,7 @@ fn acknowledgement_after_a_timeout_has_the_highest_sequence_number() {
     given.down(down(ACK, 4381, 1011));
 }
 
-/// An acknowledgement moves the timer that was set before: what it left in flight has all the time of its own.
+/// An acknowledgement restarts the timer: the data that is still in flight has a whole timeout.
 #[test]
 fn postponed_timer_retransmits_nothing() {
     let mut given = Given::open(Script::sending(2920));

@@ -55,11 +55,11 @@ fn each_failure_of_a_connect_has_its_icmp_error() {
                 let mut out = given.take();
                 assert_eq!(out.pop(), Some(Packet::Tcp(refusal(&syn))), "{failure}");
                 let expected = icmp.map(|(v4_code, v6_code)| if v6 { v6_code } else { v4_code });
-                let told = out.pop().map(|packet| match packet {
+                let error = out.pop().map(|packet| match packet {
                     Packet::Icmp(icmp) => (icmp.kind, icmp.code),
                     other => panic!("{other:?}"),
                 });
-                assert_eq!((told, out.len()), (expected, 0), "{failure}");
+                assert_eq!((error, out.len()), (expected, 0), "{failure}");
                 given.counted(|counters| {
                     counters.frames_up += 1;
                     counters.frames_down += 1 + u64::from(icmp.is_some());

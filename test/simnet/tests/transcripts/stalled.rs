@@ -1,4 +1,4 @@
-//! Connections whose guest does not take what the host has received for it.
+//! Connections whose guest does not acknowledge the data that the host has received for it.
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn ended_connections_free_their_share_of_the_budget() {
     }
 }
 
-/// A window that is never shut, and lets a byte pass now and then, makes no difference.
+/// A connection is stalled also if its window never closes and lets single bytes pass.
 #[test]
 fn guest_that_acknowledges_single_bytes_is_stalled() {
     let mut given = servers(&[40; 7]);

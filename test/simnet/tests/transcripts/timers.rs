@@ -1,5 +1,5 @@
-//! The rows of TCP in `docs/timers.md` that have no test of their own elsewhere: a state stands until shortly before its
-//! time, and is gone shortly after it.
+//! The rows of TCP in `docs/timers.md` that have no test of their own elsewhere: a state exists until shortly before its
+//! time, and has ended shortly after it.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A guest whose window shuts: RFC 9293 section 3.8.6.
+//! Closed and shrinking windows of the guest: RFC 9293 section 3.8.6.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn closed_window_is_probed_and_reopens() {
     given.quiet();
 }
 
-/// RFC 9293 section 3.8.6: a sender must be robust against a window that shrinks, and probe one that shrinks to nothing.
+/// RFC 9293 section 3.8.6: a sender must be robust against a window that shrinks, and must probe a window of zero.
 #[test]
 fn window_that_closes_over_data_in_flight_is_probed() {
     let mut given = Given::open(Script::sending(1000));
@@ -82,8 +82,8 @@ fn connection_ends_if_probes_of_a_closed_window_are_not_answered() {
     assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
 }
 
-/// RFC 9293 section 3.8.6.1: a window may stay shut for as long as the guest likes, and what is sent once it opens has all
-/// its retries.
+/// RFC 9293 section 3.8.6.1: a window may stay closed for any time, and data that is sent when it opens has all of its
+/// retransmissions.
 #[test]
 fn answered_window_probes_do_not_count_as_timeouts() {
     let mut given = Given::serving(Script::sending(1000));

@@ -1,4 +1,4 @@
-//! A driver with a hostile device.
+//! Runs a driver of the ring against a scripted hostile device.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

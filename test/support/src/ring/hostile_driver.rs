@@ -1,4 +1,4 @@
-//! A device with a hostile driver.
+//! Runs a device of the ring against a scripted hostile driver.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Protocol errors of a driver.
+//! Protocol errors of a driver, which the device side detects.
 
 /// A protocol error of the driver. Sections are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! Protocol errors of a device.
+//! Protocol errors of a device, which the driver side detects.
 
 /// A protocol error of the device. Sections are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

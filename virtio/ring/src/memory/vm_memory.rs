@@ -1,4 +1,4 @@
-//! VmMemory memory of the `vm-memory` crate.
+//! Implements [`Memory`] for the guest memory of the `vm-memory` crate.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 

@@ -1,4 +1,4 @@
-//! One area mapped at one address.
+//! Implements [`Memory`] for one area that is mapped at one address.
 
 use super::{Area, Memory};
 

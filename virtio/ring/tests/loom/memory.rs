@@ -1,4 +1,4 @@
-//! Memory made of loom's atomics.
+//! Memory made of loom's atomics, for the model checker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

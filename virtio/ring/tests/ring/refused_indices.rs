@@ -1,4 +1,4 @@
-//! Invalid available indices.
+//! Invalid available indices, with the resulting error.
 
 use pontoon_ring::Features;
 use pontoon_ring::device::VirtqueueError;

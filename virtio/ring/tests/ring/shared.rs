@@ -1,4 +1,4 @@
-//! Memory shared by two threads.
+//! Memory that two threads of a test share.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;

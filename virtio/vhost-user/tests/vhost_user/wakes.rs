@@ -1,4 +1,4 @@
-//! Notifications in both directions.
+//! Notifications between driver and device, in both directions.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn signals_room_after_too_few_buffers() {
             assert_eq!(pair.rx.take(|_| {}).unwrap(), 6);
             for _ in 0..3 {
                 pair.rx.refill(7).unwrap();
-                assert!(waiter.has(), "more buffers wake us");
+                assert!(waiter.has(), "more buffers wake the device");
                 assert_eq!(
                     device.send(How::Reserved, TSO, 54, &frame),
                     Err(TransmitError::Full)

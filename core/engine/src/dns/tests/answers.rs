@@ -1,4 +1,4 @@
-//! Which answers reach the guest, and as what.
+//! Tests of the responses that the forwarder passes on to the guest.
 
 use super::*;
 

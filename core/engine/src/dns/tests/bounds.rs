@@ -1,4 +1,4 @@
-//! Limits: too many queries, too long ones, malformed ones.
+//! Tests of limits: too many queries, too long ones, malformed ones.
 
 use proptest::prelude::*;
 
@@ -139,7 +139,7 @@ fn other_opcodes_are_answered_with_notimp() {
     }
     assert!(bench.sent().is_empty());
     bench.idle();
-    // An answer is none of them: two forwarders would answer each other for ever.
+    // A response is not answered: two forwarders would answer each other for ever.
     let mut answer = query(1, "example.org");
     answer[2] = 0xa8;
     assert_eq!(bench.ask(&answer), (vec![("malformed", 1)], vec![]));
@@ -166,7 +166,11 @@ fn event_of_an_earlier_generation_is_ignored() {
     let flow = bench.world.host.flow(socket);
     bench.answer(socket, A, &[answer(&asked, 0)]);
     bench.ask(&query(2, "example.org"));
-    assert_eq!(bench.world.host.flow(1).index, flow.index, "the slot lives again");
+    assert_eq!(
+        bench.world.host.flow(1).index,
+        flow.index,
+        "the new query reuses the slot"
+    );
     bench.world.host.queue_failure(1, Failure::Refused);
     let step = bench.step(|forwarder, ctx| forwarder.handle_socket(flow, READABLE, ctx));
     assert_eq!(step, (vec![], vec![]));
@@ -181,18 +185,18 @@ proptest! {
     fn random_messages_never_panic(
         header in proptest::collection::vec(prop_oneof![Just(0_u8), Just(1), any::<u8>()], 12),
         rest in proptest::collection::vec(prop_oneof![Just(0_u8), 0..70_u8, any::<u8>()], 0..600),
-        said in proptest::collection::vec(any::<u8>(), 0..600),
+        noise in proptest::collection::vec(any::<u8>(), 0..600),
         fails: bool,
     ) {
         let mut bench = Bench::new(&[A, B]);
         bench.ask(&[header, rest].concat());
         if let Some((socket, to, asked)) = bench.sent().pop() {
             let mut close = asked;
-            for (byte, other) in close.iter_mut().zip(&said).skip(2).step_by(7) {
+            for (byte, other) in close.iter_mut().zip(&noise).skip(2).step_by(7) {
                 *byte ^= other;
             }
-            bench.answer(socket, &to.to_string(), &[said, close]);
-            // The other resolver is asked where this one declined.
+            bench.answer(socket, &to.to_string(), &[noise, close]);
+            // The other resolver is queried if this one has responded with an error.
             let socket = bench.sent().pop().map_or(socket, |(socket, ..)| socket);
             if fails && bench.forwarder.pending() > 0 {
                 bench.refuse(socket, Failure::Other(5));

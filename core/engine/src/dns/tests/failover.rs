@@ -1,4 +1,4 @@
-//! Resolvers that are silent, refuse, or change.
+//! Tests of resolvers that do not respond, respond with errors, or change.
 
 use super::*;
 use crate::test_world::{TROUBLE, problem};
@@ -170,7 +170,7 @@ fn resolver_that_answers_refused_stays_first_for_other_queries() {
         let step = bench.answer(second, B, &[answer(&asked, 9)]);
         assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 9)]));
         bench.idle();
-        // It is as good as any other.
+        // A resolver that responds with an error is not skipped.
         assert_eq!(bench.forwarder.current_resolver(bench.world.now), Some(addr(A)));
     }
 }
@@ -298,7 +298,7 @@ fn change_of_resolvers_keeps_pending_queries() {
     let step = bench.answer(socket, A, &[answer(&asked, 0)]);
     assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 0)]));
 
-    // One that goes unanswered moves to the new list.
+    // A query without a response is sent to a resolver of the new list.
     let mut bench = Bench::new(&[A]);
     bench.ask(&question);
     bench.asked();

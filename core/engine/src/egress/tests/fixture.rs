@@ -1,4 +1,4 @@
-//! An engine with rules, and its guest.
+//! A fixture for tests of rules: an engine with egress rules, and its guest.
 
 use core::net::IpAddr;
 
@@ -85,8 +85,8 @@ impl Fixture {
         });
     }
 
-    /// The guest asks the forwarder for `name`'s addresses, and `answer` makes an answer of the question. The guest
-    /// gets it.
+    /// The guest queries the forwarder for `name`'s addresses; the resolver sends the response that `answer` makes, and the
+    /// guest receives it.
     pub(super) fn resolve(&mut self, name: &str, kind: u16, answer: impl FnOnce(&mut Answer)) {
         let question = question(name, kind);
         self.take(&Sent::new(GUEST, "10.0.2.3:53", &question).udp());
@@ -107,7 +107,7 @@ impl Fixture {
         );
     }
 
-    /// Time passes, and timers are served when they are due.
+    /// Advances the time, and handles timers when they expire.
     pub(super) fn wait(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(next) = self.engine.next_timeout().filter(|next| *next <= end) {
@@ -133,7 +133,7 @@ impl Fixture {
             .collect()
     }
 
-    /// Counters that moved since the last look.
+    /// Returns the counters that changed since the last call.
     pub(super) fn moved(&mut self) -> Vec<(&'static str, u64)> {
         let now = *self.engine.counters();
         let moved = now
@@ -165,7 +165,7 @@ fn labels(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// A DNS answer in the making.
+/// A DNS response under construction.
 pub(super) struct Answer(pub(super) Vec<u8>);
 
 impl Answer {

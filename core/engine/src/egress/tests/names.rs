@@ -1,4 +1,4 @@
-//! Rules that name domains.
+//! Tests of rules that name domains: which addresses of a response they match.
 
 use super::fixture::{Answer, Fate};
 use super::*;
@@ -53,7 +53,7 @@ fn addresses_of_a_denied_name_are_refused() {
     fixture.resolve("x.ads.example", 1, |answer| {
         answer.address("x.ads.example", 300, "198.51.100.7");
     });
-    // Flows that there are stay.
+    // Existing flows stay.
     assert!(matches!(fixture.send(UDP, "198.51.100.9:1"), Fate::Out(_)));
     assert!(matches!(fixture.send_from(4001, TCP, SITE), Fate::Replied(_)));
     assert!(matches!(fixture.send_from(4001, UDP, SITE), Fate::Replied(_)));
@@ -82,19 +82,19 @@ fn aliases_are_followed_only_from_the_question() {
     assert!(may(&mut allowed, SITE));
     assert!(
         !may(&mut allowed, "198.51.100.8:443"),
-        "nobody asked for that name"
+        "the query was for another name"
     );
-    // Others cannot open an allowed name's rule by pointing at it,
+    // A name that is an alias of an allowed name is not allowed by that rule,
     assert!(!may(
         &mut with_records(&["allow edge.cdn.example"], asked, &chain),
         SITE
     ));
-    // nor does an alias hide a denied one.
+    // and a denied name is refused also behind an alias.
     assert!(!may(
         &mut with_records(&["deny edge.cdn.example"], asked, &chain),
         SITE
     ));
-    // A denied name is meant wherever it comes up, but not for what other names have.
+    // A deny rule matches a name in any record, but not the addresses of other names.
     let mut denied = with_records(&["deny other.example"], asked, &chain);
     assert!(!may(&mut denied, "198.51.100.8:443") && may(&mut denied, SITE));
 }
@@ -112,7 +112,7 @@ fn service_hints_are_addresses_of_the_name() {
     assert_eq!(reachable("allow example.org", "example.org", own), [true; 2]);
     assert_eq!(reachable("deny example.org", "example.org", own), [false; 2]);
     assert_eq!(reachable("deny example.net", "example.org", own), [true; 2]);
-    // At another name, the hints are that name's; who allows one name has not allowed the other.
+    // The hints of a record with another target are that target's: a rule that allows one name does not allow the other.
     let elsewhere = |answer: &mut Answer| {
         answer.https(
             "example.org",
@@ -210,7 +210,7 @@ fn name_that_resolves_to_a_denied_address_is_refused() {
         ("10.1.2.3", "10.1.2.3:80"),
         ("fd12::1", "[fd12::1]:80"),
         ("64:ff9b::a01:203", "[64:ff9b::a01:203]:80"),
-        // Refused whatever the rules: the host's own, its loopback, the cloud's metadata.
+        // Refused under any rules: the host's own address, its loopback, the cloud's metadata.
         ("192.168.7.1", "192.168.7.1:80"),
         ("127.0.0.1", "127.0.0.1:80"),
         ("169.254.169.254", "169.254.169.254:80"),
@@ -234,14 +234,14 @@ fn error_and_malformed_responses_add_no_addresses() {
         answer.address("example.org", 300, "198.51.100.7").failed();
     });
     assert!(!may(&mut fixture, SITE));
-    // Records that are announced and cut off.
+    // Records that the header counts and that are truncated.
     fixture.resolve("example.org", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7");
         let len = answer.0.len();
         answer.0.truncate(len - 1);
     });
     assert!(!may(&mut fixture, SITE));
-    // A service whose hints are cut off says nothing; the record behind it does.
+    // A service record whose hints are truncated is ignored; the record after it is not.
     let mut fixture = Fixture::new(&["allow example.org", "deny cut.example"]);
     fixture.resolve("example.org", 65, |answer| {
         answer.https("cut.example", 1, "", &["198.51.100.7"]);
@@ -250,7 +250,7 @@ fn error_and_malformed_responses_add_no_addresses() {
         answer.https("example.org", 1, "", &["198.51.100.7"]);
     });
     assert!(may(&mut fixture, SITE));
-    // A letter that no rule can have is not taken for a dot.
+    // An octet of a label that no rule can contain does not match a dot.
     let mut fixture = Fixture::new(&["allow *.example.org"]);
     fixture.resolve("a", 1, |answer| {
         answer.address("a", 300, "198.51.100.7");
@@ -305,7 +305,7 @@ fn address_with_a_flow_does_not_expire() {
         ];
         let mut fixture = with_records(&["allow example.org"], "example.org", &site);
         assert!(matches!(fixture.send(protocol, SITE), Fate::Out(_)));
-        // The flow is there: TCP's connect is pending, UDP's endpoint is used every 25 s.
+        // The flow exists: TCP's connect is pending, UDP's endpoint is used every 25 s.
         for _ in 0..40 {
             fixture.wait(Duration::from_secs(25));
             assert!(matches!(fixture.send(protocol, SITE), Fate::Out(_)));
@@ -341,7 +341,7 @@ fn addresses_of_one_name_are_limited() {
     fixture.resolve("other.example", 1, |answer| {
         answer.address("other.example", 30, "203.0.113.1");
     });
-    // 130 answers of 8 addresses; the latest stay, however short their time to live.
+    // 130 answers of 8 addresses; the latest stay, even with a short TTL.
     for round in 0..130_u32 {
         fixture.wait(Duration::from_millis(1));
         fixture.resolve("many.example", 1, |answer| {
@@ -353,11 +353,11 @@ fn addresses_of_one_name_are_limited() {
     }
     assert!(
         matches!(fixture.send(TCP, "198.18.0.0:1"), Fate::Out(_)),
-        "the first to go"
+        "the first address is evicted"
     );
     assert!(
         matches!(fixture.send(TCP, "198.18.4.15:1"), Fate::Replied(_)),
-        "the last that came"
+        "the latest address is kept"
     );
     assert!(
         matches!(fixture.send(TCP, "203.0.113.1:1"), Fate::Replied(_)),
@@ -369,13 +369,13 @@ fn addresses_of_one_name_are_limited() {
 fn names_in_one_response_are_limited() {
     let mut fixture = Fixture::new(&["deny *.example"]);
     fixture.resolve("asked.example", 1, |answer| {
-        // The one that was asked for, and 63 more.
+        // The queried name, and 63 more.
         for place in 1..=64 {
             answer.address(&format!("n{place}.example"), 300, &format!("198.18.0.{place}"));
         }
     });
     assert!(!may(&mut fixture, "198.18.0.63:1") && may(&mut fixture, "198.18.0.64:1"));
-    // However they lead to each other.
+    // Also if each is an alias of the next.
     let mut fixture = Fixture::new(&["deny n0.example"]);
     fixture.resolve("asked.example", 1, |answer| {
         for place in (1..60).rev() {
@@ -400,7 +400,7 @@ fn workers_share_learned_addresses() {
         answer.address(owner, ttl, address);
     });
     assert!(may(&mut second, SITE));
-    // A worker whose flow leads there keeps it for all.
+    // A flow of one worker keeps the address known in all workers.
     let mut third = Fixture::with_config(config);
     for _ in 0..10 {
         second.wait(Duration::from_secs(50));

@@ -1,4 +1,4 @@
-//! Each rule, packets that it concerns and packets that it does not.
+//! Tests of each rule with packets that it matches and packets that it does not match.
 
 use super::fixture::Fate;
 use super::*;
@@ -52,7 +52,7 @@ const TABLE: &[Row] = &[
         (TCP, "[2001:db8::2]:1", false), (UDP, "[2001:db8::2]:1", false), (ICMP, "2001:db8::2", false),
         (TCP, "198.51.100.1:443", false), (UDP, "198.51.100.1:53", false),
     ]),
-    // Deny wins, wherever it stands.
+    // Deny rules take precedence at any position.
     row(&["allow 192.0.2.7", "deny 192.0.2.0/24", "allow *"], &[
         (TCP, "192.0.2.7:1", false), (UDP, "192.0.2.7:1", false), (ICMP, "192.0.2.7", false),
         (TCP, "198.51.100.1:1", true), (UDP, "[2001:db8::1]:1", true), (ICMP, "198.51.100.1", true),
@@ -61,7 +61,7 @@ const TABLE: &[Row] = &[
         (TCP, "192.0.2.1:1", false), (UDP, "192.0.2.1:53", false), (ICMP, "192.0.2.1", false),
         (TCP, "[2001:db8::1]:1", false), (UDP, "[2001:db8::1]:1", false), (ICMP, "2001:db8::1", false),
     ]),
-    // An IPv4 address by way of a translator is that address; to allow one does not allow the way.
+    // A rule that denies an IPv4 address also denies its translated forms; a rule that allows it does not allow them.
     row(&["deny 192.0.2.0/24"], &[
         (TCP, "[64:ff9b::c000:201]:1", false), (UDP, "[64:ff9b::c000:201]:1", false), (ICMP, "64:ff9b::c000:201", false),
         (TCP, "[2002:c000:201::1]:1", false), (UDP, "[64:ff9b:1::c000:201]:1", false),

@@ -3,7 +3,7 @@ use crate::Failure;
 use crate::host::Problem;
 use crate::test_world::{TROUBLE, problem};
 
-/// The guest has sent something from there to there.
+/// A NAT after one datagram of the guest from `guest` to `to`.
 fn talking(guest: &str, to: &str) -> Nat {
     let mut nat = Nat::new();
     nat.send(guest, to);
@@ -11,15 +11,15 @@ fn talking(guest: &str, to: &str) -> Nat {
     nat
 }
 
-/// Expects one ICMP message to the guest about its datagram.
+/// Expects that the engine has sent one ICMP error about the guest's datagram to the guest, and nothing else.
 #[track_caller]
-fn is_told(nat: &mut Nat, icmp: &str, guest: &str, to: &str) {
+fn expect_error(nat: &mut Nat, icmp: &str, guest: &str, to: &str) {
     assert_eq!(nat.world.down(), [format!("icmp {icmp} about {guest} > {to}")]);
 }
 
-const TOLD: [(&str, u64); 2] = [("frames_down", 1), ("icmp_errors_down", 1)];
-const TOLD_AND_SENT: [(&str, u64); 3] = [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)];
-const TOLD_UNSENT: [(&str, u64); 3] = [
+const REPORTED: [(&str, u64); 2] = [("frames_down", 1), ("icmp_errors_down", 1)];
+const REPORTED_AND_SENT: [(&str, u64); 3] = [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)];
+const REPORTED_UNSENT: [(&str, u64); 3] = [
     ("frames_down", 1),
     ("udp_send_failed", 1),
     ("icmp_errors_down", 1),
@@ -28,7 +28,7 @@ const TOLD_UNSENT: [(&str, u64); 3] = [
 #[test]
 fn datagram_that_policy_refuses_opens_no_socket() {
     for (guest, to, answer) in [
-        // The gateway is there, and has nothing open.
+        // The gateway exists, and has no open port.
         (GUEST, "10.0.2.2:7", "10.0.2.2 > 10.0.2.15 3/3 0"),
         (GUEST, "10.0.2.99:7", "10.0.2.2 > 10.0.2.15 3/1 0"),
         (GUEST, "169.254.169.254:80", "10.0.2.2 > 10.0.2.15 3/13 0"),
@@ -48,7 +48,7 @@ fn datagram_that_policy_refuses_opens_no_socket() {
         let mut nat = Nat::new();
         nat.send(guest, to);
         assert_eq!(nat.world.calls(), [""; 0]);
-        is_told(&mut nat, answer, guest, to);
+        expect_error(&mut nat, answer, guest, to);
         assert_eq!(
             nat.world.moved(),
             [("frames_down", 1), ("policy_refused", 1), ("icmp_errors_down", 1)]
@@ -87,8 +87,8 @@ fn hop_limit_of_one_is_answered_by_the_gateway() {
         };
         nat.burst(&[probe(1)]);
         assert_eq!(nat.world.calls(), [""; 0]);
-        is_told(&mut nat, answer, guest, to);
-        assert_eq!(nat.world.moved(), TOLD);
+        expect_error(&mut nat, answer, guest, to);
+        assert_eq!(nat.world.moved(), REPORTED);
         nat.burst(&[probe(2)]);
         assert_eq!(nat.world.calls()[1], format!("0: > {to} hop 1 5"));
     }
@@ -104,7 +104,7 @@ fn icmp_errors_are_passed_on_to_the_guest() {
         // A router on the way.
         (GUEST, v4, Some("203.0.113.9"), (11, 0), "203.0.113.9"),
         (GUEST_V6, v6, Some("2001:db8::9"), (3, 0), "2001:db8::9"),
-        // Whoever cannot be shown, and the host itself, is the gateway.
+        // An offender that the guest must not see, and the host itself, appear as the gateway.
         (GUEST, v4, Some("127.0.0.1"), (3, 1), "10.0.2.2"),
         (GUEST, v4, Some("192.168.7.1"), (3, 1), "10.0.2.2"),
         (GUEST, v4, None, (3, 1), "10.0.2.2"),
@@ -115,13 +115,13 @@ fn icmp_errors_are_passed_on_to_the_guest() {
             .queue_problem(0, problem(to, offender, kind, code), b"hello");
         nat.event(0, TROUBLE);
         let guest_ip = addr(guest).ip();
-        is_told(
+        expect_error(
             &mut nat,
             &format!("{speaker} > {guest_ip} {kind}/{code} 0"),
             guest,
             to,
         );
-        assert_eq!(nat.world.moved(), TOLD);
+        assert_eq!(nat.world.moved(), REPORTED);
     }
 }
 
@@ -134,7 +134,7 @@ fn quote_has_the_guests_original_destination() {
     let refused = problem("127.0.0.1:7", Some("127.0.0.1"), 3, 3);
     nat.world.host.queue_problem(0, refused, b"hello");
     nat.event(0, TROUBLE);
-    is_told(&mut nat, "192.0.2.77 > 10.0.2.15 3/3 0", GUEST, "192.0.2.77:7");
+    expect_error(&mut nat, "192.0.2.77 > 10.0.2.15 3/3 0", GUEST, "192.0.2.77:7");
 }
 
 #[test]
@@ -176,8 +176,8 @@ fn send_that_returns_an_earlier_error_is_repeated() {
         nat.world.calls(),
         ["0: > 192.0.2.1:7 hop 63 5 Refused", "0: > 192.0.2.1:7 hop 63 5"]
     );
-    is_told(&mut nat, "192.0.2.1 > 10.0.2.15 3/3 0", GUEST, "192.0.2.1:7");
-    assert_eq!(nat.world.moved(), TOLD_AND_SENT);
+    expect_error(&mut nat, "192.0.2.1 > 10.0.2.15 3/3 0", GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), REPORTED_AND_SENT);
 }
 
 #[test]
@@ -190,13 +190,13 @@ fn missing_route_is_reported_at_once() {
         let mut nat = Nat::new();
         nat.world.host.sends.push_back(Err(failure));
         nat.send(GUEST, "192.0.2.1:7");
-        is_told(
+        expect_error(
             &mut nat,
             &format!("10.0.2.2 > 10.0.2.15 3/{code} 0"),
             GUEST,
             "192.0.2.1:7",
         );
-        assert_eq!(nat.world.moved(), TOLD_UNSENT);
+        assert_eq!(nat.world.moved(), REPORTED_UNSENT);
     }
 }
 
@@ -218,11 +218,11 @@ fn refused_batch_is_sent_one_by_one() {
         nat.world.host.sends.push_back(Err(failure));
         nat.burst(&batch(1, 100));
         nat.world.forget();
-        // The same size again: it is known by now.
+        // The same size again: the engine has recorded that it is refused.
         nat.burst(&batch(1, 100));
         assert_eq!(nat.world.calls(), vec!["0: > 192.0.2.1:7 hop 63 100"; 3]);
         assert_eq!(nat.world.moved(), [("udp_up", 3)]);
-        // Smaller ones, where it was a matter of size.
+        // Smaller datagrams, which are sent together if the first error was about size.
         nat.burst(&batch(1, 99));
         let smaller = match failure {
             Failure::TooBig => vec!["0: > 192.0.2.1:7 hop 63 297 by 99"],
@@ -261,20 +261,20 @@ fn too_big_error_contains_the_path_mtu() {
             GUEST => ("10.0.2.15", "10.0.2.2"),
             _ => ("fd70:6f6e:746f::15", "fd70:6f6e:746f::2"),
         };
-        is_told(
+        expect_error(
             &mut nat,
             &format!("{gateway} > {guest_ip} {kind_code} 1400"),
             guest,
             to,
         );
-        assert_eq!(nat.world.moved(), TOLD_UNSENT);
+        assert_eq!(nat.world.moved(), REPORTED_UNSENT);
     }
 }
 
 /// As the host's kernel does for its own programs, of which most do not look for the path's MTU.
 #[test]
 fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
-    for (guest, to, told, remote) in [
+    for (guest, to, error, remote) in [
         (GUEST, "192.0.2.1:7", "10.0.2.2 > 10.0.2.15 3/4 1400", "192.0.2.1"),
         (
             GUEST_V6,
@@ -303,19 +303,19 @@ fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
             let guest_ip = addr(guest).ip();
             assert_eq!(
                 nat.world.down(),
-                [format!("icmp {told} about {guest_ip} > {remote} id 0 seq 0")]
+                [format!("icmp {error} about {guest_ip} > {remote} id 0 seq 0")]
             );
             assert_eq!(
                 nat.world.moved(),
                 [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
             );
         }
-        // A guest that goes on with DF has chosen it.
+        // A guest that still sends with DF has chosen DF.
         nat.wait(2);
         too_big(&mut nat);
         assert_eq!(nat.world.host.dont_fragment, [true]);
-        is_told(&mut nat, told, guest, to);
-        assert_eq!(nat.world.moved(), TOLD_UNSENT);
+        expect_error(&mut nat, error, guest, to);
+        assert_eq!(nat.world.moved(), REPORTED_UNSENT);
     }
 }
 
@@ -341,8 +341,8 @@ fn too_big_error_of_a_router_is_passed_on_and_smaller_datagrams_are_sent() {
     nat.world.host.queue_problem(0, router, b"hello");
     nat.world.host.sends.push_back(Err(Failure::TooBig));
     nat.send(GUEST, "192.0.2.1:7");
-    is_told(&mut nat, "203.0.113.9 > 10.0.2.15 3/4 1280", GUEST, "192.0.2.1:7");
-    assert_eq!(nat.world.moved(), TOLD_AND_SENT);
+    expect_error(&mut nat, "203.0.113.9 > 10.0.2.15 3/4 1280", GUEST, "192.0.2.1:7");
+    assert_eq!(nat.world.moved(), REPORTED_AND_SENT);
 }
 
 #[test]
@@ -356,5 +356,5 @@ fn send_error_without_a_queue_entry_is_repeated() {
         .sends
         .extend([Err(Failure::Refused), Err(Failure::Refused)]);
     nat.send(GUEST, "192.0.2.1:7");
-    is_told(&mut nat, "10.0.2.2 > 10.0.2.15 3/3 0", GUEST, "192.0.2.1:7");
+    expect_error(&mut nat, "10.0.2.2 > 10.0.2.15 3/3 0", GUEST, "192.0.2.1:7");
 }

@@ -1,4 +1,4 @@
-//! Random traffic against a model of the mapping and the filter that is too simple to be wrong, and against none.
+//! Compares random traffic with a simple model of mapping and filter, and tests the limits under a flood.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

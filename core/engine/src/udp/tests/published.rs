@@ -26,7 +26,7 @@ fn open(nat: &mut Nat) {
     }
 }
 
-/// The port at `place` is published no more.
+/// Unpublishes the port at `place`.
 fn close(nat: &mut Nat, place: u32) {
     let published = nat.world.net.config.published[place as usize];
     nat.udp.unpublish(place, published, &mut nat.world.ctx());
@@ -89,7 +89,7 @@ fn port_published_while_running_replaces_the_guests_endpoint() {
 fn unpublished_socket_is_removed_and_others_stay() {
     for (place, stays) in [(0, [1, 2]), (1, [0, 2]), (2, [0, 1])] {
         let mut nat = published(&["198.51.100.7:5353", "127.0.0.1:5353", "198.51.100.8:5353"]);
-        // Clients that came in by each are known.
+        // Clients have sent to each of the sockets.
         for socket in 0..3 {
             ask(&mut nat, socket, &format!("192.0.2.{socket}:7"), "198.51.100.7");
         }
@@ -119,7 +119,7 @@ fn unpublished_socket_is_removed_and_others_stay() {
 
 #[test]
 fn client_is_answered_from_the_address_that_it_used() {
-    for (host, client, guest, ours) in [
+    for (host, client, guest, local_ip) in [
         ("0.0.0.0:5353", "192.0.2.1:999", "10.0.2.15:53", "198.51.100.7"),
         (
             "[::]:5353",
@@ -129,9 +129,12 @@ fn client_is_answered_from_the_address_that_it_used() {
         ),
     ] {
         let mut nat = published(&[host]);
-        assert_eq!(ask(&mut nat, 0, client, ours), client);
+        assert_eq!(ask(&mut nat, 0, client, local_ip), client);
         nat.send(guest, client);
-        assert_eq!(nat.world.calls(), [format!("0: from {ours} > {client} hop 63 5")]);
+        assert_eq!(
+            nat.world.calls(),
+            [format!("0: from {local_ip} > {client} hop 63 5")]
+        );
     }
 }
 
@@ -166,7 +169,7 @@ fn client_without_a_free_gateway_port_is_dropped() {
     }
     let refused = nat.world.net.counters.udp_unsolicited;
     assert!(refused >= 24_000 - 16_384, "{refused}");
-    // They are not sought for long, but nearly all are found.
+    // The number of tries is limited, but nearly all free ports are found.
     assert!(refused < 24_000 - 16_000, "{refused}");
 }
 
@@ -206,7 +209,7 @@ fn client_is_answered_by_the_socket_that_it_used() {
             "0: from 198.51.100.7 > 192.0.2.2:999 hop 63 5",
         ]
     );
-    // The same client asks elsewhere.
+    // The same client sends to another socket.
     ask(&mut nat, 0, "192.0.2.1:999", "198.51.100.7");
     nat.send("10.0.2.15:53", "192.0.2.1:999");
     assert_eq!(
@@ -257,13 +260,16 @@ fn peer_that_no_published_socket_reaches_gets_an_extra_socket() {
         nat.arrive(1, &stranger);
         assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
         let local = host.replace("5353", "999");
-        let ours = addr(host).ip().to_string();
-        let shown = ask(&mut nat, 0, &local, &ours);
+        let local_ip = addr(host).ip().to_string();
+        let shown = ask(&mut nat, 0, &local, &local_ip);
         nat.send(guest, &shown);
-        assert_eq!(nat.world.calls(), [format!("0: from {ours} > {local} hop 63 5")]);
+        assert_eq!(
+            nat.world.calls(),
+            [format!("0: from {local_ip} > {local} hop 63 5")]
+        );
         nat.send(guest, outside);
         assert_eq!(nat.world.calls(), [sent]);
-        // It goes as any does, and comes back.
+        // The extra endpoint expires like any other, and is opened again.
         nat.wait(121);
         assert_eq!((nat.world.host.open_sockets(), nat.world.net.flows), (1, 1));
         nat.world.forget();
@@ -312,7 +318,7 @@ fn extra_socket_counts_against_max_flows() {
     assert_eq!(nat.world.moved(), [("flows_refused", 1)]);
     nat.world.net.config.max_flows = 2;
     nat.send("10.0.2.15:53", "192.0.2.1:7");
-    // And is the one to go.
+    // The extra socket is the one that is evicted.
     nat.world.forget();
     nat.send(GUEST, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("udp_up", 1), ("udp_evicted", 1)]);
@@ -371,7 +377,7 @@ fn published_endpoint_never_expires() {
     assert_eq!(nat.world.host.open_sockets(), 2);
 }
 
-/// The nth of many strangers.
+/// Returns the address of the `nth` client that the guest has not sent to.
 fn stranger(nth: usize) -> String {
     format!("203.0.113.{}:{}", 1 + nth / 50_000, 1 + nth % 50_000)
 }

@@ -1,4 +1,4 @@
-//! One connection of the scripted guest.
+//! One connection of the scripted guest: its state, segments and timers.
 
 mod handshake;
 mod mischief;
@@ -49,7 +49,7 @@ pub(super) struct Peer {
 enum Stage {
     /// Not yet begun.
     Waiting(Instant),
-    /// SYN (or SYN-ACK) sent; again at.
+    /// The SYN was sent, and is sent again at `again`.
     SynSent {
         again: Instant,
         tries: u32,
@@ -62,7 +62,7 @@ enum Stage {
     /// Both directions are closed.
     Closed,
     /// Reset, from either side.
-    Dead,
+    Reset,
 }
 
 impl Peer {
@@ -84,7 +84,7 @@ impl Peer {
             tries: 0,
         };
         let mut peer = Self::new(plan, syn.to, syn.from, listener.port, listener.script, stage, rng);
-        peer.heard_syn(syn);
+        peer.receive_syn(syn);
         // The window of a segment with SYN is not scaled.
         peer.receiver.open(false);
         peer
@@ -142,7 +142,7 @@ impl Peer {
         self.resets_ignored
     }
 
-    /// A segment of this connection.
+    /// Processes a segment of this connection.
     pub(super) fn receive(
         &mut self,
         segment: &Segment,
@@ -156,7 +156,7 @@ impl Peer {
             Stage::SynReceived { tries, .. } => {
                 if segment.flags.has(Flags::RST) {
                     // The connection does not exist yet, and fails.
-                    self.die(Outcome::Refused);
+                    self.fail(Outcome::Refused);
                 } else if segment.flags.has(Flags::SYN) {
                     self.stage = Stage::SynReceived { again: now, tries };
                 } else if segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1) {
@@ -166,12 +166,12 @@ impl Peer {
             }
             Stage::Open => self.receive_open(segment, now, output, wrong),
             Stage::Closed => {
-                // TIME_WAIT: whatever is repeated is acknowledged again.
+                // TIME_WAIT: a repeated segment is acknowledged again.
                 if !segment.flags.has(Flags::RST) && segment.span() > 0 {
                     output.push(self.bare(Flags::ACK));
                 }
             }
-            Stage::Dead => output.extend(refusal(segment)),
+            Stage::Reset => output.extend(refusal(segment)),
         }
     }
 
@@ -183,9 +183,9 @@ impl Peer {
         wrong: &mut Vec<String>,
     ) {
         if segment.flags.has(Flags::RST) {
-            // RFC 5961 section 3: obeyed at the left edge only.
+            // RFC 5961 section 3: a reset is accepted only at the left edge of the window.
             if segment.seq == self.receiver.ack() {
-                self.die(Outcome::Reset);
+                self.fail(Outcome::Reset);
             } else {
                 self.resets_ignored += 1;
                 output.push(self.bare(Flags::ACK));
@@ -214,7 +214,7 @@ impl Peer {
                 self.plan.mss
             ));
         }
-        // A keepalive or window probe repeats a byte's place, possibly without the byte.
+        // A keepalive or window probe repeats the sequence number of a byte, possibly without the byte.
         let probe = bare && self.receiver.offset(segment.seq) < self.receiver.next as i64;
         let took = self.receiver.take(segment.seq, &segment.payload, fin);
         for error in [acknowledged.err(), took.as_ref().err().cloned()]
@@ -247,15 +247,15 @@ impl Peer {
         u64::from(self.plan.mss) * 16
     }
 
-    fn die(&mut self, outcome: Outcome) {
-        self.stage = Stage::Dead;
+    fn fail(&mut self, outcome: Outcome) {
+        self.stage = Stage::Reset;
         match &mut self.app {
             Some(app) => app.was_reset(outcome),
             None => self.outcome = Some(outcome),
         }
     }
 
-    /// Lets the connection do what it does now.
+    /// Sends what is due now, and runs the application.
     pub(super) fn poll(&mut self, now: Instant, output: &mut Vec<Segment>) {
         match self.stage {
             Stage::Waiting(at) if at <= now => {
@@ -284,7 +284,7 @@ impl Peer {
                 // The application may still be reading, so it is not reset.
                 self.run_app(now);
             }
-            Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Dead => {}
+            Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Reset => {}
         }
     }
 
@@ -295,7 +295,7 @@ impl Peer {
                 seq: self.sender.seq(self.sender.next),
                 ..self.bare(Flags::RST.and(Flags::ACK))
             });
-            self.stage = Stage::Dead;
+            self.stage = Stage::Reset;
             return;
         }
         let due = self.ack_at.is_some_and(|at| at <= now) || self.receiver.wants_update();
@@ -383,7 +383,7 @@ impl Peer {
         }
     }
 
-    /// When it has something to do.
+    /// Returns the time of the connection's next action.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         match self.stage {
             Stage::Waiting(at) => Some(at),
@@ -398,7 +398,7 @@ impl Peer {
                 let next = earlier(app, earlier(self.ack_at, self.sender.retry_at()))?;
                 Some(next.max(now + Duration::from_nanos(1)))
             }
-            Stage::Dead => None,
+            Stage::Reset => None,
         }
     }
 }

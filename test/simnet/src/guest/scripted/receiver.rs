@@ -1,4 +1,4 @@
-//! The receiving half: received data, holes, and the acknowledgements of both.
+//! The receiving half: received data, holes, and acknowledgements with SACK blocks.
 
 use crate::pattern;
 
@@ -8,30 +8,30 @@ pub(super) struct Receiver {
     /// Sequence number of the stream's first byte.
     pub(super) first: u32,
     stream: u64,
-    /// Everything before this is here.
+    /// Everything before this was received.
     pub(super) next: u64,
     /// Runs beyond `next`, ascending and disjoint.
     runs: Vec<(u64, u64)>,
-    /// The run that grew last: its block goes first (RFC 2018 section 4).
+    /// The run that grew last: its block is the first (RFC 2018 section 4).
     latest: u64,
     /// Offset of the stream's end.
     end: Option<u64>,
-    /// Bytes taken by the application.
+    /// Bytes read by the application.
     pub(super) taken: u64,
     size: u64,
     shift: u8,
-    /// The furthest that was advertised.
+    /// The highest right edge that was advertised.
     edge: u64,
 }
 
 /// Result of receiving a segment's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Took {
-    /// It had none.
+    /// The segment had no data.
     Nothing,
-    /// It was next.
+    /// The data was in order.
     InOrder,
-    /// It was not, or filled a gap, or was here before: acknowledged at once.
+    /// The data was out of order, filled a gap or was a duplicate: it is acknowledged at once.
     AtOnce,
 }
 
@@ -73,7 +73,7 @@ impl Receiver {
         !self.runs.is_empty()
     }
 
-    /// Takes data, and the end of the stream after it.
+    /// Processes data, and the end of the stream after it.
     pub(super) fn take(&mut self, seq: u32, data: &[u8], fin: bool) -> Result<Took, String> {
         let begin = self.offset(seq);
         let end = begin + data.len() as i64;
@@ -121,12 +121,12 @@ impl Receiver {
         self.runs = merged;
     }
 
-    /// Forgets what was only acknowledged selectively.
+    /// Drops data that was acknowledged only selectively.
     pub(super) fn renege(&mut self) {
         self.runs.clear();
     }
 
-    /// SACK blocks, the latest first.
+    /// Returns SACK blocks, the latest first.
     pub(super) fn blocks(&self) -> Vec<(u32, u32)> {
         let mut runs = self.runs.clone();
         runs.sort_by_key(|&(begin, end)| !(begin <= self.latest && self.latest < end));

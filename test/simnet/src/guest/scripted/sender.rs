@@ -1,4 +1,4 @@
-//! The sending half: what was acknowledged, what is in flight, what to send again and when.
+//! The sending half: acknowledged data, data in flight, and retransmissions.
 
 use core::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct Sender {
     /// Runs that the engine has acknowledged selectively.
     sacked: Vec<(u64, u64)>,
     repeats: u32,
-    /// A hole is sent again once for each of these.
+    /// Each of these causes one retransmission of a hole.
     recover: u64,
     retry_at: Option<Instant>,
     backoff: u32,
@@ -57,7 +57,8 @@ impl Sender {
         self.first.wrapping_add(offset as u32)
     }
 
-    /// The sequence number of a segment without data: next to send, but within the window, or it would not be accepted.
+    /// Returns the sequence number of a segment without data: the next to send, limited to the window, as it would be
+    /// rejected otherwise.
     pub(super) fn bare_seq(&self) -> u32 {
         self.seq(self.next.min(self.edge.max(self.una)))
     }
@@ -80,7 +81,7 @@ impl Sender {
         self.next - self.una
     }
 
-    /// An acknowledgement with its window and SACK blocks. `bare`: it carried nothing else.
+    /// Processes an acknowledgement with its window and SACK blocks. `bare`: the segment has no data.
     pub(super) fn acknowledged(
         &mut self,
         ack: u32,
@@ -122,7 +123,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The next piece that was not sent yet.
+    /// Returns the next piece that was not sent yet.
     pub(super) fn fresh(&mut self, mss: u64) -> Option<Piece> {
         let from = self.next;
         if from >= self.end() {
@@ -164,7 +165,7 @@ impl Sender {
             return Some(self.oldest(mss));
         }
         if self.una < self.end() {
-            // The window is shut: one byte asks whether it still is.
+            // The window is closed: it is probed by one byte.
             let fin = self.una == self.written;
             let to = self.una + u64::from(!fin);
             self.next = self.una + 1;
@@ -182,7 +183,7 @@ impl Sender {
         Piece { from, to, fin }
     }
 
-    /// Sees to it that something is sent again if nothing comes.
+    /// Arms the retransmission timer.
     pub(super) fn arm(&mut self, now: Instant) {
         if self.una == self.end() {
             self.retry_at = None;

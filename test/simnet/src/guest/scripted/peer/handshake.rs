@@ -1,4 +1,4 @@
-//! Handshakes, from either side.
+//! Handshakes of connections that the guest opens or accepts.
 
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
@@ -10,8 +10,8 @@ use crate::guest::scripted::receiver::Receiver;
 use crate::streams;
 
 impl Peer {
-    /// Options and window of the engine's SYN.
-    pub(super) fn heard_syn(&mut self, syn: &Segment) {
+    /// Processes options and window of the engine's SYN.
+    pub(super) fn receive_syn(&mut self, syn: &Segment) {
         self.mss = u64::from(syn.mss.unwrap_or(536).min(self.plan.mss));
         self.scaled = syn.window_scale.is_some() && self.plan.scale.is_some();
         self.shift = if self.scaled {
@@ -40,7 +40,7 @@ impl Peer {
         let fits = segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1);
         if segment.flags.has(Flags::RST) {
             if fits {
-                self.die(Outcome::Refused);
+                self.fail(Outcome::Refused);
             } else {
                 wrong.push(format!(
                     "port {}: a reset that does not fit a SYN: {segment:?}",
@@ -48,12 +48,12 @@ impl Peer {
                 ));
             }
         } else if segment.flags.has(Flags::SYN) && fits {
-            self.heard_syn(segment);
+            self.receive_syn(segment);
             self.open(now);
             self.receiver.open(self.scaled);
             output.push(self.bare(Flags::ACK));
         } else if fits {
-            // Data overtook the SYN-ACK: it will come again.
+            // Data has overtaken the SYN-ACK: it is retransmitted.
         } else {
             output.extend(refusal(segment));
         }

@@ -1,4 +1,4 @@
-//! Segments that well-behaved stacks never send, or seldom.
+//! Segments that well-behaved stacks never or rarely send.
 
 use pontoon_wire::frame::Flags;
 
@@ -8,7 +8,7 @@ use crate::frames::{Segment, URG};
 /// Chances of the scripted guest's deviations, per mille of the opportunities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mischief {
-    /// Two segments leave in the wrong order.
+    /// Two segments are sent in the wrong order.
     pub swap: u32,
     /// A retransmission overlaps what was sent before, at other boundaries.
     pub overlap: u32,
@@ -16,9 +16,9 @@ pub struct Mischief {
     pub stale: u32,
     /// Segments carry URG and a pointer.
     pub urgent: u32,
-    /// A keepalive probe, with or without a byte of rubbish.
+    /// A keepalive probe, with or without a random byte.
     pub keepalive: u32,
-    /// A RST in the window but not at its left edge (RFC 5961 section 3: answered, not obeyed).
+    /// A RST in the window but not at its left edge (RFC 5961 section 3: challenged, not accepted).
     pub inexact_reset: u32,
     /// A RST outside of the window.
     pub far_reset: u32,
@@ -127,7 +127,7 @@ impl Peer {
             });
         }
         if self.rng.chance(mischief.beyond) {
-            // Further than any window reaches, as the engine may have opened it meanwhile.
+            // Beyond the widest window, as the engine may have opened its window meanwhile.
             let seq = self.sender.seq(self.sender.edge).wrapping_add(0x0100_0000);
             let payload = vec![0xee; self.rng.size(1..=self.mss as usize)];
             output.push(Segment {
