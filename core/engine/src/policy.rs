@@ -100,7 +100,7 @@ impl Policy {
     pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         let is_metadata = METADATA.contains(&written);
         match written {
-            IpAddr::V6(_) if self.addresses.v6.is_none() => return Err(Refusal::Nobody),
+            IpAddr::V6(_) if self.addresses.v6.is_none() => return Err(Refusal::Unassigned),
             _ if is_metadata && self.metadata => {}
             IpAddr::V4(v4) => self.class_v4(v4)?,
             IpAddr::V6(v6) => {
