@@ -12,6 +12,7 @@ mod down;
 mod enforce;
 mod flush;
 mod half_closed;
+mod handshake;
 mod idle;
 mod lost;
 mod open;
@@ -22,6 +23,7 @@ mod rtt;
 mod segment;
 mod seq;
 mod stalled;
+mod stray;
 mod table;
 mod traffic;
 mod unreachable;
@@ -39,7 +41,7 @@ use vm_memory::VolatileSlice;
 
 use self::connection::{Connection, ConnectionKey, TcpState};
 use self::half_closed::HalfClosed;
-use self::open::{HandshakeRetry, Sending};
+use self::handshake::HandshakeRetry;
 use self::segment::Verdict;
 use self::table::ConnectionTable;
 use crate::ctx::{Completion, Ctx, Eviction, Net, Routed};
@@ -100,6 +102,15 @@ pub struct Tcp<S> {
     next_look: u32,
 }
 
+/// The result of sending a segment without data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    /// The segment was sent, or the link has rejected it for good.
+    Done,
+    /// The link is full: to be sent again when it has room.
+    LinkFull,
+}
+
 /// Returns the IP header of a segment to the guest.
 fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
     emit::Ip {
@@ -157,7 +168,7 @@ impl<S> Tcp<S> {
                 self.open(key, frame, ip, segment, dns, ctx);
             } else if !segment.flags.has(Flags::RST) {
                 ctx.net.counters.tcp_unknown += 1;
-                open::reply_reset(ip, segment, ctx);
+                stray::reply_reset(ip, segment, ctx);
             }
             return;
         };
@@ -169,7 +180,7 @@ impl<S> Tcp<S> {
         {
             Verdict::Ignored => {}
             Verdict::Changed => self.mark_dirty(index),
-            Verdict::Unacceptable => open::reply_reset(ip, segment, ctx),
+            Verdict::Unacceptable => stray::reply_reset(ip, segment, ctx),
             Verdict::Reset => {
                 ctx.net.counters.tcp_reset_by_guest += 1;
                 burst.forget(index);

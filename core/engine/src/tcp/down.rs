@@ -9,8 +9,8 @@ use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
 
 use super::Ended;
+use super::Sending;
 use super::connection::Connection;
-use super::open::Sending;
 use super::recovery::Retry;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};

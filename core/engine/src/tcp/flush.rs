@@ -4,8 +4,9 @@ use pontoon_wire::frame::Flags;
 use vm_memory::VolatileSlice;
 
 use super::Ended;
+use super::Sending;
 use super::connection::{Connection, TcpState};
-use super::open::{self, Sending};
+use super::stray;
 use crate::ctx::{Ctx, Net};
 use crate::{FlowId, Host, Transmit};
 
@@ -19,7 +20,7 @@ impl<S> Connection<S> {
             _ => self.down.nxt.latest(self.down.max),
         };
         let flags = Flags::RST.and(Flags::ACK);
-        open::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
+        stray::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
     }
 
     /// Acts on everything that is pending: delivers, discards, resends, fills the window, acknowledges.

@@ -3,7 +3,7 @@
 use pontoon_wire::frame::Flags;
 
 use super::connection::ConnectionKey;
-use super::{Tcp, open};
+use super::{Tcp, stray};
 use crate::ctx::Ctx;
 use crate::ledger::Ends;
 use crate::{FlowId, Host, Transmit};
@@ -29,7 +29,7 @@ impl<S> Tcp<S> {
             remote: ends.remote,
         };
         for seq in [0, 1 << 31] {
-            open::send_stray(&key, seq, 0, Flags::ACK, ctx);
+            stray::send_stray(&key, seq, 0, Flags::ACK, ctx);
         }
     }
 }

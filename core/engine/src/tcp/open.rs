@@ -5,21 +5,18 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use pontoon_wire::emit;
 use pontoon_wire::frame::{self, Flags, Ip};
-use pontoon_wire::vnet::{Offload, Segmentation};
 use rand_chacha::rand_core::RngCore;
 
-use super::Tcp;
-use super::connection::{Connection, ConnectionKey, SCALE, TcpState, link_mss};
-use super::recovery::Retry;
+use super::connection::{Connection, ConnectionKey, TcpState};
 use super::seq::Seq;
+use super::stray::{reply_reset, send_reset};
+use super::{Sending, Tcp};
 use crate::ctx::{Ctx, Eviction, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, Destination, EgressProtocol};
 use crate::flow_rate::Admission;
 use crate::host::{Accepted, Connect};
-use crate::link::TransmitError;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Connections accepted from one listener in one turn.
@@ -30,8 +27,6 @@ const BACKLOG: usize = 4_097;
 const PORT_TRIES: usize = 16;
 /// First port with which such a client may appear: above those of services (RFC 6056 section 3.2).
 const FIRST_PORT: u16 = 1024;
-/// Unanswered handshake segments after which the handshake fails: with the doubling timeout, after 25 s.
-const MOST_SYNS: u8 = 7;
 
 impl<S> Tcp<S> {
     /// Processes the guest's SYN.
@@ -371,54 +366,6 @@ impl<S> Tcp<S> {
     }
 }
 
-impl<S> Connection<S> {
-    /// Sends or retransmits the SYN or SYN-ACK.
-    pub(super) fn send_handshake<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        let answer = self.state == TcpState::SynReceived;
-        let syn = emit::Syn {
-            mss: link_mss(self.key.guest, ctx.net.mtu),
-            window_scale: (!answer || self.up.scale > 0).then_some(SCALE),
-            sack_permitted: !answer || self.down.sack,
-        };
-        let flags = if answer {
-            Flags::SYN.and(Flags::ACK)
-        } else {
-            Flags::SYN
-        };
-        let iss = self.down.una;
-        let sending = self.send_bare(id, iss, flags, Some(syn), ctx);
-        let down = &mut self.down;
-        if sending == Sending::LinkFull {
-            // The link may have no room for any length of time, and the state needs a timer.
-            let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
-            down.recovery.retry.get_or_insert(retry);
-            return;
-        }
-        self.pending.handshake = false;
-        if down.nxt == iss {
-            down.rtt.sent(iss + 1, ctx.now);
-        } else {
-            down.rtt.resent();
-        }
-        down.nxt = iss + 1;
-        down.max = iss + 1;
-        down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
-    }
-
-    /// Handles the timer of a handshake segment.
-    pub(super) fn retry_handshake(&mut self, now: Instant) -> HandshakeRetry {
-        if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
-            self.down.rtt.backoff += 1;
-            self.pending.handshake = true;
-            self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
-        }
-        match self.down.rtt.backoff {
-            ..MOST_SYNS => HandshakeRetry::Pending,
-            _ => HandshakeRetry::GivenUp,
-        }
-    }
-}
-
 /// The state of a listener's queue after [`Tcp::take_clients`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backlog {
@@ -426,24 +373,6 @@ enum Backlog {
     Taken,
     /// There may be more clients.
     MayHaveMore,
-}
-
-/// The result of [`Connection::retry_handshake`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HandshakeRetry {
-    /// The handshake segment is sent again, or its time has not come.
-    Pending,
-    /// The last one was not answered.
-    GivenUp,
-}
-
-/// The result of sending a segment without data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sending {
-    /// The segment was sent, or the link has rejected it for good.
-    Done,
-    /// The link is full: to be sent again when it has room.
-    LinkFull,
 }
 
 /// Admits a new flow under `--max-flow-rate` and `--max-flows`, and counts it against the rate. A flow that replaces `victim`
@@ -543,79 +472,3 @@ fn reaches_host<H: Host, T>(
 
 /// Well-known port of DNS.
 const DNS_PORT: u16 = 53;
-
-/// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
-pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) {
-    let key = ConnectionKey {
-        guest: SocketAddr::new(ip.source, segment.source_port),
-        remote: SocketAddr::new(ip.destination, segment.destination_port),
-    };
-    if segment.flags.has(Flags::ACK) {
-        send_reset(&key, segment.ack, 0, Flags::RST, ctx);
-        return;
-    }
-    let len = u32::try_from(segment.payload_len).expect("a frame is at most 64 KiB")
-        + u32::from(segment.flags.has(Flags::SYN))
-        + u32::from(segment.flags.has(Flags::FIN));
-    send_reset(
-        &key,
-        0,
-        segment.seq.wrapping_add(len),
-        Flags::RST.and(Flags::ACK),
-        ctx,
-    );
-}
-
-/// Sends a reset to the guest.
-pub(super) fn send_reset<H, T: Transmit>(
-    key: &ConnectionKey,
-    seq: u32,
-    ack: u32,
-    flags: Flags,
-    ctx: &mut Ctx<'_, H, T>,
-) -> Sending {
-    debug_assert!(flags.has(Flags::RST), "a reset");
-    send_stray(key, seq, ack, flags, ctx)
-}
-
-/// Sends a segment that belongs to no connection to the guest.
-pub(super) fn send_stray<H, T: Transmit>(
-    key: &ConnectionKey,
-    seq: u32,
-    ack: u32,
-    flags: Flags,
-    ctx: &mut Ctx<'_, H, T>,
-) -> Sending {
-    let head = emit::tcp(
-        ctx.net.ether(),
-        super::ip(key.remote, key.guest),
-        emit::TcpFields {
-            source_port: key.remote.port(),
-            destination_port: key.guest.port(),
-            seq,
-            ack,
-            flags,
-            window: 0,
-            syn: None,
-            sack: &[],
-        },
-        0,
-    );
-    let offload = Offload {
-        checksum: head.checksum,
-        segmentation: Segmentation::Whole,
-    };
-    match ctx.link.send(offload, head.bytes(), &[]) {
-        Ok(()) => {
-            ctx.net.counters.frames_down += 1;
-            Sending::Done
-        }
-        Err(error) => {
-            ctx.net.counters.link_refused += 1;
-            match error {
-                TransmitError::Full => Sending::LinkFull,
-                TransmitError::Rejected => Sending::Done,
-            }
-        }
-    }
-}

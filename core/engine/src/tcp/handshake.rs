@@ -1,0 +1,70 @@
+//! SYN and SYN-ACK segments to the guest and their retransmission.
+
+use pontoon_wire::emit;
+use pontoon_wire::frame::Flags;
+
+use super::Sending;
+use super::connection::{Connection, SCALE, TcpState, link_mss};
+use super::recovery::Retry;
+use crate::ctx::Ctx;
+use crate::{FlowId, Instant, Transmit};
+
+/// Unanswered handshake segments after which the handshake fails: with the doubling timeout, after 25 s.
+const MOST_SYNS: u8 = 7;
+
+/// The result of [`Connection::retry_handshake`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandshakeRetry {
+    /// The handshake segment is sent again, or its time has not come.
+    Pending,
+    /// The last one was not answered.
+    GivenUp,
+}
+
+impl<S> Connection<S> {
+    /// Sends or retransmits the SYN or SYN-ACK.
+    pub(super) fn send_handshake<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
+        let answer = self.state == TcpState::SynReceived;
+        let syn = emit::Syn {
+            mss: link_mss(self.key.guest, ctx.net.mtu),
+            window_scale: (!answer || self.up.scale > 0).then_some(SCALE),
+            sack_permitted: !answer || self.down.sack,
+        };
+        let flags = if answer {
+            Flags::SYN.and(Flags::ACK)
+        } else {
+            Flags::SYN
+        };
+        let iss = self.down.una;
+        let sending = self.send_bare(id, iss, flags, Some(syn), ctx);
+        let down = &mut self.down;
+        if sending == Sending::LinkFull {
+            // The link may have no room for any length of time, and the state needs a timer.
+            let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
+            down.recovery.retry.get_or_insert(retry);
+            return;
+        }
+        self.pending.handshake = false;
+        if down.nxt == iss {
+            down.rtt.sent(iss + 1, ctx.now);
+        } else {
+            down.rtt.resent();
+        }
+        down.nxt = iss + 1;
+        down.max = iss + 1;
+        down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
+    }
+
+    /// Handles the timer of a handshake segment.
+    pub(super) fn retry_handshake(&mut self, now: Instant) -> HandshakeRetry {
+        if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
+            self.down.rtt.backoff += 1;
+            self.pending.handshake = true;
+            self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
+        }
+        match self.down.rtt.backoff {
+            ..MOST_SYNS => HandshakeRetry::Pending,
+            _ => HandshakeRetry::GivenUp,
+        }
+    }
+}
