@@ -127,7 +127,8 @@ fn idlest_datagram_flow_is_evicted_for_a_client() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, after any number of connections in between.
+/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, after any number of
+/// connections in between.
 #[test]
 fn established_connections_are_not_evicted() {
     let mut given = given(at_most(2, config(1500)), HostPlan::default());
@@ -358,7 +359,7 @@ fn half_closed_client_is_evicted_for_another_of_its_port() {
     assert_eq!(given.engine.flows(), 4);
 }
 
-/// Clients beyond the share of their port evict no connections of others, not even those in TIME_WAIT.
+/// Clients beyond the share of their port cost connections of others nothing, those in TIME_WAIT included.
 #[test]
 fn client_beyond_its_share_evicts_no_time_wait_of_others() {
     let mut given = given(at_most(8, any()), HostPlan::default());
