@@ -127,7 +127,8 @@ fn idlest_datagram_flow_is_evicted_for_a_client() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, after any number of connections in between.
+/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, after any number of
+/// connections in between.
 #[test]
 fn established_connections_are_not_evicted() {
     let mut given = given(at_most(2, config(1500)), HostPlan::default());

@@ -69,7 +69,7 @@ pub enum AddError {
 
 impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
     /// Adds a chain of buffers, with one descriptor each. The device sees it after the next [`publish`](Self::publish).
-    /// [`Used::tag`] returns `tag`.
+    /// [`Used::tag`](super::Used::tag) returns `tag`.
     ///
     /// # Errors
     /// The chain was not added.
