@@ -19,7 +19,7 @@ pub mod landlock;
 pub mod layers;
 mod limits;
 pub mod namespaces;
-mod nobody;
+mod overflow_user;
 pub mod seccomp;
 pub mod trap;
 
@@ -61,7 +61,8 @@ impl Sandbox {
         };
         // The engine's sockets belong to the user, by whom firewalls distinguish them; a relay receives its sockets.
         if self.role == Role::Relay {
-            nobody::become_one().map_err(|error| context("cannot become nobody", &error))?;
+            overflow_user::switch_to()
+                .map_err(|error| context("cannot change to the overflow user", &error))?;
         }
         caps::drop_all().map_err(|error| context("cannot drop privileges", &error))?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)

@@ -171,7 +171,7 @@ impl Captures {
 /// Truncates a file to its offset.
 fn cut_off(file: &Descriptor) -> io::Result<()> {
     let file = file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
-    let whole = rustix::fs::tell(file)?;
+    let whole = rustix::fs::seek(file, rustix::fs::SeekFrom::Current(0))?;
     let len = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default();
     Ok(rustix::fs::ftruncate(file, whole.min(len))?)
 }
