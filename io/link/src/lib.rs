@@ -1,5 +1,5 @@
-//! Links: the carriers of Ethernet frames to and from a guest. A link is a module here and, if a supervisor opens it, a line
-//! of `attachments!`.
+//! Links: the carriers of Ethernet frames to and from a guest. A link is a module here, a line
+//! of `attachments!` if a supervisor opens it, and an entry of [`MACHINE_PROTOCOLS`] if machines connect by a Unix socket.
 //!
 //! A worker is generic over its link, so that the packet path has no indirect call.
 
@@ -18,6 +18,7 @@ pub mod capturing;
 mod conformance;
 mod counters;
 mod guest_listener;
+mod machine_protocol;
 mod rx_interest;
 pub mod socket;
 pub mod tap;
@@ -27,6 +28,7 @@ pub mod vhost_user;
 pub use attachment::{Attach, Serve};
 pub use counters::LinkCounters;
 pub use guest_listener::Source;
+pub use machine_protocol::{MACHINE_PROTOCOLS, MachineProtocol};
 pub use tap::{TapQueues, Vhost};
 pub use vhost_user::FrontEndSocket;
 

@@ -28,7 +28,9 @@ mod workers;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_host::Outbound;
-pub use pontoon_link::{Attachment, FrontEndSocket, Source, TapQueues, Vhost};
+pub use pontoon_link::{
+    Attachment, FrontEndSocket, MACHINE_PROTOCOLS, MachineProtocol, Source, TapQueues, Vhost,
+};
 pub use pontoon_sys::tun::TapOffload;
 #[cfg(test)]
 use pontoon_test_support::namespace;
