@@ -54,7 +54,7 @@ attachments! {
     Stream(Source) => Socket<Stream>;
     /// A SOCK_SEQPACKET or SOCK_DGRAM socket.
     Packet(Source) => Socket<Packet>;
-    /// A SOCK_STREAM socket on which a front-end speaks vhost-user.
+    /// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
     VhostUser(FrontEndSocket) => VhostUser;
 }
 
@@ -69,7 +69,7 @@ pub trait Link: Send {
     where
         Self: 'a;
 
-    /// The two halves. Answers to a burst leave while its frames are at hand.
+    /// The two halves. Replies to a burst are sent while the buffers of its frames are still borrowed.
     fn halves(&mut self) -> (Self::Receiver<'_>, Self::Transmitter<'_>);
 
     /// The sending half.
@@ -167,7 +167,7 @@ pub enum StopAt {
 pub struct ReceivedBurst {
     /// Frames that were handed on.
     pub frames: usize,
-    /// Frames that were dropped here, for offload metadata or a length that means nothing.
+    /// Frames that were dropped here, for invalid offload metadata or an invalid length.
     pub malformed: u64,
     /// The state of the link after the burst.
     pub rest: Rest,

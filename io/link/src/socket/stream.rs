@@ -1,6 +1,6 @@
 //! The stream link: each frame behind its length, 32 bits in big endian, on a SOCK_STREAM socket.
 //!
-//! QEMU's `-netdev stream`, libkrun and passt's clients speak it.
+//! QEMU's `-netdev stream`, libkrun and passt's clients use it.
 
 use std::io::IoSlice;
 use std::ops::Range;
