@@ -1,4 +1,4 @@
-//! Command line arguments.
+//! Definitions of the command line's verbs, arguments and options.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

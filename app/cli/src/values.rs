@@ -1,4 +1,4 @@
-//! Values of options, from text.
+//! Parses the values of command line options.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;

@@ -1,4 +1,4 @@
-//! Captures of the link.
+//! Starts, stops and shows captures of the link.
 
 use std::io;
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ impl Captures {
         }
         let left = start.time.map(|time| time.saturating_sub(now - *since));
         if left == Some(Duration::ZERO) {
-            return self.give_up("it was to take no longer");
+            return self.give_up("the time limit was reached");
         }
         outbox.push(Update::Capture(CaptureCommand::Start(CaptureStart {
             time: left,
