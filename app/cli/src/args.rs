@@ -1,4 +1,4 @@
-//! Command line arguments.
+//! Definitions of the command line's verbs, arguments and options.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_supervisor::capture::Capture;
-use pontoon_supervisor::options::{Loopback, MachineProtocol, Target, VhostNet};
+use pontoon_supervisor::options::{Loopback, Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
-use pontoon_worker::{Outbound, Pacing};
+use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 
 use crate::values;
 
@@ -125,8 +125,8 @@ pub(crate) struct VmArgs {
     /// Use this socket, connected or listening
     #[arg(long, value_name = "N", value_parser = value_parser!(i32).range(3..))]
     pub(crate) fd: Option<i32>,
-    /// Protocol of the socket: vhost-user, stream or packet
-    #[arg(long, value_name = "PROTOCOL", value_parser = values::one_of(values::PROTOCOLS), hide_possible_values = true)]
+    /// Protocol of the socket
+    #[arg(long, value_name = "PROTOCOL", value_parser = values::machine_protocol())]
     pub(crate) protocol: MachineProtocol,
     /// Exit after the first guest
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `pontoon ctl`.
+//! Executes `pontoon ctl`: requests to a control socket.
 
 pub(crate) mod client;
 pub(crate) mod flows;

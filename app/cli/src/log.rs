@@ -1,4 +1,4 @@
-//! The log, on standard error.
+//! Writes the log to standard error.
 
 use std::fmt;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The command line of Pontoon.
+//! The `pontoon` program: parses the command line and executes its verb.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `pontoon relay`.
+//! Executes `pontoon relay`: converts its arguments and runs the relay supervisor.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `pontoon run`.
+//! Executes `pontoon run`, and runs the supervisor for every kind of guest.
 
 use std::env;
 use std::ffi::OsString;

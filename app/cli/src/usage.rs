@@ -1,4 +1,4 @@
-//! Usage errors in one line.
+//! Prints a usage error in one line, with advice.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Values of options, from text.
+//! Parses the values of command line options.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
@@ -8,9 +8,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pontoon_control::reply::Level;
 use pontoon_engine::config::UdpFilter;
 use pontoon_supervisor::config::OUR_MAC;
-use pontoon_supervisor::options::{Loopback, MachineProtocol, Target, VhostNet};
+use pontoon_supervisor::options::{Loopback, Target, VhostNet};
 use pontoon_wire::Mac;
-use pontoon_worker::{Outbound, Pacing};
+use pontoon_worker::{MACHINE_PROTOCOLS, MachineProtocol, Outbound, Pacing};
 
 use crate::args::Resolver;
 
@@ -26,13 +26,6 @@ pub(crate) const VHOST_NETS: &[(&str, VhostNet)] = &[
     ("auto", VhostNet::Auto),
     ("on", VhostNet::On),
     ("off", VhostNet::Off),
-];
-
-/// Values of `--protocol`.
-pub(crate) const PROTOCOLS: &[(&str, MachineProtocol)] = &[
-    ("vhost-user", MachineProtocol::VhostUser),
-    ("stream", MachineProtocol::Stream),
-    ("packet", MachineProtocol::Packet),
 ];
 
 /// Values of `--udp-filter`.
@@ -51,6 +44,17 @@ where
     names.try_map(move |given| {
         let entry = table.iter().find(|(name, _)| *name == given);
         entry.map(|(_, value)| *value).ok_or("not in the table")
+    })
+}
+
+/// Returns a parser of the names in [`MACHINE_PROTOCOLS`], which its errors list.
+pub(crate) fn machine_protocol() -> impl TypedValueParser<Value = MachineProtocol> {
+    let names = PossibleValuesParser::new(MACHINE_PROTOCOLS.map(|protocol| protocol.name));
+    names.try_map(|given| {
+        let mut protocols = MACHINE_PROTOCOLS.into_iter();
+        protocols
+            .find(|protocol| protocol.name == given)
+            .ok_or("not in the table")
     })
 }
 

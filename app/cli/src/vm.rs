@@ -1,4 +1,4 @@
-//! `pontoon vm`.
+//! Executes `pontoon vm`: converts its arguments and runs the supervisor.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! One client of a server.
+//! The connection of one client of a server: receives requests and sends responses.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! JSON types of the control socket.
+//! JSON types of the replies of the control socket.
 
 use std::collections::BTreeMap;
 use std::fmt;

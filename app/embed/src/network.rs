@@ -1,4 +1,4 @@
-//! An engine in a thread.
+//! Runs an engine in a thread, and sends requests to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Options of a network.
+//! Options of a network that a VMM starts.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! An engine in a thread of this process.
 
-// A test has no better answer to an error.
+// A test panics on an error.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{ErrorKind, Read, Write};

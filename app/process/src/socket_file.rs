@@ -1,4 +1,4 @@
-//! Files of listening Unix sockets.
+//! Removes the files of listening Unix sockets, and detects files that are left over.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Allocation of rows of counters.
+//! Allocates the rows of counters in which relay workers count.
 
 use std::collections::VecDeque;
 

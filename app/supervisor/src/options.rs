@@ -12,7 +12,7 @@ use pontoon_control::Metrics;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::EgressRule;
 use pontoon_wire::Mac;
-use pontoon_worker::{Outbound, Pacing};
+use pontoon_worker::{MachineProtocol, Outbound, Pacing};
 
 use crate::capture::Capture;
 use crate::publish::Publish;
@@ -134,17 +134,6 @@ pub enum MachineSocket {
     Path(PathBuf),
     /// A descriptor inherited from the parent process: connected or listening.
     Descriptor(RawFd),
-}
-
-/// Protocol of a machine's socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MachineProtocol {
-    /// Virtqueues in shared memory (QEMU, "Vhost-user MachineProtocol").
-    VhostUser,
-    /// SOCK_STREAM; each frame is preceded by its length, 32 bits in network byte order.
-    Stream,
-    /// SOCK_SEQPACKET or SOCK_DGRAM; one frame per message.
-    Packet,
 }
 
 /// A network namespace, by process or by file.

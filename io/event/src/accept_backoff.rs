@@ -1,4 +1,4 @@
-//! The pause after accept(2) has failed.
+//! Pauses a listening socket after accept(2) has failed.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! Host sockets, from the kernel.
+//! The engine's `Host`: sockets of the kernel, and the events that they report.
 //!
-//! Every socket is registered for events once, when it is opened, edge triggered. What the kernel can do is looked at
-//! once, here at the start; an error of one call never withdraws a feature, because both the guest and strangers on
-//! the network can provoke errors.
+//! Every socket is registered for events once, when it is opened, edge triggered. The features of the kernel are
+//! detected once, at the start; an error of one call never withdraws a feature, because the guest and any host on
+//! the network can cause errors.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! TCP connections.
+//! TCP connections of the host, which carry the guest's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +20,12 @@ use vm_memory::VolatileSlice;
 use super::ports::TcpShare;
 use super::{KernelHost, index};
 
-/// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: what is set aside at each peek.
+/// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: each peek copies them into a
+/// buffer that is not read.
 pub(super) const ASIDE: usize = 256 << 10;
 
-/// Slices of one peek at most: what the engine asks for. With fewer, bytes that were not asked for would look like none.
+/// The most slices of one peek, as many as the engine passes: with fewer, the bytes for the remaining slices would count as
+/// not received.
 const MAX_INTO: usize = 512;
 
 /// A connection.
@@ -209,7 +211,7 @@ impl Stream {
         Ok(len)
     }
 
-    /// Peeks the `at` bytes in front as well, and forgets them.
+    /// Peeks the `at` bytes in front as well, and discards them.
     fn peek_from_head(&self, at: u32, into: &[VolatileSlice<'_>], aside: &mut [u8]) -> Result<usize, Errno> {
         let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
         let front = VolatileSlice::from(aside.get_mut(..at).ok_or(Errno::INVAL)?);

@@ -1,4 +1,4 @@
-//! UDP endpoints.
+//! UDP sockets of the host, each for one endpoint of the guest.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! One end of a channel.
+//! A typed channel between two processes, over a SOCK_SEQPACKET socket.
 
 use std::io;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Descriptors of messages.
+//! Descriptors that are passed with a message (SCM_RIGHTS).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Messages, and their encoding.
+//! Encodes and decodes messages between processes.
 
 use std::io;
 use std::os::fd::OwnedFd;

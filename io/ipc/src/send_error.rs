@@ -1,4 +1,4 @@
-//! Errors of sends to another process.
+//! Classifies errors of sends to another process by their remedy.
 
 use std::io;
 use std::time::Duration;

@@ -81,7 +81,7 @@ pub(super) trait Guest: Sized {
     fn send(&mut self, pair: Pair, data: &[u8]);
 
     /// The data of the next datagram that the guest takes on its port from the gateway's; none within two seconds. A
-    /// guest takes only what has a right checksum, or metadata that stands for it.
+    /// guest accepts only datagrams with a valid checksum, or with metadata that replaces it.
     fn receive(&mut self, pair: Pair) -> Option<Vec<u8>>;
 
     /// Returns true if a datagram can be received now.
@@ -303,7 +303,7 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     assert!(transmitter.reserve(0, 54, 100).is_none());
 }
 
-/// Whatever a link cannot carry is refused for good, and leaves no trace.
+/// A frame that a link cannot carry is refused permanently and changes no state.
 pub(super) fn frames_beyond_the_limits_are_refused<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let mut transmitter = link.transmitter();

@@ -1,4 +1,4 @@
-//! Counters of links.
+//! Counters of a link: frames that it dropped or could not send.
 
 /// Counters of a worker's link, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

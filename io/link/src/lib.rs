@@ -1,5 +1,5 @@
-//! Links: the carriers of Ethernet frames to and from a guest. A link is a module here and, if a supervisor opens it, a line
-//! of `attachments!`.
+//! Links: the carriers of Ethernet frames to and from a guest. A link is a module here, a line
+//! of `attachments!` if a supervisor opens it, and an entry of [`MACHINE_PROTOCOLS`] if machines connect by a Unix socket.
 //!
 //! A worker is generic over its link, so that the packet path has no indirect call.
 
@@ -18,6 +18,7 @@ pub mod capturing;
 mod conformance;
 mod counters;
 mod guest_listener;
+mod machine_protocol;
 mod rx_interest;
 pub mod socket;
 pub mod tap;
@@ -27,6 +28,7 @@ pub mod vhost_user;
 pub use attachment::{Attach, Serve};
 pub use counters::LinkCounters;
 pub use guest_listener::Source;
+pub use machine_protocol::{MACHINE_PROTOCOLS, MachineProtocol};
 pub use tap::{TapQueues, Vhost};
 pub use vhost_user::FrontEndSocket;
 
@@ -52,7 +54,7 @@ attachments! {
     Stream(Source) => Socket<Stream>;
     /// A SOCK_SEQPACKET or SOCK_DGRAM socket.
     Packet(Source) => Socket<Packet>;
-    /// A SOCK_STREAM socket on which a front-end speaks vhost-user.
+    /// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
     VhostUser(FrontEndSocket) => VhostUser;
 }
 
@@ -67,7 +69,7 @@ pub trait Link: Send {
     where
         Self: 'a;
 
-    /// The two halves. Answers to a burst leave while its frames are at hand.
+    /// The two halves. Replies to a burst are sent while the buffers of its frames are still borrowed.
     fn halves(&mut self) -> (Self::Receiver<'_>, Self::Transmitter<'_>);
 
     /// The sending half.
@@ -165,7 +167,7 @@ pub enum StopAt {
 pub struct ReceivedBurst {
     /// Frames that were handed on.
     pub frames: usize,
-    /// Frames that were dropped here, for offload metadata or a length that means nothing.
+    /// Frames that were dropped here, for invalid offload metadata or an invalid length.
     pub malformed: u64,
     /// The state of the link after the burst.
     pub rest: Rest,

@@ -182,10 +182,10 @@ impl VhostNet {
 /// Bytes that gather before the kernel is woken for them, while there is more to do.
 const ENOUGH: usize = 512 << 10;
 
-/// Bytes that a turn stands for at least: with little in each, the kernel waits for eight of them.
+/// The minimum of bytes that a turn counts for, so that the kernel is woken after at most eight turns.
 const TURN: usize = 64 << 10;
 
-/// Sleeps without a frame from the guest that make it worth a system call to see whether it is there.
+/// Consecutive sleeps without a frame from the guest after which a system call checks that its interface still exists.
 const LONG_SILENCE: u32 = 4;
 
 impl Link for VhostNet {

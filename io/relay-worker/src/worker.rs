@@ -1,4 +1,4 @@
-//! The loop of a relay worker.
+//! The loop of a relay worker: receives datagrams of one input and sends them to its outputs.
 
 use std::collections::BTreeMap;
 use std::io;

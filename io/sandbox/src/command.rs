@@ -170,7 +170,7 @@ fn statement(code: u32, k: u32) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// The filter's answer, as the kernel computes it: of these instructions only.
+    /// Returns the filter's action, as the kernel computes it; only the instructions of this program are implemented.
     fn answer(arch: u32, number: u32, arguments: [u64; 2]) -> u32 {
         let program = program();
         let (mut at, mut accumulator) = (0, 0);

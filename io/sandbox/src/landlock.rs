@@ -29,7 +29,7 @@ fn nothing_allowed() -> Result<RestrictionStatus, RulesetError> {
         .restrict_self()
 }
 
-/// A kernel with an older version has the rights that it knows, which is all that it can be asked for.
+/// Describes the layer. On a kernel with an older ABI version the ruleset handles only the rights of that version.
 fn layer(status: &RestrictionStatus) -> Layer {
     match (&status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => {

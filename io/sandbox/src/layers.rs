@@ -1,4 +1,4 @@
-//! Which layers stand.
+//! The layers of the sandbox, each of which is active, refused by the host or disabled.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl Layers {
         .into_iter()
     }
 
-    /// Each layer under a name to count it by: 1 where it stands.
+    /// Returns the gauge of each layer: 1 if it is active, else 0.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("sandbox_layer_namespaces", &self.namespaces),
@@ -62,7 +62,7 @@ impl Layers {
         self.iter().any(|(_, layer)| matches!(layer, Layer::Refused(_)))
     }
 
-    /// The layers that do not stand, and why not; empty where all do.
+    /// Returns the layers that are not active, with reasons; empty if all are active.
     #[must_use]
     pub fn missing(&self) -> String {
         let missing = self

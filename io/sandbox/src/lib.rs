@@ -1,9 +1,9 @@
 //! The sandbox that a process enters before it processes the first packet.
 //!
 //! Layers, each of which holds where the others fail: namespaces of its own with an empty root ([`namespaces`]),
-//! Landlock ([`landlock`](mod@landlock)), no capability and none to be had, not dumpable, and a list of the system
+//! Landlock ([`landlock`](mod@landlock)), no capability and no means to gain one, not dumpable, and a list of the system
 //! calls that it may make ([`seccomp`]). A layer that the host refuses is named in [`Layers`] and left out, unless the
-//! caller insists. The network namespace stays the host's: its sockets are what the process is there for.
+//! caller insists. The network namespace stays the host's, because the process uses sockets of the host.
 //!
 //! [`namespaces::choices`] returns the namespaces to `clone` the process with; [`Sandbox::enter`] does the rest.
 //! [`Sandbox::limit`], called before it, limits memory and threads.
@@ -19,7 +19,7 @@ pub mod landlock;
 pub mod layers;
 mod limits;
 pub mod namespaces;
-mod nobody;
+mod overflow_user;
 pub mod seccomp;
 pub mod trap;
 
@@ -40,7 +40,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Gives up everything that moving packets does not need, for good. Call it before the process has a second
+    /// Drops irrevocably every privilege that processing packets does not need. Call it before the process has a second
     /// thread, and after the last file was opened.
     ///
     /// # Errors
@@ -61,7 +61,8 @@ impl Sandbox {
         };
         // The engine's sockets belong to the user, by whom firewalls distinguish them; a relay receives its sockets.
         if self.role == Role::Relay {
-            nobody::become_one().map_err(|error| context("cannot become nobody", &error))?;
+            overflow_user::switch_to()
+                .map_err(|error| context("cannot change to the overflow user", &error))?;
         }
         caps::drop_all().map_err(|error| context("cannot drop privileges", &error))?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)

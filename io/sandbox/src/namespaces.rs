@@ -13,7 +13,8 @@ use crate::layers::Layer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces(c_int);
 
-/// Everything but the network. A user namespace comes first: it is what lets others than root have the rest.
+/// All types but the network namespace. The user namespace is the first, because users other than root need it to create
+/// the others.
 const ALL: [(c_int, &str); 6] = [
     (CLONE_NEWUSER, "user"),
     (CLONE_NEWNS, "mount"),

@@ -118,7 +118,7 @@ pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
     common::ALLOWED.iter().chain(own).chain(arch::ALLOWED)
 }
 
-/// The filters. The kernel asks all of them and takes the sternest answer (seccomp(2)).
+/// The filters. The kernel runs all of them and applies the action with the highest precedence (seccomp(2)).
 fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
     let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
     let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);

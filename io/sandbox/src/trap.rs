@@ -1,7 +1,7 @@
-//! System calls that are not on the list: each answers EPERM and is counted, and the process goes on.
+//! Handles system calls that are not on the list: each fails with EPERM and is counted, and the process continues.
 //!
-//! The filter answers such a call with SIGSYS (`SECCOMP_RET_TRAP`); the handler puts the result where the call would
-//! have.
+//! On such a call the filter raises SIGSYS (`SECCOMP_RET_TRAP`); the handler stores the result in the register in which the
+//! call would return it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -50,7 +50,7 @@ pub fn drop_bounding() -> io::Result<()> {
 /// Checks that the calling thread has no capability and can never gain one.
 ///
 /// # Errors
-/// It has or can; the text names what is left.
+/// It has a capability or can gain one; the text names them.
 pub fn verify() -> io::Result<()> {
     let sets = capabilities(None).map_err(|error| with_context("capget", error))?;
     let left = sets.effective | sets.permitted | sets.inheritable;

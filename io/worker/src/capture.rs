@@ -1,4 +1,4 @@
-//! Capture of the frames of a link.
+//! Copies the frames of a link to a capture file.
 //!
 //! A worker that captures runs on a link of another type, [`CapturingLink`](pontoon_link::capturing::CapturingLink), which
 //! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room are counted and not captured. A thread

@@ -88,7 +88,7 @@ impl<F: Framing> Play<F> {
         }
         let Self { guest, .. } = &self;
         guest.shutdown(Shutdown::Both).expect("a socket");
-        // What was read before, what is there, and that there is no more: the kernel reports again what is left.
+        // Data read earlier, data still in the socket, and the end: the kernel reports unread data again.
         for _ in 0..3 {
             self.listen_to_the_end();
         }

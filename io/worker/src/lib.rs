@@ -28,7 +28,9 @@ mod workers;
 pub use messages::Update;
 pub use pacing::Pacing;
 pub use pontoon_host::Outbound;
-pub use pontoon_link::{Attachment, FrontEndSocket, Source, TapQueues, Vhost};
+pub use pontoon_link::{
+    Attachment, FrontEndSocket, MACHINE_PROTOCOLS, MachineProtocol, Source, TapQueues, Vhost,
+};
 pub use pontoon_sys::tun::TapOffload;
 #[cfg(test)]
 use pontoon_test_support::namespace;
@@ -81,7 +83,7 @@ impl Setup {
 }
 
 /// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the guest is
-/// gone. No byte of the guest's is looked at before the sandbox is closed.
+/// gone. No byte of the guest is processed before the process is in the sandbox.
 ///
 /// The engine exits when the supervisor closes its end of the channel `supervisor`. [`Report::Ready`] on it means that the workers are about to run.
 ///

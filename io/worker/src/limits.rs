@@ -1,4 +1,4 @@
-//! Reports flows that limits have refused.
+//! Logs the flows that limits have refused, at most once a minute.
 
 use std::fmt;
 use std::time::Duration;

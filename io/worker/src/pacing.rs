@@ -1,8 +1,8 @@
-//! The waiting of a worker for work.
+//! Decides whether a worker that has no work polls or sleeps.
 //!
 //! Waking a sleeping thread costs as much as the rest of a round trip, so that `hybrid` polls for a moment before it
 //! sleeps. It polls only if another CPU can do the work that is waited for, only right after a short turn of work, only
-//! while most waits after such work are short, and at most a fifth of the time in vain.
+//! while most waits after such work are short, and at most a fifth of the time without finding work.
 
 use std::time::Duration;
 
@@ -34,10 +34,10 @@ fn on(wanted: Pacing, cpus: f64) -> Pacing {
     }
 }
 
-/// The period of the limit on polling in vain.
+/// The period to which [`ALLOWANCE`] applies.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The longest time of polling in vain in a period.
+/// The longest time of polling without finding work in a [`PERIOD`].
 const ALLOWANCE: Duration = Duration::from_millis(20);
 
 /// The method of waiting until there is work.
@@ -49,7 +49,7 @@ pub(crate) enum Wait {
     Sleep,
 }
 
-/// The side from which the work of a turn came. The host's reply to a guest comes soon, while a guest may take its time:
+/// The side from which the work of a turn came. The host replies to a guest soon, while a guest may pause between requests:
 /// a client that sends a hundred requests a second gets its replies at once, and no worker polls between its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -69,7 +69,7 @@ pub(crate) struct Pacer {
     /// percentile of round trips was 117 us and is 59. Medians of 9 interleaved, 2026-11-21.)
     waits: [WaitHistory; 2],
     period: Instant,
-    /// Spun in vain since `period` began.
+    /// The time of polling without finding work since `period` began.
     spun: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The loop of a worker.
+//! The loop of a worker: waits for events, processes frames and sockets, and expires timers.
 
 use std::collections::BTreeMap;
 use std::io;

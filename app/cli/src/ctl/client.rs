@@ -1,4 +1,4 @@
-//! One request over a Unix socket.
+//! Sends one request to a control socket and receives the response.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};

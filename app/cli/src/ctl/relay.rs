@@ -1,4 +1,4 @@
-//! `pontoon ctl relay`.
+//! Executes the verbs of `pontoon ctl` for a relay.
 
 use std::io::{self, Write};
 use std::time::Duration;

@@ -88,7 +88,7 @@ fn sockets_beyond_the_limit_are_refused_until_there_is_room() {
     inputs.update(&of[1], v6.iter(), &links, &mut workers);
     assert_eq!(inputs.refused(), 1);
     assert_eq!(inputs.missing(&v6[0]), Some("the limit on sockets is reached"));
-    assert!(!inputs.incomplete(), "another attempt would be in vain");
+    assert!(!inputs.incomplete(), "another attempt would fail in the same way");
 
     inputs.update(&of[0], v4[..1].iter(), &links, &mut workers);
     assert!(inputs.incomplete(), "there is room");

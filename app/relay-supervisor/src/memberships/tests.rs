@@ -43,7 +43,10 @@ fn memberships_beyond_the_limit_are_refused_until_there_is_room() {
     let why = memberships.missing(&groups[2]).unwrap();
     assert_eq!(why, "cannot join 239.1.1.3: the limit on sockets is reached");
     assert_eq!(memberships.refused(), 2);
-    assert!(!memberships.incomplete(), "another attempt would be in vain");
+    assert!(
+        !memberships.incomplete(),
+        "another attempt would fail in the same way"
+    );
     memberships.update(&links);
     assert_eq!(refused(&memberships), [false, false, true, true]);
 

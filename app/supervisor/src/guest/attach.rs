@@ -163,8 +163,8 @@ impl Attached {
         }
     }
 
-    /// Returns true if the namespace file was removed or replaced. inotify reports events of the whole directory, so that the
-    /// file has to be looked at.
+    /// Returns true if the namespace file was removed or replaced. inotify reports events of the whole directory, so that
+    /// this checks the file itself.
     #[must_use]
     pub(crate) fn file_is_gone(&self) -> bool {
         matches!(self.end, End::File) && !same_file(&self.namespace, &self.path)

@@ -8,43 +8,36 @@ use std::path::Path;
 use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::socket_file::{SocketFile, is_left_over};
-use pontoon_worker::{Attachment, FrontEndSocket, Source};
+use pontoon_worker::{Attachment, MACHINE_PROTOCOLS, Source};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername, listen, socket_with, sockopt,
 };
 
-use crate::options::{Machine, MachineProtocol, MachineSocket};
+use crate::options::{Machine, MachineSocket};
 
 /// Opens the link, and logs the path where the guest is awaited.
 ///
 /// # Errors
 /// The file cannot be created or is in use, the descriptor is not such a socket, or the protocol has one queue only.
 pub(crate) fn open(machine: &Machine, workers: u8) -> Result<(Attachment, Option<SocketFile>), Error> {
-    let kinds: &[SocketType] = match machine.protocol {
-        MachineProtocol::VhostUser | MachineProtocol::Stream => &[SocketType::STREAM],
-        MachineProtocol::Packet => &[SocketType::SEQPACKET, SocketType::DGRAM],
-    };
-    if workers > 1 && machine.protocol != MachineProtocol::VhostUser {
+    let protocol = machine.protocol;
+    let types = protocol.socket_types;
+    if workers > 1 && !protocol.multiqueue {
         let wrong = format!("--workers {workers}: a socket of this protocol has one queue");
         return Err(Error::new(wrong).advise("--workers 1").with_status(2));
     }
     let one_off = machine.one_off;
     let (source, file) = match &machine.socket {
         MachineSocket::Path(path) => {
-            let (listener, file) = listen_at(path, kinds[0])?;
+            let (listener, file) = listen_at(path, types[0])?;
             tracing::info!("waiting for the guest at {}", path.display());
             (Source::Listening { listener, one_off }, Some(file))
         }
-        MachineSocket::Descriptor(number) => (inherited(*number, kinds, one_off)?, None),
+        MachineSocket::Descriptor(number) => (inherited(*number, types, one_off)?, None),
     };
-    let attachment = match machine.protocol {
-        MachineProtocol::VhostUser => Attachment::VhostUser(FrontEndSocket { source, workers }),
-        MachineProtocol::Stream => Attachment::Stream(source),
-        MachineProtocol::Packet => Attachment::Packet(source),
-    };
-    Ok((attachment, file))
+    Ok(((protocol.attach)(source, workers), file))
 }
 
 /// Listens on a new socket file. A file without a listening process is of an earlier run, and is replaced.
@@ -86,7 +79,7 @@ fn refused(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-fn inherited(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Source, Error> {
+fn inherited(number: RawFd, types: &[SocketType], one_off: bool) -> Result<Source, Error> {
     let socket = descriptor::take_over(
         number,
         "--fd",
@@ -94,15 +87,18 @@ fn inherited(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Sourc
     )?;
     let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
     match sockopt::socket_type(&socket) {
-        Ok(kind) if kinds.contains(&kind) => {}
-        Ok(SocketType::STREAM) => {
-            return wrong("is a SOCK_STREAM socket").map_err(|error| error.advise("--protocol stream"));
+        Ok(actual) if types.contains(&actual) => {}
+        Ok(actual) => {
+            let suitable = MACHINE_PROTOCOLS
+                .iter()
+                .filter(|protocol| protocol.socket_types.contains(&actual));
+            let names: Vec<_> = suitable.map(|protocol| protocol.name).collect();
+            if names.is_empty() {
+                return wrong("is a socket of an unsupported type");
+            }
+            return wrong(&format!("is a {} socket", type_name(actual)))
+                .map_err(|error| error.advise(format!("--protocol {}", names.join(" or "))));
         }
-        Ok(SocketType::SEQPACKET | SocketType::DGRAM) => {
-            return wrong("is a SOCK_SEQPACKET or SOCK_DGRAM socket")
-                .map_err(|error| error.advise("--protocol packet"));
-        }
-        Ok(_) => return wrong("is a socket of an unsupported type"),
         Err(_) => return wrong("is not a socket"),
     }
     if sockopt::socket_acceptconn(&socket) == Ok(true) {
@@ -115,6 +111,15 @@ fn inherited(number: RawFd, kinds: &[SocketType], one_off: bool) -> Result<Sourc
         return wrong("is a socket that is neither listening nor connected");
     }
     Ok(Source::Connected(socket))
+}
+
+/// The name of a socket type in socket(2).
+fn type_name(of: SocketType) -> &'static str {
+    match of {
+        SocketType::STREAM => "SOCK_STREAM",
+        SocketType::SEQPACKET => "SOCK_SEQPACKET",
+        _ => "SOCK_DGRAM",
+    }
 }
 
 /// Length of the accept queue. One guest is served at a time, and a second one is refused.

@@ -1,4 +1,5 @@
-//! The guest's IPv6 default route, which exists while the host has one, so that the guest does not use IPv6 in vain.
+//! The guest's IPv6 default route, which exists while the host has one, so that the guest does not send IPv6 packets
+//! that the host cannot forward.
 
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! A socket that the supervisor has opened.
+//! The engine's end of a stream or packet link: the socket that the supervisor has opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,6 +1,6 @@
 //! The stream link: each frame behind its length, 32 bits in big endian, on a SOCK_STREAM socket.
 //!
-//! QEMU's `-netdev stream`, libkrun and passt's clients speak it.
+//! QEMU's `-netdev stream`, libkrun and passt's clients use it.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -102,7 +102,7 @@ impl StreamReceiver {
     /// Takes up to `max` whole frames out of what was read.
     ///
     /// # Errors
-    /// What is next is no frame, and there is no telling where one begins.
+    /// The next bytes are no frame, so that the position of the next frame is unknown.
     fn take(&mut self, max: usize, places: &mut Places, malformed: &mut u64) -> Result<(), Disconnected> {
         while places.len() < max.min(BURST) {
             match self.length() {

@@ -286,7 +286,7 @@ impl WaitingFrames {
                 let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
                 *length = len.to_be_bytes();
             }
-            // Its place was looked at when the frame came.
+            // The place of the checksum was validated when the frame was queued.
             let _ = checksum::complete(frame, place.checksum, []);
         }
         self.finished = self.frames.len();

@@ -1,4 +1,4 @@
-//! Frames from the guest.
+//! Receives frames of the guest from a queue of the tap.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -16,7 +16,7 @@ use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, StopAt};
 /// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
 const STRIDE: usize = 66 << 10;
 
-/// Bytes of a message whose sender waits for the answer rather than sends another: more of them are a stream.
+/// The longest message whose sender most likely waits for a response; longer ones are part of a stream.
 const SHORT: usize = 4096;
 
 /// Reads that fail one after the other, for a reason that is not known to be the end, until it is taken for that.

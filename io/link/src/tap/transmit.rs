@@ -1,4 +1,4 @@
-//! Frames to the guest.
+//! Sends frames to the guest through a queue of the tap.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;

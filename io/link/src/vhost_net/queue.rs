@@ -33,7 +33,7 @@ pub(super) struct VhostNetQueue {
 /// The ring, found in memory.
 pub(super) type AttachedRing<'a> = driver::DriverQueue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
 
-/// The reason for which vhost-net was given up.
+/// The reason for which the link stopped using vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
     /// The kernel has reported an error, without a reason.
@@ -141,8 +141,8 @@ fn window(device: &Device) -> Window<VolatileSlice<'_>> {
     Window::new(memory.whole(), memory.address())
 }
 
-/// An eventfd to write to. One of them wakes the kernel for both queues of a pair, by one system call; the queue that has
-/// nothing new is looked at in vain, which is little.
+/// An eventfd to write to. One of them wakes the kernel for both queues of a pair, by one system call; the kernel
+/// then also checks the queue that has nothing new, which costs little.
 #[derive(Debug)]
 pub(super) struct Bell(OwnedFd);
 

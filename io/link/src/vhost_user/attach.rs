@@ -1,4 +1,4 @@
-//! The socket of a front-end that the supervisor has opened.
+//! The engine's end of a vhost-user link: the socket that the supervisor has opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use super::VhostUser;
 use crate::attachment::{Attach, Serve, context};
 use crate::guest_listener::Source;
 
-/// A SOCK_STREAM socket on which a front-end speaks vhost-user.
+/// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
 #[derive(Debug)]
 pub struct FrontEndSocket {
     /// The socket.

@@ -140,7 +140,7 @@ fn guests_are_served_one_after_the_other_and_one_at_a_time() {
     for _ in 0..2 {
         epolls[1].wait(&mut events, Some(Duration::ZERO)).unwrap();
         let guest = Guest::connect(first, UnixStream::connect(&path).unwrap(), &epolls[0]);
-        // One more is turned away.
+        // Another guest is refused while one is connected.
         let another = UnixStream::connect(&path).unwrap();
         another.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         turn(first, &epolls[0]).unwrap();

@@ -1,4 +1,4 @@
-//! Input from a packet ring.
+//! Receives multicast datagrams from a packet ring (packet(7)).
 
 use std::io;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! The socket options that may be set. Both the level and the name are in registers, where a filter sees them; the value is
 //! in memory, where none does.
 //!
-//! Of what is left out, `IP_HDRINCL` would make of the raw ICMP sockets ones for packets of any protocol, from any address;
-//! `SO_ATTACH_FILTER` and its like run programs in the kernel; `SO_REUSEPORT` shares others' ports, and memberships make the
-//! host receive what it did not ask for.
+//! The list omits, among others: `IP_HDRINCL`, with which a raw ICMP socket sends packets of any protocol, from any address;
+//! `SO_ATTACH_FILTER` and similar options, which run programs in the kernel; `SO_REUSEPORT`, which shares ports of other
+//! processes; and memberships, by which the host receives groups that no other process has joined.
 
 use libc::*;
 use pontoon_sys::bind::IP_LOCAL_PORT_RANGE;

@@ -15,7 +15,7 @@ pub(crate) struct Statistics {
     pub(crate) dropped: u64,
 }
 
-/// Appends what comes first: a section header and the description of an Ethernet interface.
+/// Appends the first blocks of a file: a section header and the description of an Ethernet interface.
 pub(crate) fn begin(to: &mut Vec<u8>, snap: u32) {
     block(to, SECTION_HEADER, |to| {
         to.extend(0x1a2b_3c4d_u32.to_le_bytes());

@@ -166,7 +166,7 @@ fn capture_ends_at_its_maximum_size() {
     let capture_queue = scene.start(Some(10_000), None);
     put(&capture_queue, 1000, 60);
     let (captured, statistics, frames) = scene.end();
-    assert_eq!(captured.why, "the file was to grow no larger");
+    assert_eq!(captured.why, "the size limit was reached");
     assert_eq!(statistics, 1);
     assert_eq!(frames as u64, captured.frames);
     // Another frame of 104 bytes does not fit.
@@ -183,7 +183,7 @@ fn capture_ends_after_its_maximum_time() {
     assert!(begin.elapsed() >= Duration::from_millis(50));
     assert_eq!(
         (captured.frames, captured.why.as_str()),
-        (3, "it was to take no longer")
+        (3, "the time limit was reached")
     );
 }
 
@@ -197,7 +197,7 @@ fn capture_ends_when_its_file_cannot_be_written() {
     assert!(captured.why.starts_with("cannot write: "), "{captured:?}");
 }
 
-/// No file of a test's hangs: a thread that writes nothing stands for the writer of one that does.
+/// A thread that writes nothing represents a writer whose file system hangs.
 #[test]
 fn a_writer_that_hangs_delays_no_other_capture() {
     let mut scene = Scene::new();

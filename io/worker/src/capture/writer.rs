@@ -1,7 +1,7 @@
 //! The thread that writes a capture's file.
 //!
-//! The engine may crash within a write. The file's offset, which the supervisor sees too, is the end of what is whole, and
-//! where the next engine goes on.
+//! The engine may crash within a write. The file's offset, which the supervisor shares, is the end of the last complete
+//! block, where the next engine continues.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -42,14 +42,14 @@ pub(super) struct Writer {
     bytes: u64,
 }
 
-/// Why a capture ends.
+/// The reason for which a capture ends.
 #[derive(Debug, thiserror::Error)]
 enum CaptureEnd {
     #[error("it was stopped")]
     Stopped,
-    #[error("it was to take no longer")]
+    #[error("the time limit was reached")]
     Time,
-    #[error("the file was to grow no larger")]
+    #[error("the size limit was reached")]
     Size,
     #[error("cannot write: {0}")]
     Failed(#[from] io::Error),

@@ -1,4 +1,4 @@
-//! The owner, a worker, of each flow.
+//! The directory of the mesh: the worker that owns each flow.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};

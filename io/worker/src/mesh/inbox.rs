@@ -42,7 +42,7 @@ struct Parcel {
     offload: Offload,
     reassembled: bool,
     head: ArrayVec<u8, HEAD>,
-    /// The frame, and what is left of longer ones behind it.
+    /// The frame; behind it, bytes of longer frames that used the buffer before.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -92,8 +92,9 @@ impl Inbox {
 
     /// Notifies the worker, once for all entries that it has not yet taken.
     pub(super) fn ring(&self) {
-        // Its worker clears the mark before it looks. Either that comes first: then this call finds it clear, and rings; or
-        // this call does: then the look that is to come finds, by the order of the two exchanges, what was put in before.
+        // The owner clears the mark before it reads the queue. If the owner clears it first, this call finds the mark clear
+        // and writes to the eventfd. If this call sets it first, the owner's later read finds the entries that were put in
+        // before, by the order of the two exchanges.
         if !self.rung.swap(true, Ordering::AcqRel) {
             // It fails only where the count is at its end, which 2^64 calls do not reach. The count is never
             // read: each write is an edge.
@@ -142,7 +143,7 @@ impl Inbox {
         drop(frames);
         drop(wholes);
         for parcel in parcels {
-            // Full only where that many are at hand already.
+            // If the queue of spare parcels is full, this one is freed.
             let _ = self.spare.push(parcel);
         }
         (count, count == BURST)

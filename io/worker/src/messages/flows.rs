@@ -1,4 +1,4 @@
-//! A worker's flows, page by page.
+//! Pages in which a worker reports its flows to the supervisor.
 
 use std::net::SocketAddr;
 use std::time::Duration;

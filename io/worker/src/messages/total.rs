@@ -1,4 +1,4 @@
-//! Sums of the counts of several workers.
+//! Adds up the counts that the workers of an engine report.
 
 use std::iter::Sum;
 

@@ -102,19 +102,19 @@ fn idle_wake_ups_do_not_spin() {
 #[test]
 fn unsuccessful_spins_are_limited_in_each_period() {
     let mut clocked = Clocked::new(Pacing::Hybrid, 2.0);
-    // By turns, work comes soon often enough for spins to seem worth it, and just too late.
-    let (mut in_vain, mut slept) = (0, 0);
+    // Work arrives alternately soon enough that spins pay off on average, and just after a spin has ended.
+    let (mut unsuccessful, mut slept) = (0, 0);
     while clocked.now < 1_000_000 {
         clocked.work_again_after(1);
         let before = clocked.spun;
         slept += u64::from(clocked.work_again_after(60));
-        in_vain += clocked.spun - before;
+        unsuccessful += clocked.spun - before;
     }
     assert!(slept > 16_000, "{slept}: every one of them");
     // A fifth, and the spin that passes the limit, in each of ten periods.
     assert!(
-        (200_000..=200_000 + 10 * 50).contains(&in_vain),
-        "{in_vain} us of a second"
+        (200_000..=200_000 + 10 * 50).contains(&unsuccessful),
+        "{unsuccessful} us of a second"
     );
 }
 
@@ -154,7 +154,7 @@ fn wait_history_is_kept_for_each_side() {
     let mut pacer = Pacer::new(Pacing::Hybrid, Instant(0));
     let mut now = 0;
     let mut waits = Vec::new();
-    // A guest that asks a hundred times a second, and is answered after 20 us.
+    // A guest sends a hundred requests a second, and the host replies to each after 20 us.
     for _ in 0..20 {
         waits.push((Side::Guest, pacer.worked(Side::Guest, Instant(now), Instant(now))));
         now += 20 * MICRO;

@@ -171,7 +171,7 @@ fn by_name(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// While a rule names a domain, only our resolver is asked.
+/// While a rule names a domain, only the resolver of the program is asked.
 fn other_resolvers(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let line = format!(

@@ -55,7 +55,7 @@ pub(super) fn limited(pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// No capability and none to be had, a list of system calls, namespaces of its own but for the network, and a root with
+/// No capability and no means to gain one, a list of system calls, namespaces of its own but for the network, and a root with
 /// nothing in it.
 pub(super) fn given_up(pid: u32) -> Result<()> {
     let file = |name: &str| format!("/proc/{pid}/{name}");

@@ -1,4 +1,4 @@
-//! Captures of the link.
+//! Starts, stops and shows captures of the link.
 
 use std::io;
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ impl Captures {
         }
         let left = start.time.map(|time| time.saturating_sub(now - *since));
         if left == Some(Duration::ZERO) {
-            return self.give_up("it was to take no longer");
+            return self.give_up("the time limit was reached");
         }
         outbox.push(Update::Capture(CaptureCommand::Start(CaptureStart {
             time: left,
@@ -171,7 +171,7 @@ impl Captures {
 /// Truncates a file to its offset.
 fn cut_off(file: &Descriptor) -> io::Result<()> {
     let file = file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
-    let whole = rustix::fs::tell(file)?;
+    let whole = rustix::fs::seek(file, rustix::fs::SeekFrom::Current(0))?;
     let len = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default();
     Ok(rustix::fs::ftruncate(file, whole.min(len))?)
 }

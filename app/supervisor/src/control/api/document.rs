@@ -1,4 +1,4 @@
-//! The OpenAPI document.
+//! Serves the OpenAPI document of the control socket.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Current flows.
+//! Lists the current flows of all workers, and converts them to JSON.
 
 use std::time::Instant;
 

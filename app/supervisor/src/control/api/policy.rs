@@ -1,4 +1,4 @@
-//! The egress rules.
+//! Shows and replaces the egress rules.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Published ports.
+//! Lists, adds and removes published ports.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Counters and gauges of the workers.
+//! Serves the counters and gauges of the workers.
 
 use std::time::Instant;
 

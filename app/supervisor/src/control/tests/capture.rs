@@ -202,7 +202,7 @@ fn restarted_engine_continues_behind_the_last_complete_packet() {
     send(&client, "GET /v1/capture HTTP/1.1\r\n\r\n");
     fixture.serve();
     let ended = shown(&received(&client).0).ended;
-    assert_eq!(ended.as_deref(), Some("it was to take no longer"));
+    assert_eq!(ended.as_deref(), Some("the time limit was reached"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Changes of the log level.
+//! Tests of changes of the log level.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! Egress rules.
+//! Tests of requests that show or replace the egress rules.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Valid and invalid requests.
+//! Tests of valid and invalid HTTP requests.
 
 use pontoon_control::http::{BODY, CONTINUE};
 

@@ -3,21 +3,23 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use pontoon_worker::FrontEndSocket;
 use rustix::net::{connect, socketpair};
 
 use super::*;
 
-fn machine(socket: MachineSocket, protocol: MachineProtocol) -> Machine {
+fn machine(socket: MachineSocket, protocol: &str) -> Machine {
+    let mut protocols = MACHINE_PROTOCOLS.into_iter();
     Machine {
         socket,
-        protocol,
+        protocol: protocols.find(|known| known.name == protocol).unwrap(),
         one_off: false,
     }
 }
 
 /// Returns the error of opening a machine's socket.
 #[track_caller]
-fn line(socket: MachineSocket, protocol: MachineProtocol) -> String {
+fn line(socket: MachineSocket, protocol: &str) -> String {
     open(&machine(socket, protocol), 1).unwrap_err().to_string()
 }
 
@@ -32,10 +34,7 @@ fn path(name: &str) -> PathBuf {
 #[test]
 fn socket_file_is_removed_with_its_owner() {
     let path = path("file");
-    for (protocol, other) in [
-        (MachineProtocol::Stream, SocketType::SEQPACKET),
-        (MachineProtocol::Packet, SocketType::STREAM),
-    ] {
+    for (protocol, other) in [("stream", SocketType::SEQPACKET), ("packet", SocketType::STREAM)] {
         let (attachment, file) = open(&machine(MachineSocket::Path(path.clone()), protocol), 1).unwrap();
         assert!(path.exists());
         let address = SocketAddrUnix::new(&path).unwrap();
@@ -54,10 +53,7 @@ fn socket_file_is_removed_with_its_owner() {
 #[test]
 fn socket_file_has_mode_0600() {
     let path = path("mode");
-    let opened = open(
-        &machine(MachineSocket::Path(path.clone()), MachineProtocol::Stream),
-        1,
-    );
+    let opened = open(&machine(MachineSocket::Path(path.clone()), "stream"), 1);
     let _machine = opened.unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
@@ -68,7 +64,7 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
     let path = path("taken");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let text = line(MachineSocket::Path(path.clone()), MachineProtocol::Stream);
+    let text = line(MachineSocket::Path(path.clone()), "stream");
     assert!(
         text.contains("address already in use (try: another path; 'ss -xlp src "),
         "{text}"
@@ -78,16 +74,10 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
         "the listening process got no connection"
     );
     drop(listener);
-    drop(
-        open(
-            &machine(MachineSocket::Path(path.clone()), MachineProtocol::Stream),
-            1,
-        )
-        .unwrap(),
-    );
+    drop(open(&machine(MachineSocket::Path(path.clone()), "stream"), 1).unwrap());
 
     fs::write(&path, "no socket").unwrap();
-    let text = line(MachineSocket::Path(path.clone()), MachineProtocol::Stream);
+    let text = line(MachineSocket::Path(path.clone()), "stream");
     assert!(text.contains("address already in use"), "{text}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "no socket");
     fs::remove_dir_all(path.parent().unwrap()).unwrap();
@@ -96,11 +86,7 @@ fn socket_file_in_use_is_kept_and_a_stale_one_is_replaced() {
 #[test]
 fn file_of_another_process_with_the_same_name_is_kept() {
     let path = path("replaced");
-    let (_attachment, file) = open(
-        &machine(MachineSocket::Path(path.clone()), MachineProtocol::Packet),
-        1,
-    )
-    .unwrap();
+    let (_attachment, file) = open(&machine(MachineSocket::Path(path.clone()), "packet"), 1).unwrap();
     fs::remove_file(&path).unwrap();
     let _other = UnixListener::bind(&path).unwrap();
     // The socket still holds the inode of the first file, so that the second has another number.
@@ -112,15 +98,12 @@ fn file_of_another_process_with_the_same_name_is_kept() {
 #[test]
 fn errors_of_paths_have_advice() {
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
-    let text = line(MachineSocket::Path(long), MachineProtocol::Stream);
+    let text = line(MachineSocket::Path(long), "stream");
     assert!(
         text.ends_with("file name too long (try: a path of at most 107 bytes)"),
         "{text}"
     );
-    let text = line(
-        MachineSocket::Path("/no-such-directory/net".into()),
-        MachineProtocol::Stream,
-    );
+    let text = line(MachineSocket::Path("/no-such-directory/net".into()), "stream");
     assert!(text.ends_with("(try: an existing directory)"), "{text}");
 }
 
@@ -130,10 +113,10 @@ fn descriptor_must_be_a_socket_of_the_protocol() {
     let handed = |socket: OwnedFd| MachineSocket::Descriptor(socket.into_raw_fd());
 
     for (kind, protocol) in [
-        (SocketType::STREAM, MachineProtocol::VhostUser),
-        (SocketType::STREAM, MachineProtocol::Stream),
-        (SocketType::SEQPACKET, MachineProtocol::Packet),
-        (SocketType::DGRAM, MachineProtocol::Packet),
+        (SocketType::STREAM, "vhost-user"),
+        (SocketType::STREAM, "stream"),
+        (SocketType::SEQPACKET, "packet"),
+        (SocketType::DGRAM, "packet"),
     ] {
         let (ours, _theirs) = pair(kind);
         let (attachment, file) = open(&machine(handed(ours), protocol), 1).unwrap();
@@ -150,21 +133,18 @@ fn descriptor_must_be_a_socket_of_the_protocol() {
     let listening = socket(SocketType::STREAM).unwrap();
     bind(&listening, &SocketAddrUnix::new_unnamed()).unwrap();
     listen(&listening, 1).unwrap();
-    let (attachment, _) = open(&machine(handed(listening), MachineProtocol::Stream), 1).unwrap();
+    let (attachment, _) = open(&machine(handed(listening), "stream"), 1).unwrap();
     assert!(matches!(attachment, Attachment::Stream(Source::Listening { .. })));
 
-    let text = line(handed(pair(SocketType::STREAM).0), MachineProtocol::Packet);
-    assert!(text.ends_with("(try: --protocol stream)"), "{text}");
-    let text = line(handed(pair(SocketType::DGRAM).0), MachineProtocol::Stream);
+    let text = line(handed(pair(SocketType::STREAM).0), "packet");
+    assert!(text.ends_with("(try: --protocol vhost-user or stream)"), "{text}");
+    let text = line(handed(pair(SocketType::DGRAM).0), "stream");
     assert!(text.ends_with("(try: --protocol packet)"), "{text}");
-    let text = line(
-        handed(socket(SocketType::STREAM).unwrap()),
-        MachineProtocol::Stream,
-    );
+    let text = line(handed(socket(SocketType::STREAM).unwrap()), "stream");
     assert!(text.ends_with("is neither listening nor connected"), "{text}");
     let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
-    assert!(line(handed(file), MachineProtocol::Stream).ends_with("is not a socket"));
-    let text = line(MachineSocket::Descriptor(0x3fff_ffff), MachineProtocol::Stream);
+    assert!(line(handed(file), "stream").ends_with("is not a socket"));
+    let text = line(MachineSocket::Descriptor(0x3fff_ffff), "stream");
     assert!(
         text.ends_with("(try: a socket that the parent process leaves open as 1073741823)"),
         "{text}"
@@ -172,19 +152,15 @@ fn descriptor_must_be_a_socket_of_the_protocol() {
 }
 
 #[test]
-fn several_workers_need_vhost_user() {
-    for protocol in [MachineProtocol::Stream, MachineProtocol::Packet] {
+fn several_workers_need_multiqueue_protocol() {
+    for protocol in ["stream", "packet"] {
         let socket = MachineSocket::Path("/tmp/x".into());
         let refused = open(&machine(socket, protocol), 2).unwrap_err();
         assert_eq!(refused.status(), 2);
         assert!(refused.to_string().starts_with("--workers 2: "));
     }
     let path = path("queues");
-    let (attachment, _file) = open(
-        &machine(MachineSocket::Path(path.clone()), MachineProtocol::VhostUser),
-        2,
-    )
-    .unwrap();
+    let (attachment, _file) = open(&machine(MachineSocket::Path(path.clone()), "vhost-user"), 2).unwrap();
     assert!(matches!(
         attachment,
         Attachment::VhostUser(FrontEndSocket { workers: 2, .. })

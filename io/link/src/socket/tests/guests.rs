@@ -1,4 +1,4 @@
-//! Guests that connect and disconnect.
+//! Tests of guests that connect to a link's socket and disconnect.
 
 use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::net::{SocketAddrUnix, bind, connect, listen, socket_with};

@@ -148,8 +148,8 @@ fn limits(context: &Context) -> Result<()> {
     };
     expect(&file_size()?, "0")?;
     for (limit, why) in [
-        ("size=20k", "the file was to grow no larger"),
-        ("time=300ms", "it was to take no longer"),
+        ("size=20k", "the size limit was reached"),
+        ("time=300ms", "the time limit was reached"),
     ] {
         scene.ctl(&["capture", "start", &format!("{FILE},snap=200,{limit}")])?;
         let kernel = if limit == "size=20k" { "20000" } else { "unlimited" };

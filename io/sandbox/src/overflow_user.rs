@@ -1,4 +1,4 @@
-//! The user `nobody`, who owns nothing: root without capabilities could still write root's files.
+//! The change from root to the overflow user, who owns no files: root without capabilities could still write root's files.
 
 use std::io;
 
@@ -7,26 +7,26 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid, parent_process_death_signal, set_parent_process_death_signal};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// The overflow id.
-const NOBODY: u32 = 65534;
+/// The kernel's default overflow user and group id (`overflowuid` in proc_sys_kernel(5)).
+const OVERFLOW_ID: u32 = 65534;
 
-/// Changes root to the user `nobody`. Other users are not changed, nor is root in a user namespace without that id.
-pub(crate) fn become_one() -> io::Result<()> {
+/// Changes root to the overflow user. Other users are not changed, nor is root in a user namespace without that id.
+pub(crate) fn switch_to() -> io::Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    // Afterwards it would lack the privilege.
+    // After the change of ids the process would lack the privilege.
     caps::drop_bounding()?;
     let at_parents_death = parent_process_death_signal()?;
-    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let (user, group) = (Uid::from_raw(OVERFLOW_ID), Gid::from_raw(OVERFLOW_ID));
     let changed = set_thread_groups(&[])
         .and_then(|()| set_thread_res_gid(group, group, group))
         .and_then(|()| set_thread_res_uid(user, user, user));
     match changed {
-        // The one id of a namespace that maps no other.
+        // The user namespace does not map the overflow id.
         Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
         Err(error) => return Err(error.into()),
     }
-    // A change of ids has taken it away.
+    // The change of ids has cleared the signal.
     Ok(set_parent_process_death_signal(at_parents_death)?)
 }
