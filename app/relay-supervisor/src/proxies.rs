@@ -210,42 +210,41 @@ impl Proxies {
 
     /// Returns the greatest number of memberships of each querier whose rules need at most so many rows of counters, by
     /// counting the rules and outputs, so that the rules are built once. [`counter_rows::needed`] is the sum of the same.
+    ///
+    /// Hosts decide on the number of memberships, so no more are examined than there can be rows for.
     fn limit(&self, rows: usize) -> usize {
+        let queriers = self.proxies.iter().flat_map(|state| state.queriers.values());
+        let counts = queriers.map(|querier| querier.memberships.count()).collect();
+        // Each membership needs a row, so one more exceeds them.
+        let most = greatest_share(counts, rows).saturating_add(1);
         // Rows that the memberships at each position of their lists add.
-        let mut added: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut added = Vec::new();
         for ProxyState { queriers, .. } in &self.proxies {
-            let mut positions: BTreeMap<(IpAddr, Option<IpAddr>), BTreeMap<&str, usize>> = BTreeMap::new();
-            for ((interface, _), querier) in queriers {
-                for (position, member) in querier.memberships.iter().enumerate() {
-                    let interfaces = positions.entry(member).or_default();
-                    interfaces.entry(interface).or_insert(position);
-                }
+            let mut members = Vec::new();
+            for (interface, querier) in queriers.values().enumerate() {
+                let first = querier.memberships.iter().take(most).enumerate();
+                members.extend(first.map(|(position, (group, source))| ListedMember {
+                    group,
+                    source,
+                    interface,
+                    position,
+                }));
             }
-            for ((group, _), interfaces) in &positions {
-                let first = interfaces.values().copied().min().unwrap_or_default();
-                *added.entry(first).or_default() += counter_rows::OF_RULE;
-                // The outputs of the rule for any sender are outputs of this rule, too (`Proxy::rules`).
-                let any_source = positions.get(&(*group, None)).into_iter().flatten();
-                let mut outputs = interfaces.clone();
-                for (interface, position) in any_source {
-                    let position = first.max(*position);
-                    let output = outputs.entry(interface).or_insert(position);
-                    *output = position.min(*output);
-                }
-                for position in outputs.into_values() {
-                    *added.entry(position).or_default() += 1;
+            members.sort_unstable();
+            for of_group in members.chunk_by(|a, b| a.group == b.group) {
+                let any_source = of_group.partition_point(|member| member.source.is_none());
+                let any_source = &of_group[..any_source];
+                for of_rule in of_group.chunk_by(|a, b| a.source == b.source) {
+                    count_rows(of_rule, any_source, &mut added);
                 }
             }
         }
         let mut total = 0;
-        let exceeds = |(_, count): &(usize, usize)| {
+        let exceeds = |count: &usize| {
             total += count;
             total > rows
         };
-        added
-            .into_iter()
-            .find(exceeds)
-            .map_or(usize::MAX, |(position, _)| position)
+        added.iter().position(exceeds).unwrap_or(usize::MAX)
     }
 
     /// Returns the rules that follow from the first `limit` memberships of each querier, and the number of memberships beyond
@@ -255,9 +254,8 @@ impl Proxies {
         for ProxyState { proxy, queriers, .. } in &self.proxies {
             let mut members = Vec::new();
             for ((interface, _), querier) in queriers {
-                let memberships: Vec<_> = querier.memberships.iter().collect();
-                left_out += memberships.len().saturating_sub(limit);
-                let within = memberships.into_iter().take(limit);
+                left_out += querier.memberships.count().saturating_sub(limit);
+                let within = querier.memberships.iter().take(limit);
                 members.extend(within.map(|(group, source)| Member {
                     interface: interface.clone(),
                     group,
@@ -273,6 +271,62 @@ impl Proxies {
         self.proxies
             .iter_mut()
             .flat_map(|state| state.queriers.values_mut())
+    }
+}
+
+/// A membership with the index of its querier and its position in that querier's list. Those of a group are sorted by sender,
+/// any sender first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ListedMember {
+    group: IpAddr,
+    source: Option<IpAddr>,
+    interface: usize,
+    position: usize,
+}
+
+/// Returns the greatest limit on the length of each list with which all together have at most `total` items; `usize::MAX` if
+/// they have no more without a limit.
+fn greatest_share(mut counts: Vec<usize>, total: usize) -> usize {
+    counts.sort_unstable();
+    let mut left = total;
+    for (index, count) in counts.iter().enumerate() {
+        // What shorter lists do not need is for the longer ones.
+        let share = left / (counts.len() - index);
+        if *count > share {
+            return share;
+        }
+        left -= count;
+    }
+    usize::MAX
+}
+
+/// Adds the rows of a rule and of its outputs to the positions from which on they are needed. The outputs of the group's rule
+/// for any sender are outputs of this rule, too ([`Proxy::rules`]).
+fn count_rows(of_rule: &[ListedMember], any_source: &[ListedMember], added: &mut Vec<usize>) {
+    let first = of_rule.iter().map(|member| member.position).min();
+    let first = first.unwrap_or_default();
+    let mut add = |position: usize, rows| {
+        if added.len() <= position {
+            added.resize(position + 1, 0);
+        }
+        added[position] += rows;
+    };
+    add(first, counter_rows::OF_RULE);
+    let of_interface = |members: &[ListedMember], interface| {
+        let found = members.iter().find(|member| member.interface == interface);
+        found.map(|member| member.position)
+    };
+    for member in of_rule {
+        let any_source = of_interface(any_source, member.interface).map(|position| position.max(first));
+        add(
+            any_source.map_or(member.position, |position| position.min(member.position)),
+            1,
+        );
+    }
+    for member in any_source {
+        if of_interface(of_rule, member.interface).is_none() {
+            add(member.position.max(first), 1);
+        }
     }
 }
 

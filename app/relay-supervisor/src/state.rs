@@ -38,6 +38,8 @@ pub(super) struct Relay {
     left_out: usize,
     /// A warning about source-specific receivers has been logged.
     source_warning_logged: bool,
+    /// A warning about a derived rule that is not valid has been logged.
+    invalid_rule_logged: bool,
     /// Installed rules by input, with their rows and outputs.
     installed: FxHashMap<Input, RuleEntry>,
     links: Links,
@@ -85,6 +87,7 @@ impl Relay {
             rules: Rules::default(),
             left_out: 0,
             source_warning_logged: false,
+            invalid_rule_logged: false,
             installed: FxHashMap::default(),
             links,
             inputs: Inputs::new(mode, max_sockets),
@@ -182,7 +185,7 @@ impl Relay {
             return;
         }
         self.derived_outdated = false;
-        self.derive_at = now + MIN_DERIVE_INTERVAL;
+        let begin = Instant::now();
         let capacity = capacity_beside(&self.configured);
         let kernel_rules = counter_rows::fit(&self.kernel_rules, capacity);
         let rows = capacity - counter_rows::needed(kernel_rules);
@@ -192,13 +195,14 @@ impl Relay {
         if let Err(error) = self.set_derived_rules(rules, left_out) {
             tracing::error!("{error}; rules unchanged");
         }
+        self.derive_at = next_derivation(now, begin.elapsed());
     }
 
     /// Replaces the derived rules. There were no rows of counters for `left_out` more.
     ///
     /// # Errors
     /// As [`Relay::replace`].
-    fn set_derived_rules(&mut self, derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
+    fn set_derived_rules(&mut self, mut derived: Vec<Rule>, left_out: usize) -> Result<(), Error> {
         match (self.left_out, left_out) {
             (0, 1..) => tracing::warn!("too many rules: {left_out} derived rules are not installed"),
             (1.., 0) => tracing::info!("all derived rules are installed again"),
@@ -211,12 +215,32 @@ impl Relay {
                 "relayed datagrams carry this host's source address; source-specific (SSM) receivers will not get them"
             );
         }
+        self.remove_invalid(&mut derived);
         if derived == self.derived {
             return Ok(());
         }
         self.set_rules(self.configured.union(&derived))?;
         self.derived = derived;
         Ok(())
+    }
+
+    /// Removes derived rules that no worker could parse: hosts and routing daemons decide on their parts. An invalid one must
+    /// not end the worker, which forwards by all others.
+    fn remove_invalid(&mut self, derived: &mut Vec<Rule>) {
+        derived.retain(|rule| {
+            let installed = self.installed.get(&rule.input);
+            if installed.is_some_and(|entry| entry.rule == *rule) || rule.parses_back() {
+                return true;
+            }
+            if !self.invalid_rule_logged {
+                self.invalid_rule_logged = true;
+                tracing::warn!(
+                    "a derived rule is invalid and not installed: {:?}",
+                    rule.to_string()
+                );
+            }
+            false
+        });
     }
 
     fn set_rules(&mut self, rules: Rules) -> Result<(), Error> {
@@ -524,8 +548,17 @@ impl Relay {
     }
 }
 
-/// Time between two derivations of rules.
+/// Shortest time between the starts of two derivations of rules.
 const MIN_DERIVE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time between two derivations, as a multiple of the time that the first one took: hosts decide on both the number of changes
+/// and their cost, and take at most a tenth of the supervisor's time.
+const DERIVE_PAUSE: u32 = 10;
+
+/// Returns the earliest time of the derivation after one that started at `start` and took `cost`.
+fn next_derivation(start: Instant, cost: Duration) -> Instant {
+    start + (cost * (1 + DERIVE_PAUSE)).max(MIN_DERIVE_INTERVAL)
+}
 
 fn capacity_beside(configured: &Rules) -> usize {
     FreeRows::ALL.saturating_sub(counter_rows::needed(configured.iter()))

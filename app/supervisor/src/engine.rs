@@ -26,7 +26,7 @@ use pontoon_worker::{Attachment, Outbound, Setup, Update};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
-use crate::publish::listen_again;
+use crate::publish::{bind_again, disconnect_last, listen_again};
 
 /// The engine and the state from which it is restarted. Dropping this ends the engine.
 #[derive(Debug)]
@@ -457,17 +457,27 @@ impl Drop for Process {
     }
 }
 
-/// Has published TCP sockets listen again. The old engine shared them, and may have shut them down.
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // The process is reaped first: it shares the sockets.
+        self.state = ProcessState::Backoff(StartAttempts::new(Instant::now()));
+        self.ports.iter().for_each(disconnect_last);
+    }
+}
+
+/// Has published TCP sockets listen again, and binds UDP sockets again. The old engine shared them, and may have shut them down,
+/// connected them or set options.
 fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
     for (port, socket) in published.iter().zip(sockets) {
-        if port.protocol != Protocol::Tcp {
-            continue;
-        }
         let host = port.host;
-        match listen_again(socket) {
+        let reopened = match port.protocol {
+            Protocol::Tcp => listen_again(socket),
+            Protocol::Udp => bind_again(socket, host).map(|()| false),
+        };
+        match reopened {
             Ok(false) => {}
             Ok(true) => tracing::warn!("port {host}/tcp, which the engine had shut down, listens again"),
-            Err(error) => tracing::warn!("cannot listen on port {host}/tcp again: {error}"),
+            Err(error) => tracing::warn!("cannot reopen port {host}/{}: {error}", port.protocol),
         }
     }
 }
@@ -494,7 +504,7 @@ fn change_ports(
             (PortUpdate::Close(_), Some(place)) => {
                 indexes.remove(&key);
                 published.swap_remove(place);
-                sockets.swap_remove(place);
+                disconnect_last(&sockets.swap_remove(place));
                 if let Some(moved) = published.get(place) {
                     indexes.insert((moved.protocol, moved.host), place);
                 }

@@ -100,7 +100,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         vhost,
     };
     let Started {
-        guest,
+        mut guest,
         attachment,
         guest_route,
         socket_file: _socket_file,
@@ -131,7 +131,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         guest.prepared()?;
     }
     notifier.notify()?;
-    if let GuestKind::Command(guest) = &guest {
+    if let GuestKind::Command(guest) = &mut guest {
         // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
         if let Some(status) = signals.deadly().context("cannot read signals")? {
             return Ok(status);

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use pontoon_engine::config::Protocol;
 use pontoon_process::error::{Error, reason};
@@ -177,18 +178,7 @@ pub(crate) fn check(options: &[Publish]) -> Result<(), Error> {
 }
 
 fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
-    let family = match host {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let kind = match protocol {
-        Protocol::Tcp => SocketType::STREAM,
-        Protocol::Udp => SocketType::DGRAM,
-    };
-    let socket = socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
-    if host.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
-    }
+    let socket = unbound_socket(protocol, host)?;
     match protocol {
         Protocol::Tcp => {
             // For connections of an earlier run in TIME_WAIT. Two listeners still exclude each other.
@@ -201,18 +191,71 @@ fn open_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has the socket of a published TCP port listen again, after a process that shared it has shut it down or connected it;
-/// returns true if it was not listening. The socket stays bound to the port meanwhile.
+fn unbound_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match host {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let kind = match protocol {
+        Protocol::Tcp => SocketType::STREAM,
+        Protocol::Udp => SocketType::DGRAM,
+    };
+    let socket = socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    if host.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    Ok(socket)
+}
+
+/// Has the socket of a published TCP port listen again, without `SO_LINGER`, after a process that shared it has shut it down or
+/// connected it; returns true if it was not listening. The socket stays bound to the port meanwhile.
 ///
 /// # Errors
 /// The kernel's: another socket may have the port.
 pub(crate) fn listen_again(socket: impl AsFd) -> io::Result<bool> {
+    // Accepted sockets inherit it.
+    sockopt::set_socket_linger(&socket, None)?;
     if sockopt::socket_acceptconn(&socket)? {
         return Ok(false);
     }
     connect_unspec(&socket)?;
     listen(&socket, BACKLOG)?;
     Ok(true)
+}
+
+/// Ends a connection that a process which shared the socket has made, so that the next close(2) does not wait until its data is
+/// sent, as `SO_LINGER` requests.
+pub(crate) fn disconnect(socket: impl AsFd) -> io::Result<()> {
+    sockopt::set_socket_linger(&socket, None)?;
+    Ok(connect_unspec(&socket)?)
+}
+
+/// Disconnects a socket if this is the last reference to it, which is dropped next.
+pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
+    // An error means that the socket is not connected.
+    if Arc::strong_count(socket) == 1 {
+        let _ = disconnect(socket);
+    }
+}
+
+/// Replaces the socket of a published UDP port by a new one, with the same descriptor: a socket that was shut down stays so, and
+/// the kernel does not report it.
+///
+/// # Errors
+/// The kernel's; the socket is unchanged, except that it is not connected.
+pub(crate) fn bind_again(socket: impl AsFd, host: SocketAddr) -> io::Result<()> {
+    disconnect(&socket)?;
+    let new = unbound_socket(Protocol::Udp, host)?;
+    // Both are bound for a moment.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseaddr(&new, true)?;
+    bind(&new, &host)?;
+    let (from, to) = (new.as_raw_fd(), socket.as_fd().as_raw_fd());
+    // SAFETY: both descriptors are open. The second one stays open and refers to an equivalent socket.
+    if unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(sockopt::set_socket_reuseaddr(&socket, false)?)
 }
 
 fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {

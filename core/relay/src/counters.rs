@@ -39,7 +39,7 @@ pub enum InterfaceCounter {
     Matched,
     /// Datagrams that no rule matched.
     Unmatched,
-    /// Packets that were not UDP, or not complete.
+    /// Packets that were not UDP, not complete, or to port 0.
     Malformed,
     /// Packets with a wrong checksum.
     Checksum,

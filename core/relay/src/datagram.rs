@@ -150,11 +150,16 @@ fn udp(
             _ => {}
         }
     }
+    // The kernel sends nothing to port 0, so a copy to the same port could not be sent.
+    let to_port = word(udp, 2);
+    if to_port == 0 {
+        return Err(DatagramError::Malformed);
+    }
     Ok(Datagram {
         from,
         from_port: word(udp, 0),
         to,
-        to_port: word(udp, 2),
+        to_port,
         hops,
         class,
         payload: at + UDP_HEADER..at + length,

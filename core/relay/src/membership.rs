@@ -18,6 +18,8 @@ mod tests;
 
 use message::{Message, Query, Record, SourceChange};
 
+use crate::rule::parse::unreachable;
+
 /// State of the querier election and group memberships of one interface and family.
 #[derive(Debug)]
 pub struct Querier {
@@ -218,7 +220,6 @@ impl Querier {
         if !is_routable(group) || group.is_ipv4() != self.address.is_ipv4() || self.is_full_for(group) {
             return;
         }
-        let last_member_until = now + LAST_MEMBER_QUERY_TIME;
         match change {
             SourceChange::Any => {
                 let found = self.groups.entry(group).or_default();
@@ -231,22 +232,7 @@ impl Querier {
                     .retain(|(_, query)| query.group != Some(group));
             }
             SourceChange::Include { sources, exclusive } => self.include(group, &sources, exclusive, now),
-            SourceChange::Block(sources) => {
-                let Some(found) = self.groups.get_mut(&group) else {
-                    return;
-                };
-                let mut queried = Vec::new();
-                for source in sources {
-                    let until = found.sources.get_mut(&source);
-                    if let Some(until) = until.filter(|until| **until > last_member_until) {
-                        *until = last_member_until;
-                        queried.push(source);
-                    }
-                }
-                if !queried.is_empty() {
-                    self.schedule_query(Query::sources(group, queried), now);
-                }
-            }
+            SourceChange::Block(sources) => self.block(group, &sources, now),
         }
     }
 
@@ -254,6 +240,7 @@ impl Querier {
     /// queried in case another host does.
     fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, now: Duration) {
         let until = now + GROUP_MEMBERSHIP_INTERVAL;
+        let can_schedule_query = self.can_schedule_query();
         let valid = sources.iter().filter(|source| is_source_for(**source, group));
         if sources.is_empty() && !self.groups.contains_key(&group) {
             return;
@@ -268,9 +255,29 @@ impl Querier {
             }
         }
         let last_member_until = now + LAST_MEMBER_QUERY_TIME;
-        if exclusive && found.any_until > last_member_until {
+        if exclusive && found.any_until > last_member_until && can_schedule_query {
             found.any_until = last_member_until;
             self.schedule_query(Query::group(group), now);
+        }
+    }
+
+    /// Queries the senders that a host no longer wants, in case another host does.
+    fn block(&mut self, group: IpAddr, sources: &[IpAddr], now: Duration) {
+        let can_schedule_query = self.can_schedule_query();
+        let Some(found) = self.groups.get_mut(&group).filter(|_| can_schedule_query) else {
+            return;
+        };
+        let last_member_until = now + LAST_MEMBER_QUERY_TIME;
+        let mut queried = Vec::new();
+        for source in sources {
+            let until = found.sources.get_mut(source);
+            if let Some(until) = until.filter(|until| **until > last_member_until) {
+                *until = last_member_until;
+                queried.push(*source);
+            }
+        }
+        if !queried.is_empty() {
+            self.schedule_query(Query::sources(group, queried), now);
         }
     }
 
@@ -297,13 +304,17 @@ impl Querier {
         }
     }
 
-    /// Schedules a query now and once more.
+    /// Returns true if a query would be sent. Otherwise a leave does not shorten a membership, as its other hosts would not be
+    /// queried: a non-querier shortens it upon the querier's query (RFC 3376 section 6.6.1).
+    fn can_schedule_query(&self) -> bool {
+        matches!(self.role, Role::Querier { .. }) && self.pending_queries.len() < MAX_GROUPS
+    }
+
+    /// Schedules a query now and once more. [`Querier::can_schedule_query`] is true.
     fn schedule_query(&mut self, query: Query, now: Duration) {
-        if matches!(self.role, Role::Querier { .. }) && self.pending_queries.len() < MAX_GROUPS {
-            self.pending_queries.push((now, query.clone()));
-            self.pending_queries
-                .push((now + LAST_MEMBER_QUERY_TIME / 2, query));
-        }
+        self.pending_queries.push((now, query.clone()));
+        self.pending_queries
+            .push((now + LAST_MEMBER_QUERY_TIME / 2, query));
     }
 }
 
@@ -371,6 +382,16 @@ impl Memberships {
         had_groups
     }
 
+    /// The number of items of [`Memberships::iter`].
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let counts = self.groups.values().map(|(_, filter)| match filter {
+            SourceFilter::Any => 1,
+            SourceFilter::Sources(sources) => sources.len(),
+        });
+        counts.sum()
+    }
+
     /// Groups and their source filters, those that were added first in front.
     pub fn groups(&self) -> impl Iterator<Item = (IpAddr, &SourceFilter)> {
         let mut groups: Vec<_> = self.groups.iter().collect();
@@ -399,9 +420,9 @@ fn is_routable(group: IpAddr) -> bool {
     }
 }
 
-/// Returns true if an address can send to a group: a unicast address of the same family.
+/// Returns true if an address can send to a group: an address of the same family that a rule accepts as a sender.
 fn is_source_for(source: IpAddr, group: IpAddr) -> bool {
-    source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !source.is_unspecified()
+    source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !unreachable(source)
 }
 
 /// Robustness variable: the number of times that a message is sent of which one may be lost (RFC 3376 section 8.1).

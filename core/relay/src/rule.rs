@@ -72,6 +72,14 @@ impl Hops {
     }
 }
 
+impl Rule {
+    /// Returns true if the rule's text parses to the same rule. Workers receive rules as text.
+    #[must_use]
+    pub fn parses_back(&self) -> bool {
+        self.to_string().parse().as_ref() == Ok(self)
+    }
+}
+
 impl Input {
     /// Returns true for IPv6.
     #[must_use]

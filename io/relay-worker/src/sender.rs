@@ -79,19 +79,25 @@ impl Sender {
                 ..Outcome::default()
             };
         }
+        let mut may_be_too_long = false;
         if outgoing.datagrams > 1 && self.segment && outgoing.size < self.too_long {
             match self.send_segmented(outgoing) {
                 Ok(outcome) => return outcome,
                 // Longer than the MTU: sent one by one, they are fragmented.
-                Err(Errno::MSGSIZE | Errno::INVAL) if outgoing.datagrams <= MAX_DATAGRAMS => {
-                    self.too_long = outgoing.size;
+                Err(Errno::MSGSIZE | Errno::INVAL) => {
+                    may_be_too_long = outgoing.datagrams <= MAX_DATAGRAMS;
                 }
                 // The device cannot compute checksums.
                 Err(Errno::IO) => self.segment = false,
                 Err(_) => {}
             }
         }
-        self.send_individually(outgoing)
+        let outcome = self.send_individually(outgoing);
+        // If the kernel refuses single datagrams, too, their size is not the reason.
+        if may_be_too_long && outcome.sent > 0 {
+            self.too_long = outgoing.size;
+        }
+        outcome
     }
 
     /// Sends all datagrams by one call.
@@ -351,5 +357,25 @@ mod tests {
             ..Outcome::default()
         };
         assert_eq!(outcome, expected);
+    }
+
+    /// sendmsg(2) returns EINVAL for port 0, which any host can put into a datagram to a group of a rule for every port.
+    #[test]
+    fn datagrams_to_port_0_do_not_end_segmentation() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let to = receiver.local_addr().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut sender = Sender::new(socket.into(), Family::V4, false, true);
+        let parts = PARTS.map(IoSlice::new);
+        let burst = |parts, size, to| TxBurst {
+            to: Some(to),
+            ..outgoing(parts, size, 3)
+        };
+        assert_eq!(sender.send(&burst(&parts, 100, to)).sends, 1);
+        let tiny = [[1_u8].as_slice(), &[2], &[3]].map(IoSlice::new);
+        let nowhere = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+        assert_eq!(sender.send(&burst(&tiny, 1, nowhere)).refused, 3);
+        assert_eq!(sender.send(&burst(&parts, 100, to)).sends, 1);
     }
 }

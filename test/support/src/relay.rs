@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pontoon_relay::datagram::ChecksumState;
 use pontoon_relay::membership::{Memberships, Querier, message};
-use pontoon_relay::proxy::Proxy;
+use pontoon_relay::proxy::{Member, Proxy};
 use pontoon_relay::{Datagram, Rule, config};
 use pontoon_wire::checksum::Sum;
 
@@ -80,6 +80,19 @@ fn members(mut script: &[u8], own: IpAddr) {
             assert!(memberships.set(group, filter).is_ok(), "{group}");
         }
         assert!(memberships.groups().all(|(group, _)| group.is_multicast()));
+    }
+    let member = |(group, source)| Member {
+        interface: "b".to_owned(),
+        group,
+        source,
+    };
+    let members: Vec<_> = memberships.iter().map(member).collect();
+    let proxy = Proxy {
+        upstream: "a".to_owned(),
+        downstream: vec!["b".to_owned()],
+    };
+    for rule in proxy.rules(&members) {
+        assert!(rule.parses_back(), "{rule}");
     }
 }
 

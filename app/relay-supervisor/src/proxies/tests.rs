@@ -110,6 +110,15 @@ fn limit_is_the_greatest_whose_rules_fit_into_the_rows() {
 }
 
 #[test]
+fn share_of_longest_lists_is_limited() {
+    assert_eq!(greatest_share(vec![5, 1, 4], 10), usize::MAX);
+    assert_eq!(greatest_share(vec![5, 1, 4], 9), 4);
+    assert_eq!(greatest_share(vec![1 << 18, 3, 1 << 18], 31), 14);
+    assert_eq!(greatest_share(vec![2, 2], 1), 0);
+    assert_eq!(greatest_share(Vec::new(), 0), usize::MAX);
+}
+
+#[test]
 fn querier_that_cannot_be_opened_is_retried_with_back_off() {
     let mut proxies = proxies("up -> lo");
     proxies.proxies[0].queriers.clear();

@@ -84,21 +84,30 @@ fn derived_rules_are_built_after_a_change_and_at_most_once_in_an_interval() {
     relay.update_derived_rules(begin);
     assert_eq!(relay.next_deadline(), None);
     relay.set_kernel_rules(many(1, "239.2.2.2"));
-    relay.update_derived_rules(begin + MIN_DERIVE_INTERVAL - Duration::from_millis(1));
+    let due = relay.next_deadline().unwrap();
+    assert!(due >= begin + MIN_DERIVE_INTERVAL);
+    relay.update_derived_rules(due - Duration::from_millis(1));
     assert_eq!(relay.rules().iter().count(), 0);
-    let due = begin + MIN_DERIVE_INTERVAL;
-    assert_eq!(relay.next_deadline(), Some(due));
     relay.update_derived_rules(due);
     assert_eq!(relay.rules().iter().count(), 1);
     assert_eq!(relay.next_deadline(), None);
     // Not built without a change: rules that were removed here stay removed.
     relay.set_derived_rules(Vec::new(), 0).unwrap();
-    relay.update_derived_rules(due + MIN_DERIVE_INTERVAL);
+    let due = relay.derive_at;
+    relay.update_derived_rules(due);
     assert_eq!(relay.rules().iter().count(), 0);
     // A change of the configured rules changes the number of rows that are left.
     relay.replace(Rules::default()).unwrap();
-    relay.update_derived_rules(due + MIN_DERIVE_INTERVAL);
+    relay.update_derived_rules(due);
     assert_eq!(relay.rules().iter().count(), 1);
+}
+
+#[test]
+fn next_derivation_is_due_ten_times_its_cost_after_its_end() {
+    let start = Instant::now();
+    let after = |cost| next_derivation(start, Duration::from_millis(cost)) - start;
+    assert_eq!(after(1), MIN_DERIVE_INTERVAL);
+    assert_eq!(after(700), Duration::from_millis(700 + 7000));
 }
 
 #[test]
@@ -115,4 +124,14 @@ fn derived_rules_cannot_be_removed() {
     ] {
         assert_eq!(relay.change(&change(input)).unwrap_err().to_string(), why);
     }
+}
+
+/// The name of the output's interface has a character that rules use themselves: the kernel permits it.
+#[test]
+fn derived_rule_whose_text_does_not_parse_is_not_installed() {
+    let mut relay = relay();
+    let mut derived = many(2, "239.2.2.2");
+    derived[0].outputs[0].interface = "b,1".to_owned();
+    relay.set_derived_rules(derived.clone(), 0).unwrap();
+    assert_eq!(relay.rules(), &rules(&derived[1..]));
 }

@@ -312,3 +312,86 @@ fn an_engine_that_does_not_read_its_messages_is_killed() {
         "it still runs"
     );
 }
+
+/// A listening socket that a compromised engine has connected, with data that its peer does not read.
+fn connected_by_the_engine(bound: TcpListener, sink: &TcpListener) -> OwnedFd {
+    let socket = OwnedFd::from(bound);
+    rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+    rustix::net::connect(&socket, &sink.local_addr().unwrap()).unwrap();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3))).unwrap();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    while rustix::io::write(&socket, &[0; 1 << 16]).is_ok() {}
+    socket
+}
+
+fn published(host: SocketAddr) -> Published {
+    Published {
+        protocol: Protocol::Tcp,
+        host,
+        guest_port: 80,
+    }
+}
+
+#[test]
+fn closing_a_port_that_the_engine_has_connected_does_not_wait() {
+    let sink = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut engine, _theirs) = engine("sleep 10");
+    let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = published(bound.local_addr().unwrap());
+    engine.ports = vec![Arc::new(connected_by_the_engine(bound, &sink))];
+    engine.setup.config.published = vec![port];
+    engine.indexes = [((port.protocol, port.host), 0)].into();
+    let begin = Instant::now();
+    engine.send(Update::Published(vec![PortUpdate::Close(port)]));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn end_of_the_program_does_not_wait_for_a_port_that_the_engine_has_connected() {
+    let sink = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut engine, _theirs) = engine("exit 1");
+    let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+    engine.ports = vec![Arc::new(connected_by_the_engine(bound, &sink))];
+    let begin = Instant::now();
+    drop(engine);
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn port_of_a_restarted_engine_has_no_options_of_the_old_one() {
+    let (mut engine, _theirs) = engine("exit 1");
+    let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = bound.local_addr().unwrap();
+    rustix::net::sockopt::set_socket_linger(&bound, Some(Duration::from_secs(1 << 20))).unwrap();
+    let clone = bound.try_clone().unwrap();
+    engine.ports = vec![Arc::new(bound.into())];
+    engine.setup.config.published = vec![published(host)];
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    let _client = TcpStream::connect(host).unwrap();
+    let (accepted, _) = clone.accept().unwrap();
+    assert_eq!(rustix::net::sockopt::socket_linger(&accepted).unwrap(), None);
+}
+
+#[test]
+fn udp_port_that_the_old_engine_connected_receives_from_all_senders() {
+    let (mut engine, _theirs) = engine("exit 1");
+    let bound = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let host = bound.local_addr().unwrap();
+    bound.connect("127.0.0.1:9").unwrap();
+    rustix::net::shutdown(&bound, rustix::net::Shutdown::Both).unwrap();
+    let port = Arc::new(OwnedFd::from(bound));
+    engine.ports = vec![Arc::clone(&port)];
+    engine.setup.config.published = vec![Published {
+        protocol: Protocol::Udp,
+        ..published(host)
+    }];
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    let receiver = std::net::UdpSocket::from(port.try_clone().unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(b"x", host).unwrap();
+    assert_eq!(receiver.recv(&mut [0; 9]).unwrap(), 1);
+    receiver.send_to(b"y", sender.local_addr().unwrap()).unwrap();
+    // No other socket can be bound to the port.
+    assert!(std::net::UdpSocket::bind(host).is_err());
+}

@@ -16,7 +16,8 @@ use crate::guest::userns::UserNamespace;
 #[derive(Debug)]
 pub(crate) struct InitProcess {
     init: Child,
-    socket: OwnedFd,
+    /// Closed once the command runs.
+    socket: Option<OwnedFd>,
 }
 
 /// Creates the namespaces and, in them, the tap.
@@ -37,13 +38,14 @@ pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made),
             None => Error::io("cannot make namespaces", &error),
         })?;
     drop(theirs);
-    let guest = InitProcess { init, socket: ours };
+    let guest = InitProcess {
+        init,
+        socket: Some(ours),
+    };
     if let Some(user_namespace) = user_namespace {
         user_namespace.map(guest.init.pid())?;
     }
-    ToGuest::Mapped
-        .send(&guest.socket)
-        .context("the guest's first process has exited")?;
+    guest.send(ToGuest::Mapped)?;
     match guest.next()? {
         FromGuest::Tap(tap) => Ok((guest, tap)),
         other => Err(unexpected(&other)),
@@ -62,22 +64,35 @@ impl InitProcess {
         }
     }
 
-    /// Starts the command.
+    /// Starts the command, and closes the channel to the guest's first process.
     ///
     /// # Errors
     /// It cannot be run: status 127 or 126.
-    pub(crate) fn go(&self) -> Result<(), Error> {
-        ToGuest::Go
-            .send(&self.socket)
-            .context("the guest's first process has exited")?;
+    pub(crate) fn go(&mut self) -> Result<(), Error> {
+        self.send(ToGuest::Go)?;
         match self.next()? {
-            FromGuest::Started => Ok(()),
+            FromGuest::Started => {
+                self.socket = None;
+                Ok(())
+            }
             other => Err(unexpected(&other)),
         }
     }
 
+    fn channel(&self) -> Result<&OwnedFd, Error> {
+        let closed = || Error::new("the channel to the guest's first process is closed");
+        self.socket.as_ref().ok_or_else(closed)
+    }
+
+    fn send(&self, message: ToGuest) -> Result<(), Error> {
+        message
+            .send(self.channel()?)
+            .context("the guest's first process has exited")
+    }
+
     fn next(&self) -> Result<FromGuest, Error> {
-        match FromGuest::receive(&self.socket).context("cannot receive from the guest's first process")? {
+        let received = FromGuest::receive(self.channel()?);
+        match received.context("cannot receive from the guest's first process")? {
             Some(FromGuest::Failed(error)) => Err(error),
             Some(message) => Ok(message),
             None => Err(Error::new("the guest's first process exited unexpectedly")),

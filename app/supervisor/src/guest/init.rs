@@ -13,8 +13,8 @@ use pontoon_process::child::{spawn, stdio};
 use pontoon_process::error::{Context as _, Error, reason};
 use pontoon_process::signals::{self, Sender, Signals};
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setrlimit,
-    wait,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit, wait,
 };
 
 use crate::guest::handshake::{FromGuest, ToGuest};
@@ -100,8 +100,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
         rustix::system::sethostname(name.as_bytes()).context("cannot set the host name")?;
     }
     open_ping_sockets();
-    let covered = mounts::interfaces();
-    let resolv_conf = mounts::resolv_conf_and_proc(plan.resolv_conf.as_deref(), covered)?;
+    let resolv_conf = mounts::resolv_conf_sys_and_proc(plan.resolv_conf.as_deref())?;
     let signals = Signals::block(&[libc::SIGCHLD, RESOLV_CONF_CHANGED]).context("signalfd")?;
     FromGuest::Prepared.send(supervisor).context("no supervisor")?;
     ToGuest::Go
@@ -159,7 +158,11 @@ fn last_mapped(map: &str) -> u32 {
 }
 
 /// Starts the command with the caller's descriptor limit, default signals, and no descriptor but 0, 1, 2.
+///
+/// This process is not dumpable from then on: it is a copy of the supervisor and holds a socket to it, and root among the
+/// guest's users may trace it otherwise. The command is dumpable, as execve(2) resets the flag.
 fn start_command(plan: &InitConfig) -> Result<Pid, Error> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("PR_SET_DUMPABLE")?;
     setrlimit(Resource::Nofile, plan.descriptors).context("cannot restore the descriptor limit")?;
     spawn::close_all_on_exec().context("cannot close descriptors")?;
     let (program, arguments) = plan.argv.split_first().ok_or_else(|| Error::new("no command"))?;

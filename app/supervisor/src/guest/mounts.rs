@@ -31,47 +31,23 @@ pub(crate) fn keep_private() -> io::Result<()> {
 /// Directories of `/sys` that list network interfaces: the links by name, and the virtual interfaces that they lead to.
 const INTERFACES: [&str; 2] = ["class/net", "devices/virtual/net"];
 
-/// Shows the interfaces of this network namespace in `/sys`, instead of the host's. The rest of `/sys` stays the host's:
-/// programs inside need its cgroups and CPUs.
+/// Mounts a file with `text` over `/etc/resolv.conf`, or over the file that it links to, if it exists; shows the interfaces of
+/// this network namespace in `/sys`; and mounts the `/proc` of this PID namespace.
 ///
-/// A sysfs shows the interfaces of the network namespace in which it was mounted. It is mounted over `/proc`, which exists
-/// everywhere, and stays there, covered by the mount of `/proc` that follows: its directories are bound from there.
-///
-/// Returns true if `/proc` is covered now. The kernel refuses the mount if parts of the host's `/sys` are covered (in a
-/// container): the guest then sees the host's interfaces there, and can do nothing with them.
-pub(crate) fn interfaces() -> bool {
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    if let Err(error) = mount("sysfs", "/proc", "sysfs", flags, None) {
-        tracing::debug!("cannot mount a sysfs, so /sys shows the host's interfaces: {error}");
-        return false;
-    }
-    for directory in INTERFACES {
-        let (from, onto) = (format!("/proc/{directory}"), format!("/sys/{directory}"));
-        if let Err(error) = mount_bind(from, &onto) {
-            tracing::debug!("cannot mount over {onto}: {error}");
-        }
-    }
-    true
-}
-
-/// Mounts a file with `text` over `/etc/resolv.conf`, or over the file that it links to, if it exists; and mounts the `/proc` of
-/// this PID namespace.
-///
-/// `covered` states that `/proc` is covered already, by [`interfaces`].
-///
-/// The file is in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mount keeps a
-/// reference to it, and the new `/proc` covers it: to unmount it would wait some milliseconds for the kernel.
+/// The file and a sysfs are in a tmpfs that is mounted over `/proc` first, as that directory exists everywhere. The bind mounts
+/// keep references to them, and the new `/proc` covers them: to unmount the tmpfs would wait some milliseconds for the kernel.
 ///
 /// Returns the file, if it may have to be mounted again.
 ///
 /// # Errors
 /// A mount was refused.
-pub(crate) fn resolv_conf_and_proc(text: Option<&str>, covered: bool) -> Result<Option<ResolvConf>, Error> {
+pub(crate) fn resolv_conf_sys_and_proc(text: Option<&str>) -> Result<Option<ResolvConf>, Error> {
     let mut kept = None;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
+    interfaces("/proc/sys");
     if let Some(text) = text {
         if fs::exists(resolv::PATH).unwrap_or(false) {
-            mount("tmpfs", "/proc", "tmpfs", flags, c"size=64k,mode=755").context("cannot mount a tmpfs")?;
             write_for_all("/proc/resolv.conf", text).context("cannot write the guest's resolv.conf")?;
             mount_bind("/proc/resolv.conf", resolv::PATH)
                 .context(format_args!("cannot mount over {}", resolv::PATH))?;
@@ -86,14 +62,34 @@ pub(crate) fn resolv_conf_and_proc(text: Option<&str>, covered: bool) -> Result<
         let reason = reason(&error.into());
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
         // A file without a mount cannot be bind-mounted, so it is not kept.
-        if kept.take().is_some() {
-            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
-        }
-        if covered {
-            unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the sysfs")?;
-        }
+        kept = None;
+        unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
     }
     Ok(kept)
+}
+
+/// Shows the interfaces of this network namespace in `/sys`, instead of the host's. The rest of `/sys` stays the host's:
+/// programs inside need its cgroups and CPUs.
+///
+/// A sysfs shows the interfaces of the network namespace in which it was mounted. It is mounted at `at`, and its directories
+/// are bound from there. The kernel permits a container in the guest to mount a sysfs with the flags of one that is mounted and
+/// has nothing mounted on it, which is this one: so it is not read-only, and its mount is kept.
+///
+/// The kernel refuses the mount if parts of the host's `/sys` are covered (in a container): the guest then sees the host's
+/// interfaces there, and can do nothing with them.
+fn interfaces(at: &str) {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let mounted = fs::create_dir(at).and_then(|()| Ok(mount("sysfs", at, "sysfs", flags, None)?));
+    if let Err(error) = mounted {
+        tracing::debug!("cannot mount a sysfs, so /sys shows the host's interfaces: {error}");
+        return;
+    }
+    for directory in INTERFACES {
+        let (from, onto) = (format!("{at}/{directory}"), format!("/sys/{directory}"));
+        if let Err(error) = mount_bind(from, &onto) {
+            tracing::debug!("cannot mount over {onto}: {error}");
+        }
+    }
 }
 
 /// The guest's resolv.conf, mounted over the host's. If the host replaces its file, the kernel unmounts the guest's in all

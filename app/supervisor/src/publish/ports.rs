@@ -11,7 +11,7 @@ use pontoon_process::error::Error;
 use pontoon_worker::messages::PortUpdate;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Families, Publish, open_socket, refused};
+use super::{Families, Publish, disconnect_last, open_socket, refused};
 
 /// Published ports, each with its host socket: listening (TCP) or bound (UDP), non-blocking.
 #[derive(Debug)]
@@ -27,6 +27,12 @@ type Key = (Protocol, SocketAddr);
 struct Port {
     guest: u16,
     socket: Arc<OwnedFd>,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        disconnect_last(&self.socket);
+    }
 }
 
 /// Result of a change.

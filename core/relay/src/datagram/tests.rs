@@ -49,6 +49,16 @@ fn parses_ipv4() {
     assert_eq!(datagram, expected);
 }
 
+/// A rule for every port matches it, and the kernel sends nothing to port 0.
+#[test]
+fn datagram_to_port_0_is_malformed() {
+    for (mut packet, at) in [(v4_packet(b"hello"), 20), (v6_packet(b"hello"), 40)] {
+        packet[at + 2..at + 4].fill(0);
+        let parsed = Datagram::parse(&packet, ChecksumState::Verified);
+        assert_eq!(parsed, Err(DatagramError::Malformed));
+    }
+}
+
 #[test]
 fn parses_ipv6_behind_extension_headers() {
     let mut packet = v6_packet(b"hello");

@@ -507,3 +507,76 @@ fn new_querier_address_keeps_memberships() {
     assert!(querier.tick(at(50)).is_empty());
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
+
+/// The supervisor sends rules to the workers as text, which has to parse.
+#[test]
+fn every_membership_makes_a_rule_whose_text_parses() {
+    for (own, group, source) in [
+        ("10.0.0.5", "239.1.1.1", "255.255.255.255"),
+        ("fe80::5", "ff3e::1", "::ffff:192.0.2.1"),
+    ] {
+        let mut reporting = querier_at(own);
+        let change = from(&[source], false);
+        reporting.handle(report(group, change), at(1));
+        while let Some((group, filter)) = reporting.querier.next_change() {
+            let _ = reporting.memberships.set(group, filter);
+        }
+        // A compromised querier may report what the host has sent.
+        let filter = SourceFilter::Sources(vec![address(source)]);
+        let _ = reporting.memberships.set(address(group), filter);
+        let member = |(group, source)| crate::proxy::Member {
+            interface: "b".to_owned(),
+            group,
+            source,
+        };
+        let members: Vec<_> = reporting.memberships.iter().map(member).collect();
+        let proxy: crate::proxy::Proxy = "a -> b".parse().unwrap();
+        for rule in proxy.rules(&members) {
+            assert!(rule.parses_back(), "{rule}");
+        }
+    }
+}
+
+#[test]
+fn leave_for_which_no_query_is_sent_ends_no_membership() {
+    let mut querier = querier();
+    querier.tick(at(0));
+    // A host joins and leaves as many groups as queries can be pending.
+    let groups: Vec<String> = (0..2048_u16)
+        .map(|n| format!("239.2.{}.{}", n >> 8, n & 255))
+        .collect();
+    for group in &groups {
+        querier.handle(report(group, SourceChange::Any), at(1));
+    }
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(1));
+    for group in &groups {
+        querier.handle(report(group, from(&[], true)), at(2));
+    }
+    // And leaves the group of another host.
+    querier.handle(report("239.1.1.1", from(&[], true)), at(2));
+    let asked = |queries: Vec<Query>| {
+        queries
+            .iter()
+            .any(|query| query.group == Some(address("239.1.1.1")))
+    };
+    let is_asked = asked(querier.tick(at(2))) | asked(querier.tick(at(3)));
+    querier.tick(at(5));
+    let is_wanted = wanted(&mut querier).contains(&"239.1.1.1".to_owned());
+    assert!(is_asked || is_wanted, "the group has ended without a query");
+}
+
+#[test]
+fn leave_to_a_router_that_sends_no_queries_ends_no_membership() {
+    let mut querier = querier();
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(1));
+    // Another router is the querier (RFC 2236 section 7: a non-querier ignores leaves).
+    let query = Message::Query {
+        from: address("10.0.0.1"),
+        group: None,
+        sources: Vec::new(),
+    };
+    querier.handle(query, at(2));
+    querier.handle(report("239.1.1.1", from(&[], true)), at(3));
+    assert!(querier.tick(at(6)).is_empty());
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
+}

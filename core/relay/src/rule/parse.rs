@@ -212,7 +212,8 @@ fn single(word: &str) -> Result<IpAddr, RuleError> {
     Ok(address)
 }
 
-fn unreachable(address: IpAddr) -> bool {
+/// Returns true for addresses that are neither the source nor the destination of a datagram that a rule matches.
+pub(crate) fn unreachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4 == Ipv4Addr::UNSPECIFIED || v4 == Ipv4Addr::BROADCAST,
         // Datagrams to an IPv4-mapped address leave as IPv4.

@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("confinement.system-calls", 20, system_calls),
         Case::new("confinement.terminal", 20, terminal),
         Case::new("confinement.descriptors", 20, descriptors),
+        Case::new("confinement.process-1-cannot-be-read", 20, process_1),
         Case::new("confinement.namespaces", 60, namespaces),
         Case::new("confinement.keep-capabilities", 20, keep_capabilities)
             .caller(Caller::Root("others have none to keep")),
@@ -74,6 +75,18 @@ fn descriptors(context: &Context) -> Result<()> {
         .run()
         .options(["--control", "/run/control", "-p", "8080:80"]);
     expect(&run.command(["ls", "/proc/self/fd"]).text()?, "0\n1\n2\n3")
+}
+
+/// Process 1 is a copy of the supervisor, with its memory layout and a socket to it.
+fn process_1(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    network.run().shell("cat /proc/$$/maps").text()?;
+    for line in ["cat /proc/1/maps", "cat /proc/1/mem", "ls /proc/1/fd"] {
+        let output = network.run().shell(line).output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(text.contains("Permission denied"), "{line}: {output:?}");
+    }
+    Ok(())
 }
 
 /// Puts the host's network namespace at a path where `ip` finds it by the name `host`, too.
