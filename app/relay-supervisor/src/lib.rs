@@ -147,8 +147,8 @@ fn rules(options: &RelayOptions) -> Result<Rules, Error> {
     Ok(rules)
 }
 
-/// Returns the limit on the sockets of memberships and inputs: half of the descriptor limit. The other half is for outputs,
-/// rings, clients of the control socket, and workers.
+/// Returns the limit on the sockets of memberships and inputs: half of the descriptor limit. The other half is for outputs
+/// (three fourths of it), rings, clients of the control socket, and workers.
 fn max_sockets(limit: Rlimit) -> usize {
     let half = limit.maximum.map_or(u64::MAX, |maximum| maximum / 2);
     usize::try_from(half).unwrap_or(usize::MAX)

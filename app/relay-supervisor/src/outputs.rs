@@ -29,9 +29,13 @@ pub(super) struct Egress {
 }
 
 /// Sockets by destination and interface.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outputs {
     egresses: BTreeMap<Egress, EgressState>,
+    /// Limit on open sockets, which leaves descriptors for everything else.
+    max_open: usize,
+    /// The number of open sockets.
+    open: usize,
     /// Numbers that can be reused.
     free: Vec<u32>,
 }
@@ -66,6 +70,8 @@ pub(super) enum DownReason {
     NotUp,
     NoCarrier,
     NoAddress,
+    /// The limit on open sockets is reached.
+    Limit,
     Kernel(String),
 }
 
@@ -147,6 +153,26 @@ impl LinkConfig {
 }
 
 impl Outputs {
+    /// Returns no outputs. At most `max_open` sockets will be open.
+    pub(super) fn new(max_open: usize) -> Self {
+        Self {
+            egresses: BTreeMap::new(),
+            max_open,
+            open: 0,
+            free: Vec::new(),
+        }
+    }
+
+    /// Opens `count` sockets within the limit.
+    fn open(&mut self, egress: &Egress, links: &Links, count: usize) -> Result<Open, DownReason> {
+        if count > self.max_open.saturating_sub(self.open) {
+            return Err(DownReason::Limit);
+        }
+        let open = egress.open(links, count)?;
+        self.open += open.sockets.len();
+        Ok(open)
+    }
+
     /// Returns the number of a socket, for one more output of a rule. Opens it if it is new.
     pub(super) fn acquire(&mut self, egress: &Egress, links: &Links, workers: &mut WorkerPool) -> u32 {
         if let Some(entry) = self.egresses.get_mut(egress) {
@@ -160,7 +186,7 @@ impl Outputs {
         let entry = EgressState {
             id,
             users: 1,
-            state: egress.open(links, workers.len()),
+            state: self.open(egress, links, workers.len()),
         };
         entry.send(egress, workers);
         if let Err(down) = &entry.state {
@@ -178,6 +204,7 @@ impl Outputs {
         entry.users -= 1;
         if entry.users == 0 {
             workers.send_all(&RelayUpdate::RemoveOutput(entry.id));
+            self.open -= entry.sockets();
             self.free.push(entry.id);
             self.egresses.remove(egress);
         }
@@ -185,11 +212,13 @@ impl Outputs {
 
     /// Opens and closes sockets according to the state of the interfaces.
     pub(super) fn update(&mut self, links: &Links, workers: &mut WorkerPool) {
-        for (egress, entry) in &mut self.egresses {
+        let mut egresses = std::mem::take(&mut self.egresses);
+        for (egress, entry) in &mut egresses {
             if entry.is_current(egress, links) {
                 continue;
             }
-            let state = egress.open(links, workers.len());
+            self.open -= entry.sockets();
+            let state = self.open(egress, links, workers.len());
             match (&entry.state, &state) {
                 (Err(old), Err(new)) if old == new => continue,
                 (Err(_), Ok(_)) => tracing::info!("{}: up", egress.interface),
@@ -201,11 +230,16 @@ impl Outputs {
             entry.state = state;
             entry.send(egress, workers);
         }
+        self.egresses = egresses;
     }
 
-    /// Returns true if a socket is not open.
+    /// Returns true if a socket is not open, and another attempt may succeed.
     pub(super) fn incomplete(&self) -> bool {
-        self.egresses.values().any(|entry| entry.state.is_err())
+        let has_room = self.open < self.max_open;
+        self.egresses.values().any(|entry| match &entry.state {
+            Err(DownReason::Limit) => has_room,
+            state => state.is_err(),
+        })
     }
 
     /// Sends all outputs to a worker that has just been started.
@@ -226,6 +260,11 @@ impl Outputs {
 }
 
 impl EgressState {
+    /// Returns the number of open sockets.
+    fn sockets(&self) -> usize {
+        self.state.as_ref().map_or(0, |open| open.sockets.len())
+    }
+
     /// Returns true if the properties that the sockets depend on are unchanged.
     fn is_current(&self, egress: &Egress, links: &Links) -> bool {
         let (Ok(open), Some(link)) = (&self.state, links.get(&egress.interface)) else {
@@ -258,6 +297,7 @@ impl fmt::Display for DownReason {
             Self::NotUp => f.write_str("the interface is down"),
             Self::NoCarrier => f.write_str("the interface has no carrier"),
             Self::NoAddress => f.write_str("the interface has no address of this family"),
+            Self::Limit => f.write_str("the descriptor limit leaves no room for it"),
             Self::Kernel(reason) => f.write_str(reason),
         }
     }
@@ -277,5 +317,17 @@ mod tests {
         let (_, links) = LinkWatch::start().unwrap();
         let open = egress.open(&links, 1);
         assert!(open.is_ok(), "{:?}", open.err());
+    }
+
+    #[test]
+    fn sockets_beyond_the_limit_are_not_opened() {
+        let rule: Rule = "a 239.1.1.1:5001 -> lo 127.0.0.2:5001".parse().unwrap();
+        let egress = Egress::of(&rule.outputs[0], &rule.input);
+        let (_, links) = LinkWatch::start().unwrap();
+        let mut outputs = Outputs::new(5);
+        let first = outputs.open(&egress, &links, 2).unwrap();
+        let second = outputs.open(&egress, &links, 3).unwrap();
+        assert_eq!((first.sockets.len(), second.sockets.len()), (2, 3));
+        assert_eq!(outputs.open(&egress, &links, 1).err(), Some(DownReason::Limit));
     }
 }

@@ -61,7 +61,8 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts the workers, without rules. Memberships and inputs have at most `max_sockets` sockets together.
+    /// Starts the workers, without rules. Memberships and inputs have at most `max_sockets` sockets together, and outputs three
+    /// fourths of that.
     ///
     /// # Errors
     /// Out of memory or descriptors; a worker could not be started.
@@ -72,6 +73,8 @@ impl Relay {
         spawn_config: SpawnConfig,
         max_sockets: usize,
     ) -> Result<Self, Error> {
+        // The rest is for rings, clients of the control socket, and workers.
+        let max_outputs = max_sockets / 4 * 3;
         let mode = receive_mode(&spawn_config.disabled);
         let max_sockets = match mode {
             ReceiveMode::Ring => max_sockets,
@@ -91,7 +94,7 @@ impl Relay {
             installed: FxHashMap::default(),
             links,
             inputs: Inputs::new(mode, max_sockets),
-            outputs: Outputs::default(),
+            outputs: Outputs::new(max_outputs),
             memberships: Memberships::new(max_sockets),
             free_rows: FreeRows::new(),
             workers: WorkerPool::new(Task::Forward, workers, spawn_config)?,

@@ -14,8 +14,8 @@ use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, Report};
 use pontoon_worker::{Attachment, Setup, Update};
 
-use crate::publish::disconnect_last;
-use ports::{PortIndexes, change_ports, reopen_ports};
+use crate::publish::{disconnect_last, reopen_ports};
+use ports::{PortIndexes, change_ports};
 
 mod child;
 mod ports;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use pontoon_engine::config::Protocol;
+use pontoon_engine::config::{Protocol, Published};
 use pontoon_process::error::{Error, reason};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect_unspec, listen, socket_with, sockopt,
@@ -207,12 +207,29 @@ fn unbound_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Has published TCP sockets listen again, and binds UDP sockets again. The old engine shared them, and may have shut them down,
+/// connected them or set options.
+pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
+    for (port, socket) in published.iter().zip(sockets) {
+        let host = port.host;
+        let reopened = match port.protocol {
+            Protocol::Tcp => listen_again(socket),
+            Protocol::Udp => bind_again(socket, host).map(|()| false),
+        };
+        match reopened {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!("port {host}/tcp, which the engine had shut down, listens again"),
+            Err(error) => tracing::warn!("cannot reopen port {host}/{}: {error}", port.protocol),
+        }
+    }
+}
+
 /// Has the socket of a published TCP port listen again, without `SO_LINGER`, after a process that shared it has shut it down or
 /// connected it; returns true if it was not listening. The socket stays bound to the port meanwhile.
 ///
 /// # Errors
 /// The kernel's: another socket may have the port.
-pub(crate) fn listen_again(socket: impl AsFd) -> io::Result<bool> {
+fn listen_again(socket: impl AsFd) -> io::Result<bool> {
     // Accepted sockets inherit it.
     sockopt::set_socket_linger(&socket, None)?;
     if sockopt::socket_acceptconn(&socket)? {
@@ -225,7 +242,7 @@ pub(crate) fn listen_again(socket: impl AsFd) -> io::Result<bool> {
 
 /// Ends a connection that a process which shared the socket has made, so that the next close(2) does not wait until its data is
 /// sent, as `SO_LINGER` requests.
-pub(crate) fn disconnect(socket: impl AsFd) -> io::Result<()> {
+fn disconnect(socket: impl AsFd) -> io::Result<()> {
     sockopt::set_socket_linger(&socket, None)?;
     Ok(connect_unspec(&socket)?)
 }
@@ -243,7 +260,7 @@ pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
 ///
 /// # Errors
 /// The kernel's; the socket is unchanged, except that it is not connected.
-pub(crate) fn bind_again(socket: impl AsFd, host: SocketAddr) -> io::Result<()> {
+fn bind_again(socket: impl AsFd, host: SocketAddr) -> io::Result<()> {
     disconnect(&socket)?;
     let new = unbound_socket(Protocol::Udp, host)?;
     // Both are bound for a moment.

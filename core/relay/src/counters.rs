@@ -22,7 +22,8 @@ pub const WORKER_ROW: u32 = 0;
 /// Adds counters of a row to fields of the same meaning.
 macro_rules! add {
     ($to:ident, $row:ident, $of:ident, $($field:ident $number:ident),+) => {
-        $( $to.$field += $row[$of::$number as usize]; )+
+        // The worker that wrote the row may be compromised.
+        $( $to.$field = $to.$field.saturating_add($row[$of::$number as usize]); )+
     };
 }
 
@@ -271,5 +272,19 @@ impl WorkerStats {
     pub fn add(&mut self, row: &Row) {
         add!(self, row, WorkerCounter, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
             sent_bytes SentBytes, lost Lost, sandbox_refused Refusals);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sum_of_rows_of_a_compromised_worker_does_not_overflow() {
+        let mut stats = RuleStats::default();
+        for _ in 0..2 {
+            stats.add(&[u64::MAX; ROW_LEN]);
+        }
+        assert_eq!((stats.datagrams, stats.bytes), (u64::MAX, u64::MAX));
     }
 }

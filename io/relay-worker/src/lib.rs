@@ -12,7 +12,7 @@
 use std::io;
 use std::num::NonZeroU64;
 
-use pontoon_sandbox::Sandbox;
+use pontoon_sandbox::{ResourceLimits, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{set_current_timer_slack, set_name};
@@ -39,6 +39,7 @@ pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabl
     // With the default slack of 50 us a sleep of 100 us would take 150.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let worker = worker::RelayWorker::new(control)?;
+    sandbox.limit(LIMITS, disabled)?;
     let layers = sandbox.enter(disabled)?;
     if layers.any_refused() {
         warn!("the sandbox is incomplete: {}", layers.missing());
@@ -47,3 +48,10 @@ pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabl
     }
     worker.run()
 }
+
+/// Limits of a worker. Rings and counters are memory that it shares and not included. One that forwards needs some MiB; one that
+/// runs queriers needs about 20 MiB for each that has all memberships that hosts can report.
+const LIMITS: ResourceLimits = ResourceLimits {
+    memory: 2 << 30,
+    threads: 8,
+};

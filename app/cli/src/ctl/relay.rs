@@ -73,7 +73,11 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
         write_rule_stats(rule, to)?;
     }
     if stats.left_out > 0 {
-        writeln!(to, "not shown, as the response is full: {}", stats.left_out)?;
+        writeln!(
+            to,
+            "derived rules that are not installed, as there are no counters left: {}",
+            stats.left_out
+        )?;
     }
     for interface in &stats.interfaces {
         let name = format!("{} {}", interface.interface, interface.family);

@@ -214,6 +214,14 @@ impl Api {
         self.report_or(now, unconfirmed, render)
     }
 
+    /// Refuses a change if the engine has not confirmed an earlier one: updates that it does not read are kept in memory. It is
+    /// queried again, so that changes are accepted once it replies.
+    fn refuse_unread(&mut self, now: Instant) -> Option<Answer<Self>> {
+        let refused = || HttpResponse::problem(503, "the engine has not replied; nothing was changed");
+        let unread = self.stats_query.has_expired();
+        unread.then(|| self.report_or(now, refused, move |_, _| refused()))
+    }
+
     fn report_or(
         &mut self,
         now: Instant,

@@ -1,34 +1,17 @@
-//! Published ports, as each engine shares their sockets with the supervisor.
+//! Updates of the published ports with which the next engine is started.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_worker::messages::PortUpdate;
 
-use crate::publish::{bind_again, disconnect_last, listen_again};
+use crate::publish::disconnect_last;
 
 /// Index of each published port, for lists with tens of thousands of ports.
 pub(super) type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
-
-/// Has published TCP sockets listen again, and binds UDP sockets again. The old engine shared them, and may have shut them down,
-/// connected them or set options.
-pub(super) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
-    for (port, socket) in published.iter().zip(sockets) {
-        let host = port.host;
-        let reopened = match port.protocol {
-            Protocol::Tcp => listen_again(socket),
-            Protocol::Udp => bind_again(socket, host).map(|()| false),
-        };
-        match reopened {
-            Ok(false) => {}
-            Ok(true) => tracing::warn!("port {host}/tcp, which the engine had shut down, listens again"),
-            Err(error) => tracing::warn!("cannot reopen port {host}/{}: {error}", port.protocol),
-        }
-    }
-}
 
 /// Applies port updates to the configuration of the next engine.
 pub(super) fn change_ports(

@@ -81,7 +81,7 @@ fn descriptors(context: &Context) -> Result<()> {
 fn process_1(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     network.run().shell("cat /proc/$$/maps").text()?;
-    for line in ["cat /proc/1/maps", "cat /proc/1/mem", "ls /proc/1/fd"] {
+    for line in ["cat /proc/1/maps", "cat /proc/1/mem", "ls -l /proc/1/fd/0"] {
         let output = network.run().shell(line).output()?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(text.contains("Permission denied"), "{line}: {output:?}");

@@ -44,7 +44,7 @@ fn status(context: &Context) -> Result<()> {
 }
 
 /// Memory and threads are limited. Of root the kernel counts no threads.
-fn limited(pid: u32) -> Result<()> {
+pub(super) fn limited(pid: u32) -> Result<()> {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
     for name in ["Max core file size", "Max data size", "Max processes"] {
         let line = limits.lines().find(|line| line.starts_with(name));

@@ -205,6 +205,9 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     if api.captures.runs() {
         return Answer::Now(HttpResponse::problem(409, "a capture is already running"));
     }
+    if let Some(refused) = api.refuse_unread(now) {
+        return refused;
+    }
     if let Err(error) = api.captures.start(&capture, &mut api.outbox, now) {
         return Answer::Now(HttpResponse::problem(409, error));
     }
@@ -218,8 +221,10 @@ pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api
         return Answer::Now(HttpResponse::problem(409, "no capture is running"));
     }
     let number = api.captures.number;
-    api.captures.stopping.get_or_insert(now);
-    api.outbox.push(Update::Capture(CaptureCommand::Stop(number)));
+    if api.captures.stopping.is_none() {
+        api.captures.stopping = Some(now);
+        api.outbox.push(Update::Capture(CaptureCommand::Stop(number)));
+    }
     Answer::Later(Box::new(|api| {
         let captures = &api.captures;
         (!captures.runs()).then(|| match captures.late {

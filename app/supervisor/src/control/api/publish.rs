@@ -33,6 +33,9 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
         Ok(batch) => batch,
         Err(why) => return Answer::Now(HttpResponse::problem(400, why)),
     };
+    if let Some(refused) = api.refuse_unread(now) {
+        return refused;
+    }
     let changed = match api.ports.change(&remove, &add) {
         Ok(changed) => changed,
         Err(Refusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),

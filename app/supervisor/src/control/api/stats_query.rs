@@ -18,6 +18,8 @@ pub(super) struct StatsQuery {
     reports: Vec<Stats>,
     /// A client waits for the next round.
     another: bool,
+    /// The last round that ended has expired.
+    expired: bool,
 }
 
 /// Not every worker has replied in time.
@@ -32,6 +34,7 @@ impl StatsQuery {
             since: None,
             reports: Vec::new(),
             another: false,
+            expired: false,
         }
     }
 
@@ -74,6 +77,7 @@ impl StatsQuery {
         let ends = self.reports.len() == self.workers;
         if ends {
             self.since = None;
+            self.expired = false;
         }
         ends
     }
@@ -85,6 +89,11 @@ impl StatsQuery {
         }
     }
 
+    /// Returns true if not every worker has replied since a round expired. The engine may not be reading updates then.
+    pub(super) fn has_expired(&self) -> bool {
+        self.expired
+    }
+
     /// Returns the time at which the round expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.since.map(|since| since + REPORT_TIMEOUT)
@@ -94,6 +103,7 @@ impl StatsQuery {
     pub(super) fn expire(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.since = None;
+            self.expired = true;
         }
     }
 

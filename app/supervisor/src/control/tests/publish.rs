@@ -135,3 +135,30 @@ fn request_with_more_ports_than_exist_is_refused_before_lookups() {
     fixture.serve();
     assert_eq!(status(&received(&client).0), "200");
 }
+
+/// Updates that the engine does not read are kept in memory.
+#[test]
+fn changes_are_refused_until_the_engine_replies() {
+    let mut fixture = Fixture::new(1);
+    let client = fixture.client();
+    let publish = |address| {
+        let body = format!(r#"{{"add": ["127.0.0.{address}:40123:80"]}}"#);
+        post("/v1/publish", &body)
+    };
+    for address in [3, 4, 5] {
+        send(&client, &publish(address));
+        fixture.serve();
+        fixture.wait(REPORT_TIMEOUT);
+        assert_eq!(status(&received(&client).0), "503");
+    }
+    let is_change = |update: &&Update| matches!(update, Update::Published(_));
+    assert_eq!(fixture.updates.iter().filter(is_change).count(), 1);
+    // The query of a refused request is replied to: changes are accepted again.
+    for expected in ["503", "200"] {
+        send(&client, &publish(6));
+        fixture.serve();
+        fixture.answer(1);
+        assert_eq!(status(&received(&client).0), expected);
+    }
+    assert_eq!(fixture.updates.iter().filter(is_change).count(), 2);
+}

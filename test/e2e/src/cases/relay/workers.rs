@@ -141,7 +141,9 @@ fn nothing(context: &Context) -> Result<()> {
     let mut relay = Relay::start(context, row.relay(0), options)?;
     for process in ["workers/0", "querier"] {
         let pid = relay.stats()?.number(&format!("/{process}/pid"));
-        sandbox::given_up(u32::try_from(pid)?)?;
+        let pid = u32::try_from(pid)?;
+        sandbox::given_up(pid)?;
+        sandbox::limited(pid)?;
         relay.stats()?.expect(&format!("/{process}/sandbox_refused"), 0)?;
     }
     Ok(())
