@@ -35,6 +35,10 @@ pub struct ChildProcess<S, R> {
 
 /// A process that is restarted after each exit; `B` is the state between two processes.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are few, and nearly always it is the larger variant"
+)]
 pub enum ProcessState<S, R, B> {
     /// It runs, or has exited and has not been reaped.
     Running(ChildProcess<S, R>),
