@@ -143,6 +143,25 @@ fn no_memory() -> Report {
 }
 
 #[test]
+fn wait_until_ready_returns_reported_error_or_exit_status() {
+    let (mut ready, theirs) = process("exec sleep 60");
+    theirs.try_send(&Report::Ready).unwrap();
+    assert_eq!(ready.wait_until_ready().unwrap(), None);
+    assert_eq!(ready.ready_deadline(), None);
+    ready.kill();
+
+    let (mut failed, theirs) = process("exit 1");
+    theirs.try_send(&no_memory()).unwrap();
+    let reported = ExitReason::Reported("no memory".to_owned());
+    assert_eq!(failed.wait_until_ready().unwrap(), Some(reported));
+
+    let (mut exited, theirs) = process("exit 3");
+    poll(&mut [PollFd::new(&exited.fd(), PollFlags::IN)], None).unwrap();
+    drop(theirs);
+    assert_eq!(exited.wait_until_ready().unwrap(), Some(ExitReason::Exited(3)));
+}
+
+#[test]
 fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
     for _ in 0..MAX_REPORTS + 1 {
