@@ -7,12 +7,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::Error;
 
-/// Takes ownership of a descriptor. To be called once for each, before any descriptor is opened. `option` is the option that
-/// names it, and `advice` the advice if it is not open; `N` in the advice is replaced by the number.
+/// Takes ownership of a descriptor that this process has inherited. `option` is the option that names it, and `advice` the
+/// advice if it is not open; `N` in the advice is replaced by the number.
 ///
 /// # Errors
 /// It is not open, or is one of the first three.
-pub fn take_over(number: RawFd, option: &str, advice: &str) -> Result<OwnedFd, Error> {
+///
+/// # Safety
+/// No value in this process owns the descriptor, and this function is called once for each number. This is so before the
+/// process opens its first descriptor, as it cannot have one with this number then.
+pub unsafe fn take_over(number: RawFd, option: &str, advice: &str) -> Result<OwnedFd, Error> {
     let cannot = |error: &io::Error| {
         let what = format_args!("cannot use descriptor {number} for {option}");
         Error::io(what, error).advise(advice.replace('N', &number.to_string()))
@@ -27,7 +31,7 @@ pub fn take_over(number: RawFd, option: &str, advice: &str) -> Result<OwnedFd, E
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_getfd(borrowed).map_err(|error| cannot(&error.into()))?;
     rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC).map_err(|error| cannot(&error.into()))?;
-    // SAFETY: it is open, the parent process passed it for this use, and nothing else in this process uses it.
+    // SAFETY: it is open, and no other value in this process owns it, which the caller ensures.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

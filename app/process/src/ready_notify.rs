@@ -22,11 +22,11 @@ pub struct ReadyNotifier {
 }
 
 impl ReadyNotifier {
-    /// Takes ownership of the descriptor. To be called once, before any other descriptor is opened.
+    /// A notifier that owns the descriptor ([`Self::take_over`]).
     ///
     /// # Errors
-    /// The descriptor is not open; the file's directory does not exist.
-    pub fn new(ready_fd: Option<RawFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
+    /// The file's directory does not exist.
+    pub fn new(ready: Option<OwnedFd>, pid_file: Option<PathBuf>) -> Result<Self, Error> {
         if let Some(directory) = pid_file.as_ref().and_then(|path| path.parent())
             && !directory.as_os_str().is_empty()
             && !directory.is_dir()
@@ -37,12 +37,23 @@ impl ReadyNotifier {
             )));
         }
         Ok(Self {
-            ready: ready_fd
-                .map(|number| descriptor::take_over(number, "--ready-fd", WITHOUT_READY))
-                .transpose()?,
+            ready,
             pid_file,
             written: false,
         })
+    }
+
+    /// Takes ownership of the descriptor with this number.
+    ///
+    /// # Errors
+    /// The descriptor is not open.
+    ///
+    /// # Safety
+    /// As [`descriptor::take_over`].
+    pub unsafe fn take_over(ready_fd: Option<RawFd>) -> Result<Option<OwnedFd>, Error> {
+        // SAFETY: the caller ensures the same.
+        let take_over = |number| unsafe { descriptor::take_over(number, "--ready-fd", WITHOUT_READY) };
+        ready_fd.map(take_over).transpose()
     }
 
     /// Writes the file and the descriptor.

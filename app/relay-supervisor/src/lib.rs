@@ -85,7 +85,9 @@ const RETRY: Duration = Duration::from_secs(1);
 pub fn run(options: &RelayOptions) -> Result<u8, Error> {
     panics::set_hook();
     output::prepare();
-    let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
+    // SAFETY: this process has opened no descriptor yet, and the options name no other number.
+    let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
+    let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(USAGE))?;
     let rules = rules(options).map_err(|error| error.with_status(USAGE))?;
     let max_sockets = max_sockets(descriptor::raise_limit());

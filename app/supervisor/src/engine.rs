@@ -3,35 +3,27 @@
 //! The supervisor keeps the engine's current configuration and the descriptors of its links and published ports, so that a
 //! new engine can be started with them.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use pontoon_engine::config::{Protocol, Published};
-use pontoon_ipc::OutboxOverflow;
 use pontoon_process::child::restart_policy::{RestartPolicy, StartAttempts};
-use pontoon_process::child::spawn::{self, Child};
-use pontoon_process::child::stderr_pipe::StderrPipe;
-use pontoon_process::child::{environment, stdio};
-use pontoon_process::error::{Context as _, Error, one_line};
-use pontoon_process::log::{output, panics};
-use pontoon_sandbox::{Namespaces, Role, Sandbox};
-use pontoon_sys::disabled::Disabled;
-use pontoon_sys::seqpacket;
-use pontoon_worker::messages::{CaptureCommand, EngineChannel, PortUpdate, Report, SupervisorChannel};
-use pontoon_worker::{Attachment, Outbound, Setup, Update};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
+use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
+use pontoon_process::error::Error;
+use pontoon_sandbox::Namespaces;
+use pontoon_worker::messages::{CaptureCommand, Report};
+use pontoon_worker::{Attachment, Setup, Update};
 
 use crate::publish::{disconnect_last, reopen_ports};
+use ports::{PortIndexes, change_ports};
+
+mod child;
+mod ports;
 
 /// The engine and the state from which it is restarted. Dropping this ends the engine.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    state: ProcessState,
+    state: ProcessState<Update, Report, StartAttempts>,
     /// Configuration of the next engine, with all updates applied.
     setup: Setup,
     /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
@@ -45,16 +37,7 @@ pub(crate) struct Engine {
     restart_policy: RestartPolicy,
 }
 
-/// Index of each published port, for lists with tens of thousands of ports.
-type PortIndexes = BTreeMap<(Protocol, SocketAddr), usize>;
-
-#[derive(Debug)]
-enum ProcessState {
-    /// It runs, or has exited and has not been reaped.
-    Running(Process),
-    /// Not running, because the last start failed; the next attempt is scheduled.
-    Backoff(StartAttempts),
-}
+type EngineProcess = ChildProcess<Update, Report>;
 
 /// Result of [`Engine::replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,29 +49,6 @@ pub(crate) enum Restart {
     /// No engine follows: the guest has closed the link for good.
     Final,
 }
-
-/// One engine process, from fork to reaping.
-#[derive(Debug)]
-struct Process {
-    child: Child,
-    channel: SupervisorChannel,
-    /// Reading end of its standard error.
-    stderr: StderrPipe,
-    /// The error that it reported before it exited.
-    error: Option<String>,
-}
-
-/// Limit on the time from start to [`Report::Ready`], which is normally a few milliseconds.
-const READY_TIMEOUT: Timespec = Timespec {
-    tv_sec: 10,
-    tv_nsec: 0,
-};
-
-/// Time that the engine has to exit before it is killed; it normally needs about a millisecond.
-const STOP_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// Limit on the updates that wait for an engine that does not read: more than changes of all ports at once.
-const MAX_QUEUED: usize = 1 << 14;
 
 /// Reports that are received in one turn of the loop, so that an engine that the guest controls cannot keep the supervisor
 /// busy.
@@ -110,8 +70,7 @@ impl Engine {
         require_sandbox: bool,
     ) -> Result<Self, Error> {
         let mut namespaces = None;
-        let mut process = Process::start(&mut setup, &ports, &attachment, require_sandbox, &mut namespaces)?;
-        process.ready()?;
+        let process = child::start(&mut setup, &ports, &attachment, require_sandbox, &mut namespaces)?;
         let published = setup.config.published.iter().enumerate();
         let indexes = published.map(|(place, port)| ((port.protocol, port.host), place));
         Ok(Self {
@@ -135,10 +94,11 @@ impl Engine {
     pub(crate) fn replace(&mut self, now: Instant) -> Result<Restart, Error> {
         let mut attempts = match &mut self.state {
             ProcessState::Backoff(attempts) => *attempts,
-            ProcessState::Running(process) => match process.reap() {
-                ExitReason::Clean => return Ok(Restart::Final),
-                ExitReason::Failed(why) => {
-                    self.record_crash(&why, now)?;
+            ProcessState::Running(process) => match reap(process) {
+                // Its link is closed.
+                ExitReason::Exited(0) => return Ok(Restart::Final),
+                reason => {
+                    self.record_crash(&failure_text(&reason), now)?;
                     StartAttempts::new(now)
                 }
             },
@@ -187,29 +147,21 @@ impl Engine {
     /// the host caused it.
     fn restart(&mut self) -> Result<(), Error> {
         reopen_ports(&self.setup.config.published, &self.ports);
-        let mut process = Process::start(
+        let process = child::start(
             &mut self.setup,
             &self.ports,
             &self.attachment,
             self.require_sandbox,
             &mut self.namespaces,
         )?;
-        process.ready()?;
         self.state = ProcessState::Running(process);
         Ok(())
-    }
-
-    fn process(&self) -> Option<&Process> {
-        match &self.state {
-            ProcessState::Running(process) => Some(process),
-            ProcessState::Backoff(_) => None,
-        }
     }
 
     /// Returns the pidfd, which is readable when the engine has exited.
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.process().map(|process| process.child.fd())
+        self.state.process().map(ChildProcess::fd)
     }
 
     /// Returns the time to call [`Self::replace`], if no engine runs.
@@ -224,28 +176,26 @@ impl Engine {
     /// Returns the control channel, which is readable when a report has arrived.
     #[must_use]
     pub(crate) fn report_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.process().map(|process| process.channel.as_fd())
+        self.state.process().map(ChildProcess::report_fd)
     }
 
     /// Returns the pipe of the engine's standard error.
     #[must_use]
     pub(crate) fn stderr_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.process().and_then(|process| process.stderr.fd())
+        self.state.process().and_then(ChildProcess::stderr_fd)
     }
 
     /// Forwards lines from the engine's standard error to the log.
     pub(crate) fn forward_stderr(&mut self) {
-        if let ProcessState::Running(process) = &mut self.state {
-            process.stderr.forward();
+        if let Some(process) = self.state.process_mut() {
+            process.forward_stderr();
         }
     }
 
     /// Receives up to [`MAX_REPORTS`] reports of the engine's workers.
     pub(crate) fn receive(&mut self) -> Vec<Report> {
-        match &mut self.state {
-            ProcessState::Running(process) => process.receive(MAX_REPORTS),
-            ProcessState::Backoff(_) => Vec::new(),
-        }
+        let process = self.state.process_mut();
+        process.map_or_else(Vec::new, |process| receive(process, MAX_REPORTS))
     }
 
     /// Sends an update to the engine, or queues it until the channel has room, and applies it to the configuration of the next
@@ -272,8 +222,8 @@ impl Engine {
             // The next engine inherits the level, as it is forked from this process.
             Update::LogLevel(_) => {}
             Update::Capture(CaptureCommand::Start(start)) => {
-                if let ProcessState::Running(process) = &self.state {
-                    process.limit_files(start.size);
+                if let Some(process) = self.state.process() {
+                    child::limit_files(process, start.size);
                 }
             }
             Update::OwnedPart(_)
@@ -281,7 +231,7 @@ impl Engine {
             | Update::Flows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}
         }
-        let ProcessState::Running(process) = &mut self.state else {
+        let Some(process) = self.state.process_mut() else {
             return;
         };
         let updates = match update {
@@ -289,9 +239,8 @@ impl Engine {
             update => vec![update],
         };
         for update in updates {
-            if process.channel.send(update) == Err(OutboxOverflow) {
+            if process.send(update).is_err() {
                 tracing::error!("the engine does not read its messages");
-                process.child.kill();
             }
         }
     }
@@ -299,161 +248,20 @@ impl Engine {
     /// Returns the control channel, to be polled for writing, if updates wait for room in it.
     #[must_use]
     pub(crate) fn unsent(&self) -> Option<BorrowedFd<'_>> {
-        let process = self.process()?;
-        process.channel.wants_room().then(|| process.channel.as_fd())
+        self.state.process()?.unsent()
     }
 
     /// Returns the time to call [`Self::flush`], if a failed send is to be retried.
     #[must_use]
     pub(crate) fn next_flush(&self) -> Option<Instant> {
-        self.process()?.channel.retry_at()
+        self.state.process()?.retry_at()
     }
 
     /// Sends queued updates.
     pub(crate) fn flush(&mut self) {
-        if let ProcessState::Running(process) = &mut self.state {
-            process.channel.flush(Instant::now());
+        if let Some(process) = self.state.process_mut() {
+            process.flush();
         }
-    }
-}
-
-impl Process {
-    /// Forks an engine into as many new namespaces as the host allows, or into those that `before` names.
-    fn start(
-        setup: &mut Setup,
-        ports: &[Arc<OwnedFd>],
-        attachment: &Attachment,
-        require_sandbox: bool,
-        before: &mut Option<Namespaces>,
-    ) -> Result<Self, Error> {
-        let (ours, theirs) = seqpacket::pair_with_untrusted().context("cannot make a socket pair")?;
-        let channel = SupervisorChannel::new(ours, MAX_QUEUED).context("cannot set up a socket")?;
-        let disabled = Disabled::from_env().context("cannot read the environment")?;
-        let (stderr, stderr_end) = StderrPipe::pair().context("cannot make a pipe")?;
-        let role = match setup.outbound {
-            Some(Outbound::Interface(_)) => Role::EngineOnInterface,
-            Some(Outbound::Address(_)) | None => Role::Engine,
-        };
-        let child = spawn::sandboxed(&disabled, before, |namespaces| {
-            let sandbox = Sandbox {
-                role,
-                namespaces,
-                required: require_sandbox,
-            };
-            let own = rustix::stdio::dup2_stderr(&stderr_end);
-            own.map_or(1, |()| {
-                output::is_own_pipe();
-                become_engine(setup, ports, attachment, sandbox, &disabled, &theirs)
-            })
-        });
-        Ok(Self {
-            child: child.context("cannot fork the engine")?,
-            channel,
-            stderr,
-            error: None,
-        })
-    }
-
-    /// Waits until its loop runs.
-    ///
-    /// # Errors
-    /// The engine could not start; it has exited.
-    fn ready(&mut self) -> Result<(), Error> {
-        let mut fds = [PollFd::new(&self.channel, PollFlags::IN)];
-        if poll(&mut fds, Some(&READY_TIMEOUT)).context("cannot wait for the engine")? == 0 {
-            return Err(Error::new("the engine does not respond"));
-        }
-        let report = self.channel.receive();
-        self.stderr.forward_all();
-        let error = match report {
-            Ok(Some(Report::Ready)) => {
-                self.limit_files(Some(0));
-                return Ok(());
-            }
-            Ok(Some(Report::Failed(error))) => Some(error),
-            Ok(Some(Report::Stats(_) | Report::Flows(_) | Report::Captured(_)) | None) | Err(_) => None,
-        };
-        // An engine that broke the protocol has not exited.
-        self.end();
-        Err(Error::new(failure_text(error.as_deref(), self.child.wait())))
-    }
-
-    /// Limits the size of files that it writes to (`RLIMIT_FSIZE`), of which a capture's is the only one. The hard limit
-    /// stays, so that this process may raise the soft one later; the engine's own filter refuses it to the engine.
-    fn limit_files(&self, most: Option<u64>) {
-        let maximum = getrlimit(Resource::Fsize).maximum;
-        let limit = Rlimit {
-            current: most.into_iter().chain(maximum).min(),
-            maximum,
-        };
-        if let Err(error) = prlimit(Some(self.child.pid()), Resource::Fsize, limit) {
-            tracing::debug!(%error, "cannot limit the file size");
-        }
-    }
-
-    /// Receives up to `most` reports.
-    fn receive(&mut self, most: usize) -> Vec<Report> {
-        let mut reports = Vec::new();
-        for _ in 0..most {
-            match self.channel.receive() {
-                Ok(Some(Report::Failed(error))) => self.error = Some(error),
-                Ok(Some(report)) => reports.push(report),
-                // It closed its end and will send no more reports, while the channel stays readable.
-                Ok(None) => {
-                    self.end();
-                    break;
-                }
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::debug!(%error, "a report of the engine was refused");
-                }
-                Err(_) => break,
-            }
-        }
-        reports
-    }
-
-    /// Waits up to [`STOP_TIMEOUT`] for the process to exit, then kills it.
-    fn end(&mut self) {
-        let until = Instant::now() + STOP_TIMEOUT;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let child = self.child.fd();
-            let mut fds = vec![PollFd::new(&child, PollFlags::IN)];
-            fds.extend(
-                self.stderr
-                    .fd()
-                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-            );
-            let timeout = Timespec::try_from(left).ok().filter(|_| !left.is_zero());
-            let ready = timeout.and_then(|timeout| poll(&mut fds, Some(&timeout)).ok());
-            if ready.is_none_or(|ready| ready == 0) {
-                return self.child.kill();
-            }
-            if !fds[0].revents().is_empty() {
-                return;
-            }
-            self.stderr.forward();
-        }
-    }
-
-    /// Reads the last reports and waits for the process, which has exited or been killed.
-    fn reap(&mut self) -> ExitReason {
-        // The reports are dropped: pending queries are sent again to the next engine.
-        drop(self.receive(MAX_UNREAD_REPORTS));
-        self.stderr.forward_all();
-        match self.child.wait() {
-            0 => ExitReason::Clean,
-            status => ExitReason::Failed(failure_text(self.error.as_deref(), status)),
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // The engine exits, and logs its counters, when the socket is shut down.
-        self.channel.shutdown();
-        self.end();
-        let _ = self.child.wait();
     }
 }
 
@@ -465,132 +273,36 @@ impl Drop for Engine {
     }
 }
 
-/// Applies port updates to the configuration of the next engine.
-fn change_ports(
-    published: &mut Vec<Published>,
-    sockets: &mut Vec<Arc<OwnedFd>>,
-    indexes: &mut PortIndexes,
-    port_updates: &[PortUpdate],
-) {
-    for port_update in port_updates {
-        let port = port_update.published();
-        let key = (port.protocol, port.host);
-        match (port_update, indexes.get(&key).copied()) {
-            (PortUpdate::Open(port, socket), None) => {
-                if let Some(socket) = socket.clone().into_inner() {
-                    indexes.insert(key, published.len());
-                    sockets.push(socket);
-                    published.push(*port);
-                }
-            }
-            (PortUpdate::Redirect(port), Some(place)) => published[place] = *port,
-            (PortUpdate::Close(_), Some(place)) => {
-                indexes.remove(&key);
-                published.swap_remove(place);
-                disconnect_last(&sockets.swap_remove(place));
-                if let Some(moved) = published.get(place) {
-                    indexes.insert((moved.protocol, moved.host), place);
-                }
-            }
-            (PortUpdate::Open(..), Some(_)) | (PortUpdate::Redirect(_) | PortUpdate::Close(_), None) => {}
+/// Receives up to `most` reports.
+fn receive(process: &mut EngineProcess, most: usize) -> Vec<Report> {
+    let mut reports = Vec::new();
+    let closed = process.receive(most, |report| {
+        match report {
+            Ok(report) => reports.push(report),
+            Err(error) => tracing::debug!(%error, "a report of the engine was refused"),
         }
+        Ok(())
+    });
+    if closed {
+        process.end();
     }
+    reports
 }
 
-/// The reason why an engine has exited.
-enum ExitReason {
-    /// Status 0: its link is closed.
-    Clean,
-    /// Any other exit, with a description for the log.
-    Failed(String),
+/// Reads the last reports and waits for the process, which has exited or been killed.
+fn reap(process: &mut EngineProcess) -> ExitReason {
+    // The reports are dropped: pending queries are sent again to the next engine.
+    drop(receive(process, MAX_UNREAD_REPORTS));
+    process.reap()
 }
 
-fn failure_text(error: Option<&str>, status: u8) -> String {
-    if let Some(error) = error {
-        return format!("the engine: {}", one_line(error));
+fn failure_text(reason: &ExitReason) -> String {
+    match reason {
+        ExitReason::Reported(_) => format!("the engine: {reason}"),
+        ExitReason::Killed(_) => format!("the engine was {reason}"),
+        ExitReason::Exited(_) => format!("the engine {reason}"),
+        ExitReason::Unresponsive => "the engine does not respond".to_owned(),
     }
-    match status {
-        129.. => format!("the engine was killed by signal {}", status - 128),
-        status => format!("the engine exited with status {status}"),
-    }
-}
-
-/// The body of the engine process; returns its exit status. In a PID namespace of its own it is process 1, which only SIGKILL
-/// and its own faults can kill.
-fn become_engine(
-    setup: &mut Setup,
-    ports: &[Arc<OwnedFd>],
-    attachment: &Attachment,
-    sandbox: Sandbox,
-    disabled: &Disabled,
-    socket: &OwnedFd,
-) -> u8 {
-    // SAFETY: the child of a single-threaded process has one thread, and the supervisor keeps no reference into its
-    // environment.
-    unsafe { environment::erase() };
-    let _ = rustix::thread::set_name(c"pontoon-engine");
-    // A capture that meets its limit ends with an error instead.
-    // SAFETY: SIG_IGN is a valid disposition.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    panics::set_hook();
-    match prepare(setup, ports, attachment, socket) {
-        Ok(EngineResources {
-            setup,
-            attachment,
-            supervisor,
-            reports,
-        }) => match pontoon_worker::run(setup, attachment, sandbox, disabled, supervisor) {
-            Ok(()) => 0,
-            Err(error) => {
-                let _ = reports.try_send(&Report::failed(&error));
-                1
-            }
-        },
-        Err(error) => {
-            tracing::error!(%error, "engine");
-            1
-        }
-    }
-}
-
-/// Values that the engine process keeps from the supervisor's.
-struct EngineResources {
-    setup: Setup,
-    attachment: Attachment,
-    /// Its end of the channel.
-    supervisor: EngineChannel,
-    /// A copy of `supervisor`, for the error before the exit.
-    reports: EngineChannel,
-}
-
-/// Closes all descriptors that belong to the supervisor; returns the values that the engine keeps.
-fn prepare(
-    setup: &mut Setup,
-    ports: &[Arc<OwnedFd>],
-    attachment: &Attachment,
-    socket: &OwnedFd,
-) -> io::Result<EngineResources> {
-    // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
-    // supervisor's own make room.
-    let mut setup = setup.take();
-    setup.published = ports.iter().map(spawn::take_over).collect();
-    let originals = attachment.descriptors().into_iter().chain([socket.as_fd()]);
-    let keep: Vec<_> = setup.descriptors().chain(originals).collect();
-    spawn::close_all_but(&keep)?;
-    let own = EngineResources {
-        setup,
-        attachment: attachment.try_clone()?,
-        supervisor: EngineChannel::new(socket.try_clone()?, 0)?,
-        reports: EngineChannel::new(socket.try_clone()?, 0)?,
-    };
-    let copies = own.attachment.descriptors().into_iter();
-    let copies = copies.chain([own.supervisor.as_fd(), own.reports.as_fd()]);
-    let keep: Vec<_> = own.setup.descriptors().chain(copies).collect();
-    spawn::close_all_but(&keep)?;
-    stdio::leave_to_the_command()?;
-    Ok(own)
 }
 
 #[cfg(test)]

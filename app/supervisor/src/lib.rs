@@ -64,7 +64,9 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     panics::set_hook();
     output::prepare();
     one_use_each(options)?;
-    let mut notifier = ReadyNotifier::new(options.ready_fd, options.pid_file.clone())?;
+    // SAFETY: this process has opened no descriptor yet, and the options name the number once.
+    let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
+    let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
     let offload = match options.no_offload {
         true => TapOffload::NONE,

@@ -110,7 +110,9 @@ impl<S: ChannelMessage, R: ChannelMessage> Channel<S, R> {
         let bytes = self.buffer.get(..message.len).unwrap_or_default();
         decode(bytes, message.descriptors).map(Some)
     }
+}
 
+impl<S, R> Channel<S, R> {
     /// Closes the connection, which the other process notices even if copies of this socket are open.
     pub fn shutdown(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);

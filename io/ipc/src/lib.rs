@@ -13,5 +13,5 @@ pub mod text;
 
 pub use channel::Channel;
 pub use descriptor::Descriptor;
-pub use message::{ChannelMessage, decode, encode};
+pub use message::{ChannelMessage, ProcessReport, ReportKind, decode, encode};
 pub use outbox::OutboxOverflow;

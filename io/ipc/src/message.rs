@@ -49,6 +49,36 @@ pub trait ChannelMessage: Serialize + DeserializeOwned {
     }
 }
 
+/// A message of a worker process to its supervisor, some of which are about the process itself.
+pub trait ProcessReport: ChannelMessage {
+    /// Limit on the bytes of the text of an error.
+    const MAX_ERROR: usize;
+
+    /// Returns the report that the process exits because of an error with this text.
+    fn failure(text: String) -> Self;
+
+    /// Separates reports about the process itself from others.
+    fn classify(self) -> ReportKind<Self>;
+
+    /// Returns the report of an error, whose text is cut to [`Self::MAX_ERROR`] bytes.
+    fn failed(error: &io::Error) -> Self {
+        let mut text = error.to_string();
+        text.truncate(text.floor_char_boundary(Self::MAX_ERROR));
+        Self::failure(text)
+    }
+}
+
+/// A report by its subject.
+#[derive(Debug)]
+pub enum ReportKind<R> {
+    /// The process is ready: it has entered the sandbox, and its loop runs.
+    Ready,
+    /// The process exits because of this error.
+    Failed(String),
+    /// A report about something else than the process.
+    Other(R),
+}
+
 /// Encodes a message, without its descriptors.
 ///
 /// # Errors

@@ -100,8 +100,3 @@ macro_rules! attachments {
     };
 }
 pub(crate) use attachments;
-
-/// Returns the error behind a text that names what failed.
-pub(crate) fn context(what: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
-}

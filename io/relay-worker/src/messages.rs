@@ -3,11 +3,10 @@
 //! The first one is [`Start`](RelayUpdate::Start). Inputs and outputs are added and removed one by one. Changes of rules take
 //! effect together at the next [`Commit`](RelayUpdate::Commit).
 
-use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use pontoon_ipc::{Channel, ChannelMessage, Descriptor, text};
+use pontoon_ipc::{Channel, ChannelMessage, Descriptor, ProcessReport, ReportKind, text};
 use pontoon_relay::Rule;
 use pontoon_relay::membership::{MAX_SOURCES, SourceFilter};
 use pontoon_sys::packet::Size;
@@ -214,13 +213,19 @@ impl ChannelMessage for RelayUpdate {
     }
 }
 
-impl RelayReport {
-    /// A report of an error, whose text is cut to [`MAX_ERROR`] bytes.
-    #[must_use]
-    pub fn failed(error: &io::Error) -> Self {
-        let mut text = error.to_string();
-        text.truncate(text.floor_char_boundary(MAX_ERROR));
+impl ProcessReport for RelayReport {
+    const MAX_ERROR: usize = MAX_ERROR;
+
+    fn failure(text: String) -> Self {
         Self::Failed(text)
+    }
+
+    fn classify(self) -> ReportKind<Self> {
+        match self {
+            Self::Ready => ReportKind::Ready,
+            Self::Failed(text) => ReportKind::Failed(text),
+            other => ReportKind::Other(other),
+        }
     }
 }
 
@@ -260,6 +265,7 @@ mod size {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::os::fd::OwnedFd;
 
     use pontoon_ipc::{decode, encode};

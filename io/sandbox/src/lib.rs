@@ -11,6 +11,7 @@
 use std::io;
 
 use pontoon_sys::caps;
+use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
@@ -83,8 +84,4 @@ impl Sandbox {
         }
         Ok(layers)
     }
-}
-
-fn context(what: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
 }

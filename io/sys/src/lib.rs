@@ -30,6 +30,12 @@ pub mod vhost;
 
 pub use address::Family;
 
+/// Returns the error behind a text that names what failed.
+#[must_use]
+pub fn context(what: &str, error: &std::io::Error) -> std::io::Error {
+    std::io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
 /// Prints that a test was not run for a family. Written to the descriptor, as the test harness hides the output of passing
 /// tests.
 #[cfg(test)]

@@ -8,6 +8,7 @@ use pontoon_engine::Config;
 use pontoon_link::vhost_user::VhostUser;
 use pontoon_link::{Link, Serve};
 use pontoon_sandbox::{ResourceLimits, Sandbox};
+use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::level_filters::LevelFilter;
@@ -208,10 +209,6 @@ fn raise_descriptor_limit() {
             limit.maximum
         );
     }
-}
-
-fn context(what: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 #[cfg(test)]

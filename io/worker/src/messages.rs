@@ -1,12 +1,11 @@
 //! Messages between supervisor and engine.
 
-use std::io;
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use pontoon_engine::Histogram;
 use pontoon_engine::egress::EgressRule;
-use pontoon_ipc::{Channel, ChannelMessage, Descriptor, text};
+use pontoon_ipc::{Channel, ChannelMessage, Descriptor, ProcessReport, ReportKind, text};
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
@@ -192,13 +191,19 @@ impl ChannelMessage for Update {
     }
 }
 
-impl Report {
-    /// A report of an error, whose text is cut to [`MAX_TEXT`] bytes.
-    #[must_use]
-    pub fn failed(error: &io::Error) -> Self {
-        let mut text = error.to_string();
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
+impl ProcessReport for Report {
+    const MAX_ERROR: usize = MAX_TEXT;
+
+    fn failure(text: String) -> Self {
         Self::Failed(text)
+    }
+
+    fn classify(self) -> ReportKind<Self> {
+        match self {
+            Self::Ready => ReportKind::Ready,
+            Self::Failed(text) => ReportKind::Failed(text),
+            other => ReportKind::Other(other),
+        }
     }
 }
 
@@ -247,6 +252,7 @@ fn is_plain(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::os::fd::{AsRawFd, OwnedFd};
     use std::sync::Arc;
     use std::time::Duration;

@@ -11,16 +11,17 @@ use pontoon_event::Edge;
 use pontoon_host::{Can, KernelHost};
 use pontoon_link::capturing::CapturingLink;
 use pontoon_link::{BURSTS, Link};
+use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::Setup;
 use crate::capture::CaptureControl;
 use crate::limits::FlowLimits;
 use crate::mesh::{self, WorkerHandle};
 use crate::messages::{EngineChannel, OwnedParts};
 use crate::pacing::Pacer;
 use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
-use crate::{Setup, context};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(

@@ -19,17 +19,28 @@ impl RestartPolicy {
         self.0.len() >= Self::MOST
     }
 
-    /// Records a crash; returns the delay of the restart. It is zero for the first [`Self::MOST`] crashes in the window, and
-    /// doubles with each further one, up to the window: an attacker who guesses addresses crashes the process with each wrong
-    /// guess, and is to have few of them.
-    pub fn backoff(&mut self, now: Instant) -> Duration {
+    /// Records a crash of a process that was started at `started`; returns the delay of the restart. It is zero for the first
+    /// [`Self::MOST`] crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
+    /// addresses crashes the process with each wrong guess, and is to have few of them. It is [`Self::MIN_BACKOFF`] at least for
+    /// a process that has run for less than [`Self::MIN_UPTIME`], so that one that always fails does not occupy a CPU.
+    pub fn backoff(&mut self, started: Instant, now: Instant) -> Duration {
         self.note(now);
+        let shortest = match now.duration_since(started) < Self::MIN_UPTIME {
+            true => Self::MIN_BACKOFF,
+            false => Duration::ZERO,
+        };
         match self.0.len().checked_sub(Self::MOST + 1) {
-            None => Duration::ZERO,
+            None => shortest,
             Some(more) => Self::WITHIN
                 .min(Self::SHORTEST * 2_u32.saturating_pow(u32::try_from(more).unwrap_or(u32::MAX))),
         }
     }
+
+    /// A process that has run for less than this is not restarted at once.
+    pub const MIN_UPTIME: Duration = Duration::from_millis(50);
+
+    /// The shortest delay of the restart of a process that has run for less than [`Self::MIN_UPTIME`].
+    pub const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
     /// The first delay that is not zero.
     const SHORTEST: Duration = Duration::from_millis(100);
@@ -92,21 +103,31 @@ mod tests {
     #[test]
     fn the_backoff_doubles_with_each_crash_up_to_the_window() {
         let mut restart_policy = RestartPolicy::default();
-        let mut now = Instant::now();
+        let start = Instant::now();
+        let mut now = start + RestartPolicy::MIN_UPTIME;
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let pause = restart_policy.backoff(now);
+            let pause = restart_policy.backoff(start, now);
             pauses.push(pause.as_millis());
             now += pause;
         }
         assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600]);
         for _ in 0..100 {
-            assert!(restart_policy.backoff(now) <= RestartPolicy::WITHIN);
+            assert!(restart_policy.backoff(start, now) <= RestartPolicy::WITHIN);
         }
         assert_eq!(
-            restart_policy.backoff(now + RestartPolicy::WITHIN),
+            restart_policy.backoff(start, now + RestartPolicy::WITHIN),
             Duration::ZERO
         );
+    }
+
+    #[test]
+    fn the_backoff_of_a_short_lived_process_is_not_zero() {
+        let mut restart_policy = RestartPolicy::default();
+        let start = Instant::now();
+        let pauses =
+            [49, 50].map(|uptime| restart_policy.backoff(start, start + Duration::from_millis(uptime)));
+        assert_eq!(pauses, [RestartPolicy::MIN_BACKOFF, Duration::ZERO]);
     }
 
     #[test]

@@ -183,10 +183,13 @@ pub fn close_all_on_exec() -> io::Result<()> {
     close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
 }
 
-/// Takes ownership of one of the parent's descriptors. For a child, which neither uses nor drops the value that owns it.
-pub fn take_over(descriptor: impl AsFd) -> OwnedFd {
-    // SAFETY: it is open, and the only value that closes it in this process is this one: those of the parent's, of which
-    // the child has copies, are never dropped, as it exits on the spot.
+/// Takes ownership of one of the parent's descriptors.
+///
+/// # Safety
+/// This process is a child, and neither uses nor drops the parent's value that owns the descriptor, of which it has a copy. This
+/// function is called once for each descriptor.
+pub unsafe fn take_over(descriptor: impl AsFd) -> OwnedFd {
+    // SAFETY: it is open, and the returned value is the only one that closes it in this process, which the caller ensures.
     unsafe { OwnedFd::from_raw_fd(descriptor.as_fd().as_raw_fd()) }
 }
 

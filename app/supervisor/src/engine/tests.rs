@@ -1,14 +1,23 @@
-use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::process::Command;
+use std::time::Duration;
 
 use ipnet::IpNet;
-use pontoon_engine::config::Protocol;
+use pontoon_engine::config::{Protocol, Published};
+use pontoon_ipc::ProcessReport as _;
+use pontoon_process::child::spawn::Child;
+use pontoon_process::child::stderr_pipe::StderrPipe;
 use pontoon_simnet::settings;
+use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 use pontoon_test_support::process::alone;
-use pontoon_worker::messages::OwnedParts;
+use pontoon_worker::messages::{EngineChannel, OwnedParts, PortUpdate, Stats, SupervisorChannel};
 use pontoon_worker::{TapQueues, ledger, pacing};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::child::{MAX_QUEUED, prepare};
 use super::*;
 
 fn setup() -> Setup {
@@ -30,16 +39,12 @@ fn setup() -> Setup {
 
 /// A child, and what would be its end of the channel.
 #[expect(clippy::zombie_processes, reason = "what is returned waits")]
-fn process(script: &str) -> (Process, EngineChannel) {
+fn process(script: &str) -> (EngineProcess, EngineChannel) {
     let (ours, theirs) = seqpacket::pair().unwrap();
     let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
     let child = Child::new(child.id().try_into().unwrap()).unwrap();
-    let process = Process {
-        child,
-        channel: SupervisorChannel::new(ours, MAX_QUEUED).unwrap(),
-        stderr: StderrPipe::pair().unwrap().0,
-        error: None,
-    };
+    let channel = SupervisorChannel::new(ours, MAX_QUEUED).unwrap();
+    let process = ChildProcess::new(child, channel, StderrPipe::pair().unwrap().0, Instant::now());
     (process, EngineChannel::new(theirs, 0).unwrap())
 }
 
@@ -65,10 +70,16 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
 
 #[test]
 fn failure_text_names_signal_status_or_reported_error() {
-    assert_eq!(failure_text(None, 137), "the engine was killed by signal 9");
-    assert_eq!(failure_text(None, 101), "the engine exited with status 101");
-    assert_eq!(failure_text(Some("no memory"), 1), "the engine: no memory");
-    assert_eq!(failure_text(Some("a\n\x1b[2Jb"), 1), "the engine: a  [2Jb");
+    let reported = ExitReason::Reported("a\n\x1b[2Jb".to_owned());
+    assert_eq!(
+        failure_text(&ExitReason::Killed(9)),
+        "the engine was killed by signal 9"
+    );
+    assert_eq!(
+        failure_text(&ExitReason::Exited(101)),
+        "the engine exited with status 101"
+    );
+    assert_eq!(failure_text(&reported), "the engine: a  [2Jb");
 }
 
 /// As this process has several threads, it can fork no engine.
@@ -123,15 +134,38 @@ fn an_engine_that_exits_with_status_0_is_not_restarted() {
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Final);
 }
 
+fn stats() -> Report {
+    Report::Stats(Stats::default())
+}
+
 fn no_memory() -> Report {
     Report::failed(&io::Error::other("no memory"))
+}
+
+#[test]
+fn wait_until_ready_returns_reported_error_or_exit_status() {
+    let (mut ready, theirs) = process("exec sleep 60");
+    theirs.try_send(&Report::Ready).unwrap();
+    assert_eq!(ready.wait_until_ready().unwrap(), None);
+    assert_eq!(ready.ready_deadline(), None);
+    ready.kill();
+
+    let (mut failed, theirs) = process("exit 1");
+    theirs.try_send(&no_memory()).unwrap();
+    let reported = ExitReason::Reported("no memory".to_owned());
+    assert_eq!(failed.wait_until_ready().unwrap(), Some(reported));
+
+    let (mut exited, theirs) = process("exit 3");
+    poll(&mut [PollFd::new(&exited.fd(), PollFlags::IN)], None).unwrap();
+    drop(theirs);
+    assert_eq!(exited.wait_until_ready().unwrap(), Some(ExitReason::Exited(3)));
 }
 
 #[test]
 fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
     for _ in 0..MAX_REPORTS + 1 {
-        theirs.try_send(&Report::Ready).unwrap();
+        theirs.try_send(&stats()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     assert_eq!(engine.receive().len(), MAX_REPORTS);
@@ -142,7 +176,7 @@ fn at_most_max_reports_are_received_in_one_call() {
 #[test]
 fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let (mut engine, theirs) = engine("exec sleep 60");
-    theirs.try_send(&Report::Ready).unwrap();
+    theirs.try_send(&stats()).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
     assert_eq!(engine.receive().len(), 1);
     let patience = Timespec {
@@ -158,21 +192,21 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let ProcessState::Running(process) = &mut engine.state else {
         panic!("{:?}", engine.state)
     };
-    assert!(matches!(process.reap(), ExitReason::Failed(why) if why == "the engine was killed by signal 9"));
+    assert_eq!(reap(process), ExitReason::Killed(9));
 }
 
 #[test]
 fn reported_error_is_found_behind_unread_reports_and_after_a_connection_reset() {
     let (mut process, theirs) = process("exit 1");
-    process.channel.try_send(&Update::Ask(1)).unwrap();
+    process.send(Update::Ask(1)).unwrap();
     for _ in 0..2 * MAX_REPORTS {
-        theirs.try_send(&Report::Ready).unwrap();
+        theirs.try_send(&stats()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     // It may not have closed its copy before.
-    poll(&mut [PollFd::new(&process.child.fd(), PollFlags::IN)], None).unwrap();
+    poll(&mut [PollFd::new(&process.fd(), PollFlags::IN)], None).unwrap();
     drop(theirs);
-    assert!(matches!(process.reap(), ExitReason::Failed(why) if why == "the engine: no memory"));
+    assert_eq!(reap(&mut process), ExitReason::Reported("no memory".to_owned()));
 }
 
 #[test]
@@ -226,11 +260,8 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
             Arc::new(null()).into(),
         )]));
     }
-    let ProcessState::Running(process) = &mut engine.state else {
-        panic!("{:?}", engine.state)
-    };
     // Only the copies in `ports` are left, as after an exit.
-    process.channel = SupervisorChannel::new(seqpacket::pair().unwrap().0, MAX_QUEUED).unwrap();
+    engine.state = ProcessState::Backoff(StartAttempts::new(Instant::now()));
     let limit = Some(PORTS as u64 + 50);
     let (current, maximum) = (limit, limit);
     rustix::process::setrlimit(
@@ -286,8 +317,8 @@ fn refused_reports_are_skipped() {
     let descriptor = std::fs::File::open("/dev/null").unwrap();
     seqpacket::send(&theirs, b"nonsense", &[]).unwrap();
     seqpacket::send(&theirs, b"\"ready\"", &[descriptor.as_fd()]).unwrap();
-    theirs.try_send(&Report::Ready).unwrap();
-    assert_eq!(engine.receive(), [Report::Ready]);
+    theirs.try_send(&stats()).unwrap();
+    assert_eq!(engine.receive(), [stats()]);
 }
 
 #[test]

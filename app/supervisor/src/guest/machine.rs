@@ -80,11 +80,10 @@ fn refused(path: &Path, error: &io::Error) -> Error {
 }
 
 fn inherited(number: RawFd, types: &[SocketType], one_off: bool) -> Result<Source, Error> {
-    let socket = descriptor::take_over(
-        number,
-        "--fd",
-        "a socket that the parent process leaves open as N",
-    )?;
+    let advice = "a socket that the parent process leaves open as N";
+    // SAFETY: of the descriptors that this process owns by now, the supervisor has only that of `--ready-fd`, which is another
+    // one (`one_use_each`).
+    let socket = unsafe { descriptor::take_over(number, "--fd", advice)? };
     let wrong = |what: &str| Err(Error::new(format!("--fd {number}: the descriptor {what}")));
     match sockopt::socket_type(&socket) {
         Ok(actual) if types.contains(&actual) => {}

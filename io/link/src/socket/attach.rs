@@ -3,8 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use pontoon_sys::context;
+
 use super::{Framing, Socket, Source};
-use crate::attachment::{Attach, Serve, context};
+use crate::attachment::{Attach, Serve};
 
 impl<F: Framing> Attach for Socket<F> {
     type Endpoint = Source;

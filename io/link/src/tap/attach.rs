@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use pontoon_sys::context;
 use pontoon_sys::tun::TapOffload;
 use tracing::info;
 
 use super::Tap;
-use crate::attachment::{Attach, Serve, context};
+use crate::attachment::{Attach, Serve};
 use crate::vhost_net::{Pair, VhostNet};
 
 /// The queues of a tap.

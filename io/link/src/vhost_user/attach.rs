@@ -3,8 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use pontoon_sys::context;
+
 use super::VhostUser;
-use crate::attachment::{Attach, Serve, context};
+use crate::attachment::{Attach, Serve};
 use crate::guest_listener::Source;
 
 /// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
