@@ -88,6 +88,6 @@ fn every_allocation_of_the_counted_thread_is_counted() {
         first
             .unwrap()
             .to_string()
-            .contains("counts_every_way_to_allocate")
+            .contains("every_allocation_of_the_counted_thread_is_counted")
     );
 }
