@@ -33,13 +33,6 @@ const TERMS: &[[&str; 2]] = &[
     ["line", "feed"],
 ];
 
-/// Retired words, and pairs in the form `turned_away`, that some folders still contain, by the beginning of the path. They
-/// are hits everywhere else.
-const NOT_YET: &[(&str, &[&str])] = &[
-    ("app/process/src/child/", &["said"]),
-    ("app/supervisor/src/engine", &["dead", "dies", "said"]),
-];
-
 /// First words that a documentation comment must not have: it begins with a noun phrase or a third-person verb.
 const NOT_FIRST: &[&str] = &["what", "who", "whoever", "whether", "how", "where"];
 
@@ -114,7 +107,6 @@ fn hits(path: &str, text: &str) -> Vec<(usize, String)> {
             hits.extend(
                 retired(line)
                     .into_iter()
-                    .filter(|word| !is_not_yet(path, word))
                     .map(|word| (first + offset, format!("retired word '{word}'"))),
             );
         }
@@ -140,13 +132,6 @@ fn retired(line: &str) -> Vec<String> {
         }
     }
     found
-}
-
-/// Returns true if the file of that path may still contain the word.
-fn is_not_yet(path: &str, word: &str) -> bool {
-    NOT_YET
-        .iter()
-        .any(|(folder, words)| path.starts_with(folder) && words.contains(&word))
 }
 
 /// Splits text and identifiers into words in lower case: `CrewMember` and `crew_member` are two words.

@@ -236,13 +236,13 @@ mod tests {
                 return SKIPPED;
             }
             let refused = sandboxed(&disabled, &mut before, |_| 0).map(|_| ());
-            let said = refused.map_err(|error| error.to_string());
+            let message = refused.map_err(|error| error.to_string());
             let clear =
                 "the host refuses the namespaces that the previous process had: no space left on device";
             let mut none = None;
             let other = sandboxed(&disabled, &mut none, |_| 0).map(|child| child.wait());
             let weaker = other.ok() == Some(0) && none.is_some_and(|namespaces| namespaces != best);
-            u8::from(!(said == Err(clear.to_owned()) && before == Some(best) && weaker))
+            u8::from(!(message == Err(clear.to_owned()) && before == Some(best) && weaker))
         });
         if status == SKIPPED {
             eprintln!("SKIPPED: {NAME}: no user namespaces");

@@ -111,7 +111,7 @@ pub(super) fn prepare(
     attachment: &Attachment,
     socket: &OwnedFd,
 ) -> io::Result<EngineResources> {
-    // This dies with the supervisor. Where that is dead already, its end of the channel is closed, too.
+    // The kernel kills this process when the supervisor exits. If it has exited already, its end of the channel is closed.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // There can be nearly as many published ports as descriptors: they are not copied, and before the rest is, the
     // supervisor's own make room.

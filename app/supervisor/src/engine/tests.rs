@@ -239,8 +239,8 @@ fn an_engine_needs_no_second_descriptor_for_a_published_port() {
     const NAME: &str = "engine::tests::an_engine_needs_no_second_descriptor_for_a_published_port";
     const PORTS: usize = 100;
     if let Some(output) = alone(NAME) {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("prepared"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("prepared"), "{message}");
         return;
     }
     let (_ours, theirs) = seqpacket::pair().unwrap();
