@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::{cargo, layers, step, words};
+use crate::{cargo, layers, references, step, words};
 
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
@@ -24,13 +24,15 @@ pub(crate) fn run() -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Checks the dependencies between crates and the words; returns the number of rules that are broken.
+/// Checks the dependencies between crates, the words, and the references in documents; returns the number of rules that are broken.
 pub(crate) fn rules() -> Result<u32> {
     eprintln!("--- layers");
     let layers = layers::check()?;
     eprintln!("--- words");
     let words = words::check()?;
-    Ok(u32::from(!layers) + u32::from(!words))
+    eprintln!("--- references");
+    let references = references::check()?;
+    Ok(u32::from(!layers) + u32::from(!words) + u32::from(!references))
 }
 
 /// The format check and clippy: name and command.

@@ -1,5 +1,5 @@
 //! Tasks of the workspace: `setup` installs what the tests need, `check` is the quick part of the tests (`rules` its
-//! checks of dependencies and words) and `test` all of them, `bench-ab` compares revisions, `kernel` fetches the kernel of the
+//! checks of dependencies, words and references) and `test` all of them, `bench-ab` compares revisions, `kernel` fetches the kernel of the
 //! tests' virtual machines, `fuzz` and `simulate` run for as long as requested.
 
 mod asan;
@@ -11,6 +11,7 @@ mod fuzz;
 mod kernel;
 mod layers;
 mod packages;
+mod references;
 mod ring;
 mod rustup;
 mod setup;

@@ -44,11 +44,8 @@ const SKIPPED: &[&str] = &["artifacts", "corpus", "target"];
 
 /// Checks all Rust and Markdown files and prints one line for each hit; returns true if there is none.
 pub(crate) fn check() -> Result<bool> {
-    let mut files = Vec::new();
-    collect(workspace(), &mut files)?;
-    files.sort();
     let mut sound = true;
-    for file in files {
+    for file in sources()? {
         let path = file
             .strip_prefix(workspace())
             .unwrap_or(&file)
@@ -64,6 +61,14 @@ pub(crate) fn check() -> Result<bool> {
         }
     }
     Ok(sound)
+}
+
+/// The Rust and Markdown files of the project, sorted.
+pub(crate) fn sources() -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(workspace(), &mut files)?;
+    files.sort();
+    Ok(files)
 }
 
 /// Adds the Rust and Markdown files below `directory`, without those in hidden and [`SKIPPED`] folders.

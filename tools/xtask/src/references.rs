@@ -1,0 +1,132 @@
+//! References in Markdown files: a file, folder, module or test that a code span names has to exist.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::words::sources;
+use crate::workspace;
+
+/// Folders with which the paths of the workspace begin.
+const FOLDERS: &[&str] = &[
+    "core/",
+    "virtio/",
+    "io/",
+    "app/",
+    "test/",
+    "bench/",
+    "tools/",
+    "docs/",
+    "examples/",
+    "dist/",
+];
+
+/// Checks all Markdown files and prints one line for each reference to nothing; returns true if there is none.
+pub(crate) fn check() -> Result<bool> {
+    let root = workspace();
+    let mut code = String::new();
+    let mut documents = Vec::new();
+    for file in sources()? {
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        if file.extension().is_some_and(|extension| extension == "rs") {
+            code.push_str(&text);
+        } else {
+            documents.push((file, text));
+        }
+    }
+    let mut sound = true;
+    for (file, text) in documents {
+        // The entries of releases name what existed then.
+        if file.ends_with("CHANGELOG.md") {
+            continue;
+        }
+        for (line, span) in spans(&text) {
+            if !exists(span, root, &code) {
+                sound = false;
+                let path = file.strip_prefix(root).unwrap_or(&file).display();
+                eprintln!("{path}:{line}: '{span}' does not exist");
+            }
+        }
+    }
+    Ok(sound)
+}
+
+/// The code spans of a document outside code blocks, with their lines, from 1.
+fn spans(text: &str) -> Vec<(usize, &str)> {
+    let mut spans = Vec::new();
+    let mut in_block = false;
+    for (at, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block {
+            let odd = line.split('`').skip(1).step_by(2);
+            spans.extend(odd.map(|span| (at + 1, span)));
+        }
+    }
+    spans
+}
+
+/// Returns true unless the span is a path of the workspace, or a path of a test, that leads to nothing.
+fn exists(span: &str, root: &Path, code: &str) -> bool {
+    // `*` and `NAME` stand for several files.
+    let is_plain = |text: &str| {
+        !text.contains("NAME")
+            && text
+                .chars()
+                .all(|character| character.is_ascii_alphanumeric() || "_-./".contains(character))
+    };
+    if FOLDERS.iter().any(|folder| span.starts_with(folder)) && is_plain(span) {
+        return root.join(span).exists() || root.join(format!("{span}.rs")).exists();
+    }
+    let Some((module, name)) = span.rsplit_once("::") else {
+        return true;
+    };
+    // Modules of the tests are in lower case: `timers::syn_sent` is a part of a test's name. Paths of Rust items have other
+    // forms.
+    let is_snake = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|character| {
+                character.is_ascii_lowercase() || character.is_ascii_digit() || "_:".contains(character)
+            })
+    };
+    if !is_snake(module) || !is_snake(name) || module.starts_with("pontoon_") {
+        return true;
+    }
+    let module = module.rsplit("::").next().unwrap_or(module);
+    ["fn ", "mod "]
+        .iter()
+        .any(|keyword| code.contains(&format!("{keyword}{name}")))
+        && code.contains(&format!("mod {module}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_in_code_blocks_are_skipped() {
+        let text = "`a` and `b`\n```\n`c`\n```\n`d`";
+        assert_eq!(spans(text), [(1, "a"), (1, "b"), (5, "d")]);
+    }
+
+    #[test]
+    fn paths_and_tests_have_to_exist() {
+        let code = "mod timers; fn syn_sent_lasts_25_seconds() {}";
+        for (span, expected) in [
+            ("tools/xtask/src/references.rs", true),
+            ("tools/xtask/src/references", true),
+            ("tools/xtask/src/nothing.rs", false),
+            ("timers::syn_sent", true),
+            ("timers::nothing", false),
+            ("nothing::syn_sent", false),
+            ("Ctx::survives", true),
+            ("docs/*.md", true),
+            ("io/link/src/NAME.rs", true),
+            ("pontoon_ring::device", true),
+            ("cargo test", true),
+        ] {
+            assert_eq!(exists(span, workspace(), code), expected, "{span}");
+        }
+    }
+}
