@@ -24,6 +24,8 @@ use crate::rule::parse::unreachable;
 #[derive(Debug)]
 pub struct Querier {
     address: IpAddr,
+    /// Queries can be sent: the interface has an address of the family.
+    can_send: bool,
     role: Role,
     groups: BTreeMap<IpAddr, Group>,
     /// Group-specific and source-specific queries, each with the time at which it is due.
@@ -52,7 +54,7 @@ struct Group {
 pub enum SourceFilter {
     /// Any sender.
     Any,
-    /// These senders; none of them means that the group is not wanted.
+    /// Only these senders (INCLUDE mode of RFC 3376); an empty list ends the membership.
     Sources(Vec<IpAddr>),
 }
 
@@ -62,6 +64,7 @@ impl Querier {
     pub fn new(address: IpAddr, now: Duration) -> Self {
         Self {
             address,
+            can_send: true,
             role: Role::Querier {
                 next: now,
                 startup_queries: ROBUSTNESS,
@@ -79,6 +82,11 @@ impl Querier {
             next: now,
             startup_queries: 1,
         };
+    }
+
+    /// Sets whether queries can be sent. Meanwhile a leave does not shorten a membership.
+    pub const fn set_can_send(&mut self, can_send: bool) {
+        self.can_send = can_send;
     }
 
     /// Adds a membership that a predecessor has reported. It expires at `until` unless a host reports it before. It is not
@@ -307,7 +315,7 @@ impl Querier {
     /// Returns true if a query would be sent. Otherwise a leave does not shorten a membership, as its other hosts would not be
     /// queried: a non-querier shortens it upon the querier's query (RFC 3376 section 6.6.1).
     fn can_schedule_query(&self) -> bool {
-        matches!(self.role, Role::Querier { .. }) && self.pending_queries.len() < MAX_GROUPS
+        matches!(self.role, Role::Querier { .. }) && self.can_send && self.pending_queries.len() < MAX_GROUPS
     }
 
     /// Schedules a query now and once more. [`Querier::can_schedule_query`] is true.

@@ -49,7 +49,7 @@ pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabl
     worker.run()
 }
 
-/// ResourceLimits of a worker. Rings and counters are memory that it shares and not included. One that forwards needs some MiB; one that
+/// Limits of a worker. Rings and counters are memory that it shares and not included. One that forwards needs some MiB; one that
 /// runs queriers needs about 20 MiB for each that has all memberships that hosts can report.
 const LIMITS: ResourceLimits = ResourceLimits {
     memory: 2 << 30,

@@ -50,6 +50,7 @@ impl QuerierSocket {
             self.querier.set_address(address, now);
             self.due = now;
         }
+        self.querier.set_can_send(address.is_some());
         self.address = address;
     }
 

@@ -580,3 +580,13 @@ fn leave_to_a_router_that_sends_no_queries_ends_no_membership() {
     assert!(querier.tick(at(6)).is_empty());
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
+
+#[test]
+fn leave_while_no_query_can_be_sent_ends_no_membership() {
+    let mut querier = querier();
+    querier.handle(report("239.1.1.1", SourceChange::Any), at(1));
+    querier.querier.set_can_send(false);
+    querier.handle(report("239.1.1.1", from(&[], true)), at(2));
+    querier.tick(at(5));
+    assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
+}
