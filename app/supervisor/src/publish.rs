@@ -224,12 +224,14 @@ pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
     }
 }
 
-/// Has the socket of a published TCP port listen again, without `SO_LINGER`, after a process that shared it has shut it down or
+/// Has the socket of a published TCP port listen again, non-blocking and without `SO_LINGER`, after a process that shared it has shut it down or
 /// connected it; returns true if it was not listening. The socket stays bound to the port meanwhile.
 ///
 /// # Errors
 /// The kernel's: another socket may have the port.
 fn listen_again(socket: impl AsFd) -> io::Result<bool> {
+    // A flag of the open file description, which the process shared: an engine that finds no client to accept would wait.
+    rustix::io::ioctl_fionbio(&socket, true)?;
     // Accepted sockets inherit it.
     sockopt::set_socket_linger(&socket, None)?;
     if sockopt::socket_acceptconn(&socket)? {
@@ -263,16 +265,24 @@ pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
 fn bind_again(socket: impl AsFd, host: SocketAddr) -> io::Result<()> {
     disconnect(&socket)?;
     let new = unbound_socket(Protocol::Udp, host)?;
-    // Both are bound for a moment.
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_socket_reuseaddr(&new, true)?;
-    bind(&new, &host)?;
+    // Both are bound for a moment. Unlike SO_REUSEADDR, the option admits no socket of another user.
+    sockopt::set_socket_reuseport(&socket, true)?;
+    let replaced = replace_bound(&socket, &new, host);
+    // The socket that the descriptor refers to by now, also after an error.
+    sockopt::set_socket_reuseport(&socket, false)?;
+    replaced
+}
+
+/// Binds `new` to the address of `socket`, whose descriptor then refers to the new socket.
+fn replace_bound(socket: impl AsFd, new: &OwnedFd, host: SocketAddr) -> io::Result<()> {
+    sockopt::set_socket_reuseport(new, true)?;
+    bind(new, &host)?;
     let (from, to) = (new.as_raw_fd(), socket.as_fd().as_raw_fd());
     // SAFETY: both descriptors are open. The second one stays open and refers to an equivalent socket.
     if unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(sockopt::set_socket_reuseaddr(&socket, false)?)
+    Ok(())
 }
 
 fn refused(host: SocketAddr, protocol: Protocol, error: &io::Error) -> Error {

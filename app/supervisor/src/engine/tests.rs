@@ -394,10 +394,13 @@ fn port_of_a_restarted_engine_has_no_options_of_the_old_one() {
     let bound = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = bound.local_addr().unwrap();
     rustix::net::sockopt::set_socket_linger(&bound, Some(Duration::from_secs(1 << 20))).unwrap();
+    bound.set_nonblocking(false).unwrap();
     let clone = bound.try_clone().unwrap();
     engine.ports = vec![Arc::new(bound.into())];
     engine.setup.config.published = vec![published(host)];
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    let flags = rustix::fs::fcntl_getfl(&clone).unwrap();
+    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
     let _client = TcpStream::connect(host).unwrap();
     let (accepted, _) = clone.accept().unwrap();
     assert_eq!(rustix::net::sockopt::socket_linger(&accepted).unwrap(), None);

@@ -109,7 +109,7 @@ impl Attached {
         let child = spawn::fork(|| {
             let alone = self
                 .isolate(theirs.as_fd())
-                .context("cannot close descriptors of the host");
+                .context("cannot close inherited file descriptors");
             let message = match alone.and_then(|()| self.enter()).and_then(|()| tap::create(plan)) {
                 Ok(tap) => FromGuest::Tap(tap),
                 Err(error) => FromGuest::Failed(error),

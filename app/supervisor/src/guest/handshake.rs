@@ -14,9 +14,9 @@ use crate::guest::tap::Made;
 pub(crate) enum FromGuest {
     /// The tap is created and configured.
     Tap(Made),
-    /// Everything else is configured, too; the process waits for [`ToGuest::Go`].
+    /// The rest of the network is configured, too; the process waits for [`ToGuest::Go`].
     Prepared,
-    /// The command runs.
+    /// The command was started.
     Started,
     /// The setup failed; the process exits.
     Failed(Error),

@@ -79,7 +79,10 @@ pub(crate) fn resolv_conf_sys_and_proc(text: Option<&str>) -> Result<Option<Reso
 /// interfaces there, and can do nothing with them.
 fn interfaces(at: &str) {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    let mounted = fs::create_dir(at).and_then(|()| Ok(mount("sysfs", at, "sysfs", flags, None)?));
+    let sysfs = |flags| mount("sysfs", at, "sysfs", flags, None);
+    // Where the host's sysfs is read-only, the kernel permits no other one.
+    let mounted =
+        fs::create_dir(at).and_then(|()| Ok(sysfs(flags).or_else(|_| sysfs(flags | MountFlags::RDONLY))?));
     if let Err(error) = mounted {
         tracing::debug!("cannot mount a sysfs, so /sys shows the host's interfaces: {error}");
         return;

@@ -16,7 +16,7 @@ pub(crate) struct Choice {
     pub(crate) moved: Moved,
 }
 
-/// True for each default subnet that the host uses itself.
+/// The default subnets that a network of the host overlaps, and that the guest therefore does not use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// 10.0.2.0/24.

@@ -233,3 +233,14 @@ fn socket_that_was_shut_down_or_connected_listens_again() {
         assert!(connects(port));
     }
 }
+
+#[test]
+fn udp_socket_that_cannot_be_replaced_shares_its_port_with_no_other() {
+    let host = SocketAddr::from(([127, 0, 0, 1], 0));
+    let socket = open_socket(Protocol::Udp, host).unwrap();
+    // An address that this host does not have.
+    let error = bind_again(&socket, ([192, 0, 2, 1], 9).into()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+    assert!(!sockopt::socket_reuseport(&socket).unwrap());
+    assert!(!sockopt::socket_reuseaddr(&socket).unwrap());
+}
