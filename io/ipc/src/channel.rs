@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use pontoon_sys::seqpacket;
 
+use crate::descriptor::Descriptor;
 use crate::message::{ChannelMessage, decode, encode};
 use crate::outbox::{Outbox, OutboxOverflow};
 
@@ -127,16 +128,18 @@ impl<S, R> AsFd for Channel<S, R> {
 
 fn send<S: ChannelMessage>(socket: &OwnedFd, message: &S) -> io::Result<()> {
     let bytes = encode(message)?;
-    let descriptors: Vec<_> = message
-        .descriptors()
-        .into_iter()
-        .filter_map(|descriptor| descriptor.borrow())
-        .collect();
+    // The receiver assigns descriptors by their order, so that none may be missing in between.
+    let descriptors = message.descriptors().into_iter().map(Descriptor::borrow);
+    let descriptors = descriptors
+        .collect::<Option<Vec<_>>>()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a message lacks a file descriptor"))?;
     seqpacket::send(socket, &bytes, &descriptors)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::message::tests::{TestMessage, file, null};
 
@@ -205,5 +208,16 @@ mod tests {
         drop(theirs);
         assert_eq!(ours.receive().unwrap(), Some(TestMessage::Event(2)));
         assert_eq!(ours.receive().unwrap(), None);
+    }
+
+    #[test]
+    fn message_that_lacks_a_descriptor_is_not_sent() {
+        let (ours, mut theirs) = pair(10);
+        let files = TestMessage::Files(vec![Descriptor::default(), Arc::new(null()).into()]);
+        assert_eq!(
+            ours.try_send(&files).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(theirs.receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

@@ -103,13 +103,16 @@ pub fn decode<M: ChannelMessage>(bytes: &[u8], descriptors: Vec<OwnedFd>) -> io:
     if bytes.len() > M::MAX_LEN {
         return Err(invalid_data(bytes, "too long"));
     }
-    let mut message: M =
-        serde_json::from_slice(bytes).map_err(|error| invalid_data(bytes, &error.to_string()))?;
+    let mut message: M = serde_json::from_slice(bytes).map_err(|error| {
+        // It quotes parts of the message, which may come from a less trusted process and be as long as a message.
+        let text: String = error.to_string().chars().take(MAX_QUOTED).collect();
+        invalid_data(bytes, &text.escape_debug().to_string())
+    })?;
     let may_lack = message.may_lack_descriptors();
     let places = message.descriptors_mut();
     let (received, expected) = (descriptors.len(), places.len());
     if received > expected || (received < expected && !may_lack) {
-        let what = format!("{received} descriptors instead of {expected}");
+        let what = format!("{received} file descriptors instead of {expected}");
         return Err(invalid_data(bytes, &what));
     }
     for (place, descriptor) in places.into_iter().zip(descriptors) {
@@ -120,6 +123,9 @@ pub fn decode<M: ChannelMessage>(bytes: &[u8], descriptors: Vec<OwnedFd>) -> io:
         false => Err(invalid_data(bytes, "a value is outside its limits")),
     }
 }
+
+/// Characters of the decoder's error that are shown.
+const MAX_QUOTED: usize = 200;
 
 fn invalid_input(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
@@ -267,5 +273,13 @@ pub(crate) mod tests {
         );
         let long = serde_json::to_vec(&TestMessage::Files(vec![Descriptor::default(); 60])).unwrap();
         assert!(decode::<TestMessage>(&long, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn error_shows_no_control_character_and_little_of_a_message() {
+        let name = "\\u000a\\u000d\\u001b[2J".repeat(9);
+        let error = decode::<TestMessage>(format!("{{\"{name}\":1}}").as_bytes(), Vec::new()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.len() < 600 && !text.contains(char::is_control), "{text:?}");
     }
 }
