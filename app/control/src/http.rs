@@ -230,13 +230,13 @@ impl HttpResponse {
 fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
-        400 => "Bad HttpRequest",
+        400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
         409 => "Conflict",
         413 => "Content Too Large",
-        421 => "Misdirected HttpRequest",
-        431 => "HttpRequest Header Fields Too Large",
+        421 => "Misdirected Request",
+        431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
         503 => "Service Unavailable",
         _ => "Internal Server Error",
@@ -245,3 +245,21 @@ fn phrase(status: u16) -> &'static str {
 
 const JSON: &str = "application/json";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_phrases_are_those_of_rfc_9110_and_6585() {
+        let phrases = [400, 421, 431].map(phrase);
+        assert_eq!(
+            phrases,
+            [
+                "Bad Request",
+                "Misdirected Request",
+                "Request Header Fields Too Large"
+            ]
+        );
+    }
+}
