@@ -227,12 +227,14 @@ impl Relay {
         Ok(())
     }
 
-    /// Removes derived rules that no worker could parse: hosts and routing daemons decide on their parts. An invalid one must
+    /// Removes derived rules that no worker could parse or that exceed a message: hosts and routing daemons decide on their parts. An invalid one must
     /// not end the worker, which forwards by all others.
     fn remove_invalid(&mut self, derived: &mut Vec<Rule>) {
         derived.retain(|rule| {
             let installed = self.installed.get(&rule.input);
-            if installed.is_some_and(|entry| entry.rule == *rule) || rule.parses_back() {
+            if installed.is_some_and(|entry| entry.rule == *rule)
+                || rule.parses_back() && !exceeds_message(rule)
+            {
                 return true;
             }
             if !self.invalid_rule_logged {
@@ -461,17 +463,7 @@ impl Relay {
         if rows + new > self.free_rows.available() + freed {
             return Err(Error::new("too many rules and outputs"));
         }
-        // Rows and outputs have numbers of at most so many digits.
-        let long = |rule: &&Rule| {
-            let entry = RuleEntry {
-                table: u32::MAX,
-                row: u32::MAX,
-                outputs: vec![(u32::MAX, u32::MAX); rule.outputs.len()],
-                rule: (*rule).clone(),
-            };
-            pontoon_ipc::encode(&RelayUpdate::Rule(Box::new(entry))).is_err()
-        };
-        match added.iter().find(long) {
+        match added.iter().find(|rule| exceeds_message(rule)) {
             Some(rule) => Err(Error::new(format!("'{}' has too many outputs", rule.input))),
             None => Ok(()),
         }
@@ -586,6 +578,18 @@ fn receive_mode(disabled: &Disabled) -> ReceiveMode {
     };
     tracing::info!("no packet rings ({why}): using UDP sockets");
     ReceiveMode::Socket
+}
+
+/// Returns true if a rule has so many outputs that it does not fit into one message to a worker.
+fn exceeds_message(rule: &Rule) -> bool {
+    // Rows and outputs have numbers of at most so many digits.
+    let entry = RuleEntry {
+        table: u32::MAX,
+        row: u32::MAX,
+        outputs: vec![(u32::MAX, u32::MAX); rule.outputs.len()],
+        rule: rule.clone(),
+    };
+    pontoon_ipc::encode(&RelayUpdate::Rule(Box::new(entry))).is_err()
 }
 
 #[cfg(test)]

@@ -135,3 +135,17 @@ fn derived_rule_whose_text_does_not_parse_is_not_installed() {
     relay.set_derived_rules(derived.clone(), 0).unwrap();
     assert_eq!(relay.rules(), &rules(&derived[1..]));
 }
+
+#[test]
+fn derived_rule_that_exceeds_a_message_does_not_prevent_others() {
+    let mut relay = relay();
+    let outputs: Vec<String> = (0..500).map(|number| format!("interface{number} *:*")).collect();
+    let long: Rule = format!("a 239.1.1.1:1 -> {}", outputs.join(", "))
+        .parse()
+        .unwrap();
+    let mut derived = many(1, "239.2.2.2");
+    derived.push(long);
+    derived[1].input = "a 239.1.1.2:1".parse().unwrap();
+    relay.set_derived_rules(derived, 0).unwrap();
+    assert_eq!(relay.rules(), &rules(&many(1, "239.2.2.2")));
+}
