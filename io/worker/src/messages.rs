@@ -26,6 +26,10 @@ pub const MAX_LEN: usize = 64 << 10;
 
 /// Bytes of the longest text in a [`Report`].
 pub const MAX_TEXT: usize = 4096;
+/// The maximum numbers of counters and of histograms of a worker. The supervisor adds up those of all workers by their names,
+/// and the time for this is quadratic.
+const MAX_COUNTERS: usize = 512;
+const MAX_HISTOGRAMS: usize = 8;
 
 /// The engine's end of its channel to the supervisor.
 pub type EngineChannel = Channel<Report, Update>;
@@ -224,7 +228,9 @@ impl ChannelMessage for Report {
 impl Stats {
     fn is_valid(&self) -> bool {
         let mut names = self.counters.iter().map(|(name, _)| name);
-        self.port_errors.len() <= PortError::MOST
+        self.counters.len() <= MAX_COUNTERS
+            && self.histograms.len() <= MAX_HISTOGRAMS
+            && self.port_errors.len() <= PortError::MOST
             && self.port_errors.iter().all(PortError::is_valid)
             && names.all(|name| is_plain(name))
             && self.histograms.iter().all(|histogram| is_plain(&histogram.name))
@@ -497,6 +503,15 @@ mod tests {
                 decode::<Report>(message.as_bytes(), Vec::new()).is_err(),
                 "{message}"
             );
+        }
+        for (count, is_valid) in [(MAX_COUNTERS, true), (MAX_COUNTERS + 1, false)] {
+            let counters = (0..count).map(|number| (format!("c{number}"), 0)).collect();
+            let stats = Stats {
+                counters,
+                ..Stats::default()
+            };
+            let bytes = encode(&Report::Stats(stats)).unwrap();
+            assert_eq!(decode::<Report>(&bytes, Vec::new()).is_ok(), is_valid, "{count}");
         }
         let failed = Report::failed(&io::Error::other("\u{e4}".repeat(MAX_TEXT)));
         assert!(decode::<Report>(&encode(&failed).unwrap(), Vec::new()).is_ok());
