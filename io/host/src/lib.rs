@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pontoon_engine::config::Published;
-use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host};
 use pontoon_event::Epoll;
 use pontoon_sys::disabled::Disabled;
@@ -267,9 +267,9 @@ impl Host for KernelHost {
             .is_ok_and(|stream| stream.reaches_host(to, took, bound))
     }
 
-    fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Socket>, Failure> {
+    fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<AcceptedConnection<Socket>, Failure> {
         let (stream, peer) = self.accept_stream(listener, flow).map_err(failure)?;
-        Ok(Accepted {
+        Ok(AcceptedConnection {
             socket: Socket::Stream(stream),
             peer,
         })

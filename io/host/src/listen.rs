@@ -120,10 +120,7 @@ impl PublishedSockets {
         loop {
             match accept(listener) {
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    if !self.unreported.contains(&index) {
-                        self.unreported.push(index);
-                    }
-                    self.accept_backoff.begin();
+                    self.report_later(index);
                     return Err(error);
                 }
                 Err(Errno::AGAIN) => return Err(Errno::AGAIN),
@@ -142,6 +139,14 @@ impl PublishedSockets {
                 answer => return answer,
             }
         }
+    }
+
+    /// Lets [`Self::retry_accept`] report the listener at `index` again after a pause.
+    pub(super) fn report_later(&mut self, index: u32) {
+        if !self.unreported.contains(&index) {
+            self.unreported.push(index);
+        }
+        self.accept_backoff.begin();
     }
 
     /// Registers listeners with unreported connections again once their pause is over. Returns the longest time for

@@ -6,7 +6,7 @@ use pontoon_engine::host::DatagramMeta;
 use pontoon_sys::{Family, udp};
 use rustix::io::Errno;
 
-/// The properties that most guests use.
+/// The header fields that most guests send in datagrams.
 pub(super) const USUAL: DatagramMeta = DatagramMeta {
     hop_limit: 64,
     traffic_class: 0,

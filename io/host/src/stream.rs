@@ -136,7 +136,10 @@ impl KernelHost {
             .and_then(|peer| SocketAddr::try_from(peer).ok())
             .ok_or(Errno::AFNOSUPPORT)?;
         let stream = self.stream(fd, Family::of(peer.ip()));
-        self.epoll.add(&stream.fd, flow.into())?;
+        self.epoll.add(&stream.fd, flow.into()).inspect_err(|_| {
+            // The events of the listener are edge triggered: those of the other clients in its queue were reported.
+            self.published.report_later(listener);
+        })?;
         self.count_stream();
         Ok((stream, peer))
     }
