@@ -54,7 +54,8 @@ const ALONE: u32 = 4;
 /// Approximate bytes of the largest frame.
 const LARGEST: u64 = 64 << 10;
 
-/// Connections of an earlier engine that are probed in one turn. The guest's answers arrive together, in one queue.
+/// The maximum number of connections of the previous engine process that are probed in one turn of the loop: the guest's
+/// replies arrive together, in one queue of the link.
 const ORPHANS: usize = 64;
 
 impl<H: Host> Engine<H> {

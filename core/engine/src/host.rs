@@ -77,7 +77,7 @@ pub struct Readiness {
 
 /// A connection that was accepted on a published port.
 #[derive(Debug)]
-pub struct Accepted<S> {
+pub struct AcceptedConnection<S> {
     /// The connection.
     pub socket: S,
     /// The client's address.
@@ -155,7 +155,11 @@ pub trait Host {
     /// # Errors
     /// `WouldBlock` when there is none. `Exhausted` when there is no descriptor for it: an event reports the listener again
     /// when there may be one, because a socket was closed or some time has passed.
-    fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<Self::Socket>, Failure>;
+    fn tcp_accept(
+        &mut self,
+        listener: u32,
+        flow: FlowId,
+    ) -> Result<AcceptedConnection<Self::Socket>, Failure>;
 
     /// Returns true if [`Self::tcp_peek`] can begin at any offset without a cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for
     /// IPv4, 6.12 for IPv6). Otherwise the caller keeps the data in flight small.

@@ -463,11 +463,8 @@ impl<S> Icmp<S> {
     fn written<H, T>(&self, index: u32, remote: IpAddr, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
         let flow = self.flow(index, ctx.net);
         let written = self.requested.written(flow, remote, ctx.now)?;
-        let policy = &ctx.net.policy;
         // The host may have got the address since.
-        let is_permitted =
-            || policy.visible_client_addr(remote) == remote && policy.translate_destination(remote).is_ok();
-        (written != remote || is_permitted()).then_some(written)
+        (ctx.net.policy.translate_destination(written) == Ok(remote)).then_some(written)
     }
 
     /// Returns the flow id of an echo id.

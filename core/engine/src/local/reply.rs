@@ -10,7 +10,7 @@ use crate::Transmit;
 use crate::ctx::Net;
 use crate::udp_emit;
 
-/// The addresses of an answer.
+/// The header fields of a reply that a local service sends to the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
     /// The receiver's Ethernet address.

@@ -38,10 +38,11 @@ impl<S> Connection<S> {
         let iss = self.down.una;
         let sending = self.send_bare(id, iss, flags, Some(syn), ctx);
         let down = &mut self.down;
+        // The deadline does not depend on the success of sending, as the link may have no room for any length of time, and
+        // is not moved by a segment between two deadlines: a guest that repeats its SYN would keep the state.
+        let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
+        down.recovery.retry.get_or_insert(retry);
         if sending == Sending::LinkFull {
-            // The link may have no room for any length of time, and the state needs a timer.
-            let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
-            down.recovery.retry.get_or_insert(retry);
             return;
         }
         self.pending.handshake = false;
@@ -52,7 +53,6 @@ impl<S> Connection<S> {
         }
         down.nxt = iss + 1;
         down.max = iss + 1;
-        down.recovery.retry = Some((ctx.now + down.rtt.timeout(), Retry::Timeout));
     }
 
     /// Handles the timer of a handshake segment.

@@ -16,7 +16,7 @@ use crate::ctx::{Ctx, Eviction, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, Destination, EgressProtocol};
 use crate::flow_rate::Admission;
-use crate::host::{Accepted, Connect};
+use crate::host::{AcceptedConnection, Connect};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
 /// Connections accepted from one listener in one turn.
@@ -234,7 +234,7 @@ impl<S> Tcp<S> {
     fn accept<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: u32,
-        accepted: Accepted<S>,
+        accepted: AcceptedConnection<S>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let published = ctx.net.config.published[listener as usize];

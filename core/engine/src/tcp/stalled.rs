@@ -112,7 +112,7 @@ impl<S> Tcp<S> {
         self.stalled.push_back(id);
     }
 
-    /// Returns the connection with the largest queue, of those stalled for longest.
+    /// Returns the connection with the largest queue among the first [`COMPARED`] of those that stalled earliest.
     fn largest_stalled(&mut self) -> Option<FlowId> {
         let mut largest = None;
         let mut at = 0;

@@ -19,9 +19,10 @@ use crate::{Counters, Failure, FlowId, Frame, Host, Transmit};
 
 /// The widest window. Throughput does not grow above 2.5 MiB, which Linux allows a loopback sender at once.
 const WIDEST_WINDOW: u32 = 4 << 20;
-/// Bytes of a segment that may be a request: its acknowledgement is delayed, to be sent with the response.
+/// The maximum payload, in bytes, of a segment that is treated as a request: its acknowledgement is delayed, to be sent with
+/// the response.
 const REQUEST: usize = 4 << 10;
-/// Room below which the window is closed instead of opened by little.
+/// The free space, in bytes, below which the advertised window is 0 instead of a small number.
 const HARDLY_ANY: u32 = 4 << 10;
 
 impl<S> Connection<S> {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use vm_memory::VolatileSlice;
 
 use super::{addr, ip};
-use crate::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
+use crate::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
 use crate::{Failure, FlowId, Host, Readiness};
 
 /// Sockets are numbers, in the order of opening.
@@ -259,7 +259,7 @@ impl Host for FakeHost {
     fn tcp_reaches_host(&mut self, _: &mut usize, _: IpAddr, _: core::time::Duration) -> bool {
         unreachable!("no TCP here")
     }
-    fn tcp_accept(&mut self, _: u32, _: FlowId) -> Result<Accepted<usize>, Failure> {
+    fn tcp_accept(&mut self, _: u32, _: FlowId) -> Result<AcceptedConnection<usize>, Failure> {
         unreachable!("no TCP here")
     }
     fn peeks_at_offset(&self, _: IpAddr) -> bool {

@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host};
 use vm_memory::VolatileSlice;
 
@@ -65,7 +65,7 @@ impl Host for SimHost {
         self.conn(socket, "own address").is_ok() && self.own.contains(&to)
     }
 
-    fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<Accepted<SimSocket>, Failure> {
+    fn tcp_accept(&mut self, listener: u32, flow: FlowId) -> Result<AcceptedConnection<SimSocket>, Failure> {
         if self.listeners.get(&listener).is_none_or(VecDeque::is_empty) {
             self.calls += 1;
             return Err(Failure::WouldBlock);
@@ -83,7 +83,7 @@ impl Host for SimHost {
         conn.accept(flow);
         let peer = conn.peer;
         self.wake(Woken::Conn(index));
-        Ok(Accepted {
+        Ok(AcceptedConnection {
             socket: SimSocket(Name::Tcp(index)),
             peer,
         })

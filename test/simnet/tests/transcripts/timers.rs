@@ -38,6 +38,26 @@ fn syn_received_lasts_25_seconds() {
 }
 
 #[test]
+fn syn_received_lasts_25_seconds_although_the_guest_repeats_its_syn() {
+    let mut given = given();
+    given.up(syn());
+    let tenths = (1..300).find(|_| {
+        given.pass(millis(100));
+        given.take();
+        let has_ended = given.engine.flows() == 0;
+        if !has_ended {
+            given.up(syn());
+        }
+        has_ended
+    });
+    assert!(
+        tenths.is_some_and(|tenths| (250..=260).contains(&tenths)),
+        "{tenths:?}"
+    );
+    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+}
+
+#[test]
 fn syn_sent_to_a_guest_lasts_25_seconds() {
     let mut given = given();
     given.host.connect_in(0, (CLIENT, 5000).into(), 9, SILENT, START);
