@@ -85,7 +85,7 @@ pub enum LayoutError {
         size: u16,
     },
     /// There are fewer slots than descriptors.
-    #[error("{slots} slots for {size} descriptors")]
+    #[error("{slots} slots are fewer than the {size} descriptors of the queue")]
     Slots {
         /// Slots given.
         slots: usize,

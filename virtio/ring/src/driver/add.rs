@@ -42,9 +42,9 @@ pub enum AddError {
     /// Too few descriptors are free at present.
     #[error("{needed} descriptors needed, {free} free")]
     Full {
-        /// Descriptors that the chain needs.
+        /// The number of descriptors that the chain needs.
         needed: usize,
-        /// Descriptors that are free.
+        /// The number of free descriptors of the ring.
         free: u16,
     },
     /// The chain has more buffers than the queue has descriptors (2.7.5.3.1).

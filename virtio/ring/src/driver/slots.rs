@@ -35,6 +35,8 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
     pub(super) fn new(size: Size, mut slots: S) -> Result<Self, LayoutError> {
         let size = size.get();
         let count = slots.as_ref().len();
+        // Those beyond the size may be left from a larger queue: the device could return their chains.
+        slots.as_mut().fill(Slot::default());
         let used = slots
             .as_mut()
             .get_mut(..size.into())
@@ -100,5 +102,23 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         slots[usize::from(last)].next = self.first_free;
         self.first_free = head;
         self.free += chained;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_a_larger_queue_name_no_chain_of_a_smaller_one() {
+        let mut slots = [Slot::default(); 8];
+        let mut large = Slots::new(Size::new(8).unwrap(), &mut slots[..]).unwrap();
+        while large.free > 0 {
+            let head = large.allocate();
+            large.record(head, 1, 0, 0);
+        }
+        assert!(large.outstanding(6).is_some());
+        let small = Slots::new(Size::new(4).unwrap(), &mut slots[..]).unwrap();
+        assert!((0..8).all(|id| small.outstanding(id).is_none()));
     }
 }
