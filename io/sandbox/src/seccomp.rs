@@ -178,7 +178,7 @@ fn condition(argument: u8, is: SeccompCmpOp, value: u32) -> Result<SeccompCondit
 /// Conditions that match options that are not on the list: a level that none of them has, or a level on the list with none
 /// of its names. A rule for each option would have a flow's options compared with all of them; these skip every level but one.
 fn all_but<'a>(
-    settable: impl Iterator<Item = &'a options::Settable>,
+    settable: impl Iterator<Item = &'a options::SettableOption>,
 ) -> Result<Vec<SeccompRule>, BackendError> {
     let (level, name) = (1, 2);
     let other = |argument, value: i32| condition(argument, SeccompCmpOp::Ne, value.cast_unsigned());

@@ -43,10 +43,10 @@ pub(super) enum Failure {
     #[error("{0}")]
     Ring(#[from] driver::VirtqueueError),
     /// A frame's buffers are not all there, or more than it can have.
-    #[error("a frame of {0} buffers")]
+    #[error("the kernel completed a frame of {0} buffers")]
     Frame(u16),
-    /// The ring is not in memory any more, or does not take what it has room for.
-    #[error("a ring that does not take a buffer")]
+    /// A buffer could not be added to a ring with free descriptors, or the ring is not mapped any more.
+    #[error("cannot add a buffer to the ring")]
     Add,
     /// The kernel could not be woken.
     #[error("cannot wake the kernel: {0}")]

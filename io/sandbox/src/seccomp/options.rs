@@ -10,20 +10,20 @@ use pontoon_sys::bind::IP_LOCAL_PORT_RANGE;
 
 use super::Role;
 
-/// An option that may be set.
+/// A socket option that a forwarding process may set.
 #[derive(Clone, Copy, Debug)]
-pub struct Settable {
-    /// Whose it is.
+pub struct SettableOption {
+    /// The protocol level of setsockopt(2).
     pub level: c_int,
-    /// Its name there.
+    /// The name of the option at that level.
     pub name: c_int,
     /// The code that needs it, and the purpose.
     pub reason: &'static str,
 }
 
-/// Every one of a role.
-pub fn settable(role: Role) -> impl Iterator<Item = &'static Settable> {
-    let own: [&[Settable]; 2] = match role {
+/// Returns the options that a process of this role may set.
+pub fn settable(role: Role) -> impl Iterator<Item = &'static SettableOption> {
+    let own: [&[SettableOption]; 2] = match role {
         Role::Engine => [ENGINE, &[]],
         Role::EngineOnInterface => [ENGINE, ON_INTERFACE],
         Role::Relay => [RELAY, &[]],
@@ -31,11 +31,11 @@ pub fn settable(role: Role) -> impl Iterator<Item = &'static Settable> {
     COMMON.iter().chain(own.into_iter().flatten())
 }
 
-const fn option(level: c_int, name: c_int, reason: &'static str) -> Settable {
-    Settable { level, name, reason }
+const fn option(level: c_int, name: c_int, reason: &'static str) -> SettableOption {
+    SettableOption { level, name, reason }
 }
 
-const COMMON: &[Settable] = &[
+const COMMON: &[SettableOption] = &[
     option(SOL_IP, IP_TTL, "datagrams: TTL, as the sender's"),
     option(
         SOL_IPV6,
@@ -46,7 +46,7 @@ const COMMON: &[Settable] = &[
     option(SOL_IPV6, IPV6_TCLASS, "datagrams: traffic class, as the sender's"),
 ];
 
-const ENGINE: &[Settable] = &[
+const ENGINE: &[SettableOption] = &[
     option(SOL_SOCKET, SO_OOBINLINE, "TCP: urgent data is data"),
     option(SOL_TCP, TCP_NODELAY, "TCP: what is sent leaves at once"),
     option(SOL_SOCKET, SO_PEEK_OFF, "TCP: peeks behind what is in flight"),
@@ -94,13 +94,13 @@ const ENGINE: &[Settable] = &[
     option(SOL_SOCKET, SO_SNDBUF, "links over sockets: room for a burst"),
 ];
 
-const ON_INTERFACE: &[Settable] = &[option(
+const ON_INTERFACE: &[SettableOption] = &[option(
     SOL_SOCKET,
     SO_BINDTODEVICE,
     "sockets: --outbound with an interface",
 )];
 
-const RELAY: &[Settable] = &[
+const RELAY: &[SettableOption] = &[
     option(
         SOL_IP,
         IP_MULTICAST_TTL,

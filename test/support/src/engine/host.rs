@@ -4,7 +4,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
-use pontoon_engine::host::{Accepted, Connect, DatagramMeta, PingReply, Problem, Received};
+use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
 use pontoon_engine::{Failure, FlowId, Host, Kind, Readiness};
 use pontoon_simnet::settings::{SERVER_V4, SERVER_V6};
 use vm_memory::VolatileSlice;
@@ -200,13 +200,13 @@ impl Host for Hostile<'_> {
         self.script.byte() & 31 == 31
     }
 
-    fn tcp_accept(&mut self, _listener: u32, flow: FlowId) -> Result<Accepted<Held>, Failure> {
+    fn tcp_accept(&mut self, _listener: u32, flow: FlowId) -> Result<AcceptedConnection<Held>, Failure> {
         if self.script.byte() & 3 != 3 {
             return Err(Failure::WouldBlock);
         }
         let socket = self.opened(flow, false)?;
         let peer = self.sender(&socket);
-        Ok(Accepted { socket, peer })
+        Ok(AcceptedConnection { socket, peer })
     }
 
     fn peeks_at_offset(&self, _remote: IpAddr) -> bool {
