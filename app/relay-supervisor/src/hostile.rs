@@ -1,10 +1,7 @@
 //! Arbitrary input for the parsers of a relay's supervisor. No input has an effect on the host.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
-
 use pontoon_control::http::HttpRequest;
-use pontoon_ipc::ChannelMessage;
+use pontoon_ipc::hostile::message;
 use pontoon_relay_worker::messages::{RelayReport, RelayUpdate};
 use serde_json::json;
 
@@ -35,31 +32,6 @@ fn request(body: &[u8]) -> HttpRequest {
 
 fn texts(list: &[impl ToString]) -> Vec<String> {
     list.iter().map(ToString::to_string).collect()
-}
-
-/// Decodes a message that comes with each number of descriptors up to two. The encoding of an accepted message is decoded
-/// as the same message.
-fn message<M: ChannelMessage>(bytes: &[u8]) {
-    let descriptors = |count| (0..count).filter_map(|_| File::open("/dev/null").ok().map(OwnedFd::from));
-    let decode = |bytes: &[u8], count| pontoon_ipc::decode::<M>(bytes, descriptors(count).collect()).ok();
-    for count in 0..3 {
-        let Some(message) = decode(bytes, count) else {
-            continue;
-        };
-        let received = message
-            .descriptors()
-            .into_iter()
-            .filter(|place| place.borrow().is_some());
-        assert_eq!(received.count(), count);
-        // The text of a decoded message can be longer than the received one.
-        if let Ok(encoded) = pontoon_ipc::encode(&message) {
-            let again = decode(&encoded, count);
-            assert_eq!(
-                again.map(|again| pontoon_ipc::encode(&again).ok()),
-                Some(Some(encoded))
-            );
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! Arbitrary input for all parsers of input from outside this process, for the fuzz target and its corpus. No input has an
 //! effect on the host.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
-
-use pontoon_ipc::ChannelMessage;
+use pontoon_ipc::hostile::message;
 use pontoon_sys::udp::Ancillary;
 use pontoon_worker::Update;
 use pontoon_worker::messages::Report;
@@ -28,34 +25,6 @@ pub fn play(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         files_and_options(text);
     }
-}
-
-/// Decodes a message that comes with each number of descriptors up to two. The encoding of an accepted message is decoded
-/// as the same message.
-fn message<M: ChannelMessage>(bytes: &[u8]) -> Option<M> {
-    let descriptors = |count| (0..count).filter_map(|_| File::open("/dev/null").ok().map(OwnedFd::from));
-    let decode = |bytes: &[u8], count| pontoon_ipc::decode::<M>(bytes, descriptors(count).collect()).ok();
-    let mut accepted = None;
-    for count in 0..3 {
-        let Some(message) = decode(bytes, count) else {
-            continue;
-        };
-        let received = message
-            .descriptors()
-            .into_iter()
-            .filter(|place| place.borrow().is_some());
-        assert_eq!(received.count(), count);
-        // The text of a decoded message can be longer than the received one.
-        if let Ok(encoded) = pontoon_ipc::encode(&message) {
-            let again = decode(&encoded, count);
-            assert_eq!(
-                again.map(|again| pontoon_ipc::encode(&again).ok()),
-                Some(Some(encoded))
-            );
-        }
-        accepted = Some(message);
-    }
-    accepted
 }
 
 fn files_and_options(text: &str) {

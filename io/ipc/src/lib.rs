@@ -6,6 +6,8 @@
 
 mod channel;
 mod descriptor;
+#[cfg(any(feature = "hostile", fuzzing))]
+pub mod hostile;
 mod message;
 mod outbox;
 mod send_error;
