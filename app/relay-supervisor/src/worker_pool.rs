@@ -49,6 +49,21 @@ pub(super) struct SpawnConfig {
     pub(super) disabled: Disabled,
 }
 
+#[cfg(test)]
+impl SpawnConfig {
+    /// A configuration with which each datagram is sent at once and by itself.
+    pub(super) fn for_tests() -> Self {
+        Self {
+            settings: Settings {
+                max_delay: std::time::Duration::ZERO,
+                segment: false,
+            },
+            require_sandbox: false,
+            disabled: Disabled::default(),
+        }
+    }
+}
+
 /// Limit on the messages that are queued for a worker, beside [`QUERIER_MESSAGES`]: more than the rules, outputs and inputs
 /// for which there are rows of counters, so that the whole state and later changes fit.
 const MAX_QUEUED: usize = 1 << 17;

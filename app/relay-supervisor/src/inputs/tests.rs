@@ -3,8 +3,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pontoon_relay::Rule;
-use pontoon_relay_worker::messages::Settings;
-use pontoon_sys::disabled::Disabled;
 use pontoon_sys::packet::Size;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
@@ -16,14 +14,7 @@ use crate::worker_pool::{SpawnConfig, Task};
 
 /// Inputs of that mode, without workers.
 fn inputs(engine: ReceiveMode) -> (Inputs, Links, WorkerPool) {
-    let spawn_config = SpawnConfig {
-        settings: Settings {
-            max_delay: std::time::Duration::ZERO,
-            segment: false,
-        },
-        require_sandbox: false,
-        disabled: Disabled::default(),
-    };
+    let spawn_config = SpawnConfig::for_tests();
     let (_, links) = LinkWatch::start().unwrap();
     (
         Inputs::new(engine, usize::MAX),

@@ -3,8 +3,6 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use pontoon_relay::membership::SourceFilter;
-use pontoon_relay_worker::messages::Settings;
-use pontoon_sys::disabled::Disabled;
 
 use super::super::counter_rows::FreeRows;
 use super::super::links::LinkWatch;
@@ -13,14 +11,7 @@ use super::*;
 /// Proxies without a worker, whose queriers have sockets that receive nothing.
 fn proxies(text: &str) -> Proxies {
     let proxy: Proxy = text.parse().unwrap();
-    let spawn_config = SpawnConfig {
-        settings: Settings {
-            max_delay: Duration::ZERO,
-            segment: false,
-        },
-        require_sandbox: false,
-        disabled: Disabled::default(),
-    };
+    let spawn_config = SpawnConfig::for_tests();
     let mut proxies = Proxies {
         proxies: vec![ProxyState {
             proxy: proxy.clone(),

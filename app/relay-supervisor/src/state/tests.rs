@@ -1,20 +1,11 @@
 use std::time::Duration;
 
-use pontoon_relay_worker::messages::Settings;
-
 use super::super::links::LinkWatch;
 use super::*;
 
 /// A relay without workers, for interfaces that do not exist.
 fn relay() -> Relay {
-    let spawn_config = SpawnConfig {
-        settings: Settings {
-            max_delay: Duration::ZERO,
-            segment: false,
-        },
-        require_sandbox: false,
-        disabled: Disabled::default(),
-    };
+    let spawn_config = SpawnConfig::for_tests();
     let mut relay = Relay::start(Links::default(), 0, &[], spawn_config, usize::MAX).unwrap();
     relay.inputs = Inputs::new(ReceiveMode::Ring, usize::MAX);
     relay

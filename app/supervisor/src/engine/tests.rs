@@ -68,6 +68,21 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
     (engine, theirs)
 }
 
+/// Waits for at most 5 s until the process of an engine has exited.
+#[track_caller]
+fn assert_exits(engine: &Engine) {
+    let patience = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    let fd = engine.fd().unwrap();
+    assert_eq!(
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
+        Ok(1),
+        "it still runs"
+    );
+}
+
 #[test]
 fn failure_text_names_signal_status_or_reported_error() {
     let reported = ExitReason::Reported("a\n\x1b[2Jb".to_owned());
@@ -179,16 +194,7 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     theirs.try_send(&stats()).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
     assert_eq!(engine.receive().len(), 1);
-    let patience = Timespec {
-        tv_sec: 5,
-        tv_nsec: 0,
-    };
-    let fd = engine.fd().unwrap();
-    assert_eq!(
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
-        Ok(1),
-        "it still runs"
-    );
+    assert_exits(&engine);
     let ProcessState::Running(process) = &mut engine.state else {
         panic!("{:?}", engine.state)
     };
@@ -332,16 +338,7 @@ fn an_engine_that_does_not_read_its_messages_is_killed() {
     for _ in 0..2 * MAX_QUEUED {
         engine.send(Update::Published(vec![PortUpdate::Redirect(port)]));
     }
-    let patience = Timespec {
-        tv_sec: 5,
-        tv_nsec: 0,
-    };
-    let fd = engine.fd().unwrap();
-    assert_eq!(
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)),
-        Ok(1),
-        "it still runs"
-    );
+    assert_exits(&engine);
 }
 
 /// A listening socket that a compromised engine has connected, with data that its peer does not read.
