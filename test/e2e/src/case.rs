@@ -62,8 +62,10 @@ pub(crate) enum Place {
 pub(crate) enum Load {
     /// It measures or saturates: runs alone.
     Alone,
-    /// It is short or only waits: runs beside others.
+    /// It is short: runs beside others.
     Shared,
+    /// It sleeps for most of a minute: runs beside others without taking the place of one.
+    Waiting,
 }
 
 /// Privileges that a case needs.
@@ -152,6 +154,11 @@ impl Case {
 
     pub(crate) fn alone(mut self) -> Self {
         self.load = Load::Alone;
+        self
+    }
+
+    pub(crate) fn waiting(mut self) -> Self {
+        self.load = Load::Waiting;
         self
     }
 

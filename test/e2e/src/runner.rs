@@ -20,7 +20,7 @@ use crate::case::{Caller, Case, Context, Load, Outcome, Place};
 use crate::process::Program;
 use crate::{Options, cases, run, sys};
 
-/// Cases that run side by side: those that stall for 60 s leave some room.
+/// Number of [`Load::Shared`] cases that run side by side. Many of them sleep until a timer expires.
 const BESIDE: usize = 12;
 
 /// Flaky cases that a run may have. More of them are a defect of the program or of the tests rather than noise.
@@ -70,18 +70,21 @@ pub(crate) fn run_list(options: &Options) -> Result<bool> {
         }
         Ok(())
     };
-    let (alone, mut beside): (Vec<&Case>, Vec<&Case>) =
-        cases.iter().partition(|case| case.load == Load::Alone);
-    // Those that wait longest begin first.
+    let of = |load| cases.iter().filter(move |case| case.load == load);
+    let mut beside: Vec<&Case> = of(Load::Shared).collect();
+    // The longest start first.
     beside.sort_by_key(|case| std::cmp::Reverse(case.deadline));
     let queue = Mutex::new(VecDeque::from(beside));
     let next = || queue.lock().ok()?.pop_front();
     std::thread::scope(|scope| {
+        for case in of(Load::Waiting) {
+            scope.spawn(move || first(case));
+        }
         for _ in 0..BESIDE {
             scope.spawn(|| std::iter::from_fn(next).try_for_each(first));
         }
     });
-    alone.into_iter().try_for_each(first)?;
+    of(Load::Alone).try_for_each(first)?;
     let mut tally = std::mem::take(&mut *locked(&tally)?);
     let mut flaky = Vec::new();
     for (case, log) in locked(&failed)?.drain(..) {

@@ -16,7 +16,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const GUESTS: [&str; 2] = ["vhost_user_chains", "vhost_user_messages"];
 
 /// The duration for each of them.
-const FUZZED: Duration = Duration::from_secs(60);
+const FUZZED: Duration = Duration::from_secs(30);
 
 /// The steps, in order: name and command.
 pub(crate) fn steps(workspace: &Path) -> Result<Vec<(String, Command)>> {

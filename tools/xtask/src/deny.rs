@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::step;
+use crate::{cargo, step};
 
 /// The version that `deny.toml` is written for.
 const VERSION: &str = "cargo-deny@0.20.2";
@@ -11,16 +11,16 @@ const VERSION: &str = "cargo-deny@0.20.2";
 const DATABASE: &str = "https://github.com/RustSec/advisory-db";
 
 /// Returns the command that installs cargo-deny, or `None` if it is installed.
-pub(crate) fn install(cargo: impl Fn(&[&str]) -> Command) -> Option<Command> {
+pub(crate) fn installation() -> Option<Command> {
     if step::succeeds(&mut cargo(&["deny", "--version"])) {
         return None;
     }
-    Some(cargo(&["install", "--locked", VERSION]))
+    Some(crate::install(VERSION))
 }
 
 /// The steps, in order: name and command. The second value is the reason for which the check for vulnerabilities is
 /// skipped, if it is.
-pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command) -> (Vec<(&'static str, Command)>, Option<String>) {
+pub(crate) fn steps() -> (Vec<(&'static str, Command)>, Option<String>) {
     let mut steps = Vec::new();
     let check = ["deny", "check", "bans", "licenses", "sources"];
     steps.push(("dependencies: licences, duplicates, sources", cargo(&check)));

@@ -63,6 +63,18 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// Returns the command that installs a subcommand of cargo. The subcommands run for seconds: a release build with full
+/// optimisation would take longer than all their runs.
+fn install(package: &str) -> Command {
+    let mut command = cargo(&["install", "--locked", package]);
+    command
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "true");
+    command
+}
+
 /// The directory into which cargo builds.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)

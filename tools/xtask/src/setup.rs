@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, deny, fuzz, kernel, packages, rustup, step, target};
+use crate::{deny, fuzz, install, kernel, packages, rustup, step, target};
 
 /// The unprivileged user of the end-to-end tests.
 pub(crate) const USER: &str = "pontoon-test";
@@ -29,10 +29,9 @@ pub(crate) fn run() -> Result<()> {
     let nightly = rustup::install_nightly();
     steps.extend(nightly.map(|install| ("install nightly Rust with Miri", install)));
     if !fuzz::installed() {
-        let install = cargo(&["install", "--locked", "cargo-fuzz"]);
-        steps.push(("install cargo-fuzz", install));
+        steps.push(("install cargo-fuzz", install("cargo-fuzz")));
     }
-    steps.extend(deny::install(cargo).map(|install| ("install cargo-deny", install)));
+    steps.extend(deny::installation().map(|install| ("install cargo-deny", install)));
     for (name, mut command) in steps {
         if !step::run(name, &mut command, INSTALL)? {
             bail!("{name}: failed");
