@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use pontoon_engine::config::{Addresses, GUEST_MAC, OUR_MAC, UdpFilter, V4, V6};
-use pontoon_engine::{Config, Egress};
+use pontoon_engine::Config;
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_worker::{Outbound, Pacing};
 
 /// The options of a network.
@@ -29,31 +29,8 @@ pub struct NetworkOptions {
 impl Default for NetworkOptions {
     /// 10.0.2.0/24 and fd70:6f6e:746f::/64, an MTU of 1,500, no resolvers, nothing published, 1,000 flows, hybrid pacing.
     fn default() -> Self {
-        let config = Config {
-            addresses: Addresses {
-                v4: V4::of(V4::USUAL),
-                v6: Some(V6::of(V6::USUAL, false)),
-            },
-            our_mac: OUR_MAC,
-            guest_mac: GUEST_MAC,
-            mtu: 1500,
-            hostname: None,
-            search: Vec::new(),
-            resolvers: Vec::new(),
-            host_loopback: Vec::new(),
-            host_addresses: false,
-            metadata: false,
-            egress: Egress::default(),
-            published: Vec::new(),
-            connect_timeout: None,
-            udp_filter: UdpFilter::Address,
-            max_flows: 1000,
-            max_udp_ports: 7_058,
-            max_flow_rate: None,
-            bandwidth: None,
-        };
         Self {
-            config,
+            config: Config::new(AddressPlan::usual(false)),
             owned: Vec::new(),
             published: Vec::new(),
             raw_icmp: [None, None],

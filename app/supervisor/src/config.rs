@@ -60,7 +60,7 @@ pub(crate) fn config(
 /// Returns the guest's resolv.conf; `None` if it is not to be changed.
 #[must_use]
 pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
-    (*resolvers != Resolvers::None).then(|| render(&dns(config.addresses), &config.search))
+    (*resolvers != Resolvers::None).then(|| render(&dns(config.plan), &config.search))
 }
 
 /// Returns the addresses of the DNS forwarder.

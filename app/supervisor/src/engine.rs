@@ -206,7 +206,7 @@ impl Engine {
             Update::Resolvers(list) => config.resolvers.clone_from(list),
             Update::Owned(list) => self.setup.owned.clone_from(list),
             Update::Ipv6Route(exists) => {
-                if let Some(v6) = &mut config.addresses.v6 {
+                if let Some(v6) = &mut config.plan.v6 {
                     v6.default_route = *exists;
                 }
             }

@@ -279,7 +279,7 @@ impl<'a> GuestPlan<'a> {
         let (guest, tap) = match self {
             Self::Namespace(attached, ifname) => {
                 let tap = attached.make_tap(&link.tap(ifname))?;
-                let dns = config::dns(link.config.addresses);
+                let dns = config::dns(link.config.plan);
                 let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
                 tracing::info!("the guest's DNS: {}", dns.join(", "));
                 (GuestKind::Attached(attached), tap)
@@ -312,7 +312,7 @@ impl<'a> GuestPlan<'a> {
                 });
             }
         };
-        let (attachment, guest_route) = attach_tap(tap, link.vhost, link.config.addresses);
+        let (attachment, guest_route) = attach_tap(tap, link.vhost, link.config.plan);
         Ok(Started {
             guest,
             attachment,
@@ -329,7 +329,7 @@ impl LinkPlan<'_> {
             ifname: ifname.to_owned(),
             mac: self.options.mac,
             mtu: self.options.mtu,
-            addresses: self.config.addresses,
+            addresses: self.config.plan,
             offload: self.offload,
             queues: self.options.workers,
         }

@@ -1,12 +1,12 @@
 //! The engine's configuration: addresses, MTU, published ports, rules and limits.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_wire::Mac;
 
+use crate::address_plan::AddressPlan;
 use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
 
@@ -19,8 +19,8 @@ pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
 /// Everything that is decided before the first packet.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses on the guest's side.
-    pub addresses: Addresses,
+    /// Addresses and routes of the guest's link.
+    pub plan: AddressPlan,
     /// The engine's Ethernet address, to which every IP address but the guest's resolves.
     pub our_mac: Mac,
     /// The guest's Ethernet address (a link's frames may correct it).
@@ -35,6 +35,8 @@ pub struct Config {
     pub resolvers: Vec<SocketAddr>,
     /// Addresses that reach the host's loopback (`--host-loopback`).
     pub host_loopback: Vec<IpAddr>,
+    /// Addresses that reach the host at the address from which it sends to other hosts (`--map-host`).
+    pub mapped_host: Vec<IpAddr>,
     /// The host's own addresses may be reached (`--host-addresses`).
     pub host_addresses: bool,
     /// Metadata services of clouds may be reached (`--metadata`).
@@ -57,43 +59,34 @@ pub struct Config {
     pub bandwidth: Option<Bandwidth>,
 }
 
-/// Addresses on the guest's side of the link.
-#[derive(Clone, Copy, Debug)]
-pub struct Addresses {
-    /// IPv4.
-    pub v4: V4,
-    /// IPv6, unless switched off.
-    pub v6: Option<V6>,
-}
-
-/// IPv4 side.
-#[derive(Clone, Copy, Debug)]
-pub struct V4 {
-    /// The guest's subnet.
-    pub subnet: Ipv4Net,
-    /// Gateway, which also stands for the host.
-    pub gateway: Ipv4Addr,
-    /// DNS forwarder.
-    pub dns: Ipv4Addr,
-    /// The guest.
-    pub guest: Ipv4Addr,
-}
-
-/// IPv6 side.
-#[derive(Clone, Copy, Debug)]
-pub struct V6 {
-    /// The guest's subnet (a /64).
-    pub subnet: Ipv6Net,
-    /// Gateway, which also stands for the host.
-    pub gateway: Ipv6Addr,
-    /// The engine's link-local address: the router in advertisements.
-    pub router: Ipv6Addr,
-    /// DNS forwarder.
-    pub dns: Ipv6Addr,
-    /// The guest.
-    pub guest: Ipv6Addr,
-    /// The host has an IPv6 default route, so that the engine advertises itself as default router.
-    pub default_route: bool,
+impl Config {
+    /// Returns a configuration with the default Ethernet addresses, an MTU of 1,500 bytes, 1,000 flows and a fourth of
+    /// Linux's default range of ephemeral UDP ports, without resolvers, published ports, rules, and permission to reach the
+    /// host.
+    #[must_use]
+    pub fn new(plan: AddressPlan) -> Self {
+        Self {
+            plan,
+            our_mac: OUR_MAC,
+            guest_mac: GUEST_MAC,
+            mtu: 1_500,
+            hostname: None,
+            search: Vec::new(),
+            resolvers: Vec::new(),
+            host_loopback: Vec::new(),
+            mapped_host: Vec::new(),
+            host_addresses: false,
+            metadata: false,
+            egress: Egress::default(),
+            published: Vec::new(),
+            connect_timeout: None,
+            udp_filter: UdpFilter::Address,
+            max_flows: 1_000,
+            max_udp_ports: 7_058,
+            max_flow_rate: None,
+            bandwidth: None,
+        }
+    }
 }
 
 /// Transport protocols that can be published.
@@ -149,80 +142,4 @@ pub enum UdpFilter {
     Address,
     /// An address and port that the guest sent to, as for [`Self::Address`].
     AddressPort,
-}
-
-impl V4 {
-    /// The usual subnet.
-    pub const USUAL: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24);
-
-    /// The usual addresses in `subnet`, which has 27 bits of prefix at most.
-    #[must_use]
-    pub fn of(subnet: Ipv4Net) -> Self {
-        let nth = |n: u32| Ipv4Addr::from_bits(subnet.network().to_bits() + n);
-        Self {
-            subnet,
-            gateway: nth(2),
-            dns: nth(3),
-            guest: nth(15),
-        }
-    }
-}
-
-impl V6 {
-    /// The usual subnet: "ponto" in ASCII, behind fd.
-    pub const USUAL: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0), 64);
-
-    /// The usual addresses in `subnet`, a /64.
-    #[must_use]
-    pub fn of(subnet: Ipv6Net, default_route: bool) -> Self {
-        let nth = |n: u128| Ipv6Addr::from_bits(subnet.network().to_bits() + n);
-        Self {
-            subnet,
-            gateway: nth(2),
-            router: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
-            dns: nth(3),
-            guest: nth(0x15),
-            default_route,
-        }
-    }
-}
-
-impl Addresses {
-    /// The gateway of `like`'s family.
-    #[must_use]
-    pub fn gateway(&self, like: IpAddr) -> Option<IpAddr> {
-        match like {
-            IpAddr::V4(_) => Some(self.v4.gateway.into()),
-            IpAddr::V6(_) => self.v6.map(|v6| v6.gateway.into()),
-        }
-    }
-
-    /// The guest's address in `like`'s family.
-    #[must_use]
-    pub fn guest(&self, like: IpAddr) -> Option<IpAddr> {
-        match like {
-            IpAddr::V4(_) => Some(self.v4.guest.into()),
-            IpAddr::V6(_) => self.v6.map(|v6| v6.guest.into()),
-        }
-    }
-
-    /// Returns true if `address` is the DNS forwarder's.
-    #[must_use]
-    pub fn is_dns(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(v4) => v4 == self.v4.dns,
-            IpAddr::V6(v6) => self.v6.is_some_and(|own| own.dns == v6),
-        }
-    }
-
-    /// Returns true if `address` lies in a subnet of the guest's side, or is link-local there.
-    #[must_use]
-    pub fn is_local(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(v4) => self.v4.subnet.contains(&v4),
-            IpAddr::V6(v6) => self
-                .v6
-                .is_some_and(|own| own.subnet.contains(&v6) || own.router == v6),
-        }
-    }
 }

@@ -119,8 +119,10 @@ impl Net {
     #[must_use]
     pub fn new(mut config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
         let policy = Policy {
-            addresses: config.addresses,
+            plan: config.plan.clone(),
             host_loopback: config.host_loopback.clone(),
+            mapped_host: config.mapped_host.clone(),
+            host: [None; 2],
             host_addresses: config.host_addresses,
             metadata: config.metadata,
             owned: Owned::default(),

@@ -77,7 +77,7 @@ impl Packet<'_, '_> {
             destination: ctx.net.config.our_mac,
             body: Body::Ip(*self.ip, self.transport),
         };
-        if let Some(gateway) = ctx.net.config.addresses.gateway(self.ip.source) {
+        if let Some(gateway) = ctx.net.config.plan.gateway(self.ip.source) {
             icmp_error::refuse(ctx.net, ctx.link, gateway, reason, self.frame, &parsed);
         }
     }

@@ -121,7 +121,7 @@ fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr)
         Some(offender) if !net.policy.owned.contains(offender) => {
             Some(net.policy.visible_client_addr(offender))
         }
-        Some(_) | None => net.config.addresses.gateway(written),
+        Some(_) | None => net.config.plan.gateway(written),
     }
 }
 

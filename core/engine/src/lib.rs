@@ -6,6 +6,7 @@
 #![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]
 
+pub mod address_plan;
 pub mod bandwidth;
 pub mod config;
 pub mod counters;

@@ -8,9 +8,10 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::Instant;
-use crate::config::Addresses;
+use crate::address_plan::{AddressPlan, Ipv4Plan, Ipv6Plan, SubnetExtent};
 use crate::egress::{Decision, Destination, Egress, EgressProtocol};
 
 mod owned;
@@ -36,10 +37,14 @@ pub enum Refusal {
 /// The table. `check_egress` is the one place where a destination is checked, for TCP, UDP and ICMP alike.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Addresses on the guest's side.
-    pub addresses: Addresses,
+    /// Addresses and routes of the guest's link.
+    pub plan: AddressPlan,
     /// Addresses that reach the host's loopback.
     pub host_loopback: Vec<IpAddr>,
+    /// Addresses that reach the host at [`Self::host`].
+    pub mapped_host: Vec<IpAddr>,
+    /// The addresses from which the host sends to other hosts: IPv4, IPv6. They are updated while running.
+    pub host: [Option<IpAddr>; 2],
     /// The host's own addresses may be reached.
     pub host_addresses: bool,
     /// Metadata services may be reached.
@@ -98,10 +103,15 @@ impl Policy {
     /// # Errors
     /// The destination is refused, independent of the rules.
     pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
+        if self.plan.gateway(written).is_none() {
+            return Err(Refusal::Unassigned);
+        }
         let is_metadata = METADATA.contains(&written);
+        let is_mapped = self.host_loopback.contains(&written) || self.mapped_host.contains(&written);
         match written {
-            IpAddr::V6(_) if self.addresses.v6.is_none() => return Err(Refusal::Unassigned),
             _ if is_metadata && self.metadata => {}
+            // No network of the host has such an address.
+            IpAddr::V4(v4) if is_mapped && is_link_local_unicast(v4) && !is_metadata => {}
             IpAddr::V4(v4) => self.class_v4(v4)?,
             IpAddr::V6(v6) => {
                 self.class_v6(v6)?;
@@ -111,13 +121,16 @@ impl Policy {
         if self.host_loopback.contains(&written) {
             return Ok(loopback(written));
         }
+        if self.mapped_host.contains(&written) {
+            return self.host_address(written).ok_or(Refusal::Unassigned);
+        }
         if is_metadata && !self.metadata {
             return Err(Refusal::Class);
         }
-        if self.addresses.gateway(written) == Some(written) {
+        if self.plan.extent == SubnetExtent::Link && self.plan.gateway(written) == Some(written) {
             return Err(Refusal::HostLoopback);
         }
-        if self.addresses.is_local(written) {
+        if self.plan.is_link_only(written) || self.plan.is_dns(written) {
             return Err(Refusal::Unassigned);
         }
         if self.owned.contains(written) && !self.host_addresses {
@@ -126,49 +139,78 @@ impl Policy {
         Ok(written)
     }
 
-    /// Returns the address by which a client at `peer` appears to the guest: itself, or the gateway where it cannot be
-    /// shown (loopback, an address of the guest's subnets, unspecified, link-local, or of a family that the guest
-    /// lacks). The caller picks a fresh port for the gateway.
+    /// Returns the address from which the host sends to other hosts, in `like`'s family.
+    fn host_address(&self, like: IpAddr) -> Option<IpAddr> {
+        self.host[usize::from(like.is_ipv6())]
+    }
+
+    /// Returns the address by which a client at `peer` appears to the guest: itself, or where it cannot be shown, the
+    /// address that is mapped to it or the gateway. Loopback, link-local and unspecified addresses cannot be shown, nor can
+    /// those of the guest and of its link, the host's where it is mapped, and those of a family that the guest lacks.
+    /// The caller picks a fresh port if the address is not the client's own.
     #[must_use]
     pub fn visible_client_addr(&self, peer: IpAddr) -> IpAddr {
         let peer = peer.to_canonical();
+        let mapped = |list: &[IpAddr]| {
+            let mut list = list.iter();
+            list.find(|address| address.is_ipv4() == peer.is_ipv4()).copied()
+        };
         let class = match peer {
             IpAddr::V4(v4) => self.class_v4(v4),
             IpAddr::V6(v6) => self.class_v6(v6),
         };
-        match self.addresses.gateway(peer) {
-            Some(_) if class.is_ok() && !self.addresses.is_local(peer) => peer,
-            Some(gateway) => gateway,
-            None => self.addresses.v4.gateway.into(),
+        let Some(gateway) = self.plan.gateway(peer) else {
+            // The guest has one family at least.
+            let other: IpAddr = match peer {
+                IpAddr::V4(_) => Ipv6Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED.into(),
+            };
+            return self.plan.gateway(other).unwrap_or(other);
+        };
+        let is_own = self.host_loopback.contains(&peer)
+            || self.mapped_host.contains(&peer)
+            || self.plan.is_link_only(peer)
+            || self.plan.is_dns(peer);
+        if peer.is_loopback() {
+            mapped(&self.host_loopback).unwrap_or(gateway)
+        } else if self.host_address(peer) == Some(peer) {
+            match mapped(&self.mapped_host) {
+                Some(address) => address,
+                None if is_own => gateway,
+                None => peer,
+            }
+        } else if class.is_err() || is_own {
+            gateway
+        } else {
+            peer
         }
     }
 
     /// IPv4 addresses that are never reachable (RFC 6890, RFC 1122 section 3.2.1.3).
     fn class_v4(&self, written: Ipv4Addr) -> Result<(), Refusal> {
-        let subnet = self.addresses.v4.subnet;
         // RFC 3021: a subnet of two addresses has neither a network nor a broadcast address.
-        let special =
-            subnet.prefix_len() < 31 && (written == subnet.network() || written == subnet.broadcast());
+        let is_special = |subnet: Ipv4Net| {
+            subnet.prefix_len() < 31 && (written == subnet.network() || written == subnet.broadcast())
+        };
+        let special = || self.plan.v4.iter().flat_map(Ipv4Plan::addresses).any(is_special);
         match written.octets() {
             [0 | 127, ..] | [169, 254, ..] | [224..=255, ..] => Err(Refusal::Class),
-            _ if special => Err(Refusal::Class),
+            _ if special() => Err(Refusal::Class),
             _ => Ok(()),
         }
     }
 
     /// IPv6 addresses that are never reachable (RFC 6890, RFC 4291).
     fn class_v6(&self, written: Ipv6Addr) -> Result<(), Refusal> {
-        let subnet_router_anycast = self
-            .addresses
-            .v6
-            .is_some_and(|own| own.subnet.prefix_len() < 127 && written == own.subnet.network());
+        let is_anycast = |subnet: Ipv6Net| subnet.prefix_len() < 127 && written == subnet.network();
+        let subnet_router_anycast = || self.plan.v6.iter().flat_map(Ipv6Plan::addresses).any(is_anycast);
         match written.segments() {
             // ::, ::1, and the IPv4-compatible, -mapped (section 2.5.5) and -translated (RFC 2765) forms.
             [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0, 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => {
                 Err(Refusal::Class)
             }
             [0xfe80..=0xfebf, ..] | [0xff00..=0xffff, ..] => Err(Refusal::Class),
-            _ if subnet_router_anycast => Err(Refusal::Class),
+            _ if subnet_router_anycast() => Err(Refusal::Class),
             _ => Ok(()),
         }
     }
@@ -262,6 +304,11 @@ pub fn may_send(source: IpAddr) -> bool {
         IpAddr::V4(from) => !matches!(from.octets(), [0 | 127 | 224..=255, ..]),
         IpAddr::V6(from) => !(from.is_unspecified() || from.is_loopback() || from.is_multicast()),
     }
+}
+
+/// Returns true if a host may have this IPv4 link-local address (RFC 3927 section 2.1).
+fn is_link_local_unicast(address: Ipv4Addr) -> bool {
+    matches!(address.octets(), [169, 254, 1..=254, _])
 }
 
 fn loopback(like: IpAddr) -> IpAddr {

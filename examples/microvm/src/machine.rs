@@ -122,7 +122,7 @@ fn options(io: Io) -> NetworkOptions {
         ..NetworkOptions::default()
     };
     // The server is on the host's loopback, which the guest reaches as its gateway.
-    let gateway = options.config.addresses.v4.gateway;
+    let gateway = options.config.plan.v4.gateway;
     options.config.host_loopback.push(gateway.into());
     options
 }

@@ -36,7 +36,7 @@ fn tap(queues: u8) -> Attachment {
 fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChannel) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let mut config = settings::config(1500);
-    config.addresses.v6 = None;
+    config.plan.v6 = None;
     config.connect_timeout = None;
     config.max_flows = 64;
     let setup = Setup {

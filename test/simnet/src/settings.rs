@@ -3,9 +3,8 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
-use ipnet::{Ipv4Net, Ipv6Net};
 use pontoon_engine::Config;
-use pontoon_engine::config::{Addresses, UdpFilter, V4, V6};
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_wire::Mac;
 
 use crate::guest::Addressing;
@@ -31,42 +30,13 @@ pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 /// Returns the default configuration, without resolvers and published ports.
 #[must_use]
 pub fn config(mtu: u16) -> Config {
-    let gateway_v4 = Ipv4Addr::new(10, 0, 2, 2);
-    let prefix = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0);
     Config {
-        addresses: Addresses {
-            v4: V4 {
-                subnet: Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24),
-                gateway: gateway_v4,
-                dns: Ipv4Addr::new(10, 0, 2, 3),
-                guest: GUEST_V4,
-            },
-            v6: Some(V6 {
-                subnet: Ipv6Net::new_assert(prefix, 64),
-                gateway: Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 2),
-                router: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2),
-                dns: Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 3),
-                guest: GUEST_V6,
-                default_route: true,
-            }),
-        },
         our_mac: OUR_MAC,
         guest_mac: GUEST_MAC,
         mtu,
-        hostname: None,
-        search: Vec::new(),
-        resolvers: Vec::new(),
-        host_loopback: Vec::new(),
-        host_addresses: false,
-        metadata: false,
-        egress: pontoon_engine::Egress::default(),
-        published: Vec::new(),
         connect_timeout: Some(Duration::from_secs(10)),
-        udp_filter: UdpFilter::Address,
         max_flows: 1 << 16,
-        max_udp_ports: 7_058,
-        max_flow_rate: None,
-        bandwidth: None,
+        ..Config::new(AddressPlan::usual(true))
     }
 }
 

@@ -22,7 +22,7 @@ use super::*;
 
 fn setup() -> Setup {
     let mut config = settings::config(1500);
-    config.addresses.v6 = None;
+    config.plan.v6 = None;
     config.connect_timeout = None;
     config.max_flows = 64;
     Setup {

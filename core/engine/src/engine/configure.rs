@@ -111,7 +111,7 @@ impl<H: Host> Engine<H> {
 
     /// Sets whether the host has an IPv6 default route, which router advertisements contain.
     pub fn set_ipv6_route(&mut self, exists: bool) {
-        if let Some(v6) = &mut self.net.config.addresses.v6 {
+        if let Some(v6) = &mut self.net.config.plan.v6 {
             v6.default_route = exists;
         }
     }

@@ -167,7 +167,7 @@ fn take_fragment<H: Host, T: Transmit>(
 
 /// Returns true if a packet is for the DNS forwarder.
 fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
-    port == 53 && net.config.addresses.is_dns(ip.destination)
+    port == 53 && net.config.plan.is_dns(ip.destination)
 }
 
 fn is_unicast(mac: Mac) -> bool {

@@ -49,13 +49,15 @@ pub(super) fn handle<T: Transmit>(
 }
 
 fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
-    let own = net.config.addresses.v4;
-    if wanted == own.guest || wanted == asker {
+    let Some(own) = &net.config.plan.v4 else {
+        return false;
+    };
+    if wanted == asker || own.addresses().any(|net| net.addr() == wanted) {
         // The guest looks for another holder of its address, or announces it (RFC 5227 section 1.2).
         return false;
     }
     // A probe: an answer prevents the guest from using an address of the engine (RFC 5227 section 2.1.1).
-    !asker.is_unspecified() || wanted == own.gateway || wanted == own.dns
+    !asker.is_unspecified() || own.is_engine(wanted)
 }
 
 const ETHERNET: usize = 14;

@@ -8,13 +8,14 @@ use pontoon_wire::{Mac, frame};
 
 use super::domains;
 use super::reply::Reply;
+use crate::address_plan::Ipv4Plan;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
 /// Returns true if a DHCP message to `to` is for the engine, the only server on this link.
 pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
-    let own = net.config.addresses.v4;
-    to.is_broadcast() || to == own.gateway || to == own.subnet.broadcast()
+    let own = net.config.plan.v4.as_ref();
+    own.is_some_and(|own| to.is_broadcast() || to == own.gateway || to == own.address.broadcast())
 }
 
 /// Answers a client's message.
@@ -24,12 +25,14 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
         net.counters.malformed += 1;
         return;
     };
-    let own = net.config.addresses.v4;
+    let Some(own) = net.config.plan.v4.clone() else {
+        return;
+    };
     let answer = match request.kind {
         DhcpMessageType::Discover => DhcpMessageType::Offer,
         // Section 4.3.2: the client took another server's offer.
         DhcpMessageType::Request if request.server.is_some_and(|server| server != own.gateway) => return,
-        DhcpMessageType::Request if request.wanted == own.guest => DhcpMessageType::Ack,
+        DhcpMessageType::Request if request.wanted == own.address.addr() => DhcpMessageType::Ack,
         DhcpMessageType::Request => DhcpMessageType::Nak,
         DhcpMessageType::Inform => DhcpMessageType::Ack,
         // A release or a decline changes nothing; the other types are sent by servers.
@@ -40,7 +43,7 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
         | DhcpMessageType::Nak
         | DhcpMessageType::Unknown(_) => return,
     };
-    reply(&request, answer, net, link);
+    reply(&request, answer, &own, net, link);
 }
 
 /// A client's message.
@@ -111,11 +114,16 @@ fn option(mut list: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     }
 }
 
-fn reply<T: Transmit>(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &mut Net, link: &mut T) {
-    let own = net.config.addresses.v4;
+fn reply<T: Transmit>(
+    request: &Dhcp4Message<'_>,
+    kind: DhcpMessageType,
+    own: &Ipv4Plan,
+    net: &mut Net,
+    link: &mut T,
+) {
     let mut datagram = [0; UDP_HEADER + LONGEST_REPLY];
-    let len = write(request, kind, net, &mut datagram[UDP_HEADER..]);
-    let (to, destination) = receiver(request, kind, own.guest);
+    let len = write(request, kind, own, net, &mut datagram[UDP_HEADER..]);
+    let (to, destination) = receiver(request, kind, own.address.addr());
     let reply = Reply {
         to,
         source: own.gateway.into(),
@@ -126,12 +134,17 @@ fn reply<T: Transmit>(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &m
 }
 
 /// Writes the message and returns its length.
-fn write(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &Net, into: &mut [u8]) -> usize {
-    let own = net.config.addresses.v4;
+fn write(
+    request: &Dhcp4Message<'_>,
+    kind: DhcpMessageType,
+    own: &Ipv4Plan,
+    net: &Net,
+    into: &mut [u8],
+) -> usize {
     let configures = kind != DhcpMessageType::Nak;
     let leases = configures && request.kind != DhcpMessageType::Inform;
 
-    let dns = own.dns.octets();
+    let dns = own.dns.map(|dns| dns.octets());
     let mtu = net.config.mtu.to_be_bytes();
     let hostname = net.config.hostname.as_deref().unwrap_or_default();
     let client_id = request.client_id.unwrap_or_default();
@@ -143,8 +156,8 @@ fn write(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &Net, into: &mu
     }
     if configures {
         offer(OPTION_MTU, &mtu);
-        if !net.config.resolvers.is_empty() {
-            offer(OPTION_DNS, &dns);
+        if let Some(dns) = dns.as_ref().filter(|_| !net.config.resolvers.is_empty()) {
+            offer(OPTION_DNS, dns);
         }
         if (1..=LONGEST_HOSTNAME).contains(&hostname.len()) {
             offer(OPTION_HOSTNAME, hostname.as_bytes());
@@ -163,10 +176,14 @@ fn write(request: &Dhcp4Message<'_>, kind: DhcpMessageType, net: &Net, into: &mu
         } else {
             Ipv4Addr::UNSPECIFIED
         },
-        your_ip: if leases { own.guest } else { Ipv4Addr::UNSPECIFIED },
+        your_ip: if leases {
+            own.address.addr()
+        } else {
+            Ipv4Addr::UNSPECIFIED
+        },
         server_ip: Ipv4Addr::UNSPECIFIED,
-        router: configures.then_some(own.gateway),
-        subnet_mask: configures.then_some(own.subnet.netmask()),
+        router: (configures && own.default_route).then_some(own.gateway),
+        subnet_mask: configures.then_some(own.address.netmask()),
         relay_agent_ip: Ipv4Addr::UNSPECIFIED,
         broadcast: request.broadcast,
         requested_ip: None,

@@ -8,7 +8,7 @@ use pontoon_wire::{Mac, frame};
 
 use super::domains;
 use super::reply::Reply;
-use crate::config::V6;
+use crate::address_plan::Ipv6Plan;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
@@ -17,8 +17,9 @@ pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
     to == ALL_SERVERS
         || net
             .config
-            .addresses
+            .plan
             .v6
+            .as_ref()
             .is_some_and(|own| to == own.router || to == own.gateway)
 }
 
@@ -31,7 +32,7 @@ pub(super) fn handle<T: Transmit>(
     net: &mut Net,
     link: &mut T,
 ) {
-    let (IpAddr::V6(client), Some(own)) = (ip.source, net.config.addresses.v6) else {
+    let (IpAddr::V6(client), Some(own)) = (ip.source, net.config.plan.v6.clone()) else {
         return;
     };
     let mut bytes = [0; LONGEST_REQUEST];
@@ -40,7 +41,7 @@ pub(super) fn handle<T: Transmit>(
         return;
     };
     let own_id = server_id(net.config.our_mac);
-    let Some((kind, content)) = answer(&request, own_id, own) else {
+    let Some((kind, content)) = answer(&request, own_id, &own) else {
         return;
     };
     let mut datagram = ArrayVec::<u8, 1_024>::new();
@@ -55,12 +56,12 @@ pub(super) fn handle<T: Transmit>(
         option(&mut datagram, RAPID_COMMIT, &[]);
     }
     match content {
-        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.guest)),
+        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.address.addr())),
         Content::Configuration => {}
         Content::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
     }
-    if !net.config.resolvers.is_empty() {
-        option(&mut datagram, DNS, &own.dns.octets());
+    if let Some(dns) = own.dns.filter(|_| !net.config.resolvers.is_empty()) {
+        option(&mut datagram, DNS, &dns.octets());
     }
     let search = domains::encode(&net.config.search, domains::LONGEST);
     if !search.is_empty() {
@@ -86,7 +87,7 @@ enum Content {
 }
 
 /// Returns message type and content of the answer; `None` if section 16 requires to discard the message.
-fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: V6) -> Option<(u8, Content)> {
+fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: &Ipv6Plan) -> Option<(u8, Content)> {
     let names_this_server = request.server_id.is_some_and(|id| id == own_id);
     let names_none = request.server_id.is_none();
     let address = request
@@ -101,7 +102,7 @@ fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: V6) -> Option<(u8, 
         REQUEST | RENEW if names_this_server => Some((REPLY, address)),
         REBIND if names_none => Some((REPLY, address)),
         CONFIRM if names_none => {
-            let on_link = own.subnet.contains(&request.address?);
+            let on_link = own.address.contains(&request.address?);
             Some((
                 REPLY,
                 Content::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),

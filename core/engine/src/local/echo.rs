@@ -17,13 +17,7 @@ pub(super) fn is_request(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
 
 /// Returns true if `to` is one of the engine's own addresses.
 pub(super) fn answers(net: &Net, to: IpAddr) -> bool {
-    let own = &net.config.addresses;
-    match to {
-        IpAddr::V4(to) => to == own.v4.gateway || to == own.v4.dns,
-        IpAddr::V6(to) => own
-            .v6
-            .is_some_and(|own| [own.gateway, own.router, own.dns].contains(&to)),
-    }
+    net.config.plan.is_engine(to)
 }
 
 /// Sends the request back as a reply (RFC 792, RFC 4443 section 4.2).

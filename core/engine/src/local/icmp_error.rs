@@ -103,7 +103,7 @@ pub(crate) fn advise_mtu<T: Transmit>(
     destination: IpAddr,
     mtu: Option<u32>,
 ) {
-    let (Some(gateway), Some(mtu)) = (net.config.addresses.gateway(destination), mtu) else {
+    let (Some(gateway), Some(mtu)) = (net.config.plan.gateway(destination), mtu) else {
         return;
     };
     let (protocol, echo_reply) = match guest {
@@ -193,7 +193,7 @@ pub(crate) fn send<T: Transmit>(
 ) {
     let Some(source) = (match speaker.is_ipv4() == guest.is_ipv4() {
         true => Some(speaker),
-        false => net.config.addresses.gateway(guest),
+        false => net.config.plan.gateway(guest),
     }) else {
         return;
     };

@@ -7,7 +7,7 @@ use pontoon_wire::{Mac, frame, protocol};
 
 use super::domains;
 use super::reply::Reply;
-use crate::config::V6;
+use crate::address_plan::Ipv6Plan;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
@@ -28,7 +28,7 @@ pub(super) fn handle<T: Transmit>(
     net: &mut Net,
     link: &mut T,
 ) {
-    let (IpAddr::V6(source), Some(own)) = (ip.source, net.config.addresses.v6) else {
+    let (IpAddr::V6(source), Some(own)) = (ip.source, net.config.plan.v6.clone()) else {
         return;
     };
     if !matches!(icmp.kind, ROUTER_SOLICITATION | NEIGHBOUR_SOLICITATION) {
@@ -44,7 +44,7 @@ pub(super) fn handle<T: Transmit>(
         address: source,
     };
     if icmp.kind == ROUTER_SOLICITATION {
-        advertise_router(asker, own, net, link);
+        advertise_router(asker, &own, net, link);
         return;
     }
     let mut target = [0; 16];
@@ -52,7 +52,7 @@ pub(super) fn handle<T: Transmit>(
         net.counters.malformed += 1;
         return;
     }
-    advertise_neighbour(asker, target.into(), own, net, link);
+    advertise_neighbour(asker, target.into(), &own, net, link);
 }
 
 #[derive(Clone, Copy)]
@@ -77,10 +77,17 @@ impl Asker {
     }
 }
 
-fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, own: V6, net: &mut Net, link: &mut T) {
-    let is_own = [own.gateway, own.router, own.dns].contains(&target);
+fn advertise_neighbour<T: Transmit>(
+    asker: Asker,
+    target: Ipv6Addr,
+    own: &Ipv6Plan,
+    net: &mut Net,
+    link: &mut T,
+) {
+    let is_own = own.is_engine(target);
+    let is_guest = own.addresses().any(|net| net.addr() == target);
     let duplicate_detection = asker.address.is_unspecified();
-    if target == own.guest || target == asker.address || (duplicate_detection && !is_own) {
+    if is_guest || target == asker.address || (duplicate_detection && !is_own) {
         // Its own, or an address that it is about to take and may have (RFC 4862 section 5.4.3).
         return;
     }
@@ -108,7 +115,7 @@ fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, own: V6, net
     asker.reply(target).icmp(net, link, &mut message);
 }
 
-fn advertise_router<T: Transmit>(asker: Asker, own: V6, net: &mut Net, link: &mut T) {
+fn advertise_router<T: Transmit>(asker: Asker, own: &Ipv6Plan, net: &mut Net, link: &mut T) {
     // Advertisements are sent only in response to solicitations, so the lifetimes are infinite where the format allows that,
     // and the router's is the maximum (RFC 8319 section 4).
     let lifetime = if own.default_route { u16::MAX } else { 0 };
@@ -124,16 +131,22 @@ fn advertise_router<T: Transmit>(asker: Asker, own: V6, net: &mut Net, link: &mu
     message.extend([OPTION_MTU, 1, 0, 0]);
     message.extend(u32::from(net.config.mtu).to_be_bytes());
 
-    message.extend([OPTION_PREFIX, 4, own.subnet.prefix_len(), ON_LINK | AUTONOMOUS]);
+    // RFC 4862 section 5.5.3: a host ignores a prefix whose length does not leave room for a 64-bit interface id.
+    let autonomous = if own.address.prefix_len() == 64 {
+        AUTONOMOUS
+    } else {
+        0
+    };
+    message.extend([OPTION_PREFIX, 4, own.address.prefix_len(), ON_LINK | autonomous]);
     message.extend(FOREVER); // valid
     message.extend(FOREVER); // preferred
     message.extend([0; 4]);
-    message.extend(own.subnet.network().octets());
+    message.extend(own.address.network().octets());
 
-    if !net.config.resolvers.is_empty() {
+    if let Some(dns) = own.dns.filter(|_| !net.config.resolvers.is_empty()) {
         message.extend([OPTION_DNS, 3, 0, 0]);
         message.extend(FOREVER);
-        message.extend(own.dns.octets());
+        message.extend(dns.octets());
     }
     let search = domains::encode(&net.config.search, domains::LONGEST);
     if !search.is_empty() {

@@ -163,6 +163,103 @@ fn no_flag_allows_a_refused_class() {
 }
 
 #[test]
+fn mapped_link_local_address_reaches_the_host_unless_it_is_a_metadata_service() {
+    let link_local = ["169.254.1.2", "169.254.169.254", "169.254.0.1", "169.254.255.1"];
+    let mut policy = policy(&link_local, false);
+    let translated = |policy: &Policy, written| policy.translate_destination(ip(written));
+    assert_eq!(translated(&policy, "169.254.1.2"), Ok(ip("127.0.0.1")));
+    for refused in ["169.254.169.254", "169.254.0.1", "169.254.255.1", "169.254.1.3"] {
+        assert_eq!(translated(&policy, refused), Err(Refusal::Class), "{refused}");
+    }
+    policy.mapped_host = std::mem::take(&mut policy.host_loopback);
+    assert_eq!(translated(&policy, "169.254.1.2"), Err(Refusal::Unassigned));
+    policy.host = [Some(ip("192.168.7.1")), None];
+    assert_eq!(translated(&policy, "169.254.1.2"), Ok(ip("192.168.7.1")));
+    assert_eq!(translated(&policy, "169.254.169.254"), Err(Refusal::Class));
+    // The address of the host itself is still refused.
+    assert_eq!(translated(&policy, "192.168.7.1"), Err(Refusal::HostAddress));
+}
+
+/// The plan of a guest that has the addresses of a host 192.168.7.1/24 and 2001:db8:7::1/64 behind routers ...254.
+fn host_plan() -> Policy {
+    let plan = AddressPlan {
+        v4: Some(Ipv4Plan {
+            address: "192.168.7.1/24".parse().unwrap(),
+            additional: vec!["192.168.9.1/28".parse().unwrap()],
+            gateway: "192.168.7.254".parse().unwrap(),
+            default_route: true,
+            dns: Some("169.254.1.1".parse().unwrap()),
+        }),
+        v6: Some(Ipv6Plan {
+            address: "2001:db8:7::1/64".parse().unwrap(),
+            additional: Vec::new(),
+            gateway: "fe80::254".parse().unwrap(),
+            router: "fe80::2".parse().unwrap(),
+            default_route: true,
+            dns: None,
+        }),
+        extent: SubnetExtent::HostNetwork,
+        routes: Vec::new(),
+    };
+    Policy {
+        plan,
+        host: [Some(ip("192.168.7.1")), Some(ip("2001:db8:7::1"))],
+        ..policy(&[], false)
+    }
+}
+
+#[test]
+fn subnets_of_the_host_are_forwarded_in_its_plan() {
+    let policy = host_plan();
+    for (written, expected) in [
+        ("192.168.7.77", Ok("192.168.7.77")),
+        ("192.168.7.254", Ok("192.168.7.254")),
+        ("192.168.9.2", Ok("192.168.9.2")),
+        ("2001:db8:7::77", Ok("2001:db8:7::77")),
+        ("8.8.8.8", Ok("8.8.8.8")),
+        ("192.168.7.1", Err(Refusal::Unassigned)),
+        ("192.168.9.1", Err(Refusal::Unassigned)),
+        ("2001:db8:7::1", Err(Refusal::Unassigned)),
+        ("192.168.7.0", Err(Refusal::Class)),
+        ("192.168.7.255", Err(Refusal::Class)),
+        ("192.168.9.15", Err(Refusal::Class)),
+        ("2001:db8:7::", Err(Refusal::Class)),
+        ("169.254.1.1", Err(Refusal::Class)),
+        ("fe80::254", Err(Refusal::Class)),
+    ] {
+        let expected = expected.map(ip);
+        assert_eq!(policy.translate_destination(ip(written)), expected, "{written}");
+    }
+}
+
+#[test]
+fn client_without_a_visible_address_appears_as_the_mapped_address_or_the_gateway() {
+    let plain = host_plan();
+    let mapped = Policy {
+        host_loopback: ["192.168.7.254", "2001:db8:ffff::1"].map(ip).to_vec(),
+        mapped_host: ["169.254.1.2", "2001:db8:ffff::2"].map(ip).to_vec(),
+        ..host_plan()
+    };
+    for (peer, without, with) in [
+        // A client on the host's loopback.
+        ("127.0.0.1", "192.168.7.254", "192.168.7.254"),
+        ("::1", "fe80::254", "2001:db8:ffff::1"),
+        // On the host's own address, which is the guest's.
+        ("192.168.7.1", "192.168.7.254", "169.254.1.2"),
+        ("192.168.9.1", "192.168.7.254", "192.168.7.254"),
+        ("2001:db8:7::1", "fe80::254", "2001:db8:ffff::2"),
+        // On the same network, and elsewhere.
+        ("192.168.7.77", "192.168.7.77", "192.168.7.77"),
+        ("2001:db8:7::77", "2001:db8:7::77", "2001:db8:7::77"),
+        ("8.8.8.8", "8.8.8.8", "8.8.8.8"),
+        ("fe80::77", "fe80::254", "fe80::254"),
+    ] {
+        assert_eq!(plain.visible_client_addr(ip(peer)), ip(without), "{peer}");
+        assert_eq!(mapped.visible_client_addr(ip(peer)), ip(with), "{peer}, mapped");
+    }
+}
+
+#[test]
 fn metadata_addresses_are_refused_in_every_form() {
     let policy = policy(&[], true);
     for written in [
@@ -269,7 +366,7 @@ fn each_flag_allows_its_addresses() {
 #[test]
 fn subnet_of_two_has_no_broadcast_address() {
     let mut policy = policy(&["10.0.2.2"], false);
-    policy.addresses.v4.subnet = "10.0.2.2/31".parse().unwrap();
+    policy.plan.v4.as_mut().unwrap().address = "10.0.2.3/31".parse().unwrap();
     assert_eq!(policy.translate_destination(ip("10.0.2.2")), Ok(ip("127.0.0.1")));
     assert_eq!(
         policy.translate_destination(ip("10.0.2.3")),
@@ -304,7 +401,7 @@ fn client_with_a_local_address_appears_as_the_gateway() {
         assert_eq!(policy.visible_client_addr(ip(peer)), ip(shown), "{peer}");
     }
     let mut without = policy.clone();
-    without.addresses.v6 = None;
+    without.plan.v6 = None;
     assert_eq!(without.visible_client_addr(ip("2001:db8::7")), ip("10.0.2.2"));
     assert_eq!(without.visible_client_addr(ip("::1")), ip("10.0.2.2"));
 }
@@ -374,7 +471,7 @@ fn ipv6_destinations_are_refused_without_ipv6() {
         metadata: true,
         ..policy(&["fd99::1"], true)
     };
-    policy.addresses.v6 = None;
+    policy.plan.v6 = None;
     for to in [
         "2001:db8:1234::1",
         "fd00::1",
@@ -405,7 +502,7 @@ proptest! {
     fn client_with_the_guests_address_appears_as_the_gateway(peer in written()) {
         let policy = policy(&[], false);
         let shown = policy.visible_client_addr(peer);
-        prop_assert_ne!(Some(shown), policy.addresses.guest(shown));
+        prop_assert_ne!(Some(shown), policy.plan.guest(shown));
         prop_assert!(!shown.is_loopback() && !shown.is_unspecified());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The guest receives a SYN-ACK only after the host connection is established.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use pontoon_wire::frame::{self, Flags, Ip};
@@ -238,7 +238,7 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let published = ctx.net.config.published[listener as usize];
-        let Some(guest) = ctx.net.config.addresses.guest(published.host.ip()) else {
+        let Some(guest) = ctx.net.config.plan.guest(published.host.ip()) else {
             return ctx.host.abort(accepted.socket);
         };
         let guest = SocketAddr::new(guest, published.guest_port);
@@ -325,7 +325,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Returns the addresses by which a client appears to the guest: as itself, or as the gateway with a fresh port.
+    /// Returns the addresses by which a client appears to the guest: as itself, or as another address with a fresh port.
     /// The key is claimed; only a connection in TIME_WAIT may have it already.
     fn appear<H, T>(
         &self,
@@ -345,13 +345,17 @@ impl<S> Tcp<S> {
                 return Some(key);
             }
         }
-        let gateway: IpAddr = ctx.net.config.addresses.gateway(guest.ip())?;
+        // A client's own address stands for one client only.
+        let shown = match shown == peer.ip() {
+            true => ctx.net.config.plan.gateway(guest.ip())?,
+            false => shown,
+        };
         (0..PORT_TRIES).find_map(|_| {
             let spread = u32::from(u16::MAX - FIRST_PORT);
             let port = FIRST_PORT + u16::try_from(ctx.net.random.next_u32() % spread).expect("below spread");
             let key = ConnectionKey {
                 guest,
-                remote: SocketAddr::new(gateway, port),
+                remote: SocketAddr::new(shown, port),
             };
             let free = self.find(&key).is_none() && ctx.net.claim(&key.into()).is_ok();
             free.then_some(key)
@@ -417,7 +421,7 @@ fn destination(
 
 /// Returns true if a connection that the guest opens leads to the DNS forwarder.
 fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
-    net.config.addresses.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
+    net.config.plan.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
 /// Returns true if policy permits an existing connection: the host's addresses and the rules may have changed since it was opened.

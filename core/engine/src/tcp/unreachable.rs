@@ -28,7 +28,7 @@ pub(super) fn send_error<H, T: Transmit>(
         | Failure::Invalid
         | Failure::Other(_) => return,
     };
-    let Some(gateway) = ctx.net.config.addresses.gateway(key.guest.ip()) else {
+    let Some(gateway) = ctx.net.config.plan.gateway(key.guest.ip()) else {
         return;
     };
     // The quoted SYN has the guest's own sequence number, which Linux checks before it accepts the error.

@@ -6,7 +6,8 @@ use rand_chacha::rand_core::SeedableRng;
 use pontoon_wire::Mac;
 
 use super::ip;
-use crate::config::{Addresses, Config, UdpFilter, V4, V6};
+use crate::address_plan::AddressPlan;
+use crate::config::Config;
 use crate::ctx::Net;
 use crate::{Counters, Instant, WorkerId};
 
@@ -21,41 +22,14 @@ pub(crate) const GUEST_V6: &str = "[fd70:6f6e:746f::15]:4000";
 pub(crate) const OWNED: [&str; 4] = ["192.168.7.1", "2001:db8:7::1", "127.0.0.1", "::1"];
 
 pub(crate) fn net() -> Net {
-    let addresses = Addresses {
-        v4: V4 {
-            subnet: "10.0.2.0/24".parse().unwrap(),
-            gateway: "10.0.2.2".parse().unwrap(),
-            dns: "10.0.2.3".parse().unwrap(),
-            guest: "10.0.2.15".parse().unwrap(),
-        },
-        v6: Some(V6 {
-            subnet: "fd70:6f6e:746f::/64".parse().unwrap(),
-            gateway: "fd70:6f6e:746f::2".parse().unwrap(),
-            router: "fe80::2".parse().unwrap(),
-            dns: "fd70:6f6e:746f::3".parse().unwrap(),
-            guest: "fd70:6f6e:746f::15".parse().unwrap(),
-            default_route: true,
-        }),
-    };
     let config = Config {
-        addresses,
         our_mac: OUR_MAC,
         guest_mac: GUEST_MAC,
-        mtu: 1_500,
         hostname: Some("box".to_owned()),
         search: vec!["example.org".to_owned(), "corp.example".to_owned()],
         resolvers: vec!["192.0.2.53:53".parse().unwrap()],
-        host_loopback: Vec::new(),
-        host_addresses: false,
-        metadata: false,
-        egress: crate::Egress::default(),
-        published: Vec::new(),
-        connect_timeout: None,
-        udp_filter: UdpFilter::Address,
-        max_flows: 1_000,
         max_udp_ports: 10_000,
-        max_flow_rate: None,
-        bandwidth: None,
+        ..Config::new(AddressPlan::usual(true))
     };
     let random = ChaCha12Rng::from_seed([7; 32]);
     let mut net = Net::new(config, WorkerId(0), random, Instant::default());

@@ -85,7 +85,7 @@ impl<S> Udp<S> {
             | Failure::Invalid
             | Failure::Other(_) => return,
         };
-        let Some(gateway) = ctx.net.config.addresses.gateway(written.ip()) else {
+        let Some(gateway) = ctx.net.config.plan.gateway(written.ip()) else {
             return;
         };
         let mut payload = [0; QUOTED];

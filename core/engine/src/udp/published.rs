@@ -181,7 +181,7 @@ impl<S> Udp<S> {
 
 /// The guest's endpoint behind a published port.
 fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
-    let address = net.config.addresses.guest(published.host.ip())?;
+    let address = net.config.plan.guest(published.host.ip())?;
     Some(SocketAddr::new(address, published.guest_port))
 }
 

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pontoon_engine::Config;
-use pontoon_engine::config::{Addresses, UdpFilter, V4};
+use pontoon_engine::address_plan::{AddressPlan, Ipv4Plan};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
@@ -117,33 +117,17 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
 }
 
 fn config() -> Config {
-    let addresses = Addresses {
-        v4: V4 {
-            subnet: "10.0.2.0/24".parse().unwrap(),
-            gateway: GATEWAY,
-            dns: Ipv4Addr::new(10, 0, 2, 3),
-            guest: Ipv4Addr::new(10, 0, 2, 15),
-        },
-        v6: None,
-    };
+    let config = Config::new(AddressPlan::private(
+        Some(Ipv4Plan::private(Ipv4Plan::USUAL)),
+        None,
+    ));
     Config {
-        addresses,
         our_mac: Mac([2, 0, 0, 0, 0, 2]),
         guest_mac: Mac([2, 0, 0, 0, 0, 1]),
         mtu: MTU,
-        hostname: None,
-        search: Vec::new(),
-        resolvers: Vec::new(),
         host_loopback: vec![IpAddr::V4(GATEWAY)],
-        host_addresses: false,
-        metadata: false,
-        egress: pontoon_engine::Egress::default(),
-        published: Vec::new(),
-        connect_timeout: None,
-        udp_filter: UdpFilter::Address,
         max_flows: 1024,
         max_udp_ports: 7_058,
-        max_flow_rate: None,
-        bandwidth: None,
+        ..config
     }
 }

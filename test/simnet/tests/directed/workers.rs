@@ -108,7 +108,7 @@ fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
         let mut world = World::new(scenario.world(), Rng::new(11), make);
         world.host.refuse_udp(failed);
         world.host.serve(working, Answer::Never, Script::SINK);
-        let addresses = scenario.world.config.addresses;
+        let addresses = scenario.world.config.plan;
         let forwarder: core::net::IpAddr = match v6 {
             true => addresses.v6.unwrap().dns.into(),
             false => addresses.v4.dns.into(),
@@ -237,7 +237,7 @@ fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_flows = 3;
     scenario.world.config.resolvers = vec![(server(false), 9992).into()];
-    let forwarder = scenario.world.config.addresses.v4.dns;
+    let forwarder = scenario.world.config.plan.v4.dns;
     for seed in 0..20 {
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
         let mut world = World::new(scenario.world(), Rng::new(seed), make);

@@ -109,6 +109,6 @@ fn unconfigured_options_are_omitted() {
     net.config.search.clear();
     let frame = give(&mut net, &message(11, &[])).answer();
     assert_eq!(open(&frame).3[8..], [&[7, 1, 2, 3], SERVER].concat());
-    net.config.addresses.v6 = None;
+    net.config.plan.v6 = None;
     give(&mut net, &message(11, &[])).silence();
 }

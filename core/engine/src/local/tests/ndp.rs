@@ -121,7 +121,7 @@ fn unconfigured_options_are_not_advertised() {
     let mut net = net();
     net.config.resolvers.clear();
     net.config.search.clear();
-    net.config.addresses.v6.as_mut().unwrap().default_route = false;
+    net.config.plan.v6.as_mut().unwrap().default_route = false;
     let answer = give(
         &mut net,
         &icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]),
@@ -135,7 +135,7 @@ fn unconfigured_options_are_not_advertised() {
 #[test]
 fn solicitations_without_ipv6_are_not_answered() {
     let mut net = net();
-    net.config.addresses.v6 = None;
+    net.config.plan.v6 = None;
     give(
         &mut net,
         &icmp6("fe80::15", "ff02::2", &[133, 0, 0, 0, 0, 0, 0, 0]),
