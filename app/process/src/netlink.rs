@@ -13,7 +13,7 @@ use netlink_packet_core::{
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -43,6 +43,15 @@ pub struct Interface {
     pub mtu: Option<u16>,
     /// Transmit queue length in frames; `None` leaves it.
     pub queue: Option<u32>,
+}
+
+/// The way to a route's gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatewayReach {
+    /// The gateway is in the subnet of one of the interface's addresses.
+    Subnet,
+    /// The gateway is a neighbour although no subnet contains it (`onlink` of ip-route(8)).
+    OnLink,
 }
 
 impl Netlink {
@@ -112,13 +121,49 @@ impl Netlink {
         )
     }
 
-    /// Adds a default route.
+    /// Adds a default route. `reach` is the way to the gateway.
     ///
     /// # Errors
     /// The kernel's; EEXIST if one exists.
-    pub fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
-        let message = RouteNetlinkMessage::NewRoute(default_route(index, gateway));
-        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    pub fn add_default_route(&mut self, index: u32, gateway: IpAddr, reach: GatewayReach) -> io::Result<()> {
+        let mut message = default_route(index, gateway);
+        if reach == GatewayReach::OnLink {
+            message.header.flags |= RouteFlags::Onlink;
+        }
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds a route to `destination`, through a gateway or on the link.
+    ///
+    /// # Errors
+    /// The kernel's; EEXIST if one exists.
+    pub fn add_route(
+        &mut self,
+        index: u32,
+        destination: IpNet,
+        gateway: Option<(IpAddr, GatewayReach)>,
+    ) -> io::Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(destination.addr());
+        message.header.destination_prefix_length = destination.prefix_len();
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.header.scope = match (gateway, destination) {
+            (None, IpNet::V4(_)) => RouteScope::Link,
+            _ => RouteScope::Universe,
+        };
+        message
+            .attributes
+            .push(RouteAttribute::Destination(destination.network().into()));
+        if let Some((gateway, reach)) = gateway {
+            message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+            if reach == GatewayReach::OnLink {
+                message.header.flags |= RouteFlags::Onlink;
+            }
+        }
+        message.attributes.push(RouteAttribute::Oif(index));
+        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Removes a default route that [`Self::add_default_route`] added.
@@ -309,9 +354,11 @@ mod tests {
 
     #[test]
     fn error_of_the_kernel_is_returned() {
-        let missing = Netlink::open()
-            .unwrap()
-            .add_default_route(0x7fff_fff0, "192.0.2.1".parse().unwrap());
+        let missing = Netlink::open().unwrap().add_default_route(
+            0x7fff_fff0,
+            "192.0.2.1".parse().unwrap(),
+            GatewayReach::Subnet,
+        );
         assert!(missing.is_err());
     }
 

@@ -2,10 +2,13 @@
 
 use std::net::IpAddr;
 
-use pontoon_engine::config::{Addresses, Published};
+use pontoon_engine::address_plan::AddressPlan;
+use pontoon_engine::config::Published;
 use pontoon_engine::{Bandwidth, Config, Egress};
 use rustix::process::Rlimit;
 
+use crate::host::address_plan::ChosenPlan;
+use crate::host::interface::HostInterface;
 use crate::host::resolv::{Resolv, render};
 use crate::host::{self, MOST_FLOWS};
 use crate::options::{Guest, GuestOptions, Loopback, Resolvers};
@@ -20,16 +23,17 @@ pub const FLOW_RATE: u32 = 20_000;
 #[must_use]
 pub(crate) fn config(
     options: &GuestOptions,
-    addresses: Addresses,
+    chosen: ChosenPlan,
     resolv: Resolv,
     published: Vec<Published>,
     descriptors: Rlimit,
 ) -> Config {
+    let mtu = mtu(options, chosen.interface.as_ref());
+    let plan = chosen.plan;
     Config {
-        addresses,
         our_mac: OUR_MAC,
         guest_mac: options.mac,
-        mtu: options.mtu,
+        mtu,
         hostname: match &options.guest {
             Guest::Command { hostname, .. } => hostname.clone(),
             Guest::Attach { .. } | Guest::Machine(_) => None,
@@ -40,7 +44,9 @@ pub(crate) fn config(
             options.search.clone()
         },
         resolvers: resolv.servers,
-        host_loopback: host_loopback(&options.host_loopback, addresses),
+        host_loopback: host_loopback(&options.host_loopback, &plan),
+        mapped_host: options.map_host.clone(),
+        host: host::source_addresses(),
         host_addresses: options.host_addresses,
         metadata: options.metadata,
         egress: Egress::new(&options.rules),
@@ -54,38 +60,44 @@ pub(crate) fn config(
         udp_filter: options.udp_filter,
         max_flow_rate: Some(flow_rate(options.max_flow_rate, options.workers)),
         bandwidth: options.max_bandwidth.map(Bandwidth::new),
+        plan,
     }
 }
 
 /// Returns the guest's resolv.conf; `None` if it is not to be changed.
 #[must_use]
 pub(crate) fn resolv_conf(resolvers: &Resolvers, config: &Config) -> Option<String> {
-    (*resolvers != Resolvers::None).then(|| render(&dns(config.plan), &config.search))
+    (*resolvers != Resolvers::None).then(|| render(&config.plan.dns().collect::<Vec<_>>(), &config.search))
 }
 
-/// Returns the addresses of the DNS forwarder.
-#[must_use]
-pub(crate) fn dns(addresses: Addresses) -> Vec<IpAddr> {
-    let v6 = addresses.v6.map(|v6| IpAddr::V6(v6.dns));
-    [Some(addresses.v4.dns.into()), v6]
-        .into_iter()
-        .flatten()
-        .collect()
-}
-
-fn host_loopback(loopbacks: &[Loopback], addresses: Addresses) -> Vec<IpAddr> {
+fn host_loopback(loopbacks: &[Loopback], plan: &AddressPlan) -> Vec<IpAddr> {
     let mut open = Vec::new();
     for loopback in loopbacks {
         match loopback {
             Loopback::Address(address) => open.push(*address),
             Loopback::Gateway => {
-                open.push(addresses.v4.gateway.into());
-                open.extend(addresses.v6.map(|v6| IpAddr::V6(v6.gateway)));
+                open.extend(plan.v4.as_ref().map(|v4| IpAddr::V4(v4.gateway)));
+                open.extend(plan.v6.as_ref().map(|v6| IpAddr::V6(v6.gateway)));
             }
         }
     }
     open
 }
+
+/// Returns the MTU of the guest's interface.
+fn mtu(options: &GuestOptions, interface: Option<&HostInterface>) -> u16 {
+    let largest = match options.guest {
+        Guest::Machine(_) => 1_500,
+        Guest::Command { .. } | Guest::Attach { .. } => MOST_MTU,
+    };
+    let of_host = interface.map(|interface| u16::try_from(interface.mtu).unwrap_or(MOST_MTU));
+    options
+        .mtu
+        .unwrap_or_else(|| of_host.map_or(largest, |mtu| mtu.min(MOST_MTU)))
+}
+
+/// The largest MTU: the longest IPv4 packet, less the room for options of the link that Linux keeps.
+const MOST_MTU: u16 = 65_520;
 
 fn max_flows(requested: Option<u32>, room: u32) -> u32 {
     match requested {
@@ -107,17 +119,12 @@ fn flow_rate(requested: Option<u32>, workers: u8) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::network::HostNetwork;
-    use crate::host::subnets::choose;
-    use crate::options::Ipv6;
 
     #[test]
     fn gateway_means_the_gateways_of_both_families() {
-        let addresses = choose(None, Ipv6::Auto, &HostNetwork::default())
-            .unwrap()
-            .addresses;
+        let plan = AddressPlan::usual(true);
         let other = "192.0.2.9".parse().unwrap();
-        let open = host_loopback(&[Loopback::Gateway, Loopback::Address(other)], addresses);
+        let open = host_loopback(&[Loopback::Gateway, Loopback::Address(other)], &plan);
         let expected = ["10.0.2.2", "fd70:6f6e:746f::2", "192.0.2.9"];
         assert_eq!(open, expected.map(|address| address.parse::<IpAddr>().unwrap()));
     }

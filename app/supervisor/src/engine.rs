@@ -205,6 +205,7 @@ impl Engine {
         match &update {
             Update::Resolvers(list) => config.resolvers.clone_from(list),
             Update::Owned(list) => self.setup.owned.clone_from(list),
+            Update::HostAddresses(addresses) => config.host = *addresses,
             Update::Ipv6Route(exists) => {
                 if let Some(v6) = &mut config.plan.v6 {
                     v6.default_route = *exists;

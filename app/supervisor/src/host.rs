@@ -1,6 +1,7 @@
 //! Resources and state of the host: limits, raw sockets, addresses, resolvers.
 
-use std::net::UdpSocket;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use pontoon_process::error::{Context as _, Error};
@@ -10,11 +11,32 @@ use rustix::net::{
 };
 use rustix::process::Rlimit;
 
+pub(crate) mod address_plan;
 pub(crate) mod address_watch;
 pub(crate) mod file_watch;
+pub(crate) mod interface;
 pub(crate) mod network;
 pub(crate) mod resolv;
 pub(crate) mod subnets;
+
+/// Returns the addresses from which the host sends to other hosts: IPv4, IPv6. No packet is sent: connecting a UDP socket only
+/// selects a route. The destinations are documentation addresses (RFC 5737, RFC 3849), which only default routes lead to.
+pub(crate) fn source_addresses() -> [Option<IpAddr>; 2] {
+    let toward = |destination: IpAddr| -> io::Result<IpAddr> {
+        let any: IpAddr = match destination {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((destination, 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    [
+        Ipv4Addr::new(192, 0, 2, 1).into(),
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    ]
+    .map(|destination| toward(destination).ok())
+}
 
 /// Maximum number of concurrent flows.
 pub(crate) const MOST_FLOWS: u64 = 131_072;

@@ -13,11 +13,13 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
-use pontoon_engine::config::{Addresses, Config, V6};
+use pontoon_engine::Config;
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::child::stdio;
 use pontoon_process::descriptor;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_process::log::{output, panics};
+use pontoon_process::netlink::Netlink;
 use pontoon_process::ready_notify::ReadyNotifier;
 use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
@@ -47,10 +49,10 @@ use engine::Engine;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
 use guest::{command, init, machine, tap, terminal, vhost};
+use host::address_plan::{self, ChosenPlan};
 use host::address_watch::AddressWatch;
 use host::file_watch::FileWatch;
 use host::resolv::{Resolv, ResolvWatch};
-use host::subnets;
 use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
 use watch::{GuestKind, Watch};
@@ -80,15 +82,10 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     // Children inherit the blocked signals, so that no signal kills one before it handles signals itself.
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = descriptor::raise_limit();
-    let ports = publish_ports(options, host.addresses)?;
+    let ports = publish_ports(options, &host.chosen.plan)?;
     let raw_icmp = host::open_raw_icmp();
-    let config = config::config(
-        options,
-        host.addresses,
-        host.resolv,
-        ports.published(),
-        descriptors,
-    );
+    let ifname = ifname(options, &host.chosen);
+    let config = config::config(options, host.chosen, host.resolv, ports.published(), descriptors);
     let sockets = ports.sockets();
     let mut control = open_control(options, ports, set_log_level)?;
 
@@ -96,6 +93,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let link = LinkPlan {
         options,
         config: &config,
+        ifname,
         disabled: &disabled,
         descriptors,
         offload,
@@ -110,6 +108,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     if let Some(control) = control.as_mut().filter(|_| options.control.is_some()) {
         control.refuse(guest.pid_namespace()?);
     }
+    let sources = config.host;
     let owned = host.watch.owned().to_vec();
     let ledger = ledger::Shared::new(options.workers, config.max_flows)
         .context("cannot allocate the shared connection table")?;
@@ -146,6 +145,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         guest,
         engine,
         addresses: host.watch,
+        sources,
         guest_route,
         files,
         resolvers: host.resolvers,
@@ -156,8 +156,12 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
 }
 
 /// Opens the host sockets of the published ports.
-fn publish_ports(options: &GuestOptions, addresses: Addresses) -> Result<Ports, Error> {
-    let families = addresses.v6.map_or(Families::V4, |_| Families::Both);
+fn publish_ports(options: &GuestOptions, plan: &AddressPlan) -> Result<Ports, Error> {
+    let families = match (&plan.v4, &plan.v6) {
+        (Some(_), Some(_)) => Families::Both,
+        (_, None) => Families::V4,
+        (None, Some(_)) => Families::V6,
+    };
     let mut ports = Ports::new(families);
     publish::check(&options.publish)?;
     ports.change(&[], &options.publish).map_err(Error::from)?;
@@ -189,18 +193,24 @@ fn open_control(
 }
 
 /// Returns the engine's link, and the route that the supervisor maintains in the guest's namespace.
-fn attach_tap(
-    tap: tap::Made,
-    vhost: Option<Vhost>,
-    addresses: Addresses,
-) -> (Attachment, Option<GuestRoute>) {
-    let route = |v6: V6| GuestRoute::new(tap.netlink, tap.index, v6.gateway);
+fn attach_tap(tap: tap::Made, vhost: Option<Vhost>, plan: &AddressPlan) -> (Attachment, Option<GuestRoute>) {
+    let route = GuestRoute::new(tap.netlink, tap.index, plan);
     let attachment = Attachment::Tap(TapQueues {
         queues: tap.queues,
         offload: tap.offload,
         vhost,
     });
-    (attachment, addresses.v6.map(route))
+    (attachment, route)
+}
+
+/// Returns the name of the guest's interface: the given one, or that of the host's interface whose addresses it has.
+fn ifname(options: &GuestOptions, chosen: &ChosenPlan) -> String {
+    let given = match &options.guest {
+        Guest::Command { ifname, .. } | Guest::Attach { ifname, .. } => ifname.clone(),
+        Guest::Machine(_) => None,
+    };
+    let of_host = chosen.interface.as_ref().map(|interface| interface.name.clone());
+    given.or(of_host).unwrap_or_else(|| "tap0".to_owned())
 }
 
 /// Checks that no descriptor is named by two options.
@@ -224,10 +234,9 @@ enum GuestPlan<'a> {
     Command {
         argv: &'a [OsString],
         hostname: &'a Option<String>,
-        ifname: &'a str,
         keep_capabilities: bool,
     },
-    Namespace(Attached, &'a str),
+    Namespace(Attached),
     Machine(Attachment, Option<SocketFile>),
 }
 
@@ -235,6 +244,8 @@ enum GuestPlan<'a> {
 struct LinkPlan<'a> {
     options: &'a GuestOptions,
     config: &'a Config,
+    /// The name of the guest's interface.
+    ifname: String,
     disabled: &'a Disabled,
     /// The descriptor limits that the command gets.
     descriptors: Rlimit,
@@ -258,15 +269,14 @@ impl<'a> GuestPlan<'a> {
             Guest::Command {
                 argv,
                 hostname,
-                ifname,
+                ifname: _,
                 keep_capabilities,
             } => Self::Command {
                 argv,
                 hostname,
-                ifname,
                 keep_capabilities: *keep_capabilities,
             },
-            Guest::Attach { target, ifname } => Self::Namespace(Attached::open(target, files)?, ifname),
+            Guest::Attach { target, ifname: _ } => Self::Namespace(Attached::open(target, files)?),
             Guest::Machine(machine) => {
                 let (attachment, file) = machine::open(machine, options.workers)?;
                 Self::Machine(attachment, file)
@@ -277,21 +287,19 @@ impl<'a> GuestPlan<'a> {
     /// Creates the tap, and the namespaces of a command.
     fn start(self, link: &LinkPlan<'_>) -> Result<Started, Error> {
         let (guest, tap) = match self {
-            Self::Namespace(attached, ifname) => {
-                let tap = attached.make_tap(&link.tap(ifname))?;
-                let dns = config::dns(link.config.plan);
-                let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
+            Self::Namespace(attached) => {
+                let tap = attached.make_tap(&link.tap())?;
+                let dns: Vec<_> = link.config.plan.dns().map(|dns| dns.to_string()).collect();
                 tracing::info!("the guest's DNS: {}", dns.join(", "));
                 (GuestKind::Attached(attached), tap)
             }
             Self::Command {
                 argv,
                 hostname,
-                ifname,
                 keep_capabilities,
             } => {
                 let plan = init::InitConfig {
-                    tap: link.tap(ifname),
+                    tap: link.tap(),
                     resolv_conf: config::resolv_conf(&link.options.resolvers, link.config),
                     hostname: hostname.clone(),
                     argv: argv.to_vec(),
@@ -312,7 +320,7 @@ impl<'a> GuestPlan<'a> {
                 });
             }
         };
-        let (attachment, guest_route) = attach_tap(tap, link.vhost, link.config.plan);
+        let (attachment, guest_route) = attach_tap(tap, link.vhost, &link.config.plan);
         Ok(Started {
             guest,
             attachment,
@@ -324,12 +332,12 @@ impl<'a> GuestPlan<'a> {
 
 impl LinkPlan<'_> {
     /// Returns the settings of a tap.
-    fn tap(&self, ifname: &str) -> tap::TapConfig {
+    fn tap(&self) -> tap::TapConfig {
         tap::TapConfig {
-            ifname: ifname.to_owned(),
+            ifname: self.ifname.clone(),
             mac: self.options.mac,
-            mtu: self.options.mtu,
-            addresses: self.config.plan,
+            mtu: self.config.mtu,
+            plan: self.config.plan.clone(),
             offload: self.offload,
             queues: self.options.workers,
         }
@@ -338,7 +346,7 @@ impl LinkPlan<'_> {
 
 /// The state of the host's network, and the configuration that follows from it.
 struct HostState {
-    addresses: Addresses,
+    chosen: ChosenPlan,
     watch: AddressWatch,
     resolv: Resolv,
     resolvers: Option<ResolvWatch>,
@@ -351,20 +359,8 @@ impl HostState {
             host::check_outbound(outbound)?;
         }
         let (watch, network) = AddressWatch::start().context("cannot read the host's addresses")?;
-        let choice = subnets::choose(options.ipv4, options.ipv6, &network)?;
-        let addresses = choice.addresses;
-        if choice.moved.v4 {
-            tracing::info!(
-                "the host uses 10.0.2.0/24, so the guest gets {}",
-                addresses.v4.subnet
-            );
-        }
-        if let Some(v6) = addresses.v6.filter(|_| choice.moved.v6) {
-            tracing::info!(
-                "the host uses fd70:6f6e:746f::/64, so the guest gets {}",
-                v6.subnet
-            );
-        }
+        let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
+        let chosen = address_plan::choose(&options.addressing, &network, &mut netlink)?;
         let (resolv, resolvers) = match &options.resolvers {
             Resolvers::Host => {
                 let (watch, resolv) = ResolvWatch::start(files);
@@ -382,7 +378,7 @@ impl HostState {
             Resolvers::None => (Resolv::default(), None),
         };
         Ok(Self {
-            addresses,
+            chosen,
             watch,
             resolv,
             resolvers,

@@ -7,8 +7,9 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_control::Metrics;
+use pontoon_engine::address_plan::PlannedRoute;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::EgressRule;
 use pontoon_wire::Mac;
@@ -32,12 +33,13 @@ pub struct GuestOptions {
     pub metadata: bool,
     /// Egress rules, in order.
     pub rules: Vec<EgressRule>,
-    /// The guest's IPv4 subnet; `None`: the first that the host does not use.
-    pub ipv4: Option<Ipv4Net>,
-    /// The guest's IPv6 subnet.
-    pub ipv6: Ipv6,
-    /// MTU of the guest's interface.
-    pub mtu: u16,
+    /// Addresses that lead to the address from which the host sends to other hosts.
+    pub map_host: Vec<IpAddr>,
+    /// Addresses, gateways and routes of the guest's interface.
+    pub addressing: Addressing,
+    /// MTU of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise 1,500 for a
+    /// virtual machine and 65,520 for a namespace.
+    pub mtu: Option<u16>,
     /// Destination of DNS queries.
     pub resolvers: Resolvers,
     /// DNS search domains; if empty, the host's.
@@ -100,8 +102,8 @@ pub enum Guest {
         argv: Vec<OsString>,
         /// The guest's host name; `None`: the host's.
         hostname: Option<String>,
-        /// Name of the guest's interface.
-        ifname: String,
+        /// Name of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise `tap0`.
+        ifname: Option<String>,
         /// Root's command keeps the capabilities of the host's user namespace.
         keep_capabilities: bool,
     },
@@ -109,8 +111,8 @@ pub enum Guest {
     Attach {
         /// The namespace.
         target: Target,
-        /// Name of the guest's interface.
-        ifname: String,
+        /// Name of the guest's interface; `None`: the host interface's in a plan of the host's network, otherwise `tap0`.
+        ifname: Option<String>,
     },
     /// A virtual machine or unikernel that is started by another program.
     Machine(Machine),
@@ -154,12 +156,55 @@ pub enum Loopback {
     Address(IpAddr),
 }
 
-/// The guest's IPv6 side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ipv6 {
-    /// The first subnet that the host does not use.
+/// Addresses, gateways and routes of the guest's interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addressing {
+    /// The origin of everything that the other fields do not contain.
+    pub source: AddressSource,
+    /// The guest's IPv4 side.
+    pub ipv4: Ipv4,
+    /// The guest's IPv6 side.
+    pub ipv6: Ipv6,
+    /// The guest's addresses with the prefix lengths of their subnets, in place of the source's of the same family. The
+    /// first of a family is the one that DHCP or DHCPv6 leases.
+    pub addresses: Vec<IpNet>,
+    /// Gateways, at most one for each family.
+    pub gateways: Vec<IpAddr>,
+    /// Routes in addition to those of the source.
+    pub routes: Vec<PlannedRoute>,
+    /// Addresses of the DNS forwarder, at most one for each family.
+    pub dns: Vec<IpAddr>,
+}
+
+/// The origin of the guest's addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AddressSource {
+    /// Subnets that exist only on the guest's link.
+    #[default]
+    Private,
+    /// The addresses and routes of an interface of the host: of this one, or `None`: of that with the default route.
+    Host(Option<String>),
+}
+
+/// The guest's IPv4 side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ipv4 {
+    /// In a private plan, the first subnet that the host does not use.
+    #[default]
     Auto,
-    /// This subnet, a /64.
+    /// This private subnet.
+    Subnet(Ipv4Net),
+    /// No IPv4.
+    Off,
+}
+
+/// The guest's IPv6 side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ipv6 {
+    /// In a private plan, the first subnet that the host does not use.
+    #[default]
+    Auto,
+    /// This private subnet, a /64.
     Subnet(Ipv6Net),
     /// No IPv6.
     Off,

@@ -102,6 +102,7 @@ impl Publish {
         let any = match (self.address, families) {
             (Some(_), _) => &ANY[..0],
             (None, Families::V4) => &ANY[..1],
+            (None, Families::V6) => &ANY[1..],
             (None, Families::Both) => &ANY[..],
         };
         let addresses: Vec<IpAddr> = named.chain(any.iter().copied()).collect();
@@ -150,6 +151,8 @@ impl fmt::Display for Publish {
 pub(crate) enum Families {
     /// IPv4 alone.
     V4,
+    /// IPv6 alone.
+    V6,
     /// Both.
     Both,
 }

@@ -1,6 +1,7 @@
 //! The supervisor's event loop: waits for changes on the host and forwards them to the engine and the guest.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use crate::engine::{Engine, Restart};
 use crate::guest::attach::Attached;
 use crate::guest::command::InitProcess;
 use crate::guest::route::GuestRoute;
+use crate::host;
 use crate::host::address_watch::AddressWatch;
 use crate::host::file_watch::FileWatch;
 use crate::host::resolv::ResolvWatch;
@@ -42,6 +44,8 @@ pub(crate) struct Watch {
     pub(crate) engine: Engine,
     /// The host's addresses.
     pub(crate) addresses: AddressWatch,
+    /// The addresses from which the host sends to other hosts: IPv4, IPv6.
+    pub(crate) sources: [Option<IpAddr>; 2],
     /// The guest's IPv6 default route, where it has IPv6.
     pub(crate) guest_route: Option<GuestRoute>,
     /// Changes of files, where some are watched.
@@ -207,6 +211,11 @@ impl Watch {
                 if let Some(owned) = changed.owned {
                     tracing::debug!(?owned, "the host's addresses changed");
                     self.engine.send(Update::Owned(owned));
+                }
+                let sources = host::source_addresses();
+                if sources != self.sources {
+                    self.sources = sources;
+                    self.engine.send(Update::HostAddresses(sources));
                 }
                 if let Some((route, exists)) = self.guest_route.as_mut().zip(changed.ipv6_default) {
                     route.follow(exists);

@@ -37,6 +37,8 @@ pub struct Config {
     pub host_loopback: Vec<IpAddr>,
     /// Addresses that reach the host at the address from which it sends to other hosts (`--map-host`).
     pub mapped_host: Vec<IpAddr>,
+    /// The addresses from which the host sends to other hosts: IPv4, IPv6.
+    pub host: [Option<IpAddr>; 2],
     /// The host's own addresses may be reached (`--host-addresses`).
     pub host_addresses: bool,
     /// Metadata services of clouds may be reached (`--metadata`).
@@ -75,6 +77,7 @@ impl Config {
             resolvers: Vec::new(),
             host_loopback: Vec::new(),
             mapped_host: Vec::new(),
+            host: [None; 2],
             host_addresses: false,
             metadata: false,
             egress: Egress::default(),

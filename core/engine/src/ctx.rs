@@ -122,7 +122,7 @@ impl Net {
             plan: config.plan.clone(),
             host_loopback: config.host_loopback.clone(),
             mapped_host: config.mapped_host.clone(),
-            host: [None; 2],
+            host: config.host,
             host_addresses: config.host_addresses,
             metadata: config.metadata,
             owned: Owned::default(),

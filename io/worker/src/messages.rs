@@ -1,6 +1,6 @@
 //! Messages between supervisor and engine.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use pontoon_engine::Histogram;
@@ -47,6 +47,8 @@ pub enum Update {
     Owned(#[serde(with = "text::list")] Vec<IpNet>),
     /// Some of them, if one message has no room for all.
     OwnedPart(OwnedPart),
+    /// The addresses from which the host sends to other hosts changed: IPv4, IPv6.
+    HostAddresses([Option<IpAddr>; 2]),
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
@@ -172,6 +174,7 @@ impl ChannelMessage for Update {
             Self::OwnedPart(part) if part.from > 0 => false,
             Self::Owned(_) | Self::OwnedPart(_) => matches!(older, Self::Owned(_) | Self::OwnedPart(_)),
             Self::Resolvers(_)
+            | Self::HostAddresses(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_)
@@ -187,6 +190,7 @@ impl ChannelMessage for Update {
             Self::Resolvers(_)
             | Self::Owned(_)
             | Self::OwnedPart(_)
+            | Self::HostAddresses(_)
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_) => true,

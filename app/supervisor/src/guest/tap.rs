@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use ipnet::IpNet;
-use pontoon_engine::config::Addresses;
+use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::Error;
 use pontoon_process::error::{Context as _, reason};
-use pontoon_process::netlink::{Interface, Netlink};
+use pontoon_process::netlink::{GatewayReach, Interface, Netlink};
 use pontoon_sys::tun::{self, TapOffload};
 use pontoon_wire::Mac;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
@@ -23,8 +23,8 @@ pub(crate) struct TapConfig {
     pub(crate) mac: Mac,
     /// Its MTU.
     pub(crate) mtu: u16,
-    /// Its addresses and gateways.
-    pub(crate) addresses: Addresses,
+    /// Its addresses, gateways and routes.
+    pub(crate) plan: AddressPlan,
     /// Offloads to ask for.
     pub(crate) offload: TapOffload,
     /// Its queues: one for each worker.
@@ -55,12 +55,12 @@ const LOOPBACK: u32 = 1;
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refused a step.
-pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
-    let tap =
-        tun::open(&plan.ifname, plan.offload, plan.queues).map_err(|error| refused(&error, plan.queues))?;
+pub(crate) fn create(config: &TapConfig) -> Result<Made, Error> {
+    let tap = tun::open(&config.ifname, config.offload, config.queues)
+        .map_err(|error| refused(&error, config.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
     let index = netdevice::name_to_index(&socket, &tap.name).context("cannot find the tap")?;
-    settle_ipv6(&tap.name, plan.addresses.v6.is_some());
+    settle_ipv6(&tap.name, config.plan.v6.is_some());
 
     let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
     let untouched = Interface {
@@ -72,23 +72,34 @@ pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
         .bring_up(LOOPBACK, &untouched)
         .context("cannot bring lo up")?;
     let interface = Interface {
-        mac: Some(plan.mac.0),
-        mtu: Some(plan.mtu),
+        mac: Some(config.mac.0),
+        mtu: Some(config.mtu),
         queue: Some(QUEUE),
     };
     netlink
         .bring_up(index, &interface)
         .context(format_args!("cannot bring {} up", tap.name))?;
 
-    let v4 = plan.addresses.v4;
-    let subnet = (IpAddr::V4(v4.guest), v4.subnet.prefix_len());
-    address(&mut netlink, index, subnet, Some(v4.gateway.into()))
-        .map_err(|error| taken(&tap.name, &error))?;
-    if let Some(v6) = plan.addresses.v6 {
-        let subnet = (IpAddr::V6(v6.guest), v6.subnet.prefix_len());
+    if let Some(v4) = &config.plan.v4 {
+        let addresses = v4.addresses().map(IpNet::V4);
+        let gateway = v4.default_route.then_some(IpAddr::V4(v4.gateway));
+        set_addresses(&mut netlink, index, addresses, gateway, &config.plan)
+            .map_err(|error| taken(&tap.name, &error))?;
+    }
+    if let Some(v6) = &config.plan.v6 {
+        let addresses = v6.addresses().map(IpNet::V6);
         let gateway = v6.default_route.then_some(IpAddr::V6(v6.gateway));
-        address(&mut netlink, index, subnet, gateway)
+        set_addresses(&mut netlink, index, addresses, gateway, &config.plan)
             .map_err(|error| taken(&tap.name, &error).advise("--no-ipv6"))?;
+    }
+    for route in &config.plan.routes {
+        let gateway = route
+            .gateway
+            .map(|gateway| (gateway, reach(gateway, &config.plan)));
+        match netlink.add_route(index, route.destination, gateway) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            result => result.map_err(|error| taken(&tap.name, &error))?,
+        }
     }
     Ok(Made {
         queues: tap.queues,
@@ -112,14 +123,41 @@ pub(crate) fn leave_to_namespace(tap: &Made) -> io::Result<()> {
     }
 }
 
-fn address(
+/// Sets the addresses of one family, and the default route.
+fn set_addresses(
     netlink: &mut Netlink,
     index: u32,
-    (address, prefix_len): (IpAddr, u8),
+    addresses: impl Iterator<Item = IpNet>,
     gateway: Option<IpAddr>,
+    plan: &AddressPlan,
 ) -> io::Result<()> {
-    netlink.add_address(index, IpNet::new_assert(address, prefix_len))?;
-    gateway.map_or(Ok(()), |gateway| netlink.add_default_route(index, gateway))
+    for address in addresses {
+        netlink.add_address(index, address)?;
+    }
+    gateway.map_or(Ok(()), |gateway| {
+        netlink.add_default_route(index, gateway, reach(gateway, plan))
+    })
+}
+
+/// Returns the way to a gateway from the guest's interface.
+pub(super) fn reach(gateway: IpAddr, plan: &AddressPlan) -> GatewayReach {
+    let in_subnet = match gateway {
+        IpAddr::V4(gateway) => {
+            let own = plan.v4.as_ref();
+            own.is_some_and(|own| own.addresses().any(|net| net.contains(&gateway)))
+        }
+        // Each interface has a link-local subnet.
+        IpAddr::V6(gateway) => {
+            let own = plan.v6.as_ref();
+            gateway.is_unicast_link_local()
+                || own.is_some_and(|own| own.addresses().any(|net| net.contains(&gateway)))
+        }
+    };
+    if in_subnet {
+        GatewayReach::Subnet
+    } else {
+        GatewayReach::OnLink
+    }
 }
 
 fn taken(name: &str, error: &io::Error) -> Error {

@@ -68,7 +68,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
 }
 
 /// Returns the destination of a route; `None` for other families.
-fn destination(route: &RouteMessage) -> Option<IpNet> {
+pub(super) fn destination(route: &RouteMessage) -> Option<IpNet> {
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),

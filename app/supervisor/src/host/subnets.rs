@@ -1,66 +1,52 @@
-//! The guest's subnets: the defaults, or the next that the host does not use.
+//! Subnets of a private address plan: the defaults, or the next that the host does not use.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use pontoon_engine::config::{Addresses, V4, V6};
 use pontoon_process::error::Error;
 
 use crate::host::network::HostNetwork;
-use crate::options::Ipv6;
 
-/// The guest's addresses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// The addresses.
-    pub(crate) addresses: Addresses,
-    /// The default subnets that were not used.
-    pub(crate) moved: Moved,
+/// A subnet of a private plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Subnet<T> {
+    /// The subnet.
+    pub(crate) net: T,
+    /// A network of the host overlaps the default subnet, so that the guest uses this one.
+    pub(crate) moved: bool,
 }
 
-/// The default subnets that a network of the host overlaps, and that the guest therefore does not use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// 10.0.2.0/24.
-    pub(crate) v4: bool,
-    /// fd70:6f6e:746f::/64.
-    pub(crate) v6: bool,
-}
-
-/// Picks the guest's subnets.
+/// Returns the guest's IPv4 subnet: `given`, or the first that the host does not use.
 ///
 /// # Errors
-/// A subnet that was asked for cannot be one, or none is free.
-pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<Choice, Error> {
-    let mut moved = Moved::default();
-    let v4 = match ipv4 {
-        Some(subnet) => check_v4(subnet)?,
-        None => {
-            let free = candidates_v4().find(|subnet| !host.uses(IpNet::V4(*subnet)));
-            let free = free.ok_or_else(|| {
-                Error::new("no IPv4 subnet for the guest: the host uses all private subnets")
-                    .advise("--ipv4 CIDR")
-            })?;
-            moved.v4 = Some(free) != candidates_v4().next();
-            free
-        }
-    };
-    let v6 = match ipv6 {
-        Ipv6::Off => None,
-        Ipv6::Subnet(subnet) => Some(check_v6(subnet)?),
-        Ipv6::Auto => {
-            let free = candidates_v6().find(|subnet| !host.uses(IpNet::V6(*subnet)));
-            let free = free.ok_or_else(|| {
-                Error::new("no IPv6 subnet for the guest: the host uses all candidate subnets")
-                    .advise("--ipv6 CIDR, or --no-ipv6")
-            })?;
-            moved.v6 = Some(free) != candidates_v6().next();
-            Some(free)
-        }
-    };
-    let addresses = Addresses {
-        v4: V4::of(v4),
-        v6: v6.map(|subnet| V6::of(subnet, host.ipv6_default)),
-    };
-    Ok(Choice { addresses, moved })
+/// `given` cannot be the guest's subnet, or none is free.
+pub(crate) fn choose_v4(given: Option<Ipv4Net>, host: &HostNetwork) -> Result<Subnet<Ipv4Net>, Error> {
+    if let Some(given) = given {
+        let net = check_v4(given)?;
+        return Ok(Subnet { net, moved: false });
+    }
+    let mut free = candidates_v4().enumerate();
+    let free = free.find(|(_, subnet)| !host.uses(IpNet::V4(*subnet)));
+    let (nth, net) = free.ok_or_else(|| {
+        Error::new("no IPv4 subnet for the guest: the host uses all private subnets").advise("--ipv4 CIDR")
+    })?;
+    Ok(Subnet { net, moved: nth > 0 })
+}
+
+/// Returns the guest's IPv6 subnet, a /64: `given`, or the first that the host does not use.
+///
+/// # Errors
+/// `given` cannot be the guest's subnet, or none is free.
+pub(crate) fn choose_v6(given: Option<Ipv6Net>, host: &HostNetwork) -> Result<Subnet<Ipv6Net>, Error> {
+    if let Some(given) = given {
+        let net = check_v6(given)?;
+        return Ok(Subnet { net, moved: false });
+    }
+    let mut free = candidates_v6().enumerate();
+    let free = free.find(|(_, subnet)| !host.uses(IpNet::V6(*subnet)));
+    let (nth, net) = free.ok_or_else(|| {
+        Error::new("no IPv6 subnet for the guest: the host uses all candidate subnets")
+            .advise("--ipv6 CIDR, or --no-ipv6")
+    })?;
+    Ok(Subnet { net, moved: nth > 0 })
 }
 
 fn candidates_v4() -> impl Iterator<Item = Ipv4Net> {
@@ -136,36 +122,20 @@ mod tests {
     }
 
     fn chosen(host: &HostNetwork) -> (String, String) {
-        let addresses = choose(None, Ipv6::Auto, host).unwrap().addresses;
         (
-            addresses.v4.subnet.to_string(),
-            addresses.v6.unwrap().subnet.to_string(),
+            choose_v4(None, host).unwrap().net.to_string(),
+            choose_v6(None, host).unwrap().net.to_string(),
         )
     }
 
     #[test]
     fn default_subnets_are_used_if_free() {
-        let choice = choose(
-            None,
-            Ipv6::Auto,
-            &host(&["192.0.2.2/24", "fd00::2/64"], &["0.0.0.0/0"]),
-        )
-        .unwrap();
-        assert_eq!(choice.moved, Moved::default());
-        let v4 = choice.addresses.v4;
+        let host = host(&["192.0.2.2/24", "fd00::2/64"], &["0.0.0.0/0"]);
+        let (v4, v6) = (choose_v4(None, &host).unwrap(), choose_v6(None, &host).unwrap());
+        assert!(!v4.moved && !v6.moved);
         assert_eq!(
-            [v4.gateway, v4.dns, v4.guest].map(|address| address.to_string()),
-            ["10.0.2.2", "10.0.2.3", "10.0.2.15"]
-        );
-        let v6 = choice.addresses.v6.unwrap();
-        assert_eq!(
-            [v6.gateway, v6.dns, v6.guest, v6.router].map(|address| address.to_string()),
-            [
-                "fd70:6f6e:746f::2",
-                "fd70:6f6e:746f::3",
-                "fd70:6f6e:746f::15",
-                "fe80::2"
-            ]
+            chosen(&host),
+            ("10.0.2.0/24".into(), "fd70:6f6e:746f::/64".into())
         );
     }
 
@@ -176,20 +146,11 @@ mod tests {
             chosen(&nested),
             ("10.0.3.0/24".into(), "fd70:6f6e:746f:1::/64".into())
         );
-        let moved = choose(None, Ipv6::Auto, &nested).unwrap().moved;
-        assert_eq!(moved, Moved { v4: true, v6: true });
+        assert!(choose_v4(None, &nested).unwrap().moved && choose_v6(None, &nested).unwrap().moved);
 
         let routed = host(&[], &["10.0.2.128/25", "fd70:6f6e:746f::/48"]);
-        assert!(choose(None, Ipv6::Auto, &routed).is_err());
-        assert_eq!(
-            choose(None, Ipv6::Off, &routed)
-                .unwrap()
-                .addresses
-                .v4
-                .subnet
-                .to_string(),
-            "10.0.3.0/24"
-        );
+        assert!(choose_v6(None, &routed).is_err());
+        assert_eq!(choose_v4(None, &routed).unwrap().net.to_string(), "10.0.3.0/24");
         let office = host(&["10.1.2.3/8"], &["10.0.0.0/8", "172.16.0.0/12"]);
         assert_eq!(chosen(&office).0, "192.168.0.0/24");
     }
@@ -205,8 +166,8 @@ mod tests {
 
     #[test]
     fn invalid_subnets_are_errors_with_advice() {
-        let v4 = |net: &str| choose(Some(net.parse().unwrap()), Ipv6::Off, &host(&[], &[]));
-        let v6 = |net: &str| choose(None, Ipv6::Subnet(net.parse().unwrap()), &host(&[], &[]));
+        let v4 = |net: &str| choose_v4(Some(net.parse().unwrap()), &host(&[], &[]));
+        let v6 = |net: &str| choose_v6(Some(net.parse().unwrap()), &host(&[], &[]));
         assert_eq!(
             v4("10.9.0.5/24").unwrap_err().to_string(),
             "10.9.0.5/24 is an address, not a subnet (try: --ipv4 10.9.0.0/24)"
@@ -223,10 +184,6 @@ mod tests {
         for wrong in ["fd00:1::/48", "fe80::/64", "ff02::/64", "::/64", "fd00:1::5/64"] {
             assert!(v6(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(
-            v4("10.9.0.0/27").unwrap().addresses.v4.guest.to_string(),
-            "10.9.0.15"
-        );
-        assert!(v6("fd00:1::/64").is_ok());
+        assert!(v4("10.9.0.0/27").is_ok() && v6("fd00:1::/64").is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -104,9 +104,14 @@ impl Ports {
         }
         let mut new = BTreeMap::new();
         for spec in add {
-            if self.families == Families::V4 && spec.address.is_some_and(|address| address.is_ipv6()) {
-                let wrong = Error::new(format!("cannot publish {spec}: the guest has no IPv6"));
-                return Err(Refusal::Wrong(wrong.advise("an IPv4 address")));
+            let missing = match (self.families, spec.address) {
+                (Families::V4, Some(IpAddr::V6(_))) => Some(("IPv6", "an IPv4 address")),
+                (Families::V6, Some(IpAddr::V4(_))) => Some(("IPv4", "an IPv6 address")),
+                _ => None,
+            };
+            if let Some((family, advice)) = missing {
+                let wrong = Error::new(format!("cannot publish {spec}: the guest has no {family}"));
+                return Err(Refusal::Wrong(wrong.advise(advice)));
             }
             for (host, guest) in spec.endpoints(self.families) {
                 self.add(spec, host, guest, &gone, &mut new)?;

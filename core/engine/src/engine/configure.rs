@@ -1,6 +1,6 @@
 //! Changes of the configuration: published ports, resolvers, addresses, rules.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use pontoon_wire::Mac;
@@ -103,6 +103,24 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) {
         self.net.policy.owned = owned.iter().copied().collect();
+        self.disown(link, host, now);
+    }
+
+    /// Sets the addresses from which the host sends to other hosts: IPv4, IPv6. Datagrams to a mapped address go to the new
+    /// one, and connections to it end if the host has none any more.
+    pub fn set_host_addresses<T: Transmit>(
+        &mut self,
+        addresses: [Option<IpAddr>; 2],
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
+        self.net.policy.host = addresses;
+        self.disown(link, host, now);
+    }
+
+    /// Ends the flows whose destinations policy refuses since the host's addresses changed.
+    fn disown<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.protocols.udp.disown(&self.net.policy);
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.tcp.disown(ctx);

@@ -58,6 +58,9 @@ impl<L: Link> Worker<L> {
                     engine.set_owned_addresses(&list, &mut link.transmitter(), host, now);
                 }
             }
+            Update::HostAddresses(addresses) => {
+                engine.set_host_addresses(addresses, &mut link.transmitter(), host, now);
+            }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
             Update::Rules(list) => engine.set_rules(&list, &mut link.transmitter(), host, now),
             Update::Published(port_updates) => {

@@ -1,0 +1,308 @@
+//! The guest's address plan, from the options and the host's network.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use pontoon_engine::address_plan::{AddressPlan, Ipv4Plan, Ipv6Plan, SubnetExtent};
+use pontoon_process::error::Error;
+use pontoon_process::netlink::Netlink;
+
+use super::interface::{HostInterface, NextHop};
+use super::network::HostNetwork;
+use super::subnets;
+use crate::options::{AddressSource, Addressing, Ipv4, Ipv6};
+
+/// An address plan, and the properties of the guest's interface that follow from its source.
+#[derive(Clone, Debug)]
+pub(crate) struct ChosenPlan {
+    /// The plan.
+    pub(crate) plan: AddressPlan,
+    /// The interface of the host that was its source.
+    pub(crate) interface: Option<HostInterface>,
+}
+
+/// The gateway of a host whose default route has none: link-local, so that it conflicts with no network (RFC 3927).
+const ENGINE_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 2, 1);
+
+/// The DNS forwarder of a guest whose IPv6 gateway is link-local: a local address (RFC 4193) that the guest reaches by its
+/// default route.
+const ENGINE_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 3);
+
+/// Returns the plan that `options` ask for.
+///
+/// # Errors
+/// An option contradicts another or the host's network; the message names it.
+pub(crate) fn choose(
+    options: &Addressing,
+    host: &HostNetwork,
+    netlink: &mut Netlink,
+) -> Result<ChosenPlan, Error> {
+    let (mut plan, interface) = match &options.source {
+        AddressSource::Private => (private(options, host)?, None),
+        AddressSource::Host(name) => {
+            let interface = HostInterface::read(name.as_deref(), netlink)?;
+            (of_interface(options, &interface), Some(interface))
+        }
+    };
+    apply(options, &mut plan)?;
+    check(&plan, options)?;
+    Ok(ChosenPlan { plan, interface })
+}
+
+/// Returns a plan whose subnets exist only on the guest's link. A family whose address the options contain needs no subnet.
+fn private(options: &Addressing, host: &HostNetwork) -> Result<AddressPlan, Error> {
+    let given = |v4: bool| {
+        let mut addresses = options.addresses.iter();
+        addresses.any(|address| matches!(address, IpNet::V4(_)) == v4)
+    };
+    let subnet = match options.ipv4 {
+        Ipv4::Off => None,
+        Ipv4::Auto if given(true) => None,
+        Ipv4::Auto => Some(None),
+        Ipv4::Subnet(subnet) => Some(Some(subnet)),
+    };
+    let v4 = subnet.map(|given| subnets::choose_v4(given, host)).transpose()?;
+    if let Some(v4) = v4.filter(|v4| v4.moved) {
+        tracing::info!("the host uses 10.0.2.0/24, so the guest gets {}", v4.net);
+    }
+    let subnet = match options.ipv6 {
+        Ipv6::Off => None,
+        Ipv6::Auto if given(false) => None,
+        Ipv6::Auto => Some(None),
+        Ipv6::Subnet(subnet) => Some(Some(subnet)),
+    };
+    let v6 = subnet.map(|given| subnets::choose_v6(given, host)).transpose()?;
+    if let Some(v6) = v6.filter(|v6| v6.moved) {
+        tracing::info!("the host uses fd70:6f6e:746f::/64, so the guest gets {}", v6.net);
+    }
+    let mut plan = AddressPlan::private(
+        v4.map(|v4| Ipv4Plan::private(v4.net)),
+        v6.map(|v6| Ipv6Plan::private(v6.net, host.ipv6_default)),
+    );
+    // Families whose addresses the options contain: gateway and DNS forwarder at the usual places of the subnet.
+    if given(true) && options.ipv4 != Ipv4::Off {
+        plan.v4 = first(&options.addresses, |net| match net {
+            IpNet::V4(net) => Some(net),
+            IpNet::V6(_) => None,
+        })
+        .map(around_v4);
+    }
+    if given(false) && options.ipv6 != Ipv6::Off {
+        plan.v6 = first(&options.addresses, |net| match net {
+            IpNet::V6(net) => Some(net),
+            IpNet::V4(_) => None,
+        })
+        .map(|address| around_v6(address, host.ipv6_default));
+    }
+    Ok(plan)
+}
+
+fn first<T>(addresses: &[IpNet], of_family: impl Fn(IpNet) -> Option<T>) -> Option<T> {
+    addresses.iter().find_map(|address| of_family(*address))
+}
+
+/// Returns the IPv4 side of a plan for a guest with this address: the gateway and the DNS forwarder have the numbers 2 and 3
+/// in its subnet, or 1 in place of that which the guest has. A subnet with fewer addresses has no DNS forwarder, and its
+/// gateway is link-local.
+fn around_v4(address: Ipv4Net) -> Ipv4Plan {
+    let nth = |n: u32| Ipv4Addr::from_bits(address.network().to_bits() + n);
+    let other_than = |n: u32| if nth(n) == address.addr() { nth(1) } else { nth(n) };
+    let has_room = address.prefix_len() <= 29;
+    Ipv4Plan {
+        address,
+        additional: Vec::new(),
+        gateway: if has_room { other_than(2) } else { ENGINE_V4 },
+        default_route: true,
+        dns: has_room.then(|| other_than(3)),
+    }
+}
+
+/// As [`around_v4`], for IPv6.
+fn around_v6(address: Ipv6Net, default_route: bool) -> Ipv6Plan {
+    let nth = |n: u128| Ipv6Addr::from_bits(address.network().to_bits() + n);
+    let other_than = |n: u128| if nth(n) == address.addr() { nth(1) } else { nth(n) };
+    let has_room = address.prefix_len() <= 125;
+    Ipv6Plan {
+        address,
+        additional: Vec::new(),
+        gateway: if has_room { other_than(2) } else { Ipv6Plan::ROUTER },
+        router: Ipv6Plan::ROUTER,
+        default_route,
+        dns: has_room.then(|| other_than(3)),
+    }
+}
+
+/// Returns the plan of a guest with the addresses and routes of an interface of the host. The DNS forwarder has the gateway's
+/// address: the host's network has no other address that is surely free.
+fn of_interface(options: &Addressing, interface: &HostInterface) -> AddressPlan {
+    let v4 = interface.v4.split_first().filter(|_| options.ipv4 != Ipv4::Off);
+    let v4 = v4.map(|(address, additional)| {
+        let gateway = match interface.gateway_v4 {
+            Some(NextHop::Gateway(IpAddr::V4(gateway))) => gateway,
+            _ => ENGINE_V4,
+        };
+        Ipv4Plan {
+            address: *address,
+            additional: additional.to_vec(),
+            gateway,
+            default_route: interface.gateway_v4.is_some(),
+            dns: Some(gateway),
+        }
+    });
+    let v6 = interface.v6.split_first().filter(|_| options.ipv6 != Ipv6::Off);
+    let v6 = v6.map(|(address, additional)| {
+        let gateway = match interface.gateway_v6 {
+            Some(NextHop::Gateway(IpAddr::V6(gateway))) => gateway,
+            _ => Ipv6Plan::ROUTER,
+        };
+        Ipv6Plan {
+            address: *address,
+            additional: additional.to_vec(),
+            gateway,
+            router: if gateway.is_unicast_link_local() {
+                gateway
+            } else {
+                Ipv6Plan::ROUTER
+            },
+            default_route: interface.gateway_v6.is_some(),
+            // A resolver's link-local address would need the interface's name in resolv.conf.
+            dns: Some(if gateway.is_unicast_link_local() {
+                ENGINE_V6
+            } else {
+                gateway
+            }),
+        }
+    });
+    let families = (v4.is_some(), v6.is_some());
+    let mut routes = interface.routes.clone();
+    routes.retain(|route| match route.destination {
+        IpNet::V4(_) => families.0,
+        IpNet::V6(_) => families.1,
+    });
+    AddressPlan {
+        v4,
+        v6,
+        extent: SubnetExtent::HostNetwork,
+        routes,
+    }
+}
+
+/// Replaces the parts of the plan that the options contain.
+fn apply(options: &Addressing, plan: &mut AddressPlan) -> Result<(), Error> {
+    let absent = |what: &str, value: &dyn std::fmt::Display| {
+        let family = if value.to_string().contains(':') {
+            "IPv6"
+        } else {
+            "IPv4"
+        };
+        Error::new(format!("--{what} {value}: the guest has no {family}")).with_status(2)
+    };
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for address in &options.addresses {
+        match address {
+            IpNet::V4(net) => v4.push(*net),
+            IpNet::V6(net) => v6.push(*net),
+        }
+    }
+    if let Some((address, additional)) = v4.split_first() {
+        let own = plan.v4.as_mut().ok_or_else(|| absent("address", address))?;
+        own.address = *address;
+        own.additional = additional.to_vec();
+    }
+    if let Some((address, additional)) = v6.split_first() {
+        let own = plan.v6.as_mut().ok_or_else(|| absent("address", address))?;
+        own.address = *address;
+        own.additional = additional.to_vec();
+    }
+    for gateway in &options.gateways {
+        match gateway {
+            IpAddr::V4(address) => {
+                let own = plan.v4.as_mut().ok_or_else(|| absent("gateway", gateway))?;
+                own.gateway = *address;
+                own.default_route = true;
+            }
+            IpAddr::V6(address) => {
+                let own = plan.v6.as_mut().ok_or_else(|| absent("gateway", gateway))?;
+                own.gateway = *address;
+                own.default_route = true;
+                if address.is_unicast_link_local() {
+                    own.router = *address;
+                }
+            }
+        }
+    }
+    for dns in &options.dns {
+        match dns {
+            IpAddr::V4(address) => {
+                plan.v4.as_mut().ok_or_else(|| absent("dns-address", dns))?.dns = Some(*address);
+            }
+            IpAddr::V6(address) => {
+                plan.v6.as_mut().ok_or_else(|| absent("dns-address", dns))?.dns = Some(*address);
+            }
+        }
+    }
+    for route in &options.routes {
+        let exists = match route.destination {
+            IpNet::V4(_) => plan.v4.is_some(),
+            IpNet::V6(_) => plan.v6.is_some(),
+        };
+        if !exists {
+            return Err(absent("route", &route.destination));
+        }
+        plan.routes.push(*route);
+    }
+    Ok(())
+}
+
+/// Checks that no address of the plan has two owners.
+fn check(plan: &AddressPlan, options: &Addressing) -> Result<(), Error> {
+    let wrong = |text: String| Error::new(text).with_status(2);
+    if plan.v4.is_none() && plan.v6.is_none() {
+        return Err(match &options.source {
+            AddressSource::Private => wrong("the guest has neither IPv4 nor IPv6".to_owned()),
+            AddressSource::Host(_) => {
+                Error::new("the host's interface has no address of a family that the guest has")
+                    .advise("--addressing host:IFACE, or --addressing private")
+            }
+        });
+    }
+    if plan
+        .v4
+        .as_ref()
+        .is_some_and(|v4| v4.additional.len() >= MOST_ADDRESSES)
+        || plan
+            .v6
+            .as_ref()
+            .is_some_and(|v6| v6.additional.len() >= MOST_ADDRESSES)
+    {
+        return Err(wrong(format!(
+            "the guest has more than {MOST_ADDRESSES} addresses of a family"
+        )));
+    }
+    let gateways = [
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    ];
+    for gateway in gateways.into_iter().filter_map(|like| plan.gateway(like)) {
+        if plan.is_guest(gateway) {
+            return Err(
+                wrong(format!("{gateway} is the guest's address and the gateway's")).advise("--gateway ADDR"),
+            );
+        }
+    }
+    for dns in plan.dns() {
+        if plan.is_guest(dns) {
+            return Err(
+                wrong(format!("{dns} is the guest's address and the DNS forwarder's"))
+                    .advise("--dns-address ADDR"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The limit on addresses of the guest in each family.
+const MOST_ADDRESSES: usize = 32;
+
+#[cfg(test)]
+mod tests;
