@@ -1,21 +1,22 @@
 //! Definitions of the command line's verbs, arguments and options.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::Styles;
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parser};
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_control::reply::Level;
+use pontoon_engine::address_plan::PlannedRoute;
 use pontoon_engine::config::UdpFilter;
 use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
 use pontoon_supervisor::capture::Capture;
-use pontoon_supervisor::options::{Loopback, Target, VhostNet};
+use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Outbound, Pacing};
@@ -73,9 +74,9 @@ pub(crate) struct RunArgs {
     /// Use an existing network namespace, until it is removed
     #[arg(long, value_name = "PID|PATH", value_parser = values::target, conflicts_with_all = ["command", "hostname"])]
     pub(crate) attach: Option<Target>,
-    /// Name of the guest's interface
-    #[arg(long, value_name = "NAME", default_value = "tap0", value_parser = values::ifname)]
-    pub(crate) ifname: String,
+    /// Name of the guest's interface [default: tap0, or the host interface's with --addressing host]
+    #[arg(long, value_name = "NAME", value_parser = values::ifname)]
+    pub(crate) ifname: Option<String>,
     /// Host name inside
     #[arg(long, value_name = "NAME", value_parser = values::hostname)]
     pub(crate) hostname: Option<String>,
@@ -115,8 +116,7 @@ Exit status: 0 when the guest has gone and no other can come, or after a signal;
 #[command(
     help_template = VM_HELP,
     override_usage = "pontoon vm (--socket PATH | --fd N) --protocol PROTOCOL [OPTIONS]",
-    group = ArgGroup::new("where").args(["socket", "fd"]).required(true),
-    mut_arg("mtu", |mtu| mtu.default_value("1500"))
+    group = ArgGroup::new("where").args(["socket", "fd"]).required(true)
 )]
 pub(crate) struct VmArgs {
     /// Listen on a Unix socket here
@@ -145,6 +145,9 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "gateway",
           value_parser = values::loopback)]
     pub(crate) host_loopback: Vec<Loopback>,
+    /// Packets to ADDR reach the host at the address from which it sends to other hosts
+    #[arg(long, value_name = "ADDR", value_parser = values::mapped_address)]
+    pub(crate) map_host: Vec<IpAddr>,
     /// Allow the host's own addresses
     #[arg(long)]
     pub(crate) host_addresses: bool,
@@ -160,18 +163,36 @@ pub(crate) struct NetworkArgs {
     /// Rules from a TOML file: allow = ["TO", ...], deny = ["TO", ...]
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    /// The guest's IPv4 subnet [default: 10.0.2.0/24]
-    #[arg(long, value_name = "CIDR")]
+    /// Addresses of the guest: private, or host[:IFACE] for those of the host's interface (with the default route)
+    #[arg(long, value_name = "SOURCE", default_value = "private", value_parser = values::address_source)]
+    pub(crate) addressing: AddressSource,
+    /// An address of the guest with its subnet's prefix length, in place of the default one of its family
+    #[arg(long, value_name = "ADDR/LEN", value_parser = values::guest_address)]
+    pub(crate) address: Vec<IpNet>,
+    /// The guest's gateway [default: the second address of its subnet, or the host's gateway]
+    #[arg(long, value_name = "ADDR", value_parser = values::unicast)]
+    pub(crate) gateway: Vec<IpAddr>,
+    /// Another route of the guest: CIDR[,GATEWAY]
+    #[arg(long, value_name = "ROUTE", value_parser = values::route)]
+    pub(crate) route: Vec<PlannedRoute>,
+    /// The DNS forwarder's address in the guest [default: the third of its subnet, or the gateway]
+    #[arg(long, value_name = "ADDR", value_parser = values::unicast)]
+    pub(crate) dns_address: Vec<IpAddr>,
+    /// The guest's private IPv4 subnet [default: 10.0.2.0/24]
+    #[arg(long, value_name = "CIDR", conflicts_with = "no_ipv4")]
     pub(crate) ipv4: Option<Ipv4Net>,
-    /// The guest's IPv6 subnet [default: fd70:6f6e:746f::/64]
-    #[arg(long, value_name = "CIDR")]
+    /// The guest's private IPv6 subnet [default: fd70:6f6e:746f::/64]
+    #[arg(long, value_name = "CIDR", conflicts_with = "no_ipv6")]
     pub(crate) ipv6: Option<Ipv6Net>,
+    /// No IPv4 in the guest
+    #[arg(long)]
+    pub(crate) no_ipv4: bool,
     /// No IPv6 in the guest
-    #[arg(long, conflicts_with = "ipv6")]
+    #[arg(long)]
     pub(crate) no_ipv6: bool,
-    /// MTU of the guest's interface
-    #[arg(long, value_name = "N", default_value = "65520", value_parser = value_parser!(u16).range(576..=65520))]
-    pub(crate) mtu: u16,
+    /// MTU of the guest's interface [default: 65520, 1500 for a virtual machine, or the host's with --addressing host]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(576..=65520))]
+    pub(crate) mtu: Option<u16>,
     /// Use this resolver, or none [default: the host's]
     #[arg(long, value_name = "ADDR|none", value_parser = values::resolver)]
     pub(crate) dns: Vec<Resolver>,

@@ -5,11 +5,14 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use ipnet::IpNet;
 use pontoon_control::Metrics;
 use pontoon_engine::egress::{Action, EgressRule, Match, Target};
 use pontoon_process::Error;
 use pontoon_supervisor::config::GUEST_MAC;
-use pontoon_supervisor::options::{Guest, GuestOptions, Ipv6, Resolvers, VhostNet};
+use pontoon_supervisor::options::{
+    AddressSource, Addressing, Guest, GuestOptions, Ipv4, Ipv6, Resolvers, VhostNet,
+};
 use pontoon_supervisor::policy;
 
 use crate::args::{NetworkArgs, Resolver, RunArgs};
@@ -48,15 +51,14 @@ pub(crate) fn serve(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -
 }
 
 fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<GuestOptions, Error> {
-    let ipv6 = match (arguments.no_ipv6, arguments.ipv6) {
-        (true, _) => Ipv6::Off,
-        (false, Some(subnet)) => Ipv6::Subnet(subnet),
-        (false, None) => Ipv6::Auto,
-    };
-    if ipv6 != Ipv6::Off && arguments.mtu < LEAST_IPV6_MTU {
-        let wrong = format!("--mtu {}: IPv6 needs {LEAST_IPV6_MTU}", arguments.mtu);
+    if let Some(mtu) = arguments
+        .mtu
+        .filter(|mtu| *mtu < LEAST_IPV6_MTU && !arguments.no_ipv6)
+    {
+        let wrong = format!("--mtu {mtu}: IPv6 needs {LEAST_IPV6_MTU}");
         return Err(misused(wrong, "--no-ipv6"));
     }
+    let addressing = addressing(&arguments)?;
     let resolvers = resolvers(&arguments.dns)?;
     let rules = rules(arguments.allow, arguments.deny, arguments.policy.as_deref())?;
     if resolvers == Resolvers::None
@@ -74,8 +76,8 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         host_addresses: arguments.host_addresses,
         metadata: arguments.metadata,
         rules,
-        ipv4: arguments.ipv4,
-        ipv6,
+        map_host: arguments.map_host,
+        addressing,
         mtu: arguments.mtu,
         resolvers,
         search: arguments.search,
@@ -100,6 +102,43 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
             hosts: arguments.metrics_host,
         }),
         pid_file: arguments.report.pid_file,
+    })
+}
+
+/// Returns the address options, of which some exclude each other.
+fn addressing(arguments: &NetworkArgs) -> Result<Addressing, Error> {
+    let is_private = arguments.addressing == AddressSource::Private;
+    let subnet = arguments.ipv4.map(IpNet::V4).or(arguments.ipv6.map(IpNet::V6));
+    if let Some(subnet) = subnet.filter(|_| !is_private) {
+        let wrong = format!("{subnet} is a private subnet, which --addressing host excludes");
+        return Err(misused(wrong, "--address ADDR/LEN"));
+    }
+    for (option, list) in [
+        ("--gateway", &arguments.gateway),
+        ("--dns-address", &arguments.dns_address),
+    ] {
+        let of_family = |v4| list.iter().filter(|address| address.is_ipv4() == v4).count();
+        if of_family(true) > 1 || of_family(false) > 1 {
+            let wrong = format!("{option} is given twice for one family");
+            return Err(misused(wrong, "one IPv4 and one IPv6 address at most"));
+        }
+    }
+    Ok(Addressing {
+        source: arguments.addressing.clone(),
+        ipv4: match (arguments.no_ipv4, arguments.ipv4) {
+            (true, _) => Ipv4::Off,
+            (false, Some(subnet)) => Ipv4::Subnet(subnet),
+            (false, None) => Ipv4::Auto,
+        },
+        ipv6: match (arguments.no_ipv6, arguments.ipv6) {
+            (true, _) => Ipv6::Off,
+            (false, Some(subnet)) => Ipv6::Subnet(subnet),
+            (false, None) => Ipv6::Auto,
+        },
+        addresses: arguments.address.clone(),
+        gateways: arguments.gateway.clone(),
+        routes: arguments.route.clone(),
+        dns: arguments.dns_address.clone(),
     })
 }
 

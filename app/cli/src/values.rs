@@ -5,10 +5,13 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ipnet::IpNet;
 use pontoon_control::reply::Level;
+use pontoon_engine::address_plan::PlannedRoute;
 use pontoon_engine::config::UdpFilter;
+use pontoon_engine::policy::is_metadata;
 use pontoon_supervisor::config::OUR_MAC;
-use pontoon_supervisor::options::{Loopback, Target, VhostNet};
+use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
 use pontoon_wire::Mac;
 use pontoon_worker::{MACHINE_PROTOCOLS, MachineProtocol, Outbound, Pacing};
 
@@ -59,26 +62,79 @@ pub(crate) fn machine_protocol() -> impl TypedValueParser<Value = MachineProtoco
 }
 
 pub(crate) fn loopback(text: &str) -> Result<Loopback, String> {
-    if text == "gateway" {
-        return Ok(Loopback::Gateway);
+    match text {
+        "gateway" => Ok(Loopback::Gateway),
+        address => mapped_address(address).map(Loopback::Address),
     }
-    let address: IpAddr = text.parse().map_err(|_| "not an address")?;
+}
+
+/// An address that stands for the host: one to which a guest can send packets through its gateway.
+pub(crate) fn mapped_address(text: &str) -> Result<IpAddr, String> {
+    let address = unicast(text)?;
+    // fe80::/10 is on the guest's link. 169.254.0.0/16 is, too, but guests with a default route send to it by the gateway, and
+    // no network of the host conflicts with it (RFC 3927 section 2.1: 169.254.1.0 to 169.254.254.255).
     let unreachable = match address {
-        IpAddr::V4(v4) => {
-            v4.is_loopback() || v4.is_link_local() || v4.octets()[0] == 0 || v4.octets()[0] >= 224
-        }
-        IpAddr::V6(v6) => {
-            v6.is_loopback()
-                || v6.is_unspecified()
-                || v6.is_multicast()
-                || v6.is_unicast_link_local()
-                || v6.to_ipv4_mapped().is_some()
-        }
+        IpAddr::V4(v4) => v4.is_link_local() && matches!(v4.octets()[2], 0 | 255),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
     if unreachable {
         return Err("an address of this kind cannot be reached by the guest".into());
     }
-    Ok(Loopback::Address(address))
+    if is_metadata(address) {
+        return Err("the address of a cloud's metadata service".into());
+    }
+    Ok(address)
+}
+
+/// An address that one host can have, other than loopback.
+pub(crate) fn unicast(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| "not an address")?;
+    let is_unicast = match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && v4.octets()[0] != 0 && v4.octets()[0] < 224,
+        IpAddr::V6(v6) => {
+            !v6.is_loopback() && !v6.is_unspecified() && !v6.is_multicast() && v6.to_ipv4_mapped().is_none()
+        }
+    };
+    if !is_unicast {
+        return Err("an address of this kind cannot be reached by the guest".into());
+    }
+    Ok(address)
+}
+
+/// The guest's address and prefix length.
+pub(crate) fn guest_address(text: &str) -> Result<IpNet, String> {
+    let net: IpNet = text
+        .parse()
+        .map_err(|_| "not an address with a prefix length, such as 192.0.2.5/24")?;
+    unicast(&net.addr().to_string())?;
+    if net.prefix_len() == 0 {
+        return Err("a subnet of all addresses".into());
+    }
+    Ok(net)
+}
+
+pub(crate) fn route(text: &str) -> Result<PlannedRoute, String> {
+    let (destination, gateway) = match text.split_once(',') {
+        Some((destination, gateway)) => (destination, Some(unicast(gateway)?)),
+        None => (text, None),
+    };
+    let destination: IpNet = destination.parse().map_err(|_| "not CIDR[,GATEWAY]")?;
+    if destination != destination.trunc() {
+        return Err(format!("not a network (it would be {})", destination.trunc()));
+    }
+    if gateway.is_some_and(|gateway| gateway.is_ipv4() != destination.addr().is_ipv4()) {
+        return Err("network and gateway are of different families".into());
+    }
+    Ok(PlannedRoute { destination, gateway })
+}
+
+pub(crate) fn address_source(text: &str) -> Result<AddressSource, String> {
+    match text.split_once(':') {
+        None if text == "private" => Ok(AddressSource::Private),
+        None if text == "host" => Ok(AddressSource::Host(None)),
+        Some(("host", name)) => ifname(name).map(|name| AddressSource::Host(Some(name))),
+        _ => Err("not 'private', 'host' or 'host:IFACE'".into()),
+    }
 }
 
 pub(crate) fn resolver(text: &str) -> Result<Resolver, String> {
@@ -229,7 +285,8 @@ mod tests {
         for wrong in [
             "127.0.0.1",
             "0.0.0.0",
-            "169.254.1.2",
+            "169.254.0.2",
+            "169.254.169.254",
             "224.0.0.1",
             "240.0.0.1",
             "::",

@@ -106,7 +106,7 @@ impl Policy {
         if self.plan.gateway(written).is_none() {
             return Err(Refusal::Unassigned);
         }
-        let is_metadata = METADATA.contains(&written);
+        let is_metadata = is_metadata(written);
         let is_mapped = self.host_loopback.contains(&written) || self.mapped_host.contains(&written);
         match written {
             _ if is_metadata && self.metadata => {}
@@ -228,7 +228,7 @@ impl Policy {
 
     fn inner(&self, written: Ipv4Addr) -> Result<(), Refusal> {
         // `--metadata` opens these addresses themselves, not what a translator makes of others.
-        if METADATA.contains(&written.into()) {
+        if is_metadata(written.into()) {
             return Err(Refusal::Class);
         }
         match self.translate_destination(written.into())? {
@@ -256,6 +256,12 @@ const METADATA: [IpAddr; 10] = [
     v6([0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]),
     v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]),
 ];
+
+/// Returns true if `address` is that of a cloud's metadata service.
+#[must_use]
+pub fn is_metadata(address: IpAddr) -> bool {
+    METADATA.contains(&address)
+}
 
 const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(a, b, c, d))

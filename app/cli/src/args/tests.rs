@@ -119,11 +119,49 @@ fn vm_needs_a_path_or_a_descriptor_and_a_protocol() {
 }
 
 #[test]
-fn default_mtu_depends_on_the_kind_of_guest() {
-    assert_eq!(parse(&[]).network.mtu, 65520);
-    let vm = |more: &[&str]| parse_vm(&[&["--fd", "3", "--protocol", "packet"], more].concat()).unwrap();
-    assert_eq!(vm(&[]).network.mtu, 1500);
-    assert_eq!(vm(&["--mtu", "9000"]).network.mtu, 9000);
+fn mtu_is_between_576_and_65520() {
+    assert_eq!(parse(&[]).network.mtu, None);
+    assert_eq!(parse(&["--mtu", "9000"]).network.mtu, Some(9000));
+    for wrong in ["575", "65521", "many"] {
+        let line = refused(&["--mtu", wrong]);
+        assert!(line.contains("--mtu") && !line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
+fn address_options_are_parsed() {
+    let network = parse(&[
+        "--addressing",
+        "host:eth7",
+        "--address",
+        "192.0.2.5/24",
+        "--gateway",
+        "fe80::1",
+        "--route",
+        "198.51.100.0/24,192.0.2.1",
+        "--dns-address",
+        "169.254.1.1",
+        "--map-host",
+        "169.254.1.2",
+        "--no-ipv4",
+    ])
+    .network;
+    assert_eq!(network.addressing, AddressSource::Host(Some("eth7".into())));
+    assert_eq!(network.route[0].gateway, Some("192.0.2.1".parse().unwrap()));
+    assert!(network.no_ipv4);
+    for (option, wrong) in [
+        ("--addressing", "bridge"),
+        ("--address", "192.0.2.5"),
+        ("--address", "127.0.0.1/8"),
+        ("--gateway", "0.0.0.0"),
+        ("--route", "198.51.100.1/24,192.0.2.1"),
+        ("--route", "198.51.100.0/24,fe80::1"),
+        ("--dns-address", "ff02::1"),
+        ("--map-host", "127.0.0.1"),
+    ] {
+        let line = refused(&[option, wrong]);
+        assert!(line.contains(option) && !line.contains('\n'), "{line}");
+    }
 }
 
 #[test]
