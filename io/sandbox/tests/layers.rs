@@ -9,6 +9,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pontoon_sandbox::{Layer, Namespaces, ResourceLimits, Role, Sandbox, namespaces, trap};
 use pontoon_sys::disabled::Disabled;
@@ -62,6 +64,30 @@ fn main() -> ExitCode {
                 format!("FAILED: errno {errno} instead of {wanted}")
             }
             Tried::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            Tried::Killed(status) => {
+                failed = true;
+                format!("FAILED: wait status {status:#x}")
+            }
+        };
+        eprintln!("{what}, {}: {verdict}", name(only));
+    }
+    let ends: [(&str, Only, Attempt, i32); 4] = [
+        // The last resort of abort(3), as the process may not signal itself.
+        ("abort", Only::Seccomp, abort, libc::SIGSEGV),
+        ("access address 0", Only::Seccomp, access_null, libc::SIGSEGV),
+        ("overflow the stack", Only::Seccomp, overflow_stack, libc::SIGSEGV),
+        ("access address 0", Only::Namespaces, access_null, libc::SIGSEGV),
+    ];
+    for (what, only, attempt, signal) in ends {
+        let verdict = match tried(only, attempt) {
+            Tried::Killed(status) if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal => {
+                "ok".to_owned()
+            }
+            Tried::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            Tried::Answered(errno) => {
+                failed = true;
+                format!("FAILED: the process goes on, errno {errno}")
+            }
             Tried::Killed(status) => {
                 failed = true;
                 format!("FAILED: wait status {status:#x}")
@@ -133,9 +159,16 @@ fn child(namespaces: Namespaces, disabled: &Disabled, attempt: Attempt) -> Optio
     }
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let mut status = 0;
-    // SAFETY: `status` is a live int that the call writes.
-    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    (waited == pid).then_some(status)
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        // SAFETY: `status` is a live int that the call writes.
+        match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+            0 if Instant::now() < deadline => thread::sleep(Duration::from_millis(1)),
+            // SAFETY: the child has not been reaped, so that its number is still its own.
+            0 => drop(unsafe { libc::kill(pid, libc::SIGKILL) }),
+            waited => return (waited == pid).then_some(status),
+        }
+    }
 }
 
 /// Returns true if the layer is in force, or is switched off; Landlock's in a version that restricts signals and abstract
@@ -155,6 +188,28 @@ fn errno(result: i64) -> i32 {
         -1 => io::Error::last_os_error().raw_os_error().unwrap_or(-1),
         _ => 0,
     }
+}
+
+fn abort() -> i32 {
+    std::process::abort()
+}
+
+fn access_null() -> i32 {
+    // The standard library's handler of faults is that of every process of the product.
+    // SAFETY: none: the access faults, which ends the process, as the caller expects.
+    unsafe { std::ptr::null::<i32>().read_volatile() }
+}
+
+fn overflow_stack() -> i32 {
+    #[inline(never)]
+    fn deeper(depth: i32) -> i32 {
+        let room = std::hint::black_box([depth; 1024]);
+        match depth {
+            i32::MAX => 0,
+            _ => deeper(depth + 1) + room[0],
+        }
+    }
+    deeper(0)
 }
 
 fn open() -> i32 {

@@ -2,7 +2,18 @@
 
 use libc::*;
 
-use super::{Entry, NOT_EXECUTABLE, call, only};
+use super::{Entry, NOT_EXECUTABLE, Only, WHOLE, call, only};
+
+/// Signals whose actions may be set: those of faults and of abort(3), then glibc's SIGCANCEL and SIGSETXID.
+const SETTABLE_SIGNALS: [u32; 7] = [
+    SIGILL as u32,
+    SIGABRT as u32,
+    SIGBUS as u32,
+    SIGFPE as u32,
+    SIGSEGV as u32,
+    32,
+    33,
+];
 
 pub(super) const ALLOWED: &[Entry] = &[
     // The loop.
@@ -61,6 +72,17 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_sigaltstack, "threads: the stack for an overflow of theirs"),
     call(SYS_rt_sigprocmask, "threads: start of one"),
     call(SYS_rt_sigreturn, "signals: the end of a handler, of SIGSYS too"),
+    // Without it, a process that faults or aborts would not end: the standard library's handler sets the default action and
+    // returns, and abort(3) does the same before its last instruction, which faults.
+    only(
+        SYS_rt_sigaction,
+        &[Only {
+            argument: 0,
+            mask: WHOLE,
+            values: &SETTABLE_SIGNALS,
+        }],
+        "faults, abort: the default action, which ends the process; threads: glibc's own signals",
+    ),
     call(SYS_gettid, "threads: the standard library's name of one"),
     call(SYS_getrandom, "ports and sequence numbers; keys of hashes"),
     call(SYS_exit, "threads: end of one"),

@@ -4,9 +4,6 @@ use libc::*;
 
 use super::{Entry, Only, WHOLE, call, only};
 
-/// SIGCANCEL and SIGSETXID.
-const GLIBCS_SIGNALS: [u32; 2] = [32, 33];
-
 pub(super) const ALLOWED: &[Entry] = &[
     // Descriptors.
     call(
@@ -100,15 +97,6 @@ pub(super) const ALLOWED: &[Entry] = &[
     ),
     call(SYS_set_robust_list, "threads: start of one"),
     call(SYS_rseq, "threads: start of one"),
-    only(
-        SYS_rt_sigaction,
-        &[Only {
-            argument: 0,
-            mask: WHOLE,
-            values: &GLIBCS_SIGNALS,
-        }],
-        "threads: glibc's own signals, at the start of the first one",
-    ),
     only(
         SYS_prctl,
         &[Only {
