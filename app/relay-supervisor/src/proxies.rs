@@ -476,23 +476,53 @@ impl ProxyQuerier {
     }
 }
 
-/// Filter for IGMP: IP protocol 2.
-const IGMP: [(u16, u8, u8, u32); 4] = [
-    (0x30, 0, 0, 9),
-    (0x15, 0, 1, 2),
-    (0x06, 0, 0, 0x4_0000),
-    (0x06, 0, 0, 0),
+/// Filter for IGMP: IP protocol 2. Queries are accepted only in multicast frames, which all hosts of the link receive: a host
+/// that wins the election of the querier by a query to this host alone would end memberships that no host can report again.
+const IGMP: [(u16, u8, u8, u32); 9] = [
+    (LOAD_BYTE, 0, 0, 9),
+    (JUMP_EQUAL, 0, 6, 2),
+    // X is the length of the IP header.
+    (LOAD_HEADER_LEN, 0, 0, 0),
+    (LOAD_BYTE_AT_X, 0, 0, 0),
+    (JUMP_EQUAL, 0, 2, 0x11),
+    (LOAD_BYTE, 0, 0, PACKET_TYPE),
+    (JUMP_EQUAL, 0, 1, PACKET_MULTICAST),
+    ACCEPT,
+    DROP,
 ];
 
-/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them.
-const MLD: [(u16, u8, u8, u32); 6] = [
-    (0x30, 0, 0, 6),
-    (0x15, 0, 3, 0),
-    (0x30, 0, 0, 40),
-    (0x15, 0, 1, 58),
-    (0x06, 0, 0, 0x4_0000),
-    (0x06, 0, 0, 0),
+/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them. Queries are accepted as by [`IGMP`].
+const MLD: [(u16, u8, u8, u32); 13] = [
+    (LOAD_BYTE, 0, 0, 6),
+    (JUMP_EQUAL, 0, 10, 0),
+    (LOAD_BYTE, 0, 0, 40),
+    (JUMP_EQUAL, 0, 8, 58),
+    // X is the length of the options in bytes, without their first 8.
+    (LOAD_BYTE, 0, 0, 41),
+    (SHIFT_LEFT, 0, 0, 3),
+    (COPY_TO_X, 0, 0, 0),
+    (LOAD_BYTE_AT_X, 0, 0, 48),
+    (JUMP_EQUAL, 0, 2, 130),
+    (LOAD_BYTE, 0, 0, PACKET_TYPE),
+    (JUMP_EQUAL, 0, 1, PACKET_MULTICAST),
+    ACCEPT,
+    DROP,
 ];
+
+/// Instructions of classic BPF (linux/filter.h).
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_BYTE_AT_X: u16 = 0x50;
+const LOAD_HEADER_LEN: u16 = 0xb1;
+const JUMP_EQUAL: u16 = 0x15;
+const SHIFT_LEFT: u16 = 0x64;
+const COPY_TO_X: u16 = 0x07;
+const ACCEPT: (u16, u8, u8, u32) = (0x06, 0, 0, 0x4_0000);
+const DROP: (u16, u8, u8, u32) = (0x06, 0, 0, 0);
+
+/// The place of the frame's type, `sll_pkttype` of packet(7): SKF_AD_OFF + SKF_AD_PKTTYPE.
+const PACKET_TYPE: u32 = 0xffff_f004;
+/// The type of frames to a multicast address.
+const PACKET_MULTICAST: u32 = 2;
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha12Rng;
 use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::flow_rate::{self, Admission};
+use crate::flow_rate::{self, Admission, FlowOpener};
 use crate::histogram::{CONNECT_TIMES, Histogram};
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
@@ -161,24 +161,24 @@ impl Net {
 
     /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate or counts the
     /// refusal. [`Self::opened`] counts the flow itself.
-    pub fn admit(&mut self, now: Instant) -> Admission {
+    pub fn admit(&mut self, opener: FlowOpener, now: Instant) -> Admission {
         let admission = match self.is_full() {
             true => Admission::Refused,
-            false => self.count_against_rate(now),
+            false => self.count_against_rate(opener, now),
         };
         self.counters.flows_refused += u64::from(admission == Admission::Refused);
         admission
     }
 
     /// Admits one more flow under `--max-flow-rate`, and counts it against the rate.
-    pub(crate) fn count_against_rate(&mut self, now: Instant) -> Admission {
+    pub(crate) fn count_against_rate(&mut self, opener: FlowOpener, now: Instant) -> Admission {
         let Some(rate) = self.config.max_flow_rate else {
             return Admission::Admitted;
         };
         if let Some(siblings) = &self.siblings {
-            return siblings.count_against_rate(rate, now);
+            return siblings.count_against_rate(rate, opener, now);
         }
-        flow_rate::admit(&mut self.flow_due, rate, now)
+        flow_rate::admit(&mut self.flow_due, rate, opener, now)
     }
 
     /// Returns true if there are as many flows as `--max-flows` allows, including those of other workers: one worker may

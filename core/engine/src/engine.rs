@@ -110,9 +110,7 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) {
         self.net.mtu = link.limits().mtu;
-        self.net
-            .throttle
-            .sent_up(frames.iter().map(|frame| frame.len), now);
+        self.net.throttle.sent_up(frames.iter().map(Frame::wire_len), now);
         let mut gathered = Gathered::default();
         for frame in frames {
             let lost = self.guarded(None, link, host, now, |reassembly, protocols, ctx| {

@@ -23,7 +23,7 @@ use crate::ctx::{Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
-use crate::flow_rate::Admission;
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{DatagramMeta, PingReply, Problem};
 use crate::icmp_errors::{self, Reported, Unsent};
 use crate::local::icmp_error::{self, InvokingPacket, Reason};
@@ -305,7 +305,7 @@ impl<S> Icmp<S> {
                 ctx.net.reclaim();
             }
         }
-        let admission = ctx.net.admit(ctx.now);
+        let admission = ctx.net.admit(FlowOpener::Guest, ctx.now);
         if admission == Admission::Refused {
             return Err(Failure::Exhausted);
         }

@@ -7,7 +7,7 @@
 //! Sending: small frames by [`Transmit::send`]; data by [`Transmit::reserve`], whose slices are passed to `recvmsg` and whose
 //! frames are then committed in order. Dropping a reservation frees it.
 
-use pontoon_wire::vnet::Offload;
+use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
 /// A frame from the guest.
@@ -39,6 +39,24 @@ impl<'a> Frame<'a> {
         })
     }
 
+    /// Returns the number of datagrams that the UDP payload of this frame is segmented into.
+    pub(crate) fn udp_segments(&self, payload_len: usize) -> usize {
+        match self.offload.segmentation {
+            Segmentation::Udp { len } => payload_len.div_ceil(usize::from(len).max(1)),
+            Segmentation::Whole | Segmentation::Tcp4 { .. } | Segmentation::Tcp6 { .. } => 1,
+        }
+    }
+
+    /// Returns the bytes of the Ethernet frames that this frame stands for. Segmentation of TCP is not counted: the host's
+    /// kernel segments the stream anew, while each datagram gets a header.
+    pub(crate) fn wire_len(&self) -> usize {
+        let headers = ETHERNET_IPV4_UDP;
+        let more = self
+            .udp_segments(self.len.saturating_sub(headers))
+            .saturating_sub(1);
+        self.len + more * headers
+    }
+
     /// Copies bytes from `offset` on into `into`, and returns their number.
     pub fn copy(&self, offset: usize, into: &mut [u8]) -> usize {
         let mut at = 0;
@@ -48,6 +66,9 @@ impl<'a> Frame<'a> {
         at
     }
 }
+
+/// Bytes of the headers of a datagram: Ethernet, IPv4 and UDP.
+const ETHERNET_IPV4_UDP: usize = 14 + 20 + 8;
 
 /// The limits of a link towards the guest, which may change when the guest renegotiates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

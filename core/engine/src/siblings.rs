@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 
 use pontoon_wire::Mac;
 
-use crate::flow_rate::Admission;
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::{Frame, Instant, WorkerId};
 
 /// The key of a flow in the directory.
@@ -155,7 +155,7 @@ pub trait Siblings: Debug + Send {
 
     /// Admits one more flow under a limit of `rate` a second for all workers together, and counts it if it is admitted. See
     /// [`flow_rate`](crate::flow_rate).
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission;
+    fn count_against_rate(&self, rate: u32, opener: FlowOpener, now: Instant) -> Admission;
 
     /// Publishes the guest's Ethernet address, which has changed.
     fn guest_moved(&self, mac: Mac);

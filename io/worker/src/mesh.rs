@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
-use pontoon_engine::flow_rate::{self, Admission};
+use pontoon_engine::flow_rate::{self, Admission, FlowOpener};
 use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
@@ -235,10 +235,10 @@ impl Siblings for WorkerHandle {
         self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
+    fn count_against_rate(&self, rate: u32, opener: FlowOpener, now: Instant) -> Admission {
         let next = |due| {
             let mut due = Instant(due);
-            match flow_rate::admit(&mut due, rate, now) {
+            match flow_rate::admit(&mut due, rate, opener, now) {
                 Admission::Admitted => Some(due.0),
                 Admission::Refused => None,
             }

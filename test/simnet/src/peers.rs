@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pontoon_engine::flow_rate::{self, Admission};
+use pontoon_engine::flow_rate::{self, Admission, FlowOpener};
 use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
@@ -247,8 +247,8 @@ impl Siblings for SimMember {
         self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
-        flow_rate::admit(&mut self.mesh.lock().flow_due, rate, now)
+    fn count_against_rate(&self, rate: u32, opener: FlowOpener, now: Instant) -> Admission {
+        flow_rate::admit(&mut self.mesh.lock().flow_due, rate, opener, now)
     }
 
     fn guest_moved(&self, mac: Mac) {

@@ -17,6 +17,11 @@ use crate::message::Region;
 /// Maximum number of regions: VHOST_USER_GET_MAX_MEM_SLOTS.
 pub(crate) const MAX_REGIONS: usize = 64;
 
+/// Limit on the sum of the files' parts that are mapped for one guest, in bytes: 8 TiB. While a table is replaced, both are
+/// mapped, and several guests' at the time of a change; the rest of the address space (128 TiB) is for the process itself,
+/// whose allocations would fail otherwise.
+const MAX_MAPPED: u64 = 1 << 43;
+
 /// All of the guest's memory. A table is immutable; changes create another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryTable {
@@ -42,6 +47,8 @@ pub(crate) enum MemoryError {
     Overlap(u64),
     #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
+    #[error("more than {MAX_MAPPED:#x} bytes of memory")]
+    TooLarge,
     #[error("memory region at {guest:#x} ends at {end:#x} in a file of {len:#x} bytes")]
     Short { guest: u64, end: u64, len: u64 },
     #[error("cannot map memory region at {guest:#x}: {error}")]
@@ -99,6 +106,13 @@ impl MemoryTable {
         check(&region)?;
         if self.regions.iter().any(|other| overlap(&other.region, &region)) {
             return Err(MemoryError::Overlap(region.guest));
+        }
+        // A region is mapped from its file's first byte.
+        let mapped = |region: &Region| region.offset + region.size;
+        let regions = self.regions.iter().map(|mapped| &mapped.region);
+        let others = regions.map(mapped).fold(0, u64::saturating_add);
+        if others.saturating_add(mapped(&region)) > MAX_MAPPED {
+            return Err(MemoryError::TooLarge);
         }
         self.regions.push(Arc::new(MappedRegion::new(region, file)?));
         Ok(self)
@@ -225,4 +239,38 @@ fn check(region: &Region) -> Result<(), MemoryError> {
 fn overlap(one: &Region, other: &Region) -> bool {
     let within = |a: u64, b: u64| a < b + other.size && b < a + one.size;
     within(one.guest, other.guest) || within(one.user, other.user)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// A region at `guest` of `size` bytes of a sparse file, from `offset` on.
+    fn region(guest: u64, offset: u64, size: u64) -> (Region, OwnedFd) {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, offset + size).unwrap();
+        let region = Region {
+            guest,
+            size,
+            user: guest,
+            offset,
+        };
+        (region, file)
+    }
+
+    #[test]
+    fn mapped_memory_is_bounded() {
+        let half = MAX_MAPPED / 2;
+        let table = MemoryTable::new([region(0, 0, half), region(half, half - 4096, 4096)]).unwrap();
+        for (large, file) in [region(MAX_MAPPED, 0, 4096), region(MAX_MAPPED, half, half)] {
+            let error = table.clone().with(large, file).unwrap_err();
+            assert!(matches!(error, MemoryError::TooLarge), "{error}");
+        }
+        // A region that is removed leaves its room to another.
+        let (first, _) = region(0, 0, half);
+        let (other, file) = region(MAX_MAPPED, 0, half);
+        table.without(&first).with(other, file).unwrap();
+    }
 }

@@ -90,6 +90,11 @@ impl<S> Protocols<S> {
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
             }
+            // Linux segments no datagram into more (UDP_MAX_SEGMENTS), and virtio_net_hdr_to_skb() refuses a frame that
+            // asks for it. A segment of one byte would make one frame into 65,000 datagrams.
+            Transport::Udp(udp) if frame.udp_segments(udp.payload_len) > MAX_UDP_SEGMENTS => {
+                ctx.net.counters.malformed += 1;
+            }
             Transport::Udp(udp) if is_dns(ctx.net, ip, udp.destination_port) => {
                 let routed = ctx.net.hand_over(siblings::FIRST, frame);
                 if routed == Routed::Here {
@@ -165,6 +170,9 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
+/// The largest number of datagrams in one frame (Linux 6.8, UDP_MAX_SEGMENTS; 64 before).
+const MAX_UDP_SEGMENTS: usize = 128;
+
 /// Returns true if a packet is for the DNS forwarder.
 fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
     port == 53 && net.config.addresses.is_dns(ip.destination)
@@ -172,4 +180,36 @@ fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
 
 fn is_unicast(mac: Mac) -> bool {
     mac.0[0] & 1 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_wire::vnet::Segmentation;
+
+    use crate::test_world::{FakeHost, FakeLink, GUEST, Sent, net, with_frame};
+    use crate::{Engine, Instant, WorkerId};
+
+    #[test]
+    fn frame_of_more_than_128_datagrams_is_malformed() {
+        let now = Instant(1_000_000_000_000);
+        let mut engine = Engine::new(net().config, WorkerId(0), [7; 32], now);
+        let (mut host, mut link) = (FakeHost::default(), FakeLink::new());
+        for to in ["192.0.2.1:7", "10.0.2.3:53"] {
+            for (len, malformed) in [(128, 0), (129, 1)] {
+                let before = *engine.counters();
+                let bytes = Sent::new(GUEST, to, &vec![0; len]).udp();
+                with_frame(&bytes, Segmentation::Udp { len: 1 }, |frame, _| {
+                    engine.handle_frames(std::slice::from_ref(frame), &mut link, &mut host, now);
+                });
+                let counted = engine.counters().malformed - before.malformed;
+                // The forwarder counts each of the 128 queries, which are too short.
+                let expected = if to.ends_with(":53") && malformed == 0 {
+                    128
+                } else {
+                    malformed
+                };
+                assert_eq!(counted, expected, "{len} to {to}");
+            }
+        }
+    }
 }

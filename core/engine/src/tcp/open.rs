@@ -15,7 +15,7 @@ use super::{Sending, Tcp};
 use crate::ctx::{Ctx, Eviction, Net, Routed};
 use crate::dns::stream::Queries;
 use crate::egress::{Decision, Destination, EgressProtocol};
-use crate::flow_rate::Admission;
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{AcceptedConnection, Connect};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
@@ -60,7 +60,7 @@ impl<S> Tcp<S> {
         let Some(target) = target else {
             return reply_reset(ip, segment, ctx);
         };
-        let admission = admit(victim, ctx);
+        let admission = admit(victim, FlowOpener::Guest, ctx);
         if admission == Admission::Refused {
             return reply_reset(ip, segment, ctx);
         }
@@ -245,7 +245,7 @@ impl<S> Tcp<S> {
         let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
-        let admission = admit(victim, ctx);
+        let admission = admit(victim, FlowOpener::Client, ctx);
         if admission == Admission::Refused {
             return ctx.host.abort(accepted.socket);
         }
@@ -377,14 +377,14 @@ enum Backlog {
 
 /// Admits a new flow under `--max-flow-rate` and `--max-flows`, and counts it against the rate. A flow that replaces `victim`
 /// needs no room of its own.
-fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> Admission {
+fn admit<H, T>(victim: Option<FlowId>, opener: FlowOpener, ctx: &mut Ctx<'_, H, T>) -> Admission {
     if victim.is_some() {
-        let admission = ctx.net.count_against_rate(ctx.now);
+        let admission = ctx.net.count_against_rate(opener, ctx.now);
         if admission == Admission::Admitted {
             return admission;
         }
     }
-    ctx.net.admit(ctx.now)
+    ctx.net.admit(opener, ctx.now)
 }
 
 /// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.

@@ -12,7 +12,7 @@ use super::{BESIDE, Endpoint, Gather, Udp};
 use crate::config::UdpFilter;
 use crate::ctx::{Completion, Ctx, Eviction, Routed};
 use crate::egress_check::Packet;
-use crate::flow_rate::Admission;
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
 use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
@@ -238,7 +238,7 @@ impl<S> Udp<S> {
                 }
             }
         }
-        let admission = ctx.net.admit(ctx.now);
+        let admission = ctx.net.admit(FlowOpener::Guest, ctx.now);
         if admission == Admission::Refused {
             return None;
         }

@@ -100,7 +100,7 @@ impl Query {
             Some(IpAddr::V4(group)) => group,
             Some(IpAddr::V6(_)) => return None,
         };
-        let to = self.group.unwrap_or(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)));
+        let to = self.group.unwrap_or(IpAddr::V4(ALL_SYSTEMS));
         let IpAddr::V4(destination) = to else {
             return None;
         };
@@ -142,7 +142,7 @@ impl Query {
             Some(IpAddr::V4(_)) => return None,
         };
         let to = match self.group {
-            None => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+            None => ALL_NODES,
             Some(_) => group,
         };
         let milliseconds = u16::try_from(self.max_response_time.as_millis()).unwrap_or(u16::MAX >> 1);
@@ -198,10 +198,15 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         IGMP_QUERY => {
+            let group = Some(group).filter(|group| !group.is_unspecified());
+            let to = IpAddr::V4(Ipv4Addr::from(array(header, 16)?));
+            if to != group.unwrap_or(IpAddr::V4(ALL_SYSTEMS)) {
+                return None;
+            }
             let count = message.get(10..12).map_or(0, count);
             Some(Message::Query {
                 from,
-                group: Some(group).filter(|group| !group.is_unspecified()),
+                group,
                 sources: addresses(message.get(12..).unwrap_or_default(), count, V4)?,
             })
         }
@@ -240,10 +245,14 @@ fn mld(packet: &[u8]) -> Option<Message> {
     let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         MLD_QUERY => {
+            let group = Some(group).filter(|group| !group.is_unspecified());
+            if to != group.unwrap_or(IpAddr::V6(ALL_NODES)) {
+                return None;
+            }
             let count = message.get(26..28).map_or(0, count);
             Some(Message::Query {
                 from,
-                group: Some(group).filter(|group| !group.is_unspecified()),
+                group,
                 sources: addresses(message.get(28..).unwrap_or_default(), count, V6)?,
             })
         }
@@ -326,6 +335,10 @@ const QUERY_INTERVAL: u8 = 125;
 /// Bytes of an address.
 const V4: usize = 4;
 const V6: usize = 16;
+
+/// Destinations of general queries (RFC 3376 section 4.1.12, RFC 3810 section 5.1.15). A query for a group is sent to the group.
+const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 const IGMP: u8 = 2;
 const ICMPV6: u8 = 58;

@@ -299,6 +299,32 @@ fn parses_the_queries_that_it_builds() {
     assert_eq!(Query::group(address("ff1e::1")).packet(address("10.0.0.1")), None);
 }
 
+#[test]
+fn query_to_another_destination_than_its_group_is_dropped() {
+    for (own, query, to) in [
+        ("10.0.0.1", Query::group(address("239.1.1.1")), "224.0.0.1"),
+        ("10.0.0.1", Query::general(), "239.1.1.1"),
+        ("fe80::1", Query::group(address("ff1e::1")), "ff02::1"),
+        ("fe80::1", Query::general(), "ff1e::1"),
+    ] {
+        let (mut packet, _) = query.packet(address(own)).unwrap();
+        match address(to) {
+            IpAddr::V4(to) => packet[16..20].copy_from_slice(&to.octets()),
+            IpAddr::V6(to) => {
+                packet[24..40].copy_from_slice(&to.octets());
+                // The checksum covers the destination: the old one is exchanged for the new.
+                let message = packet.len() - 28;
+                packet[message + 2..message + 4].fill(0);
+                let sum =
+                    pontoon_wire::checksum::Sum::pseudo(address(own), to.into(), 58, packet.len() - message);
+                let sum = sum.add(&packet[message..]).finish().to_be_bytes();
+                packet[message + 2..message + 4].copy_from_slice(&sum);
+            }
+        }
+        assert_eq!(message::parse(&packet), None, "{own} to {to}");
+    }
+}
+
 /// A packet with an MLD message of a node.
 fn mld(from: &str, to: &str, message: &[u8]) -> Vec<u8> {
     let (from, to) = (address(from), address(to));
@@ -372,7 +398,8 @@ fn mld_reports_from_the_unspecified_address_are_ignored() {
 #[test]
 fn igmp_messages_to_a_unicast_address_are_ignored() {
     for kind in [0x11, 0x12, 0x16, 0x17] {
-        let good = igmp(&[kind, 0, 0, 0, 239, 1, 1, 1]);
+        let mut good = igmp(&[kind, 0, 0, 0, 239, 1, 1, 1]);
+        good[16..20].copy_from_slice(&[239, 1, 1, 1]);
         assert!(message::parse(&good).is_some(), "{kind:#x}");
         let mut bad = good;
         bad[16..20].copy_from_slice(&[10, 0, 0, 5]);

@@ -188,13 +188,13 @@ fn limits_hold_for_all_workers_together() {
     assert_eq!((one.flows(), two.flows()), (1, 1));
 
     let at = |seconds: u64| Instant(seconds * 1_000_000_000 + 5);
-    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, at(7)));
+    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, FlowOpener::Guest, at(7)));
     assert_eq!(
         taken,
         [Admission::Admitted, Admission::Admitted, Admission::Refused]
     );
     assert_eq!(
-        [one, two, two].map(|handle| handle.count_against_rate(2, at(8))),
+        [one, two, two].map(|handle| handle.count_against_rate(2, FlowOpener::Guest, at(8))),
         [Admission::Admitted, Admission::Admitted, Admission::Refused]
     );
 }
