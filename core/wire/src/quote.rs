@@ -1,4 +1,4 @@
-//! The packet quoted in an ICMP or ICMPv6 error, truncated at any point.
+//! Parses the packet quoted in an ICMP or ICMPv6 error, which may be truncated at any byte.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -6,24 +6,24 @@ use zerocopy::FromBytes;
 
 use crate::{layout, protocol};
 
-/// Maximum number of bytes that [`Segment::read`] uses: an IPv4 header with all its options, and the eight bytes after
-/// it that RFC 792 guarantees.
+/// Maximum number of quoted bytes that [`Segment::read`] uses: an IPv4 header with all options, and the eight bytes
+/// after it that RFC 792 guarantees.
 pub const LEN: usize = 60 + 8;
 
-/// A quoted TCP segment.
+/// Endpoints and sequence number of a TCP segment that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Source of the segment.
+    /// Source address and port of the quoted segment.
     pub source: SocketAddr,
-    /// Destination of the segment.
+    /// Destination address and port of the quoted segment.
     pub destination: SocketAddr,
-    /// Its sequence number.
+    /// Sequence number of the quoted segment.
     pub seq: u32,
 }
 
 impl Segment {
-    /// Parses a quote, which begins with the IP header. Returns `None` for another protocol, for extension headers (the
-    /// engine sends none), or if the sequence number is missing.
+    /// Parses a quoted packet, which begins with the IP header. Returns `None` if the packet is not TCP, has IPv6
+    /// extension headers (the engine sends none), or is truncated before the end of the sequence number.
     #[must_use]
     pub fn read(quote: &[u8]) -> Option<Self> {
         let (from, to, number, upper): (IpAddr, IpAddr, _, _) = match quote.first()? >> 4 {

@@ -22,7 +22,7 @@ fn sum_of_all_ones_carries() {
 
 #[test]
 fn completed_checksum_is_never_zero() {
-    // The sum of the rest is 0xffff, so that the checksum would be 0.
+    // The sum of the other bytes is 0xffff, so that the checksum would be 0.
     let mut head = [9, 9, 0xff, 0xff, 0, 0];
     let checksum = Checksum::Partial { start: 2, offset: 2 };
     assert_eq!(complete(&mut head, checksum, []), Ok(()));

@@ -30,9 +30,9 @@ fn encodes_syn_ack() {
     #[rustfmt::skip]
     let expected = [
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00,
-        // 20 + 32 bytes, DF, TTL 64, checksum.
+        // IPv4 header: 20 + 32 bytes, DF, TTL 64, checksum.
         0x45, 0, 0, 52, 0, 0, 0x40, 0, 64, 6, 0x6c, 0xb4, 192, 0, 2, 1, 10, 0, 2, 15,
-        // Eight words; the sum of 192.0.2.1, 10.0.2.15, 6 and 32 where the checksum will be.
+        // TCP header: eight words; the checksum field contains the sum of 192.0.2.1, 10.0.2.15, 6 and 32.
         0, 80, 0x9c, 0x40, 1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0x12, 0xff, 0xff, 0xce, 0x36, 0, 0,
         2, 4, 0x05, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2,
     ];
@@ -55,7 +55,7 @@ fn encodes_udp_over_ipv6() {
         0x6b, 0x80, 0, 0, 0, 108, 17, 63,
         0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
         0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x15,
-        // fd00 + 0002 + fd00 + 0015 + 17 + 108, folded.
+        // The checksum field contains the folded sum fd00 + 0002 + fd00 + 0015 + 17 + 108.
         0, 53, 0x9c, 0x40, 0, 108, 0xfa, 0x95,
     ];
     assert_eq!(head.bytes(), expected);
@@ -205,16 +205,16 @@ fn emits_largest_super_frames() {
     assert_eq!(oracle::checksum_is_right(&packet), Some(true));
 }
 
-/// The frame with its checksum completed.
+/// Returns the frame of `head` and `data` with its checksum completed.
 fn completed(head: Head, data: &[u8]) -> Vec<u8> {
     let mut bytes = head.bytes().to_vec();
-    // In two slices, the first of an odd length.
+    // Two slices of payload, the first of an odd length.
     let (first, second) = data.split_at(data.len().min(7));
     checksum::complete(&mut bytes, head.checksum, [first, second]).unwrap();
     [&bytes, data].concat()
 }
 
-/// The frame as both parsers see it.
+/// Parses the frame with this crate and with etherparse, and checks that both results are equal.
 fn parsed(bytes: &[u8]) -> ParsedFrame {
     let frame = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
     assert_eq!(Some(frame), oracle::parse(bytes));

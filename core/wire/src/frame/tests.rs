@@ -34,7 +34,7 @@ fn payload_may_lie_beyond_the_head() {
         panic!("no TCP");
     };
     assert_eq!((tcp.payload_offset, tcp.payload_len), (54, 60_000));
-    // One byte less contradicts the IP header's length.
+    // A frame that is one byte shorter contradicts the length in the IP header.
     let short = frame.len() - 1;
     assert_eq!(parse(&frame[..HEAD], short), Err(FrameError::Truncated(short)));
 }
@@ -98,7 +98,7 @@ fn refuses_inconsistent_ipv4_headers() {
     assert_eq!(
         refused(17, 32),
         FrameError::Truncated(good.len()),
-        "past the frame"
+        "total length beyond the frame's end"
     );
     let mut frame = good.clone();
     frame[24] ^= 1;
@@ -217,7 +217,7 @@ fn refuses_invalid_extension_header_chains() {
     );
 
     let mut cut = ipv6(&[Extension::Destination(0)], protocol::UDP, &[]);
-    cut[14 + 40 + 1] = 1; // 16 bytes, of which 8 are there
+    cut[14 + 40 + 1] = 1; // a length of 16 bytes, of which 8 are present
     assert_eq!(parse(&cut, cut.len()), Err(FrameError::Truncated(62)));
 
     let mut jumbo = ipv6(&[], protocol::TCP, &tcp(&[]));
@@ -248,18 +248,18 @@ fn parses_tcp_options() {
     assert_eq!(
         parsed(Flags::ACK.0, &linux),
         TcpOptions::default(),
-        "only in a SYN"
+        "SYN options in a segment without SYN are skipped"
     );
     assert_eq!(parsed(syn, &[3, 3, 255, 0]).window_scale, Some(14), "clamped");
     assert_eq!(
         parsed(syn, &[0, 2, 4, 5]).mss,
         None,
-        "nothing counts after the end of the list"
+        "options after the end of the list are ignored"
     );
     assert_eq!(
         parsed(syn, &[3, 3, 2, 99, 1, 4, 2, 0]).window_scale,
         Some(2),
-        "what stood before a malformed option counts"
+        "options before a malformed one are kept"
     );
     assert_eq!(parsed(syn, &[99, 0, 4, 2]), TcpOptions::default(), "length 0");
     assert_eq!(parsed(syn, &[1, 1, 1, 2]), TcpOptions::default(), "no length");
@@ -269,7 +269,7 @@ fn parses_tcp_options() {
             sack_permitted: true,
             ..TcpOptions::default()
         },
-        "an MSS of a wrong length is unknown"
+        "an MSS option of a wrong length is skipped"
     );
 
     let mut sack = vec![1, 1, 5, 34];
@@ -307,7 +307,7 @@ proptest! {
         let mut frame = frame;
         frame.resize(frame.len() + padding, 0xee);
         let expected = oracle::parse(&frame);
-        prop_assert!(expected.is_some(), "the generator makes what etherparse takes");
+        prop_assert!(expected.is_some(), "etherparse accepts each generated frame");
         prop_assert_eq!(parse(&frame[..frame.len().min(HEAD)], frame.len()).ok(), expected);
     }
 
@@ -358,9 +358,9 @@ proptest! {
     }
 }
 
-/// Compares two parses of a corrupted frame, except where etherparse differs by design: it ends a list of TCP options
-/// at an unknown one, continues past a fragment header into data, supports IPv4's authentication header, and treats a
-/// length of 0 (UDP, IPv6) as the rest of the frame.
+/// Compares two parses of a corrupted frame, except where etherparse differs by design: it stops at an unknown TCP
+/// option, continues behind a fragment header into data, supports IPv4's authentication header, and treats a length of
+/// 0 (UDP, IPv6) as the rest of the frame.
 fn agree(parsed: ParsedFrame, expected: ParsedFrame) -> bool {
     let (Body::Ip(parsed_ip, parsed), Body::Ip(expected_ip, expected)) = (parsed.body, expected.body) else {
         return parsed == expected;

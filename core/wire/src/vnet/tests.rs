@@ -11,7 +11,7 @@ fn parses_tso_header() {
         },
         segmentation: Segmentation::Tcp4 { mss: 1460 },
     };
-    // Flags, type, header length, segment size, checksum start and offset, buffers.
+    // Flags, type, header length, segment size, checksum start and offset, number of buffers.
     let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 0, 0];
     assert_eq!(emit(offload, 54), bytes);
     assert_eq!(
