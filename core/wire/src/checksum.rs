@@ -14,21 +14,22 @@ mod tests;
 /// checksum field is zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// 16-bit words in host byte order, which does not change the sum (RFC 1071 section 2 (B)).
+    /// Sum of the bytes as 16-bit words in host byte order; byte order does not change a sum (RFC 1071 section 2 (B)).
     total: u64,
-    /// An odd number of bytes was added: the next byte is the second of a word.
+    /// True if an odd number of bytes was added, so that the next byte is the second byte of a 16-bit word.
     odd: bool,
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// Returns the sum of zero bytes, which is 0.
     #[must_use]
     pub const fn new() -> Self {
         Self { total: 0, odd: false }
     }
 
-    /// The sum of a pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1) for `len` bytes of upper-layer header
-    /// and data. Addresses of different families are treated as IPv6 ones.
+    /// Returns the sum of a TCP, UDP or ICMPv6 pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1) for an
+    /// upper-layer packet of `len` bytes, header included. If the addresses are of different families, the IPv4 address
+    /// is converted to an IPv4-mapped IPv6 address.
     #[must_use]
     pub fn pseudo(source: IpAddr, destination: IpAddr, protocol: u8, len: usize) -> Self {
         let sum = match (source, destination) {
@@ -39,7 +40,7 @@ impl Sum {
                 .add(&v6(source).octets())
                 .add(&v6(destination).octets()),
         };
-        // Both families' layouts have the same sum: the fields are whole words between zeros.
+        // The pseudo-headers of IPv4 and IPv6 have the same sum: length and protocol are whole words between zeros.
         #[expect(
             clippy::cast_possible_truncation,
             reason = "a packet's length has 32 bits at most"
@@ -57,14 +58,14 @@ impl Sum {
     #[inline]
     pub fn add(self, bytes: &[u8]) -> Self {
         let run = sum(bytes);
-        // A run that begins in the middle of a word has its bytes swapped (RFC 1071 section 2 (B)).
+        // Bytes that begin in the middle of a word are swapped (RFC 1071 section 2 (B)).
         let run = if self.odd {
             u64::from(fold(run).swap_bytes())
         } else {
             run
         };
         Self {
-            // Stays far below 2^64 however many runs are added.
+            // Less than 2^34, however many bytes are added, because the previous total is folded to 16 bits.
             total: u64::from(fold(self.total)) + run,
             odd: self.odd ^ (bytes.len() % 2 == 1),
         }
