@@ -1,4 +1,4 @@
-//! Parses the configuration file of a relay (TOML):
+//! Parses the configuration file of a relay, a TOML file with one list of rules:
 //!
 //! ```toml
 //! rules = [
@@ -13,26 +13,26 @@ use toml::Spanned;
 use crate::rule::{Rule, RuleError};
 use crate::rules::{Conflict, Rules};
 
-/// An invalid configuration file, all of which is refused.
+/// The first error in a relay's configuration file. A file with an error is refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct ConfigError {
-    /// Line of the file, counted from 1.
+    /// Line of the configuration file that contains the error, counted from 1.
     pub line: usize,
-    /// The mistake in that line.
+    /// The error in that line.
     pub reason: Reason,
 }
 
-/// A mistake in a line.
+/// The kinds of errors in a relay's configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The text is not TOML, or has unexpected fields or types.
+    /// The text is not valid TOML, or has unexpected fields or types.
     #[error("{0}")]
     Syntax(String),
-    /// The text is not a rule.
+    /// The text is not a valid rule.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// Another rule has the same input.
+    /// An earlier rule in the file has the same input.
     #[error(transparent)]
     Conflict(#[from] Conflict),
 }
@@ -44,10 +44,10 @@ struct File {
     rules: Vec<Spanned<String>>,
 }
 
-/// Parses a file. One invalid line makes the whole file invalid.
+/// Parses the text of a configuration file. One invalid line makes the whole file invalid.
 ///
 /// # Errors
-/// The first invalid line, and the reason.
+/// The first invalid line and the kind of error.
 pub fn parse(text: &str) -> Result<Rules, ConfigError> {
     let line = |at: usize| {
         1 + text

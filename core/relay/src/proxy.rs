@@ -1,5 +1,5 @@
-//! IGMP/MLD proxying (RFC 4605): groups that hosts behind downstream interfaces join are joined on an upstream interface and
-//! forwarded from there.
+//! IGMP/MLD proxying (RFC 4605): a group that hosts behind downstream interfaces join is joined on an upstream
+//! interface, and its datagrams are forwarded downstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use ipnet::IpNet;
 use crate::rule::parse::{RuleError, end, interface};
 use crate::rule::{Hops, Input, Output, Rule};
 
-/// An upstream interface and its downstream interfaces: `eth0 -> eth1, eth2`.
+/// An IGMP/MLD proxy: an upstream interface and its downstream interfaces, `eth0 -> eth1, eth2` as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Interface on which groups are joined.
+    /// Interface on which the relay joins the groups, and from which it forwards them.
     pub upstream: String,
-    /// Interfaces behind which the member hosts are; at least one.
+    /// Interfaces to whose hosts the relay forwards the groups that they have joined; at least one.
     pub downstream: Vec<String>,
 }
 
-/// A group that hosts behind a downstream interface are members of.
+/// Membership of hosts behind a downstream interface in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The downstream interface.
+    /// Downstream interface of the hosts.
     pub interface: String,
-    /// The group.
+    /// Multicast group that the hosts have joined.
     pub group: IpAddr,
-    /// The sender from which it is wanted; `None` is any.
+    /// Sender whose datagrams the hosts have joined for; `None` means any sender.
     pub source: Option<IpAddr>,
 }
 
@@ -58,7 +58,7 @@ impl FromStr for Proxy {
 }
 
 impl Proxy {
-    /// Merges proxies that have the same upstream interface.
+    /// Merges proxies that have the same upstream interface into one.
     #[must_use]
     pub fn merge(proxies: &[Self]) -> Vec<Self> {
         let mut merged: Vec<Self> = Vec::new();
@@ -76,10 +76,10 @@ impl Proxy {
         merged
     }
 
-    /// Returns the rules that forward what the members want.
+    /// Returns the rules that forward the groups of the members.
     ///
-    /// Of two rules for a group, the one for a single sender matches that sender's datagrams, so it also has the outputs of
-    /// the rule for any sender.
+    /// A group with members for any sender and members for single senders needs several rules. The rule for a single
+    /// sender matches first, so it also has the outputs of the rule for any sender.
     #[must_use]
     pub fn rules(&self, members: &[Member]) -> Vec<Rule> {
         let mut inputs: BTreeMap<(IpAddr, Option<IpAddr>), BTreeSet<&str>> = BTreeMap::new();
@@ -104,7 +104,7 @@ impl Proxy {
     }
 }
 
-/// Returns an output that keeps group and port and decrements the TTL.
+/// Returns an output to an interface that keeps group and port and decrements the TTL.
 fn output(interface: &str) -> Output {
     Output {
         interface: interface.to_owned(),

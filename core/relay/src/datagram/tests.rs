@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv4 packet built by another library.
+/// Returns an IPv4 packet built by etherparse, an independent library.
 fn v4_packet(payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ipv4([10, 0, 0, 1], [239, 1, 1, 1], 17).udp(4000, 5001);
     let mut packet = Vec::new();
@@ -49,7 +49,7 @@ fn parses_ipv4() {
     assert_eq!(datagram, expected);
 }
 
-/// A rule for every port matches it, and the kernel sends nothing to port 0.
+/// A rule for any port matches a datagram to port 0, but the kernel sends nothing to port 0.
 #[test]
 fn datagram_to_port_0_is_malformed() {
     for (mut packet, at) in [(v4_packet(b"hello"), 20), (v6_packet(b"hello"), 40)] {

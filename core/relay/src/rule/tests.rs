@@ -169,7 +169,7 @@ fn hops_are_decremented_or_set() {
 }
 
 proptest! {
-    /// No text causes a panic, and a parsed rule is displayed as text that parses to the same rule.
+    /// No text causes a panic, and the display of a parsed rule parses to the same rule.
     #[test]
     fn display_parses_to_the_same_rule(text in "(eth[0-9] )?[0-9a-f:./*\\[\\]]{0,20}( from 10.0.0.1)?( -> eth[0-9] [0-9.*]{1,9}:[0-9*]{1,3}( ttl [0-9]{1,3})?)?") {
         if let Ok(rule) = parse(&text) {

@@ -1,5 +1,5 @@
-//! Untrusted input of the relay (packets, rules, IGMP and MLD messages) is parsed without panics and with consistent results:
-//! random input, and the fuzzer's corpus.
+//! Checks that parsers of the relay's untrusted input (packets, rules, IGMP and MLD messages) do not panic and return
+//! consistent results, with random input and the fuzzer's corpus.
 
 // A test reports an error by panicking.
 #![allow(clippy::unwrap_used)]
