@@ -1,4 +1,4 @@
-//! Passes each frame from the guest to the protocol that handles it.
+//! Passes each frame from the guest to the handler of its protocol.
 
 use pontoon_wire::frame::{self, Body, FrameError, Transport};
 use pontoon_wire::{Mac, emit};
@@ -11,7 +11,7 @@ use crate::siblings::{self, Handed, Origin};
 use crate::tcp::path_mtu::TooBig;
 use crate::{Frame, Host, Transmit, policy};
 
-/// Processes a frame from the guest.
+/// Parses and handles a frame that the link has received from the guest.
 pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,
@@ -36,7 +36,7 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     }
 }
 
-/// Processes a frame that another worker has parsed, counted and handed over.
+/// Handles a frame that another worker has parsed, counted and handed over.
 pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,
@@ -59,7 +59,7 @@ pub(super) fn take_handed<'a, H: Host, T: Transmit>(
 }
 
 impl<S> Protocols<S> {
-    /// Passes a packet to the protocol that handles it.
+    /// Passes a parsed packet to the local services or to the handler of its protocol.
     fn take<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
@@ -80,7 +80,7 @@ impl<S> Protocols<S> {
         match transport {
             Transport::Tcp(segment) => {
                 if is_dns(ctx.net, ip, segment.destination_port) {
-                    // Only the first worker's forwarder records which resolvers do not answer.
+                    // The forwarder of the first worker knows which resolvers do not respond; other workers do not.
                     let routed = ctx.net.hand_over(siblings::FIRST, frame);
                     if routed == Routed::HandedOver {
                         return;
@@ -110,7 +110,8 @@ impl<S> Protocols<S> {
         }
     }
 
-    /// As [`Self::take`], for a packet whose memory is its own.
+    /// Handles a reassembled packet like [`Self::take`], in a burst of its own, because its memory does not outlive
+    /// this call.
     fn take_alone<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
@@ -122,7 +123,7 @@ impl<S> Protocols<S> {
         self.finish(&mut gathered, ctx);
     }
 
-    /// Ends a burst.
+    /// Ends a burst: sends the gathered datagrams and TCP data to host sockets, and acknowledges TCP data.
     pub(super) fn finish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         gathered: &mut Gathered<'_>,
@@ -133,7 +134,7 @@ impl<S> Protocols<S> {
     }
 }
 
-/// Processes a fragment, and the datagram that it completes, unless another worker reassembles that datagram.
+/// Handles an IP fragment, and the datagram that it completes, unless another worker reassembles that datagram.
 fn take_fragment<H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
     protocols: &mut Protocols<H::Socket>,
@@ -157,7 +158,7 @@ fn take_fragment<H: Host, T: Transmit>(
     let Some(mut whole) = reassembly.add(ether, ip, frame, &mut ctx.net.counters, ctx.now) else {
         return;
     };
-    // The datagram is a burst of its own: at the end of it no connection may still have data elsewhere.
+    // The datagram is handled as a burst of its own, so data that was gathered before is sent first.
     protocols.finish(gathered, ctx);
     let origin = core::mem::replace(&mut ctx.net.origin, Origin::Fragments);
     let taken = whole.open(|parsed, frame| protocols.take_alone(&parsed, frame, ctx));
@@ -165,7 +166,7 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
-/// Returns true if a packet is for the DNS forwarder.
+/// Returns true if a packet is addressed to the DNS forwarder.
 fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
     port == 53 && net.config.addresses.is_dns(ip.destination)
 }
