@@ -50,13 +50,14 @@ pub enum Phase {
     Handshake,
     /// Data can be sent in both directions.
     Open,
-    /// UDP: no peer has replied.
+    /// UDP: no peer has replied yet.
     Unanswered,
-    /// TCP: one direction is closed.
+    /// TCP: one direction is closed, by the guest or by the remote host.
     Closing,
-    /// TCP: both are closed, that to the guest first.
+    /// TCP: both directions are closed, the one to the guest first, so that the engine is in the state TIME-WAIT (RFC
+    /// 9293).
     TimeWait,
-    /// TCP: the host connection failed, and the reset for the guest waits for room on the link.
+    /// TCP: the connection to the remote host has failed, and the reset for the guest waits for room on the link.
     Failed,
 }
 

@@ -539,7 +539,8 @@ const IDLE: Duration = Duration::from_secs(60);
 /// both families. One worker owns all echo ids of the guest.
 const MOST_IDS: usize = 1 << 14;
 
-/// Bytes that one flow may receive in one turn, and the cost of a receive that is small or returns an error.
+/// Number of bytes that one echo id may receive in one turn, followed by the minimum cost of a reply and the cost of an
+/// error in the same unit.
 const QUANTUM: usize = 64 << 10;
 const LEAST_COST: usize = 512;
 const ERROR_COST: usize = QUANTUM / 16;

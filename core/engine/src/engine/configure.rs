@@ -78,7 +78,7 @@ impl<H: Host> Engine<H> {
         ctx.link.flush();
     }
 
-    /// Closes the guest's endpoint behind the UDP port `published`, which another worker has, or had.
+    /// Closes the guest's UDP endpoint that uses the port of `published`, because another worker owns or owned it.
     pub fn yield_port<T: Transmit>(
         &mut self,
         published: Published,
