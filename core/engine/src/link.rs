@@ -87,8 +87,8 @@ pub trait Transmit {
 
     /// Sends one frame, which is copied from private memory.
     ///
+    /// # Errors
     /// The link did not accept the frame.
-    /// The frame was not sent.
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError>;
 
     /// Reserves room for up to `frames` frames, each with `head` bytes of headers and up to `payload` bytes of data.
@@ -108,8 +108,8 @@ pub trait Room {
     /// Sends the next frame of the reservation: `head`, which has the reserved length, and the first `len` bytes of its
     /// payload memory. A link may end the reservation after a frame that does not fill its payload memory.
     ///
+    /// # Errors
     /// The frame was not sent, and its room is used up.
-    /// The frame was not sent. Its room is used up.
     fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError>;
 }
 

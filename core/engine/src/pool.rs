@@ -18,7 +18,7 @@ pub(crate) struct BlockId(u32);
 #[derive(Debug)]
 pub struct Pool {
     bytes: Vec<u8>,
-    /// Successor of each block in its queue.
+    /// Index of the block that follows each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
     /// Number of free blocks that are reserved for flows with a [`Promise`].

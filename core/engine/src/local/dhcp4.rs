@@ -27,7 +27,7 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
     let own = net.config.addresses.v4;
     let answer = match request.kind {
         DhcpMessageType::Discover => DhcpMessageType::Offer,
-        // Section 4.3.2: the client took another server's offer.
+        // RFC 2131 section 4.3.2: the client has accepted another server's offer.
         DhcpMessageType::Request if request.server.is_some_and(|server| server != own.gateway) => return,
         DhcpMessageType::Request if request.wanted == own.guest => DhcpMessageType::Ack,
         DhcpMessageType::Request => DhcpMessageType::Nak,
