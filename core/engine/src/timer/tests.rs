@@ -85,7 +85,7 @@ fn each_timer_causes_one_wake_up() {
     let mut wheel = Wheel::default();
     let mut timers: Vec<_> = (0..1_000).map(|_| Timer::default()).collect();
     for (n, timer) in (0_u32..).zip(&mut timers) {
-        // A second to half a year, all different.
+        // Times between a second and half a year, all different.
         let at = seconds(1) + Duration::from_secs(u64::from(n).pow(2) * 16);
         wheel.arm(timer, flow(n), at);
     }
@@ -153,7 +153,7 @@ enum Step {
     SleepUntilNext,
 }
 
-/// Times of every magnitude, nanoseconds to years.
+/// Generates times of every magnitude, from nanoseconds to years.
 fn time() -> impl Strategy<Value = u64> {
     (0..56_u32, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1))
 }
@@ -174,7 +174,7 @@ proptest! {
     fn wheel_agrees_with_a_heap(steps in vec(step(), 0..200)) {
         let mut wheel = Wheel::default();
         let mut timers: Vec<_> = (0..FLOWS).map(|_| Timer::default()).collect();
-        // Ticks of live timers, and a heap with entries that may be out of date.
+        // The ticks of armed timers, and a heap whose entries may be outdated.
         let mut ticks = [None; FLOWS];
         let mut heap = BinaryHeap::new();
         let mut now = 0_u64;

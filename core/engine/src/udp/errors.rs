@@ -1,4 +1,5 @@
-//! ICMP errors to the guest for errors on the host's side.
+//! Sends the guest ICMP errors about UDP datagrams that the host could not send, or about which the network has
+//! reported an error.
 
 use pontoon_wire::protocol;
 use vm_memory::VolatileSlice;
@@ -13,7 +14,7 @@ use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
-    /// Reports the entries of a socket's error queue to the guest, up to a limit for each turn.
+    /// Reports the entries of a host socket's error queue to the guest, up to a limit for each turn.
     pub(super) fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -55,7 +56,7 @@ impl<S> Udp<S> {
         icmp_errors::send_error(problem, sent, data, ctx);
     }
 
-    /// Reports a datagram that the host did not send to the guest. `parts` begin with it.
+    /// Sends the guest an ICMP error about a datagram that the host did not send. `parts` begin with that datagram.
     pub(super) fn report_unsent<H: Host<Socket = S>, T: Transmit>(
         &self,
         run: &Run,
@@ -75,7 +76,7 @@ impl<S> Udp<S> {
                     false => LEAST_MTU_V6,
                 }),
             },
-            // Dropped, as any network may drop a datagram.
+            // The datagram is dropped without an error, as any network may drop it.
             Failure::TooBig
             | Failure::WouldBlock
             | Failure::Reset
@@ -103,6 +104,7 @@ impl<S> Udp<S> {
     }
 }
 
-/// The packet that every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
+/// MTUs reported if the host knows none: the packet size that every IPv4 host accepts (RFC 791), and that every IPv6
+/// path accepts (RFC 8200 section 5).
 const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;

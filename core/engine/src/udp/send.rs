@@ -1,4 +1,4 @@
-//! Sending of gathered datagrams, by one call if the socket accepts that.
+//! Sends gathered datagrams to host sockets, by one call if the socket supports that.
 
 use vm_memory::VolatileSlice;
 
@@ -36,8 +36,8 @@ impl<S> Udp<S> {
             self.endpoints.at_mut(run.route.index).traffic.up += run.len as u64;
             return;
         };
-        // An error of the path or the device does not concern other endpoints, and an error of size does not concern smaller
-        // datagrams.
+        // The reduced limit applies to this endpoint only, because an error of the path or the device does not concern
+        // other endpoints; after an error of size it still permits smaller datagrams.
         let largest = match unsent.failure {
             Failure::TooBig => segment - 1,
             Failure::Invalid => 0,
@@ -81,8 +81,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Sends a datagram that is too big for the host's interface in fragments, as the host would send its own, if
-    /// [`NarrowPaths`] permits that, and reports the path's MTU to the guest's kernel.
+    /// Sends a datagram that exceeds the MTU of the host's interface in fragments, as the host would send its own
+    /// datagrams, if [`NarrowPaths`] permits that. The path MTU is reported to the guest's kernel.
     ///
     /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
