@@ -14,21 +14,22 @@ use crate::Instant;
 
 /// The bandwidth limit of a guest. Clones share the token buckets, so that one limit applies to all workers.
 #[derive(Clone, Debug)]
-pub struct Bandwidth(Arc<Ways>);
+pub struct Bandwidth(Arc<TokenBuckets>);
 
+/// The token buckets of both directions: from the guest (`up`) and to the guest (`down`).
 #[derive(Debug)]
-struct Ways {
-    up: Bucket,
-    down: Bucket,
+struct TokenBuckets {
+    up: TokenBucket,
+    down: TokenBucket,
 }
 
 impl Bandwidth {
     /// Creates a limit of `rate` bits per second in each direction.
     #[must_use]
     pub fn new(rate: NonZeroU64) -> Self {
-        Self(Arc::new(Ways {
-            up: Bucket::new(rate),
-            down: Bucket::new(rate),
+        Self(Arc::new(TokenBuckets {
+            up: TokenBucket::new(rate),
+            down: TokenBucket::new(rate),
         }))
     }
 }
@@ -118,8 +119,9 @@ impl Throttle {
     }
 }
 
+/// Token bucket of one direction, shared by all workers.
 #[derive(Debug)]
-struct Bucket {
+struct TokenBucket {
     /// Rate in bits per second.
     rate: NonZeroU64,
     /// Time at which all traffic so far conforms to the rate, in nanoseconds; in the future if traffic has exceeded the
@@ -127,7 +129,7 @@ struct Bucket {
     paid: AtomicU64,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn new(rate: NonZeroU64) -> Self {
         Self {
             rate,

@@ -64,9 +64,9 @@ pub struct Config {
 /// Addresses of guest, gateway and DNS forwarder on the guest's side of the link.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
-    /// IPv4 addresses.
+    /// IPv4 addresses of guest, gateway and DNS forwarder.
     pub v4: V4,
-    /// IPv6 addresses; `None` if IPv6 is disabled.
+    /// IPv6 addresses of guest, gateway and DNS forwarder; `None` if IPv6 is disabled.
     pub v6: Option<V6>,
 }
 
@@ -104,9 +104,9 @@ pub struct V6 {
 /// Transport protocols of published ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP.
+    /// A published TCP port.
     Tcp,
-    /// UDP.
+    /// A published UDP port.
     Udp,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Protocol {
 /// No two published ports have the same protocol and host address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Transport protocol.
+    /// Transport protocol of the published port.
     pub protocol: Protocol,
     /// Host address and port to which the host socket is bound.
     pub host: SocketAddr,
@@ -149,7 +149,7 @@ impl Published {
 /// The senders whose datagrams a guest's UDP endpoint receives (RFC 4787 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpFilter {
-    /// All senders (endpoint-independent filtering).
+    /// Datagrams of all senders (endpoint-independent filtering).
     Endpoint,
     /// Addresses to which the endpoint has sent a datagram, until 120 s after the last datagram in either direction
     /// (address-dependent filtering).

@@ -408,7 +408,7 @@ impl Net {
 
 /// The context of a protocol handler: its access to host sockets, link, shared state, and time.
 pub struct Ctx<'a, H, T> {
-    /// Host sockets.
+    /// Access to host sockets.
     pub host: &'a mut H,
     /// Transmitting half of the link to the guest.
     pub link: &'a mut T,

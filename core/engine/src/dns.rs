@@ -62,7 +62,7 @@ pub struct Forwarder<S> {
 struct PendingQuery<S> {
     flow: FlowId,
     clients: Clients,
-    /// The query as the first client has sent it.
+    /// The DNS query as the first client has sent it.
     query: Query,
     /// The resolver to which the query was sent last.
     resolver: Option<SocketAddr>,

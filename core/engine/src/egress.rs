@@ -21,7 +21,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
-use name::{Name, Names};
+use name::{LearnedDomain, LearnedDomains};
 
 pub use name::HOLD;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
@@ -29,26 +29,28 @@ pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
 /// The egress rules of one worker, with the number of matches of each.
 #[derive(Clone, Debug, Default)]
 pub struct Egress {
-    entries: Vec<Entry>,
-    names: Names,
+    entries: Vec<EgressEntry>,
+    names: LearnedDomains,
     /// Refusals because no allow rule matches; `resolvers` counts those of DNS resolvers other than the forwarder.
-    unlisted: Tally,
-    resolvers: Tally,
-    news: Vec<News>,
+    unlisted: MatchTally,
+    resolvers: MatchTally,
+    news: Vec<RefusalNotice>,
     /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
     sweep: Option<Instant>,
 }
 
+/// An egress rule with its learned addresses and its match count.
 #[derive(Clone, Debug)]
-struct Entry {
+struct EgressEntry {
     rule: EgressRule,
     /// The domain that the rule names, with its learned addresses; `None` for other rules.
-    name: Option<Arc<Name>>,
-    tally: Tally,
+    name: Option<Arc<LearnedDomain>>,
+    tally: MatchTally,
 }
 
+/// Number of packets that matched a rule, with the state of the rate limit of its log lines.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct MatchTally {
     hits: u64,
     /// Time of the last logged refusal, and number of refusals since that were not logged.
     reported: Option<Instant>,
@@ -58,7 +60,7 @@ struct Tally {
 /// The destination of a packet from the guest, as egress rules compare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    /// Protocol of the packet.
+    /// Protocol of the packet: TCP, UDP or ICMP echo.
     pub protocol: EgressProtocol,
     /// Destination address that the guest has sent.
     pub written: IpAddr,
@@ -82,7 +84,7 @@ pub enum Decision {
 
 /// The reason why egress rules refuse a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ground {
+enum RefusalGround {
     /// The deny rule at this index matches the destination.
     Rule(usize),
     /// No allow rule matches the destination.
@@ -93,7 +95,7 @@ enum Ground {
 
 /// Log line about refused packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News(String);
+pub struct RefusalNotice(String);
 
 impl Egress {
     /// Creates an egress policy of these rules.
@@ -106,7 +108,7 @@ impl Egress {
 
     /// Replaces the rules. Rules in both lists keep their counts, and domains in both keep their learned addresses.
     pub fn set(&mut self, rules: &[EgressRule]) {
-        let entry = |rule: &EgressRule| Entry {
+        let entry = |rule: &EgressRule| EgressEntry {
             rule: rule.clone(),
             name: match &rule.to.target {
                 Target::Name(pattern) => Some(self.names.get(rule.action, pattern)),
@@ -116,7 +118,7 @@ impl Egress {
                 .entries
                 .iter()
                 .find(|entry| entry.rule == *rule)
-                .map_or_else(Tally::default, |entry| entry.tally),
+                .map_or_else(MatchTally::default, |entry| entry.tally),
         };
         self.entries = rules.iter().map(entry).collect();
     }
@@ -162,7 +164,7 @@ impl Egress {
     /// if rules name domains.
     pub fn decide_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
         match self.names_domains() {
-            true => self.refuse(Ground::Resolver, to, now),
+            true => self.refuse(RefusalGround::Resolver, to, now),
             false => Decision::Allowed,
         }
     }
@@ -198,7 +200,7 @@ impl Egress {
     }
 
     /// Returns and removes the log lines about refusals, at most one a second for each rule.
-    pub fn take_news(&mut self) -> Vec<News> {
+    pub fn take_news(&mut self) -> Vec<RefusalNotice> {
         core::mem::take(&mut self.news)
     }
 
@@ -222,10 +224,10 @@ impl Egress {
 
     /// Returns the index of the allow rule that permits `to`, or `None` if there are only deny rules; an error if `to`
     /// is refused.
-    fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, Ground> {
+    fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, RefusalGround> {
         let asks = to.protocol != EgressProtocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
         if asks && self.names_domains() {
-            return Err(Ground::Resolver);
+            return Err(RefusalGround::Resolver);
         }
         let mut closed = false;
         let mut admitted = None;
@@ -233,7 +235,7 @@ impl Egress {
             match entry.rule.action {
                 Action::Deny => {
                     if entry.denies(to, now) {
-                        return Err(Ground::Rule(place));
+                        return Err(RefusalGround::Rule(place));
                     }
                 }
                 Action::Allow => {
@@ -245,20 +247,20 @@ impl Egress {
             }
         }
         match admitted {
-            None if closed => Err(Ground::Unlisted),
+            None if closed => Err(RefusalGround::Unlisted),
             admitted => Ok(admitted),
         }
     }
 
     /// Counts a refusal, and adds a log line unless the last one for the same reason is too recent.
-    fn refuse(&mut self, ground: Ground, to: &Destination<'_>, now: Instant) -> Decision {
+    fn refuse(&mut self, ground: RefusalGround, to: &Destination<'_>, now: Instant) -> Decision {
         let (tally, why) = match ground {
-            Ground::Rule(place) => {
+            RefusalGround::Rule(place) => {
                 let entry = &mut self.entries[place];
                 (&mut entry.tally, &entry.rule as &dyn fmt::Display)
             }
-            Ground::Unlisted => (&mut self.unlisted, &UNLISTED as &dyn fmt::Display),
-            Ground::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
+            RefusalGround::Unlisted => (&mut self.unlisted, &UNLISTED as &dyn fmt::Display),
+            RefusalGround::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
         };
         tally.hits += 1;
         tally.unreported += 1;
@@ -276,12 +278,12 @@ impl Egress {
             None => to.written.to_string(),
         };
         self.news
-            .push(News(format!("refused {protocol} to {to}: {why}{times}")));
+            .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
         Decision::Refused
     }
 }
 
-impl Entry {
+impl EgressEntry {
     fn denies(&self, to: &Destination<'_>, now: Instant) -> bool {
         // A rule with ports does not match a packet without port.
         let named = match (self.rule.to.ports, to.port) {
@@ -310,7 +312,7 @@ impl Entry {
     }
 }
 
-impl fmt::Display for News {
+impl fmt::Display for RefusalNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

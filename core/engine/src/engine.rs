@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Completion, Ctx, Net};
 use crate::dns::Forwarder;
-use crate::egress::{Egress, News};
+use crate::egress::{Egress, RefusalNotice};
 use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
 use crate::histogram::{CONNECT_TIMES, Histogram};
@@ -19,7 +19,7 @@ use crate::icmp::Icmp;
 use crate::ledger::{Ends, Ledger};
 use crate::siblings::{Handed, Origin, Siblings};
 use crate::tcp::{Burst, Tcp};
-use crate::udp::{Gather, Udp};
+use crate::udp::{DatagramGather, Udp};
 use crate::{FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
 use dispatch::{take_frame, take_handed};
 
@@ -28,12 +28,12 @@ use dispatch::{take_frame, take_handed};
 pub struct Engine<H: Host> {
     net: Net,
     reassembly: Reassembly,
-    protocols: Protocols<H::Socket>,
+    protocols: ProtocolHandlers<H::Socket>,
 }
 
 /// The protocol handlers of one worker, which own its flows.
 #[derive(Debug)]
-struct Protocols<S> {
+struct ProtocolHandlers<S> {
     tcp: Tcp<S>,
     udp: Udp<S>,
     icmp: Icmp<S>,
@@ -43,9 +43,9 @@ struct Protocols<S> {
 /// Payload from the guest that the handlers of one burst have gathered and that is sent to host sockets when the burst
 /// ends.
 #[derive(Debug, Default)]
-struct Gathered<'a> {
+struct GatheredPayload<'a> {
     tcp: Burst<'a>,
-    udp: Gather<'a>,
+    udp: DatagramGather<'a>,
 }
 
 /// Number of quanta of a flow that is alone in the ready list; input that arrives meanwhile is delayed by about 40 us.
@@ -65,7 +65,7 @@ impl<H: Host> Engine<H> {
     #[must_use]
     pub fn new(config: Config, worker: WorkerId, seed: [u8; 32], now: Instant) -> Self {
         let mut random = ChaCha12Rng::from_seed(seed);
-        let protocols = Protocols {
+        let protocols = ProtocolHandlers {
             tcp: Tcp::new(&mut random),
             udp: Udp::new(&mut random),
             icmp: Icmp::new(&mut random),
@@ -115,7 +115,7 @@ impl<H: Host> Engine<H> {
         self.net
             .throttle
             .sent_up(frames.iter().map(|frame| frame.len), now);
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredPayload::default();
         for frame in frames {
             let lost = self.guarded(None, link, host, now, |reassembly, protocols, ctx| {
                 take_frame(reassembly, protocols, frame, &mut gathered, ctx);
@@ -133,7 +133,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredPayload::default();
         self.net.mtu = link.limits().mtu;
         self.net.origin = Origin::Peer;
         for handed in frames {
@@ -147,7 +147,13 @@ impl<H: Host> Engine<H> {
     }
 
     /// Ends a burst: sends the gathered payload to host sockets and flushes the link.
-    fn finish<T: Transmit>(&mut self, gathered: &mut Gathered<'_>, link: &mut T, host: &mut H, now: Instant) {
+    fn finish<T: Transmit>(
+        &mut self,
+        gathered: &mut GatheredPayload<'_>,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.finish(gathered, ctx);
         protocols.trim_parked(ctx.net);
@@ -268,7 +274,7 @@ impl<H: Host> Engine<H> {
         link: &mut T,
         host: &mut H,
         now: Instant,
-        handle: impl FnOnce(&mut Reassembly, &mut Protocols<H::Socket>, &mut Ctx<'_, H, T>),
+        handle: impl FnOnce(&mut Reassembly, &mut ProtocolHandlers<H::Socket>, &mut Ctx<'_, H, T>),
     ) -> Option<FlowId> {
         let Self {
             net,
@@ -303,7 +309,7 @@ impl<H: Host> Engine<H> {
         link: &'a mut T,
         host: &'a mut H,
         now: Instant,
-    ) -> (&'a mut Protocols<H::Socket>, Ctx<'a, H, T>) {
+    ) -> (&'a mut ProtocolHandlers<H::Socket>, Ctx<'a, H, T>) {
         let ctx = Ctx {
             host,
             link,
@@ -342,7 +348,7 @@ impl<H: Host> Engine<H> {
     }
 
     /// Returns and removes the log lines about refused packets.
-    pub fn take_news(&mut self) -> Vec<News> {
+    pub fn take_news(&mut self) -> Vec<RefusalNotice> {
         self.net.policy.egress.take_news()
     }
 
@@ -354,7 +360,7 @@ impl<H: Host> Engine<H> {
 
     /// Renews the addresses learned from DNS to which TCP and UDP flows lead.
     fn sweep(&mut self, now: Instant) {
-        let Protocols { tcp, udp, .. } = &self.protocols;
+        let ProtocolHandlers { tcp, udp, .. } = &self.protocols;
         self.net
             .policy
             .egress
@@ -378,7 +384,7 @@ impl<H: Host> Engine<H> {
     #[must_use]
     pub fn flows_from(&self, at: u64, now: Instant) -> Page {
         let place = flow_dump::place(at);
-        let Protocols { tcp, udp, icmp, .. } = &self.protocols;
+        let ProtocolHandlers { tcp, udp, icmp, .. } = &self.protocols;
         let (flows, slots): (Vec<Flow>, u32) = match place.0 {
             0 => tcp.flow_page(place.1, &self.net, now),
             1 => udp.flow_page(place.1, &self.net, now),
@@ -423,7 +429,7 @@ impl<H: Host> Engine<H> {
     }
 }
 
-impl Gathered<'_> {
+impl GatheredPayload<'_> {
     /// Drops the gathered TCP data of a flow that was closed after a panic.
     fn forget(&mut self, lost: Option<FlowId>) {
         // Gathered UDP datagrams look up their flow when they are sent.
@@ -435,7 +441,7 @@ impl Gathered<'_> {
     }
 }
 
-impl<S> Protocols<S> {
+impl<S> ProtocolHandlers<S> {
     /// Closes a flow whose handler has panicked.
     fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         match flow.kind {

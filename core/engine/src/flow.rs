@@ -26,7 +26,7 @@ pub enum Kind {
 /// Identifier of a flow: its worker, the slot in that worker's table, and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId {
-    /// The kind of flow.
+    /// Kind of the flow, which selects the table of its slot.
     pub kind: Kind,
     /// Worker that owns the flow.
     pub worker: WorkerId,

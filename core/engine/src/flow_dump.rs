@@ -15,7 +15,7 @@ use crate::egress::EgressProtocol;
 pub struct Flow {
     /// Identifier of the flow.
     pub id: FlowId,
-    /// Protocol of the flow.
+    /// Protocol of the flow: TCP, UDP or ICMP echo.
     pub protocol: EgressProtocol,
     /// The guest's address and port; for ICMP, the echo id takes the port's place.
     pub guest: SocketAddr,
@@ -24,20 +24,20 @@ pub struct Flow {
     pub remote: Option<SocketAddr>,
     /// True if a client of a published port has opened the flow, false if the guest has.
     pub came_in: bool,
-    /// Phase of the flow.
+    /// Phase in the life of the flow.
     pub phase: Phase,
     /// Time since the flow was opened.
     pub age: Duration,
-    /// Bytes of payload in both directions.
+    /// Bytes of payload that the flow has carried in both directions.
     pub traffic: Traffic,
 }
 
 /// Bytes of payload that a flow has carried in each direction; retransmitted bytes count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes from the guest.
+    /// Bytes of payload from the guest.
     pub up: u64,
-    /// Bytes to the guest.
+    /// Bytes of payload to the guest.
     pub down: u64,
 }
 
@@ -70,10 +70,10 @@ pub struct Page {
     pub next: Option<u64>,
 }
 
-/// Number of table slots that one page covers.
+/// Number of slots of a worker's tables that one page covers.
 pub(crate) const SLOTS: u32 = 256;
 
-/// Maximum number of flows in one page.
+/// Maximum number of flows in one page of the list of flows.
 pub const MAX_PAGE: usize = SLOTS as usize;
 
 impl Phase {

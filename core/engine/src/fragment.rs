@@ -30,7 +30,7 @@ mod tests;
 #[derive(Debug, Default)]
 pub struct Reassembly {
     /// Incomplete datagrams, the oldest first.
-    datagrams: Vec<Datagram>,
+    datagrams: Vec<PartialDatagram>,
 }
 
 impl Reassembly {
@@ -55,18 +55,18 @@ impl Reassembly {
         }
         let index = self.find(DatagramKey::of(ip, fragment), counters, now);
         let datagram = &mut self.datagrams[index];
-        let Assembly::Gathering(pieces) = &mut datagram.state else {
+        let AssemblyState::Gathering(pieces) = &mut datagram.state else {
             counters.fragments_dropped += 1;
             return None;
         };
         match pieces.add(ether, ip, fragment, frame) {
-            Added::More => None,
-            Added::Refused => {
+            AddOutcome::More => None,
+            AddOutcome::Refused => {
                 counters.fragments_dropped += pieces.count() + 1;
-                datagram.state = Assembly::Refused;
+                datagram.state = AssemblyState::Refused;
                 None
             }
-            Added::Complete(whole) => {
+            AddOutcome::Complete(whole) => {
                 counters.reassembled += 1;
                 self.datagrams.remove(index);
                 self.free();
@@ -107,10 +107,10 @@ impl Reassembly {
             IpAddr::V4(_) => TIMEOUT_V4,
             IpAddr::V6(_) => TIMEOUT_V6,
         };
-        self.datagrams.push(Datagram {
+        self.datagrams.push(PartialDatagram {
             key,
             expires: now + timeout,
-            state: Assembly::Gathering(Pieces::default()),
+            state: AssemblyState::Gathering(FragmentBuffer::default()),
         });
         self.datagrams.len() - 1
     }
@@ -208,38 +208,40 @@ impl DatagramKey {
     }
 }
 
+/// An incomplete datagram: its key, the end of its reassembly timeout, and its fragments.
 #[derive(Debug)]
-struct Datagram {
+struct PartialDatagram {
     key: DatagramKey,
     expires: Instant,
-    state: Assembly,
+    state: AssemblyState,
 }
 
-impl Datagram {
+impl PartialDatagram {
     /// Returns the number of fragments stored for this datagram.
     fn held(&self) -> u64 {
         match &self.state {
-            Assembly::Gathering(pieces) => pieces.count(),
-            Assembly::Refused => 0,
+            AssemblyState::Gathering(pieces) => pieces.count(),
+            AssemblyState::Refused => 0,
         }
     }
 }
 
+/// State of an incomplete datagram.
 #[derive(Debug)]
-enum Assembly {
-    Gathering(Pieces),
+enum AssemblyState {
+    Gathering(FragmentBuffer),
     /// The datagram was dropped because of an invalid fragment; its later fragments are dropped, too.
     Refused,
 }
 
 /// The received IP fragments of an incomplete datagram.
 #[derive(Debug, Default)]
-struct Pieces {
+struct FragmentBuffer {
     /// Buffer with room for headers, followed by the datagram's data up to the highest byte received.
     bytes: Vec<u8>,
     /// Byte range of each fragment, in ascending order without overlaps.
-    spans: Vec<Span>,
-    /// Number of data bytes received.
+    spans: Vec<ByteRange>,
+    /// Number of data bytes of the datagram that were received.
     sum: usize,
     /// Length of the complete datagram's data, known after the last fragment was received.
     total: Option<usize>,
@@ -250,37 +252,40 @@ struct Pieces {
     partial: bool,
 }
 
+/// Byte range of a fragment in the data of its datagram; `end` is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct ByteRange {
     begin: usize,
     end: usize,
 }
 
-enum Added {
+/// The result of adding a fragment to a datagram: more fragments are missing, the datagram is complete, or the fragment
+/// is inconsistent with the others.
+enum AddOutcome {
     More,
     Complete(Whole),
     Refused,
 }
 
-impl Pieces {
+impl FragmentBuffer {
     fn count(&self) -> u64 {
         self.spans.len() as u64
     }
 
-    fn add(&mut self, ether: Ether, ip: &Ip, fragment: Fragment, frame: &Frame<'_>) -> Added {
+    fn add(&mut self, ether: Ether, ip: &Ip, fragment: Fragment, frame: &Frame<'_>) -> AddOutcome {
         let begin = fragment.offset as usize;
-        let span = Span {
+        let span = ByteRange {
             begin,
             end: begin + ip.payload_len,
         };
         if !self.fits(span, largest(ip), fragment.more) {
-            return Added::Refused;
+            return AddOutcome::Refused;
         }
         let index = self.spans.partition_point(|held| held.end <= span.begin);
         match self.spans.get(index) {
-            Some(held) if *held == span => return Added::More,
-            Some(held) if held.begin < span.end => return Added::Refused,
-            Some(_) | None if self.spans.len() == PIECES => return Added::Refused,
+            Some(held) if *held == span => return AddOutcome::More,
+            Some(held) if held.begin < span.end => return AddOutcome::Refused,
+            Some(_) | None if self.spans.len() == PIECES => return AddOutcome::Refused,
             Some(_) | None => self.spans.insert(index, span),
         }
         self.sum += ip.payload_len;
@@ -293,11 +298,11 @@ impl Pieces {
         }
         self.grow(ROOM + span.end);
         frame.copy(ip.payload_offset, &mut self.bytes[ROOM + begin..ROOM + span.end]);
-        self.finish().map_or(Added::More, Added::Complete)
+        self.finish().map_or(AddOutcome::More, AddOutcome::Complete)
     }
 
     /// Returns true if the byte range of a fragment is consistent with the datagram's length, as far as it is known.
-    fn fits(&self, span: Span, largest: usize, more: bool) -> bool {
+    fn fits(&self, span: ByteRange, largest: usize, more: bool) -> bool {
         let furthest = self.spans.last().map_or(0, |last| last.end);
         let agrees = match self.total {
             Some(total) if more => span.end < total,

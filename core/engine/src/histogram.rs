@@ -45,7 +45,7 @@ impl<const N: usize> Histogram<N> {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// Returns the sum of all values.
+    /// Returns the sum of all values that were added.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum

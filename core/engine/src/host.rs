@@ -16,22 +16,22 @@ pub enum Failure {
     /// EAGAIN: there is nothing to read, or no room to write, at present.
     #[error("would block")]
     WouldBlock,
-    /// ECONNREFUSED.
+    /// ECONNREFUSED: the remote host has refused the connection, or has reported a closed UDP port.
     #[error("connection refused")]
     Refused,
-    /// ECONNRESET, EPIPE, ECONNABORTED.
+    /// ECONNRESET, EPIPE, ECONNABORTED: the connection was reset.
     #[error("connection reset")]
     Reset,
-    /// ETIMEDOUT.
+    /// ETIMEDOUT: the connection has timed out.
     #[error("timed out")]
     TimedOut,
-    /// ENETUNREACH, ENETDOWN, EADDRNOTAVAIL.
+    /// ENETUNREACH, ENETDOWN, EADDRNOTAVAIL: the host has no route to the destination.
     #[error("network unreachable")]
     NetUnreachable,
-    /// EHOSTUNREACH, EHOSTDOWN.
+    /// EHOSTUNREACH, EHOSTDOWN: the destination host is unreachable.
     #[error("host unreachable")]
     HostUnreachable,
-    /// EACCES, EPERM.
+    /// EACCES, EPERM: the host does not permit the operation.
     #[error("prohibited")]
     Prohibited,
     /// EMSGSIZE: the datagram is larger than the route's MTU, or than the socket accepts.
@@ -40,7 +40,7 @@ pub enum Failure {
     /// EMFILE, ENFILE, ENOBUFS, ENOMEM: a resource of the host is exhausted.
     #[error("out of descriptors or memory")]
     Exhausted,
-    /// EADDRINUSE.
+    /// EADDRINUSE: the address and port are in use by another socket.
     #[error("address in use")]
     InUse,
     /// EINVAL, EIO: the call is not possible with these arguments or on this socket.
@@ -54,7 +54,7 @@ pub enum Failure {
 /// State of an outgoing TCP connection when [`Host::tcp_connect`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connect {
-    /// The connection is established.
+    /// The connection is established already.
     Done,
     /// The connection is not established yet; an event will report success or failure.
     Pending,
@@ -79,7 +79,7 @@ pub struct Readiness {
 /// A TCP connection accepted from a client of a published port.
 #[derive(Debug)]
 pub struct AcceptedConnection<S> {
-    /// Host socket of the connection.
+    /// Host socket of the accepted connection.
     pub socket: S,
     /// Address and port of the client.
     pub peer: SocketAddr,
@@ -88,11 +88,11 @@ pub struct AcceptedConnection<S> {
 /// IP header fields of a datagram that are forwarded in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramMeta {
-    /// TTL (IPv4) or hop limit (IPv6).
+    /// TTL (IPv4) or hop limit (IPv6) of the datagram.
     pub hop_limit: u8,
     /// DSCP and ECN: the IPv4 field Type of Service, the IPv6 field Traffic Class.
     pub traffic_class: u8,
-    /// DF bit of IPv4.
+    /// DF bit of IPv4: routers must not fragment the datagram.
     pub dont_fragment: bool,
 }
 
@@ -103,7 +103,7 @@ pub struct Received {
     pub len: usize,
     /// Bytes of each datagram except the last (`UDP_GRO`); equal to `len` for a single datagram.
     pub stride: usize,
-    /// Address and port of the sender.
+    /// Address and port of the datagrams' sender.
     pub from: SocketAddr,
     /// Host address to which the datagram was sent, if the socket is bound to a wildcard address.
     pub to: Option<IpAddr>,
@@ -130,7 +130,7 @@ pub struct Problem {
 
 /// The operations on host sockets that the engine needs, implemented with system calls and by the simulated network.
 pub trait Host {
-    /// An open socket.
+    /// An open host socket: TCP, UDP or ping.
     type Socket;
 
     /// Opens a TCP connection with TCP_NODELAY, registered for events. The connection's state is checked once more

@@ -25,7 +25,7 @@ use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::flow_rate::Admission;
 use crate::host::{DatagramMeta, PingReply, Problem};
-use crate::icmp_errors::{self, Reported, Unsent};
+use crate::icmp_errors::{self, ErrorQueueSummary, SendFailure};
 use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::path_mtu::Treatment;
 use crate::table::{Secret, Table};
@@ -43,6 +43,7 @@ pub struct Icmp<S> {
     scratch: Box<[u8]>,
 }
 
+/// An ICMP echo id of the guest with its host socket.
 #[derive(Debug)]
 struct Echo<S> {
     socket: S,
@@ -169,11 +170,11 @@ impl<S> Icmp<S> {
         &mut self,
         index: u32,
         remote: IpAddr,
-        unsent: Unsent,
+        unsent: SendFailure,
         ip: &frame::Ip,
         icmp: &frame::Icmp,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendFailure> {
         if unsent.failure != Failure::TooBig || !ip.dont_fragment {
             return Err(unsent);
         }
@@ -260,7 +261,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Closes every echo id.
+    /// Closes every echo id of the guest, and its host socket.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for index in self.echoes.places() {
             self.remove(index, ctx);
@@ -418,7 +419,7 @@ impl<S> Icmp<S> {
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Reported {
+    ) -> ErrorQueueSummary {
         let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(own, ctx), quote| ctx.host.problem(&mut own.echoes.at_mut(index).socket, quote),
@@ -476,7 +477,7 @@ impl<S> Icmp<S> {
 
 /// Returns the ICMP error that is reported to the guest for a request that was not sent; `None` if the request is
 /// dropped silently.
-fn reason(unsent: Unsent, ip: &frame::Ip) -> Option<Reason> {
+fn reason(unsent: SendFailure, ip: &frame::Ip) -> Option<Reason> {
     match unsent.failure {
         Failure::NetUnreachable => Some(Reason::NetUnreachable),
         Failure::HostUnreachable => Some(Reason::HostUnreachable),

@@ -10,7 +10,7 @@ use crate::{Failure, Transmit};
 
 /// Summary of the entries that one reading of an error queue has found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reported {
+pub(crate) struct ErrorQueueSummary {
     /// Number of errors that the network has reported, which were reported to the guest.
     network: usize,
     /// Path MTU from the host's kernel, if it has reported that a datagram was too big.
@@ -21,7 +21,7 @@ pub(crate) struct Reported {
 
 /// The reason why a datagram or echo request was not sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unsent {
+pub(crate) struct SendFailure {
     pub(crate) failure: Failure,
     /// Path MTU that the host's kernel has reported, if the datagram was too big.
     pub(crate) mtu: Option<u32>,
@@ -32,8 +32,8 @@ pub(crate) struct Unsent {
 pub(crate) fn send<W>(
     world: &mut W,
     send: impl Fn(&mut W) -> Result<(), Failure>,
-    report: impl Fn(&mut W) -> Reported,
-) -> Result<(), Unsent> {
+    report: impl Fn(&mut W) -> ErrorQueueSummary,
+) -> Result<(), SendFailure> {
     let Err(failure) = send(world) else {
         return Ok(());
     };
@@ -41,17 +41,17 @@ pub(crate) fn send<W>(
         failure,
         Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
     ) {
-        return Err(Unsent { failure, mtu: None });
+        return Err(SendFailure { failure, mtu: None });
     }
-    let Reported { network, mtu, .. } = report(world);
+    let ErrorQueueSummary { network, mtu, .. } = report(world);
     if network == 0 && failure != Failure::Refused {
-        return Err(Unsent { failure, mtu });
+        return Err(SendFailure { failure, mtu });
     }
     let Err(failure) = send(world) else {
         return Ok(());
     };
-    let Reported { mtu, .. } = report(world);
-    Err(Unsent { failure, mtu })
+    let ErrorQueueSummary { mtu, .. } = report(world);
+    Err(SendFailure { failure, mtu })
 }
 
 /// Reads a socket's error queue, up to a limit for each turn. `next` removes an entry; `pass_on` receives each error of
@@ -60,8 +60,8 @@ pub(crate) fn report<W>(
     world: &mut W,
     next: impl Fn(&mut W, &mut [u8]) -> Option<Problem>,
     pass_on: impl Fn(&mut W, &Problem, &[u8]),
-) -> Reported {
-    let mut reported = Reported::default();
+) -> ErrorQueueSummary {
+    let mut reported = ErrorQueueSummary::default();
     let mut quote = [0; QUOTED];
     for _ in 0..PROBLEMS {
         let Some(problem) = next(world, &mut quote) else {

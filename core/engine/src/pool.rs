@@ -1,33 +1,33 @@
 //! Buffer pool for TCP data from the guest that host sockets do not accept yet: a limited number of blocks of 64 KiB.
 //!
-//! A block belongs to a flow's [`Queue`] or to a flow's reorder buffer. All blocks are one allocation, whose pages use
-//! no memory until a block is first written; the block that was freed last is allocated next.
+//! A block belongs to a flow's [`BlockQueue`] or to a flow's reorder buffer. All blocks are one allocation, whose pages
+//! use no memory until a block is first written; the block that was freed last is allocated next.
 
 use vm_memory::VolatileSlice;
 
-/// Size of a block in bytes.
+/// Size of a block of the buffer pool in bytes.
 pub const BLOCK: usize = 64 << 10;
 /// Number of blocks of one worker, 32 MiB in total.
 const LIMIT: usize = 512;
 
-/// Index of an allocated block.
+/// Index of an allocated block of the buffer pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BlockId(u32);
 
-/// The buffer pool of one worker.
+/// The buffer pool of one worker, for TCP data from the guest.
 #[derive(Debug)]
 pub struct Pool {
     bytes: Vec<u8>,
     /// Index of the block that follows each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
-    /// Number of free blocks that are reserved for flows with a [`Promise`].
+    /// Number of free blocks that are reserved for flows with a [`BlockPromise`].
     promised: usize,
 }
 
 /// Reservation of one block, which its holder may allocate at any time.
 #[derive(Debug)]
-pub(crate) struct Promise(());
+pub(crate) struct BlockPromise(());
 
 impl Default for Pool {
     fn default() -> Self {
@@ -54,19 +54,19 @@ impl Pool {
 
     /// Reserves a block; returns `None` if half of the pool is allocated or reserved already, because flows without a
     /// reservation need the rest.
-    pub(crate) fn promise(&mut self) -> Option<Promise> {
+    pub(crate) fn promise(&mut self) -> Option<BlockPromise> {
         self.is_roomy().then(|| {
             self.promised += 1;
-            Promise(())
+            BlockPromise(())
         })
     }
 
     /// Releases a reservation that is not needed any more.
-    pub(crate) fn release(&mut self, Promise(()): Promise) {
+    pub(crate) fn release(&mut self, BlockPromise(()): BlockPromise) {
         self.promised -= 1;
     }
 
-    /// Frees a block.
+    /// Returns an allocated block to the buffer pool.
     pub(crate) fn give(&mut self, block: BlockId) {
         self.free.push(block.0);
     }
@@ -97,7 +97,7 @@ impl Pool {
 
 /// First-in first-out byte queue in blocks of the pool.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct BlockQueue {
     head: Option<u32>,
     tail: Option<u32>,
     /// Number of bytes of the first block that were removed already.
@@ -105,7 +105,7 @@ pub(crate) struct Queue {
     len: u32,
 }
 
-impl Queue {
+impl BlockQueue {
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -115,7 +115,7 @@ impl Queue {
     pub(crate) fn push(
         &mut self,
         part: VolatileSlice<'_>,
-        promise: &mut Option<Promise>,
+        promise: &mut Option<BlockPromise>,
         pool: &mut Pool,
     ) -> usize {
         let mut done = 0;
@@ -172,7 +172,7 @@ impl Queue {
         }
     }
 
-    /// Removes all bytes, and frees their blocks.
+    /// Removes all bytes from the queue, and frees their blocks.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         while let Some(front) = self.front(pool) {
             let len = front.len();
@@ -185,7 +185,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn drain(queue: &mut Queue, pool: &mut Pool, chunk: usize) -> Vec<u8> {
+    fn drain(queue: &mut BlockQueue, pool: &mut Pool, chunk: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(front) = queue.front(pool) {
             let len = front.len().min(chunk);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn queue_returns_bytes_in_order_and_frees_blocks() {
         let mut pool = Pool::default();
-        let mut queue = Queue::default();
+        let mut queue = BlockQueue::default();
         let mut data: Vec<u8> = (0..3 * BLOCK + 17).map(|i| (i * 31 % 251) as u8).collect();
         let (first, second) = data.split_at_mut(BLOCK + 5);
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn exhausted_pool_accepts_only_what_fits() {
         let mut pool = Pool::default();
-        let mut queue = Queue::default();
+        let mut queue = BlockQueue::default();
         let mut data = vec![1; BLOCK];
         for _ in 0..LIMIT {
             assert_eq!(
@@ -253,7 +253,7 @@ mod tests {
         let taken = std::iter::from_fn(|| pool.take()).count();
         assert_eq!(taken, LIMIT / 2);
         let mut data = [1; 5];
-        let mut queue = Queue::default();
+        let mut queue = BlockQueue::default();
         assert_eq!(
             queue.push(VolatileSlice::from(&mut data[..]), &mut None, &mut pool),
             0

@@ -19,9 +19,9 @@ use crate::{Frame, Instant, WorkerId};
 pub enum FlowKey {
     /// A TCP connection, by both its ends as the guest sees them.
     Tcp {
-        /// The guest's address and port.
+        /// The guest's address and port of the connection.
         guest: SocketAddr,
-        /// The remote address and port.
+        /// The remote address and port of the connection.
         remote: SocketAddr,
     },
     /// A UDP endpoint of the guest, by its address and port.

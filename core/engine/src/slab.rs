@@ -12,6 +12,7 @@ pub struct Slab<T> {
     len: usize,
 }
 
+/// A slot of a [`Slab`], in use or free.
 #[derive(Debug)]
 struct Slot<T> {
     /// Generation of the slot, which is incremented when its entry is removed.
@@ -19,6 +20,7 @@ struct Slot<T> {
     state: SlotState<T>,
 }
 
+/// State of a slot: in use with an entry, or free with the index of the next free slot.
 #[derive(Debug)]
 enum SlotState<T> {
     Free { next: Option<u32> },
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn iterates_over_used_slots_only() {
+    fn iteration_skips_free_slots() {
         let mut slab = Slab::default();
         for value in 0..CHUNK + 2 {
             slab.insert_with(|_, _| value);

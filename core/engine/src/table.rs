@@ -44,16 +44,18 @@ struct AgeList {
     len: usize,
 }
 
+/// An entry of a [`Table`] with its key, its group, and its position in the order of last use.
 #[derive(Debug)]
 struct TableEntry<K, V> {
     key: K,
     group: u32,
-    age: Age,
+    age: AgePosition,
     value: V,
 }
 
+/// Position of an entry in its group's order of last use.
 #[derive(Debug)]
-enum Age {
+enum AgePosition {
     /// The entry is in its group's order of last use, between these two entries.
     Counts { newer: Option<u32>, older: Option<u32> },
     /// The entry is not in the order, and is never the idlest.
@@ -91,7 +93,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         }
         debug_assert!(self.find(&key).is_none(), "a key has one entry");
         let hash = self.secret.hash(&key);
-        let age = Age::Counts {
+        let age = AgePosition::Counts {
             newer: None,
             older: None,
         };
@@ -162,7 +164,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
     pub(crate) fn touch(&mut self, index: u32) {
         let slot = self.slots.at(index);
         let is_newest = self.groups[slot.group as usize].newest == Some(index);
-        if !is_newest && !matches!(slot.age, Age::Pinned) {
+        if !is_newest && !matches!(slot.age, AgePosition::Pinned) {
             self.unlink(index);
             self.link(index);
         }
@@ -171,7 +173,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
     /// Removes an entry from the order of last use permanently, so that it is never the idlest.
     pub(crate) fn pin(&mut self, index: u32) {
         self.unlink(index);
-        self.slots.at_mut(index).age = Age::Pinned;
+        self.slots.at_mut(index).age = AgePosition::Pinned;
     }
 
     /// Returns the entry of group 0 that was not used for longest.
@@ -209,7 +211,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         let older = group.newest.replace(index);
         group.oldest.get_or_insert(index);
         group.len += 1;
-        self.slots.at_mut(index).age = Age::Counts { newer: None, older };
+        self.slots.at_mut(index).age = AgePosition::Counts { newer: None, older };
         if let Some(older) = older {
             *self.newer(older) = Some(index);
         }
@@ -217,7 +219,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
     fn unlink(&mut self, index: u32) {
         let slot = self.slots.at(index);
-        let Age::Counts { newer, older } = slot.age else {
+        let AgePosition::Counts { newer, older } = slot.age else {
             return;
         };
         let group = &mut self.groups[slot.group as usize];
@@ -238,15 +240,15 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
     fn newer(&mut self, index: u32) -> &mut Option<u32> {
         match &mut self.slots.at_mut(index).age {
-            Age::Counts { newer, .. } => newer,
-            Age::Pinned => unreachable!("the order of age leaves pinned entries out"),
+            AgePosition::Counts { newer, .. } => newer,
+            AgePosition::Pinned => unreachable!("the order of age leaves pinned entries out"),
         }
     }
 
     fn older(&mut self, index: u32) -> &mut Option<u32> {
         match &mut self.slots.at_mut(index).age {
-            Age::Counts { older, .. } => older,
-            Age::Pinned => unreachable!("the order of age leaves pinned entries out"),
+            AgePosition::Counts { older, .. } => older,
+            AgePosition::Pinned => unreachable!("the order of age leaves pinned entries out"),
         }
     }
 }
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_by_key() {
+    fn entry_is_found_by_its_key() {
         let mut table = table();
         let (promised, generation) = table.vacant();
         let one = table.insert(1, "one");

@@ -79,7 +79,7 @@ impl Burst<'_> {
 /// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Both directions are closed.
+    /// Both directions of the connection are closed.
     Closed,
     /// The host connection has failed, or the guest does not respond any more.
     Failed(Failure),

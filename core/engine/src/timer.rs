@@ -35,6 +35,7 @@ pub struct Wheel {
     elapsed: u64,
 }
 
+/// A node of the timing wheel: a timer, a list head, or a free node.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     next: u32,
@@ -231,11 +232,11 @@ const fn level_of(ring: u32) -> usize {
     place(ring / SLOTS)
 }
 
-/// Nanoseconds of a tick, about a millisecond.
+/// Duration of a tick of the timing wheel in nanoseconds, about a millisecond.
 const TICK: u64 = 1 << 20;
 /// Number of bits of a tick that select a slot within a level.
 const BITS: u32 = 6;
-/// Number of slots of a level.
+/// Number of slots in a level of the timing wheel.
 const SLOTS: u32 = 1 << BITS;
 /// Number of levels. 64 bits of nanoseconds contain 44 bits of ticks, for which eight levels of six bits suffice.
 const LEVELS: usize = 8;

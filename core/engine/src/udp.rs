@@ -6,9 +6,10 @@
 //! a peer is answered from the socket to which it has sent. Peers that none of these sockets can reach (a socket bound
 //! to loopback reaches no other host) get an extra endpoint.
 //!
-//! To the host ("up"), consecutive datagrams with equal headers are gathered and sent by one call ([`Gather`], `up.rs`,
-//! `send.rs`). To the guest ("down"), datagrams of one receive stay together if the link supports UDP segmentation
-//! (`down.rs`). Errors that the network reports about sent datagrams become ICMP errors to the guest (`errors.rs`).
+//! To the host ("up"), consecutive datagrams with equal headers are gathered and sent by one call ([`DatagramGather`],
+//! `up.rs`, `send.rs`). To the guest ("down"), datagrams of one receive stay together if the link supports UDP
+//! segmentation (`down.rs`). Errors that the network reports about sent datagrams become ICMP errors to the guest
+//! (`errors.rs`).
 
 mod down;
 mod errors;
@@ -33,22 +34,22 @@ use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
 use rand_chacha::ChaCha12Rng;
 
-pub use gather::Gather;
-use peers::{Owner, Peer, Peers, Pool};
+pub use gather::DatagramGather;
+use peers::{EndpointPeers, Peer, PeerOwner, PeerPool};
 
 /// The guest's UDP endpoints in one worker, with their host sockets and peers.
 #[derive(Debug)]
 pub struct Udp<S> {
     /// Endpoints by the guest's address and port, and the number of the socket among those published to that port.
-    endpoints: Table<(SocketAddr, u8), Endpoint<S>>,
-    pool: Pool,
+    endpoints: Table<(SocketAddr, u8), UdpEndpoint<S>>,
+    pool: PeerPool,
     /// Buffer for datagrams that cannot be copied directly from or to link memory.
     scratch: Box<[u8]>,
 }
 
 /// A host socket with the state of the guest's UDP endpoint that it belongs to.
 #[derive(Debug)]
-struct Endpoint<S> {
+struct UdpEndpoint<S> {
     socket: S,
     timer: Timer,
     opened: Instant,
@@ -56,7 +57,7 @@ struct Endpoint<S> {
     traffic: Traffic,
     /// Peer of the last datagram, as the guest sees its address.
     last: Option<SocketAddr>,
-    peers: Peers,
+    peers: EndpointPeers,
     /// Index of the published port in the configuration, if the socket is that of a published port.
     published: Option<u32>,
     /// Largest datagram size for which several datagrams are sent by one call. A refusal by the host reduces it for
@@ -64,7 +65,7 @@ struct Endpoint<S> {
     largest_segment: u16,
     /// True if the host socket is connected to the only peer.
     connected: bool,
-    /// True if a peer has replied.
+    /// True if a peer has sent a reply.
     replied: bool,
     /// True if the guest has sent only to port 53.
     only_dns: bool,
@@ -80,18 +81,18 @@ impl<S> Udp<S> {
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             endpoints: Table::new(Secret::new(random)),
-            pool: Pool::new(Secret::new(random)),
+            pool: PeerPool::new(Secret::new(random)),
             scratch: scratch(),
         }
     }
 
-    /// Returns the number of open endpoints.
+    /// Returns the number of open UDP endpoints.
     #[must_use]
     pub fn len(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// Returns true if no endpoint is open.
+    /// Returns true if no UDP endpoint is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -256,8 +257,8 @@ impl<S> Udp<S> {
             .min_by_key(|&index| self.endpoints.at(index).used)
     }
 
-    fn owner(&self, index: u32) -> Owner {
-        Owner {
+    fn owner(&self, index: u32) -> PeerOwner {
+        PeerOwner {
             index,
             generation: self.endpoints.generation(index),
         }
@@ -272,7 +273,7 @@ impl<S> Udp<S> {
     }
 }
 
-impl<S> Endpoint<S> {
+impl<S> UdpEndpoint<S> {
     fn new(socket: S, by_port: bool, now: Instant) -> Self {
         Self {
             socket,
@@ -281,7 +282,7 @@ impl<S> Endpoint<S> {
             used: now,
             traffic: Traffic::default(),
             last: None,
-            peers: Peers::new(by_port),
+            peers: EndpointPeers::new(by_port),
             published: None,
             largest_segment: u16::MAX,
             connected: false,

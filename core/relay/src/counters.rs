@@ -90,7 +90,7 @@ pub enum WorkerCounter {
     Batches,
     /// Packets received from all rings and sockets.
     Packets,
-    /// Datagrams that a rule matched.
+    /// Datagrams that the worker received and that matched a rule.
     Datagrams,
     /// Bytes of UDP payload in datagrams that matched a rule.
     Bytes,
@@ -133,9 +133,9 @@ pub struct Stats {
 /// Counters of packets and datagrams received on one interface in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStats {
-    /// Name of the interface.
+    /// Name of the interface on which the packets were received.
     pub interface: String,
-    /// Address family: `ipv4` or `ipv6`.
+    /// Address family of the received packets: `ipv4` or `ipv6`.
     pub family: String,
     /// `ring`, `socket`, or the reason why nothing can be received on the interface.
     pub state: String,
@@ -146,28 +146,29 @@ pub struct InterfaceStats {
     pub kernel_dropped: u64,
     /// Number of times that the rings were reopened because the kernel had stopped one of them.
     pub reopened: u64,
-    /// See [`InterfaceCounter::Packets`].
+    /// Packets received from the ring or socket. One packet can contain several datagrams of a flow (GRO).
     pub packets: u64,
-    /// See [`InterfaceCounter::Datagrams`].
+    /// UDP datagrams received from the ring or socket.
     pub datagrams: u64,
-    /// See [`InterfaceCounter::Matched`].
+    /// Datagrams that matched a rule.
     pub matched: u64,
-    /// See [`InterfaceCounter::Unmatched`].
+    /// Datagrams that matched no rule.
     pub unmatched: u64,
-    /// See [`InterfaceCounter::Malformed`].
+    /// Packets dropped because they were not complete UDP packets, or were sent to port 0.
     pub malformed: u64,
-    /// See [`InterfaceCounter::Checksum`].
+    /// Packets dropped because of a wrong IPv4 header checksum or UDP checksum.
     pub checksum: u64,
-    /// See [`InterfaceCounter::Fragment`].
+    /// Packets dropped because they were IP fragments.
     pub fragment: u64,
-    /// See [`InterfaceCounter::Cut`].
+    /// Datagrams dropped because they were longer than a ring slot and the kernel had no memory for them beside the
+    /// ring.
     pub cut: u64,
 }
 
 /// The kernel's counters of a network device, in packets, since the device was created (ip(8), `ip -s link`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStats {
-    /// Name of the device.
+    /// Name of the network device.
     pub interface: String,
     /// Packets that the device received.
     pub rx_packets: u64,
@@ -184,11 +185,11 @@ pub struct DeviceStats {
 /// Counters of one rule and its outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStats {
-    /// Text of the rule.
+    /// Text of the rule, as in the configuration.
     pub rule: String,
-    /// See [`RuleCounter::Datagrams`].
+    /// Datagrams that matched the rule.
     pub datagrams: u64,
-    /// See [`RuleCounter::Bytes`].
+    /// Bytes of UDP payload in datagrams that matched the rule.
     pub bytes: u64,
     /// Datagrams and bytes per second that matched the rule; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,23 +201,23 @@ pub struct RuleStats {
 /// Counters of one output of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStats {
-    /// Text of the output.
+    /// Text of the output, as in the rule.
     pub output: String,
     /// `up`, or the reason why nothing can be sent to the output.
     pub state: String,
-    /// See [`OutputCounter::Sent`].
+    /// Datagrams that the kernel accepted for sending.
     pub sent: u64,
-    /// See [`OutputCounter::Bytes`].
+    /// Bytes of UDP payload that the kernel accepted for sending.
     pub bytes: u64,
-    /// See [`OutputCounter::Sends`].
+    /// System calls that sent at least one datagram to the output.
     pub sends: u64,
-    /// See [`OutputCounter::Expired`].
+    /// Datagrams not sent because their TTL or hop limit was too low to be forwarded.
     pub expired: u64,
-    /// See [`OutputCounter::Down`].
+    /// Datagrams not sent because the output's interface was down or its socket not open.
     pub down: u64,
-    /// See [`OutputCounter::Refused`].
+    /// Datagrams not sent because the kernel refused the send with an error.
     pub refused: u64,
-    /// See [`OutputCounter::Busy`].
+    /// Datagrams not sent because the socket's send queue was full.
     pub busy: u64,
     /// Datagrams and bytes per second sent to the output; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,21 +231,21 @@ pub struct WorkerStats {
     pub pid: u32,
     /// Number of times that the process was restarted.
     pub restarts: u64,
-    /// See [`WorkerCounter::Batches`].
+    /// Polls of the rings and sockets that returned at least one packet.
     pub batches: u64,
-    /// See [`WorkerCounter::Packets`].
+    /// Packets received from all rings and sockets.
     pub packets: u64,
-    /// See [`WorkerCounter::Datagrams`].
+    /// Datagrams that the worker received and that matched a rule.
     pub datagrams: u64,
-    /// See [`WorkerCounter::Bytes`].
+    /// Bytes of UDP payload in datagrams that matched a rule.
     pub bytes: u64,
-    /// See [`WorkerCounter::Sent`].
+    /// Copies of datagrams that the kernel accepted for sending; a datagram has one copy for each output of its rule.
     pub sent: u64,
-    /// See [`WorkerCounter::SentBytes`].
+    /// Bytes of UDP payload in copies that the kernel accepted for sending.
     pub sent_bytes: u64,
-    /// See [`WorkerCounter::Lost`].
+    /// Copies that were not sent: the sum of `expired`, `down`, `refused` and `busy` of all outputs.
     pub lost: u64,
-    /// See [`WorkerCounter::Refusals`].
+    /// System calls of the worker that its seccomp filter refused.
     pub sandbox_refused: u64,
     /// Datagrams and bytes per second that matched a rule; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,13 +15,13 @@ mod tests;
 /// A parsed UDP packet: one datagram, or several of one flow that the kernel coalesced into one packet (GRO).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Source address.
+    /// Source IP address of the datagram.
     pub from: IpAddr,
-    /// Source port.
+    /// Source UDP port of the datagram.
     pub from_port: u16,
-    /// Destination address.
+    /// Destination IP address of the datagram.
     pub to: IpAddr,
-    /// Destination port.
+    /// Destination UDP port of the datagram.
     pub to_port: u16,
     /// TTL or hop limit with which the packet arrived.
     pub hops: u8,

@@ -19,9 +19,9 @@ pub const MAX_BYTES: usize = 65_000;
 /// Groups the datagrams of one batch into bursts. Datagrams with equal keys `K` can be sent by one call; `P` is the
 /// location of a payload in the receive ring.
 #[derive(Debug)]
-pub struct Gather<K, P> {
+pub struct BurstGather<K, P> {
     bursts: Vec<OpenBurst<K>>,
-    pieces: Vec<Piece<P>>,
+    pieces: Vec<LinkedPayload<P>>,
     /// Index in `bursts` of the open burst of each key and datagram size.
     open: FxHashMap<(K, usize), usize>,
     /// Index of the burst that the previous datagram joined; the next datagram often joins it, too.
@@ -35,10 +35,11 @@ pub struct Gather<K, P> {
 /// either.
 const FLOWS: usize = 256;
 
+/// A burst to which datagrams are added, unless it is sealed.
 #[derive(Debug)]
 struct OpenBurst<K> {
     key: K,
-    /// Bytes of each datagram except the last.
+    /// Bytes of payload in each datagram of the burst except the last.
     size: usize,
     datagrams: usize,
     bytes: usize,
@@ -47,13 +48,14 @@ struct OpenBurst<K> {
     last: usize,
 }
 
+/// Location of a payload, with the index of the next payload of the same burst.
 #[derive(Debug)]
-struct Piece<P> {
+struct LinkedPayload<P> {
     location: P,
     next: usize,
 }
 
-/// Index that means that there is no piece.
+/// Index that marks the end of a burst's list of payloads.
 const NONE: usize = usize::MAX;
 
 /// The datagrams of one burst, which are sent by one system call.
@@ -63,15 +65,15 @@ pub struct DatagramBatch<'a, K, P> {
     pub key: K,
     /// Bytes of each datagram except the last, which may be shorter.
     pub size: usize,
-    /// Number of datagrams.
+    /// Number of datagrams in the burst.
     pub datagrams: usize,
-    /// Total bytes of payload.
+    /// Total bytes of payload in the burst.
     pub bytes: usize,
-    pieces: &'a [Piece<P>],
+    pieces: &'a [LinkedPayload<P>],
     first: usize,
 }
 
-impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
+impl<K: Copy + Eq + std::hash::Hash, P: Copy> BurstGather<K, P> {
     /// Allocates memory for batches of up to `batch` packets.
     #[must_use]
     pub fn new(batch: usize) -> Self {
@@ -138,7 +140,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 
     fn piece(&mut self, location: P) -> usize {
-        self.pieces.push(Piece { location, next: NONE });
+        self.pieces.push(LinkedPayload { location, next: NONE });
         self.pieces.len() - 1
     }
 

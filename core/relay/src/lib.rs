@@ -3,10 +3,10 @@
 //! by `pontoon-relay-supervisor`.
 //!
 //! A [`Rule`] maps datagrams of one input to outputs. A [`RuleTable`] finds the rule that matches a [`Datagram`], which
-//! was parsed from a packet. [`Gather`] groups datagrams with the same output and length into bursts, each of which is
-//! sent by one system call for each output. A [`filter`] makes the kernel drop packets that no rule matches. Every
-//! datagram is counted in exactly one of the [`counters`]. A [`proxy`] derives rules from the group [`membership`] of
-//! hosts on a link.
+//! was parsed from a packet. [`BurstGather`] groups datagrams with the same output and length into bursts, each of
+//! which is sent by one system call for each output. A [`filter`] makes the kernel drop packets that no rule matches.
+//! Every datagram is counted in exactly one of the [`counters`]. A [`proxy`] derives rules from the group
+//! [`membership`] of hosts on a link.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::iter_over_hash_type)]
@@ -25,6 +25,6 @@ pub mod rules;
 pub mod table;
 
 pub use datagram::Datagram;
-pub use gather::Gather;
+pub use gather::BurstGather;
 pub use rule::Rule;
 pub use table::RuleTable;

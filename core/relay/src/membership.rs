@@ -26,8 +26,8 @@ pub struct Querier {
     address: IpAddr,
     /// True if queries can be sent because the interface has an address of the family.
     can_send: bool,
-    role: Role,
-    groups: BTreeMap<IpAddr, Group>,
+    role: QuerierRole,
+    groups: BTreeMap<IpAddr, GroupTimers>,
     /// Group-specific and group-and-source-specific queries that have not been sent yet, each with the time at which it
     /// is due.
     pending_queries: Vec<(Duration, Query)>,
@@ -35,8 +35,9 @@ pub struct Querier {
     changed: BTreeSet<IpAddr>,
 }
 
+/// Role of this router in the querier election (RFC 3376 section 6.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum QuerierRole {
     /// This router is the querier: it sends the next general query at `next`. `startup_queries` general queries of the
     /// startup (RFC 3376 section 8.7) are not sent yet.
     Querier { next: Duration, startup_queries: u8 },
@@ -47,7 +48,7 @@ enum Role {
 /// Expiry times of the memberships of one group: for any sender, and for single senders. Zero means that there is no
 /// such membership.
 #[derive(Debug, Default)]
-struct Group {
+struct GroupTimers {
     any_until: Duration,
     sources: BTreeMap<IpAddr, Duration>,
 }
@@ -55,7 +56,7 @@ struct Group {
 /// The source filter of a group on an interface: the senders whose datagrams the interface's hosts have joined for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceFilter {
-    /// Datagrams of any sender.
+    /// Datagrams of any sender are forwarded.
     Any,
     /// Datagrams of these senders only (INCLUDE mode of RFC 3376); an empty list ends the membership.
     Sources(Vec<IpAddr>),
@@ -68,7 +69,7 @@ impl Querier {
         Self {
             address,
             can_send: true,
-            role: Role::Querier {
+            role: QuerierRole::Querier {
                 next: now,
                 startup_queries: ROBUSTNESS,
             },
@@ -81,7 +82,7 @@ impl Querier {
     /// Changes the source address of queries. Memberships are kept, and one general query becomes due.
     pub fn set_address(&mut self, address: IpAddr, now: Duration) {
         self.address = address;
-        self.role = Role::Querier {
+        self.role = QuerierRole::Querier {
             next: now,
             startup_queries: 1,
         };
@@ -122,15 +123,15 @@ impl Querier {
     /// Removes expired memberships and returns the queries to send now.
     pub fn tick(&mut self, now: Duration) -> Vec<Query> {
         self.expire(now);
-        if let Role::NonQuerier { until } = self.role
+        if let QuerierRole::NonQuerier { until } = self.role
             && until <= now
         {
-            self.role = Role::Querier {
+            self.role = QuerierRole::Querier {
                 next: now,
                 startup_queries: ROBUSTNESS,
             };
         }
-        let Role::Querier {
+        let QuerierRole::Querier {
             next,
             startup_queries,
         } = self.role
@@ -146,7 +147,7 @@ impl Querier {
             } else {
                 QUERY_INTERVAL
             };
-            self.role = Role::Querier {
+            self.role = QuerierRole::Querier {
                 next: now + interval,
                 startup_queries: startup_queries.saturating_sub(1),
             };
@@ -165,8 +166,8 @@ impl Querier {
     #[must_use]
     pub fn next_tick(&self) -> Duration {
         let role = match self.role {
-            Role::Querier { next, .. } => next,
-            Role::NonQuerier { until } => until,
+            QuerierRole::Querier { next, .. } => next,
+            QuerierRole::NonQuerier { until } => until,
         };
         let expiry = self.groups.values().flat_map(|group| {
             let any_until = (!group.any_until.is_zero()).then_some(group.any_until);
@@ -300,7 +301,7 @@ impl Querier {
         if from.is_unspecified() || from.is_ipv4() != self.address.is_ipv4() || from >= self.address {
             return;
         }
-        self.role = Role::NonQuerier {
+        self.role = QuerierRole::NonQuerier {
             until: now + OTHER_QUERIER_PRESENT_INTERVAL,
         };
         let Some(found) = group.and_then(|group| self.groups.get_mut(&group)) else {
@@ -321,7 +322,9 @@ impl Querier {
     /// because the group's other hosts would not be queried: a non-querier shortens it when the querier's query arrives
     /// (RFC 3376 section 6.6.1).
     fn can_schedule_query(&self) -> bool {
-        matches!(self.role, Role::Querier { .. }) && self.can_send && self.pending_queries.len() < MAX_GROUPS
+        matches!(self.role, QuerierRole::Querier { .. })
+            && self.can_send
+            && self.pending_queries.len() < MAX_GROUPS
     }
 
     /// Schedules a query for now, and a repetition after one second. The caller has checked

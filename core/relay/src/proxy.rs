@@ -22,7 +22,7 @@ pub struct Proxy {
 /// Membership of hosts behind a downstream interface in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Downstream interface of the hosts.
+    /// Downstream interface behind which the hosts are.
     pub interface: String,
     /// Multicast group that the hosts have joined.
     pub group: IpAddr,
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_upstream_and_downstream_interfaces() {
+    fn upstream_and_downstream_interfaces_are_parsed() {
         let proxy: Proxy = "eth0 -> eth1, eth2".parse().unwrap();
         assert_eq!(
             (proxy.upstream.as_str(), proxy.downstream.as_slice()),
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn merges_proxies_of_one_upstream() {
+    fn proxies_of_one_upstream_interface_are_merged() {
         let proxies = ["up -> a", "other -> a", "up -> b, a"].map(|text| text.parse().unwrap());
         let merged = ["up -> a, b", "other -> a"].map(|text| text.parse().unwrap());
         assert_eq!(Proxy::merge(&proxies), merged);
     }
 
     #[test]
-    fn derives_rules_from_members() {
+    fn rules_are_derived_from_members() {
         let proxy: Proxy = "up -> a, b, c".parse().unwrap();
         let member = |interface: &str, group: &str, source: Option<&str>| Member {
             interface: interface.to_owned(),

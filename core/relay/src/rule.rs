@@ -43,7 +43,7 @@ pub struct Output {
     pub to: Option<IpAddr>,
     /// Destination port of copies; `None` keeps the datagram's port.
     pub port: Option<NonZeroU16>,
-    /// TTL or hop limit of copies.
+    /// TTL or hop limit with which copies are sent.
     pub hops: Hops,
 }
 
@@ -122,13 +122,13 @@ impl fmt::Display for Rule {
 
 impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = Range(self.to);
+        let to = DisplayedRange(self.to);
         match self.to {
-            IpNet::V4(_) => write!(f, "{} {to}:{}", self.interface, Port(self.port))?,
-            IpNet::V6(_) => write!(f, "{} [{to}]:{}", self.interface, Port(self.port))?,
+            IpNet::V4(_) => write!(f, "{} {to}:{}", self.interface, DisplayedPort(self.port))?,
+            IpNet::V6(_) => write!(f, "{} [{to}]:{}", self.interface, DisplayedPort(self.port))?,
         }
         match self.from {
-            Some(from) => write!(f, " from {}", Range(from)),
+            Some(from) => write!(f, " from {}", DisplayedRange(from)),
             None => Ok(()),
         }
     }
@@ -136,7 +136,7 @@ impl fmt::Display for Input {
 
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let port = Port(self.port);
+        let port = DisplayedPort(self.port);
         match self.to {
             None => write!(f, "{} *:{port}", self.interface)?,
             Some(IpAddr::V4(to)) => write!(f, "{} {to}:{port}", self.interface)?,
@@ -151,9 +151,9 @@ impl fmt::Display for Output {
 }
 
 /// Displays an address range; a range of a single address is displayed as that address.
-struct Range(IpNet);
+struct DisplayedRange(IpNet);
 
-impl fmt::Display for Range {
+impl fmt::Display for DisplayedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.prefix_len() == self.0.max_prefix_len() {
             self.0.addr().fmt(f)
@@ -163,9 +163,10 @@ impl fmt::Display for Range {
     }
 }
 
-struct Port(Option<NonZeroU16>);
+/// Displays a port; `None` is displayed as `*`.
+struct DisplayedPort(Option<NonZeroU16>);
 
-impl fmt::Display for Port {
+impl fmt::Display for DisplayedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(port) => port.fmt(f),

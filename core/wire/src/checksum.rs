@@ -90,7 +90,7 @@ impl Sum {
 /// Error of [`complete`]: the checksum field of a partial checksum is not within the header bytes passed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("checksum at {start}+{offset} is outside of {len} bytes")]
-pub struct Misplaced {
+pub struct MisplacedChecksumField {
     /// Offset of the first byte that the checksum covers, from the frame's first byte.
     pub start: u16,
     /// Offset of the checksum field, from `start`.
@@ -111,14 +111,14 @@ pub fn complete<'a>(
     head: &mut [u8],
     checksum: Checksum,
     payload: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<(), Misplaced> {
+) -> Result<(), MisplacedChecksumField> {
     let Checksum::Partial { start, offset } = checksum else {
         return Ok(());
     };
     let place = usize::from(start) + usize::from(offset);
     let len = head.len();
     if place + 2 > len {
-        return Err(Misplaced { start, offset, len });
+        return Err(MisplacedChecksumField { start, offset, len });
     }
     let sum = payload
         .into_iter()

@@ -1,6 +1,6 @@
 //! Encodes the headers of frames that the engine sends to the guest.
 //!
-//! A [`Head`] contains all headers in front of the payload. A TCP or UDP header carries a partial checksum (the
+//! A [`HeaderBlock`] contains all headers in front of the payload. A TCP or UDP header carries a partial checksum (the
 //! pseudo-header's sum), which the link or the guest completes.
 
 use core::mem;
@@ -22,14 +22,14 @@ const ROOM: usize = 14 + 40 + 60;
 
 /// The encoded headers of a frame to the guest: Ethernet, IP and, if there is one, TCP or UDP.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct HeaderBlock {
     bytes: [u8; ROOM],
     len: usize,
     /// State of the TCP or UDP checksum, which the link passes on as offload metadata or completes.
     pub checksum: Checksum,
 }
 
-impl Head {
+impl HeaderBlock {
     /// Returns the encoded headers, from the first byte of the Ethernet header.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -49,9 +49,9 @@ pub struct Ether {
 /// Fields of an IPv4 or IPv6 header to encode. Both addresses are of the same family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ip {
-    /// Source address.
+    /// Source address of the packet to the guest: a remote host's or the engine's.
     pub source: IpAddr,
-    /// Destination address.
+    /// Destination address of the packet: the guest's.
     pub destination: IpAddr,
     /// TTL (IPv4) or hop limit (IPv6).
     pub hop_limit: u8,
@@ -66,28 +66,28 @@ pub struct Ip {
 /// Fields of a TCP header to encode.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpFields<'a> {
-    /// Source port.
+    /// Source port of the segment, the remote host's.
     pub source_port: u16,
-    /// Destination port.
+    /// Destination port of the segment, the guest's.
     pub destination_port: u16,
-    /// Sequence number.
+    /// Sequence number of the segment.
     pub seq: u32,
-    /// Acknowledgement number.
+    /// Acknowledgement number of the segment.
     pub ack: u32,
-    /// TCP flags (control bits).
+    /// TCP flags (control bits) of the segment.
     pub flags: Flags,
     /// Window field as encoded: the receive window after the right shift by the window scale.
     pub window: u16,
     /// Options of a SYN or SYN-ACK; `None` in other segments.
-    pub syn: Option<Syn>,
+    pub syn: Option<SynOptions>,
     /// Edges (left, right) of SACK blocks (RFC 2018); more than four do not fit and are not encoded.
     pub sack: &'a [(u32, u32)],
 }
 
 /// TCP options of a SYN or SYN-ACK that the engine sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Syn {
-    /// Maximum segment size option.
+pub struct SynOptions {
+    /// Content of the option Maximum Segment Size, in bytes.
     pub mss: u16,
     /// Shift of the window scale option (RFC 7323); `None` if the guest's SYN had no such option.
     pub window_scale: Option<u8>,
@@ -99,10 +99,10 @@ pub struct Syn {
 ///
 /// The packet must not exceed 65,535 bytes: `payload_len` is at most the link's limit minus the headers.
 #[must_use]
-pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> Head {
+pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> HeaderBlock {
     let options = EncodedOptions::new(&tcp);
     let header_len = size_of::<layout::TcpHeader>() + options.len;
-    let mut head = Head::new(ether);
+    let mut head = HeaderBlock::new(ether);
     head.ip(&ip, ip.whole(), protocol::TCP, header_len + payload_len);
     head.partial(
         &ip,
@@ -130,9 +130,9 @@ pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> Head
 /// The packet must not exceed 65,535 bytes. The length fields of a super-frame cover all its datagrams, as Linux
 /// requires.
 #[must_use]
-pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> Head {
+pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> HeaderBlock {
     let len = size_of::<layout::UdpHeader>() + payload_len;
-    let mut head = Head::new(ether);
+    let mut head = HeaderBlock::new(ether);
     head.ip(&ip, ip.whole(), protocol::UDP, len);
     head.partial(
         &ip,
@@ -152,8 +152,8 @@ pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payloa
 /// Returns Ethernet and IP headers; `payload_len` bytes of `protocol` follow: an ICMP message or a complete UDP
 /// datagram.
 #[must_use]
-pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
-    let mut head = Head::new(ether);
+pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> HeaderBlock {
+    let mut head = HeaderBlock::new(ether);
     head.ip(&ip, ip.whole(), protocol, payload_len);
     head
 }
@@ -163,10 +163,10 @@ pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
 /// The identification is that of `fragment` (its lower 16 bits for IPv4), the offset must be a multiple of 8, and DF is
 /// not set. The first fragment contains the transport checksum, which must be complete.
 #[must_use]
-pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_len: usize) -> Head {
-    let mut head = Head::new(ether);
+pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_len: usize) -> HeaderBlock {
+    let mut head = HeaderBlock::new(ether);
     match (ip.source, ip.destination) {
-        (IpAddr::V4(_), IpAddr::V4(_)) => head.ip(&ip, Identity::of(fragment), protocol, payload_len),
+        (IpAddr::V4(_), IpAddr::V4(_)) => head.ip(&ip, Ipv4Identity::of(fragment), protocol, payload_len),
         (IpAddr::V6(_), _) | (_, IpAddr::V6(_)) => {
             let header_len = size_of::<layout::FragmentHeader>();
             head.ip(&ip, ip.whole(), extension::FRAGMENT, header_len + payload_len);
@@ -186,12 +186,12 @@ pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_
 
 /// Second 32-bit word of an IPv4 header: identification, flags and fragment offset (RFC 791 section 3.1).
 #[derive(Clone, Copy)]
-struct Identity {
+struct Ipv4Identity {
     ident: u16,
     flags_offset: u16,
 }
 
-impl Identity {
+impl Ipv4Identity {
     fn of(fragment: Fragment) -> Self {
         let [_, _, high, low] = fragment.id.to_be_bytes();
         Self {
@@ -203,14 +203,14 @@ impl Identity {
 
 impl Ip {
     /// Returns identification and flags of an IPv4 packet that is not a fragment.
-    const fn whole(&self) -> Identity {
+    const fn whole(&self) -> Ipv4Identity {
         if self.dont_fragment {
-            Identity {
+            Ipv4Identity {
                 ident: 0,
                 flags_offset: layout::Ipv4Header::DF,
             }
         } else {
-            Identity {
+            Ipv4Identity {
                 ident: self.ident,
                 flags_offset: 0,
             }
@@ -218,7 +218,7 @@ impl Ip {
     }
 }
 
-impl Head {
+impl HeaderBlock {
     fn new(ether: Ether) -> Self {
         let mut head = Self {
             bytes: [0; ROOM],
@@ -243,7 +243,7 @@ impl Head {
     }
 
     /// Appends the IP header, and writes its EtherType into the Ethernet header.
-    fn ip(&mut self, ip: &Ip, identity: Identity, protocol: u8, payload_len: usize) {
+    fn ip(&mut self, ip: &Ip, identity: Ipv4Identity, protocol: u8, payload_len: usize) {
         let ether_type = match (ip.source, ip.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let mut header = layout::Ipv4Header {

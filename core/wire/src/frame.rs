@@ -19,7 +19,7 @@ pub struct ParsedFrame {
     pub source: crate::Mac,
     /// Destination address of the Ethernet header.
     pub destination: crate::Mac,
-    /// The packet after the Ethernet header.
+    /// The packet behind the Ethernet header.
     pub body: Body,
 }
 
@@ -35,7 +35,7 @@ pub enum Body {
 /// The fields of an IPv4 header, or of an IPv6 header with its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Source address.
+    /// Source address in the IP header, as the guest has sent it.
     pub source: IpAddr,
     /// Destination address, before any translation by the engine.
     pub destination: IpAddr,
@@ -69,9 +69,9 @@ pub struct Fragment {
 /// The upper-layer header of an IP packet. Payload offsets count from the frame's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// A TCP segment.
+    /// The packet is a TCP segment.
     Tcp(Tcp),
-    /// A UDP datagram.
+    /// The packet is a UDP datagram.
     Udp(Udp),
     /// An ICMP or ICMPv6 message, according to `Ip::protocol`; it begins at `Ip::payload_offset`.
     Icmp(Icmp),
@@ -84,9 +84,9 @@ pub enum Transport {
 /// The header fields of a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// Source port.
+    /// Source port of the segment, the guest's.
     pub source_port: u16,
-    /// Destination port.
+    /// Destination port of the segment, the remote host's.
     pub destination_port: u16,
     /// Sequence number of the first data byte, or of the SYN.
     pub seq: u32,
@@ -96,11 +96,11 @@ pub struct Tcp {
     pub flags: Flags,
     /// Window field as received, before the left shift by the window scale.
     pub window: u16,
-    /// TCP options.
+    /// TCP options of the segment.
     pub options: TcpOptions,
     /// Offset of the segment's data, from the frame's first byte.
     pub payload_offset: usize,
-    /// Number of data bytes.
+    /// Number of data bytes in the segment.
     pub payload_len: usize,
 }
 
@@ -109,15 +109,15 @@ pub struct Tcp {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// FIN: no more data from the sender.
+    /// The flag FIN: the sender has no more data.
     pub const FIN: Self = Self(0x01);
-    /// SYN: synchronizes sequence numbers.
+    /// The flag SYN: opens a connection by synchronizing sequence numbers.
     pub const SYN: Self = Self(0x02);
-    /// RST: resets the connection.
+    /// The flag RST: resets the connection.
     pub const RST: Self = Self(0x04);
-    /// PSH: push.
+    /// The flag PSH: the receiver should pass the data to its user.
     pub const PSH: Self = Self(0x08);
-    /// ACK: the acknowledgement number is valid.
+    /// The flag ACK: the acknowledgement number is valid.
     pub const ACK: Self = Self(0x10);
 
     /// Returns true if every flag of `other` is set.
@@ -126,7 +126,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Returns the flags that are set in either value.
+    /// Returns the union of two sets of flags.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -150,9 +150,9 @@ pub struct TcpOptions {
 /// The header fields of a UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Udp {
-    /// Source port.
+    /// Source port of the datagram, the guest's.
     pub source_port: u16,
-    /// Destination port.
+    /// Destination port of the datagram, the remote host's.
     pub destination_port: u16,
     /// Offset of the datagram's data, from the frame's first byte.
     pub payload_offset: usize,

@@ -129,7 +129,7 @@ pub(crate) struct IcmpHeader {
 /// `struct virtio_net_hdr` without `num_buffers` (virtio 1.2 section 5.1.6), little endian.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Vnet {
+pub(crate) struct VnetHeader {
     pub(crate) flags: u8,
     pub(crate) gso_type: u8,
     pub(crate) hdr_len: zerocopy::little_endian::U16,
@@ -141,8 +141,8 @@ pub(crate) struct Vnet {
 /// `struct virtio_net_hdr` with `num_buffers`, as in virtio 1.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Vnet1 {
-    pub(crate) vnet: Vnet,
+pub(crate) struct VnetHeader1 {
+    pub(crate) vnet: VnetHeader,
     pub(crate) num_buffers: zerocopy::little_endian::U16,
 }
 

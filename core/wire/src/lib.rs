@@ -32,12 +32,12 @@ impl Mac {
 
 /// IP protocol numbers that the engine handles (IANA "Protocol Numbers").
 pub mod protocol {
-    /// ICMP for IPv4.
+    /// Protocol number of ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// Protocol number of TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// Protocol number of UDP.
     pub const UDP: u8 = 17;
-    /// ICMP for IPv6.
+    /// Protocol number of ICMPv6.
     pub const ICMPV6: u8 = 58;
 }

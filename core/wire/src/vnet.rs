@@ -2,7 +2,7 @@
 
 use zerocopy::FromBytes;
 
-use crate::layout::{Vnet, Vnet1};
+use crate::layout::{VnetHeader, VnetHeader1};
 
 #[cfg(test)]
 mod tests;
@@ -71,7 +71,7 @@ pub const SHORT_LEN: usize = 10;
 /// The reason why a `virtio_net_hdr` is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VnetHeaderError {
-    /// The bytes are fewer than the header has.
+    /// The header is truncated: there are fewer bytes than a `virtio_net_hdr` has.
     #[error("{0} bytes are too few for a virtio_net_hdr")]
     NoHeader(usize),
     /// The segmentation type is not supported: UDP fragmentation, or the ECN bit.
@@ -99,7 +99,8 @@ pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), VnetHeaderError> {
 /// # Errors
 /// As for [`parse`].
 pub fn offload(header: &[u8]) -> Result<Offload, VnetHeaderError> {
-    let (header, _) = Vnet::ref_from_prefix(header).map_err(|_| VnetHeaderError::NoHeader(header.len()))?;
+    let (header, _) =
+        VnetHeader::ref_from_prefix(header).map_err(|_| VnetHeaderError::NoHeader(header.len()))?;
     let size = header.gso_size.get();
     let segmentation = match header.gso_type {
         GSO_NONE => Segmentation::Whole,
@@ -127,7 +128,7 @@ pub fn offload(header: &[u8]) -> Result<Offload, VnetHeaderError> {
 /// for the frame (virtio 1.2 section 5.1.6.4); `None` if the header is truncated.
 #[must_use]
 pub fn buffers(header: &[u8]) -> Option<u16> {
-    let (header, _) = Vnet1::ref_from_prefix(header).ok()?;
+    let (header, _) = VnetHeader1::ref_from_prefix(header).ok()?;
     Some(header.num_buffers.get())
 }
 
@@ -156,7 +157,7 @@ pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
         Checksum::Complete => (0, 0, 0),
         Checksum::Partial { start, offset } => (NEEDS_CSUM, start, offset),
     };
-    let vnet = Vnet {
+    let vnet = VnetHeader {
         flags,
         gso_type,
         hdr_len: hdr_len.into(),
@@ -164,20 +165,20 @@ pub fn emit(offload: Offload, header_len: usize) -> [u8; LEN] {
         csum_start: csum_start.into(),
         csum_offset: csum_offset.into(),
     };
-    zerocopy::transmute!(Vnet1 {
+    zerocopy::transmute!(VnetHeader1 {
         vnet,
         // The driver sets `num_buffers` to 0 in frames to a device.
         num_buffers: 0.into(),
     })
 }
 
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+/// Flag `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is partial.
 const NEEDS_CSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_NONE`.
+/// Segmentation type `VIRTIO_NET_HDR_GSO_NONE`: the frame is one packet.
 const GSO_NONE: u8 = 0;
-/// `VIRTIO_NET_HDR_GSO_TCPV4`.
+/// Segmentation type `VIRTIO_NET_HDR_GSO_TCPV4`: TCP over IPv4.
 const GSO_TCPV4: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_TCPV6`.
+/// Segmentation type `VIRTIO_NET_HDR_GSO_TCPV6`: TCP over IPv6.
 const GSO_TCPV6: u8 = 4;
-/// `VIRTIO_NET_HDR_GSO_UDP_L4`.
+/// Segmentation type `VIRTIO_NET_HDR_GSO_UDP_L4`: UDP datagrams.
 const GSO_UDP_L4: u8 = 5;

@@ -13,7 +13,7 @@ pub(super) struct Client {
     /// The forwarder's address to which the client sent its query.
     pub(super) server: SocketAddr,
     id: [u8; 2],
-    case: Case,
+    case: LetterCase,
 }
 
 impl Client {
@@ -23,7 +23,7 @@ impl Client {
             guest,
             server,
             id: query.id(),
-            case: Case::of(query.name()),
+            case: LetterCase::of(query.name()),
         }
     }
 
@@ -73,9 +73,9 @@ impl Clients {
 /// Positions of the upper-case letters of a domain name, one bit for each octet. Clients mix the case of letters as a
 /// further defence against forged responses (draft-vixie-dnsext-dns0x20).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Case([u64; 4]);
+struct LetterCase([u64; 4]);
 
-impl Case {
+impl LetterCase {
     fn of(name: &[u8]) -> Self {
         let mut case = Self::default();
         for (at, octet) in name.iter().enumerate() {

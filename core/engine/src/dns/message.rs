@@ -128,17 +128,17 @@ impl Query {
     }
 
     /// Returns the response SERVFAIL to this query.
-    pub(super) fn server_failure(&self) -> Empty {
+    pub(super) fn server_failure(&self) -> EmptyResponse {
         self.empty(0, SERVFAIL)
     }
 
     /// Returns a truncated response (TC bit), after which the client queries over TCP.
-    pub(super) fn truncated(&self) -> Empty {
+    pub(super) fn truncated(&self) -> EmptyResponse {
         self.empty(TRUNCATED, 0)
     }
 
-    fn empty(&self, flags: u8, rcode: u8) -> Empty {
-        let mut answer = Empty::new();
+    fn empty(&self, flags: u8, rcode: u8) -> EmptyResponse {
+        let mut answer = EmptyResponse::new();
         answer.extend(self.id());
         answer.push(RESPONSE | self.bytes[2] & (OPCODE | RECURSION_DESIRED) | flags);
         answer.push(RECURSION_AVAILABLE | self.bytes[3] & CHECKING_DISABLED | rcode);
@@ -161,7 +161,7 @@ impl Hash for Query {
 }
 
 /// A DNS response that consists of header and question.
-pub(super) type Empty = ArrayVec<u8, { HEADER + LONGEST_NAME + TYPE_AND_CLASS }>;
+pub(super) type EmptyResponse = ArrayVec<u8, { HEADER + LONGEST_NAME + TYPE_AND_CLASS }>;
 
 /// Returns the length of the question at the start of `section`. Its name is not compressed, because no name precedes
 /// it.

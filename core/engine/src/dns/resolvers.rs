@@ -9,6 +9,7 @@ use crate::Instant;
 #[derive(Debug)]
 pub(super) struct Resolvers(Vec<Resolver>);
 
+/// A resolver of the host with the state by which it is chosen or skipped.
 #[derive(Clone, Copy, Debug)]
 struct Resolver {
     address: SocketAddr,

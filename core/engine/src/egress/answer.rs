@@ -15,15 +15,15 @@ use super::rule::{Action, Pattern};
 /// The names and addresses of a DNS response. All sections count, because the additional section may contain the
 /// addresses of mail servers and services.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DnsAnswer {
     /// The queried name, then other names, in lower case without a trailing dot.
     names: Vec<String>,
-    addresses: Vec<Address>,
+    addresses: Vec<AnswerAddress>,
 }
 
 /// An address in a DNS response, with the names to which it belongs as sets of one bit for each index in `names`.
 #[derive(Debug, PartialEq, Eq)]
-struct Address {
+struct AnswerAddress {
     ip: IpAddr,
     /// Shortest time to live of the address in seconds.
     ttl: u32,
@@ -33,7 +33,7 @@ struct Address {
     services: u64,
 }
 
-impl Answer {
+impl DnsAnswer {
     /// Returns the addresses, each with its TTL in seconds, to which a rule with `pattern` applies. For an allow rule
     /// these are the addresses to which the queried name leads by CNAME records, if `pattern` matches the queried name;
     /// for a deny rule all addresses to which any matching name leads by CNAME, SVCB or HTTPS records.
@@ -41,7 +41,7 @@ impl Answer {
         let meant = self.names.iter().enumerate().fold(0, |meant, (place, name)| {
             meant | u64::from(pattern.matches(name)) << place
         });
-        let concerned = move |address: &&Address| match action {
+        let concerned = move |address: &&AnswerAddress| match action {
             Action::Allow => meant & address.aliases & ASKED != 0,
             Action::Deny => meant & address.services != 0,
         };
@@ -51,13 +51,13 @@ impl Answer {
 }
 
 /// Parses a DNS response; returns `None` if it contains no address or is malformed.
-pub(super) fn parse(message: &[u8]) -> Option<Answer> {
+pub(super) fn parse(message: &[u8]) -> Option<DnsAnswer> {
     let message = Message::from_slice(message).ok()?;
     if message.header().rcode() != Rcode::NOERROR {
         return None;
     }
     let question = message.sole_question().ok()?;
-    let mut reader = Reader::default();
+    let mut reader = RecordReader::default();
     reader.place(text(question.qname()))?;
     for (record, _) in message.iter().flatten() {
         // A record that cannot be parsed is skipped, because clients cannot use it either.
@@ -65,25 +65,25 @@ pub(super) fn parse(message: &[u8]) -> Option<Answer> {
     }
     let aliases = owners(reader.names.len(), &reader.aliases);
     let services = owners(reader.names.len(), &reader.leads);
-    let whose = |(ip, ttl, owner): (IpAddr, u32, usize)| Address {
+    let whose = |(ip, ttl, owner): (IpAddr, u32, usize)| AnswerAddress {
         ip,
         ttl,
         aliases: aliases[owner],
         services: services[owner],
     };
     let addresses: Vec<_> = reader.addresses.into_iter().map(whose).collect();
-    (!addresses.is_empty()).then_some(Answer {
+    (!addresses.is_empty()).then_some(DnsAnswer {
         names: reader.names,
         addresses,
     })
 }
 
-/// Content of an SVCB or HTTPS record.
-type Service<'a, V> = SvcbRdata<V, &'a [u8], ParsedName<&'a [u8]>>;
+/// Content of an SVCB or HTTPS record (RFC 9460).
+type ServiceRecord<'a, V> = SvcbRdata<V, &'a [u8], ParsedName<&'a [u8]>>;
 
 /// Names, aliases and addresses of the records read so far.
 #[derive(Debug, Default)]
-struct Reader {
+struct RecordReader {
     names: Vec<String>,
     /// CNAME aliases as pairs of indices in `names`: alias and target.
     aliases: Vec<[usize; 2]>,
@@ -93,7 +93,7 @@ struct Reader {
     addresses: Vec<(IpAddr, u32, usize)>,
 }
 
-impl Reader {
+impl RecordReader {
     fn read(&mut self, record: &ParsedRecord<'_, [u8]>) -> Option<()> {
         if record.class() != Class::IN {
             return None;
@@ -128,9 +128,9 @@ impl Reader {
     /// hints (RFC 9460 section 7.3).
     fn service<'a, V>(&mut self, record: &ParsedRecord<'a, [u8]>) -> Option<()>
     where
-        Service<'a, V>: ParseRecordData<'a, [u8]>,
+        ServiceRecord<'a, V>: ParseRecordData<'a, [u8]>,
     {
-        let record: Record<_, Service<'a, V>> = record.to_record().ok()??;
+        let record: Record<_, ServiceRecord<'a, V>> = record.to_record().ok()??;
         let (name, service) = (text(record.owner()), record.data());
         let owner = self.place(name.clone())?;
         let site = self.place(without_prefix(&name).to_owned())?;

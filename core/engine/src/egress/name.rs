@@ -5,13 +5,13 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::answer::Answer;
+use super::answer::DnsAnswer;
 use super::rule::{Action, Pattern};
 use super::{Destination, Instant};
 
 /// The domain of an egress rule and its learned addresses, shared by all workers.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(super) struct LearnedDomain {
     action: Action,
     pattern: Pattern,
     /// Learned addresses, each with the time until which new flows to it match the rule.
@@ -21,10 +21,10 @@ pub(super) struct Name {
 /// The domains of all egress rules, shared by all workers. A domain that is in the old and the new rules keeps its
 /// addresses.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names(Arc<Mutex<Vec<Weak<Name>>>>);
+pub(super) struct LearnedDomains(Arc<Mutex<Vec<Weak<LearnedDomain>>>>);
 
-impl Names {
-    pub(super) fn get(&self, action: Action, pattern: &Pattern) -> Arc<Name> {
+impl LearnedDomains {
+    pub(super) fn get(&self, action: Action, pattern: &Pattern) -> Arc<LearnedDomain> {
         let mut names = lock(&self.0);
         names.retain(|name| name.strong_count() > 0);
         let known = names
@@ -32,7 +32,7 @@ impl Names {
             .filter_map(Weak::upgrade)
             .find(|name| name.action == action && name.pattern == *pattern);
         known.unwrap_or_else(|| {
-            let name = Arc::new(Name {
+            let name = Arc::new(LearnedDomain {
                 action,
                 pattern: pattern.clone(),
                 learned: Mutex::default(),
@@ -43,7 +43,7 @@ impl Names {
     }
 }
 
-impl Name {
+impl LearnedDomain {
     pub(super) fn has(&self, address: IpAddr, now: Instant) -> bool {
         lock(&self.learned)
             .get(&address)
@@ -51,7 +51,7 @@ impl Name {
     }
 
     /// Learns the addresses of this domain in a DNS response.
-    pub(super) fn learn(&self, answer: &Answer, now: Instant) {
+    pub(super) fn learn(&self, answer: &DnsAnswer, now: Instant) {
         let mut learned = lock(&self.learned);
         for (address, ttl) in answer.addresses(self.action, &self.pattern) {
             let until = match self.action {

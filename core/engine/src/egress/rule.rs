@@ -27,9 +27,9 @@ pub enum Action {
 /// Protocols of packets to which an egress rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressProtocol {
-    /// TCP.
+    /// TCP connections.
     Tcp,
-    /// UDP.
+    /// UDP datagrams.
     Udp,
     /// ICMP and ICMPv6 echo requests.
     Icmp,
@@ -39,7 +39,7 @@ pub enum EgressProtocol {
 /// domain, `*.` and a domain, or `*`. An IPv6 address with ports is in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Addresses or names that the rule matches.
+    /// Addresses or domain names that the rule matches.
     pub target: Target,
     /// First and last port of a range; `None` matches any port, and ICMP.
     pub ports: Option<(u16, u16)>,
@@ -47,12 +47,12 @@ pub struct Match {
     pub protocol: Option<EgressProtocol>,
 }
 
-/// Addresses or names that an egress rule matches.
+/// Addresses or domain names that an egress rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// All addresses.
+    /// All IP addresses (`*` in the text of a rule).
     Any,
-    /// The addresses of a network.
+    /// The IP addresses of a network.
     Net(IpNet),
     /// The addresses of the names that this pattern matches.
     Name(Pattern),
@@ -61,7 +61,7 @@ pub enum Target {
 /// Domain names that an egress rule matches, in lower case without a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This name only.
+    /// This domain name only.
     Exactly(String),
     /// Names below this domain, of any number of labels, but not the domain itself.
     Below(String),

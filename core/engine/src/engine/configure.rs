@@ -90,7 +90,7 @@ impl<H: Host> Engine<H> {
         protocols.udp.yield_port(published, ctx);
     }
 
-    /// Replaces the resolvers of the DNS forwarder.
+    /// Replaces the list of host resolvers to which the DNS forwarder sends queries.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
         self.protocols.dns.set_resolvers(&resolvers);
         self.net.config.resolvers = resolvers;

@@ -3,7 +3,7 @@
 use pontoon_wire::frame::{self, Body, FrameError, Transport};
 use pontoon_wire::{Mac, emit};
 
-use super::{Gathered, Protocols};
+use super::{GatheredPayload, ProtocolHandlers};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
@@ -14,9 +14,9 @@ use crate::{Frame, Host, Transmit, policy};
 /// Parses and handles a frame that the link has received from the guest.
 pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
+    protocols: &mut ProtocolHandlers<H::Socket>,
     frame: &Frame<'a>,
-    gathered: &mut Gathered<'a>,
+    gathered: &mut GatheredPayload<'a>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     ctx.net.counters.frames_up += 1;
@@ -39,9 +39,9 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
 /// Handles a frame that another worker has parsed, counted and handed over.
 pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
+    protocols: &mut ProtocolHandlers<H::Socket>,
     Handed { frame, reassembled }: &Handed<'a>,
-    gathered: &mut Gathered<'a>,
+    gathered: &mut GatheredPayload<'a>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     let Ok(mut parsed) = frame::parse(frame.head, frame.len) else {
@@ -58,13 +58,13 @@ pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     protocols.take(&parsed, frame, gathered, ctx);
 }
 
-impl<S> Protocols<S> {
+impl<S> ProtocolHandlers<S> {
     /// Passes a parsed packet to the local services or to the handler of its protocol.
     fn take<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
         frame: &Frame<'a>,
-        gathered: &mut Gathered<'a>,
+        gathered: &mut GatheredPayload<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         if local::handle(frame, parsed, ctx.net, ctx.link) == Handled::Yes {
@@ -118,7 +118,7 @@ impl<S> Protocols<S> {
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredPayload::default();
         self.take(parsed, frame, &mut gathered, ctx);
         self.finish(&mut gathered, ctx);
     }
@@ -126,7 +126,7 @@ impl<S> Protocols<S> {
     /// Ends a burst: sends the gathered datagrams and TCP data to host sockets, and acknowledges TCP data.
     pub(super) fn finish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        gathered: &mut Gathered<'_>,
+        gathered: &mut GatheredPayload<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         self.udp.flush(&mut gathered.udp, ctx);
@@ -137,11 +137,11 @@ impl<S> Protocols<S> {
 /// Handles an IP fragment, and the datagram that it completes, unless another worker reassembles that datagram.
 fn take_fragment<H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
+    protocols: &mut ProtocolHandlers<H::Socket>,
     parsed: &frame::ParsedFrame,
     ip: &frame::Ip,
     frame: &Frame<'_>,
-    gathered: &mut Gathered<'_>,
+    gathered: &mut GatheredPayload<'_>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     if let (Some(siblings), Some(fragment)) = (&ctx.net.siblings, ip.fragment) {

@@ -99,7 +99,7 @@ impl Piece {
 }
 
 #[test]
-fn reassembles_fragments_in_order_and_reversed() {
+fn fragments_in_order_and_reversed_are_reassembled() {
     for packet in [v4(), v6()] {
         let (datagram, pieces) = datagram(&packet, 4_000, 1_448);
         assert_eq!(pieces.len(), 3);
@@ -118,7 +118,7 @@ fn reassembles_fragments_in_order_and_reversed() {
 }
 
 #[test]
-fn reassembles_largest_datagrams() {
+fn largest_datagrams_are_reassembled() {
     for (packet, data) in [(v4(), 65_507), (v6(), 65_527)] {
         let (datagram, pieces) = datagram(&packet, data, 1_448);
         let mut bench = Bench::new();
@@ -150,7 +150,7 @@ fn datagram_longer_than_the_maximum_is_refused() {
 }
 
 #[test]
-fn reassembles_two_interleaved_datagrams() {
+fn two_interleaved_datagrams_are_reassembled() {
     let packet = v4();
     let mut bench = Bench::new();
     assert!(bench.add(&packet, &piece(1, 0, true, 16)).is_none());
@@ -314,8 +314,8 @@ fn memory_of_fragments_is_limited() {
         .datagrams
         .iter()
         .map(|datagram| match &datagram.state {
-            Assembly::Gathering(pieces) => pieces.bytes.capacity(),
-            Assembly::Refused => 0,
+            AssemblyState::Gathering(pieces) => pieces.bytes.capacity(),
+            AssemblyState::Refused => 0,
         })
         .sum();
     assert!(held <= 64 * (ROOM + 65_535), "{held}");

@@ -23,6 +23,7 @@ pub(super) struct RequestedAddresses {
     table: Table<(FlowId, IpAddr), LastRequest>,
 }
 
+/// The last echo request of an echo id to an address.
 #[derive(Debug)]
 struct LastRequest {
     /// Destination address as the guest has sent it, before translation.

@@ -17,7 +17,7 @@ pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
     to.is_broadcast() || to == own.gateway || to == own.subnet.broadcast()
 }
 
-/// Answers a DHCP message of the guest.
+/// Answers a DHCPv4 message of the guest.
 pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut Net, link: &mut T) {
     let mut bytes = [0; LONGEST_REQUEST];
     let Some(request) = Dhcp4Message::parse(super::data(frame, udp, &mut bytes)) else {

@@ -22,7 +22,7 @@ pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
             .is_some_and(|own| to == own.router || to == own.gateway)
 }
 
-/// Answers a DHCP message of the guest.
+/// Answers a DHCPv6 message of the guest.
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     asker_mac: Mac,
@@ -55,9 +55,9 @@ pub(super) fn handle<T: Transmit>(
         option(&mut datagram, RAPID_COMMIT, &[]);
     }
     match content {
-        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.guest)),
-        Content::Configuration => {}
-        Content::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
+        ReplyContent::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.guest)),
+        ReplyContent::Configuration => {}
+        ReplyContent::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
     }
     if !net.config.resolvers.is_empty() {
         option(&mut datagram, DNS, &own.dns.octets());
@@ -76,22 +76,22 @@ pub(super) fn handle<T: Transmit>(
 }
 
 /// The content of a DHCPv6 reply besides client id, server id and DNS configuration.
-enum Content {
+enum ReplyContent {
     /// The guest's address, in an IA_NA option with this IAID (RFC 8415 section 21.4).
     Address([u8; 4]),
-    /// No address and no status code.
+    /// DNS configuration only, without address and status code.
     Configuration,
     /// A status code (RFC 8415 section 21.13).
     Status(u16),
 }
 
 /// Returns message type and content of the reply; `None` if RFC 8415 section 16 requires to discard the request.
-fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: V6) -> Option<(u8, Content)> {
+fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: V6) -> Option<(u8, ReplyContent)> {
     let names_this_server = request.server_id.is_some_and(|id| id == own_id);
     let names_none = request.server_id.is_none();
     let address = request
         .association
-        .map_or(Content::Configuration, Content::Address);
+        .map_or(ReplyContent::Configuration, ReplyContent::Address);
     if request.kind != INFORMATION_REQUEST {
         request.client_id?;
     }
@@ -104,12 +104,12 @@ fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: V6) -> Option<(u8, 
             let on_link = own.subnet.contains(&request.address?);
             Some((
                 REPLY,
-                Content::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),
+                ReplyContent::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),
             ))
         }
-        RELEASE | DECLINE if names_this_server => Some((REPLY, Content::Status(SUCCESS))),
+        RELEASE | DECLINE if names_this_server => Some((REPLY, ReplyContent::Status(SUCCESS))),
         INFORMATION_REQUEST if (names_this_server || names_none) && request.association.is_none() => {
-            Some((REPLY, Content::Configuration))
+            Some((REPLY, ReplyContent::Configuration))
         }
         _ => None,
     }
@@ -125,7 +125,7 @@ struct Dhcp6Message<'a> {
     rapid_commit: bool,
     /// IAID of the first IA_NA option: an identity association for non-temporary addresses.
     association: Option<[u8; 4]>,
-    /// The first address in the IA_NA option.
+    /// The first address in the client's IA_NA option.
     address: Option<Ipv6Addr>,
 }
 

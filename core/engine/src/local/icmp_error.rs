@@ -32,9 +32,9 @@ pub enum Reason {
     TimeExceeded,
     /// An ICMP error that a router or remote host has reported, in the family of the guest's packet.
     Reported {
-        /// ICMP or ICMPv6 type.
+        /// ICMP or ICMPv6 type of the reported error.
         kind: u8,
-        /// ICMP or ICMPv6 code.
+        /// ICMP or ICMPv6 code of the reported error.
         code: u8,
         /// Next-hop MTU in bytes, if the error type has one.
         mtu: Option<u32>,

@@ -41,7 +41,7 @@ pub(super) fn handle<T: Transmit>(
         net.counters.malformed += 1;
         return;
     }
-    let asker = Asker {
+    let asker = Solicitor {
         mac: asker_mac,
         address: source,
     };
@@ -57,13 +57,14 @@ pub(super) fn handle<T: Transmit>(
     advertise_neighbour(asker, target.into(), own, net, link);
 }
 
+/// The sender of a neighbor or router solicitation: its Ethernet and IPv6 addresses.
 #[derive(Clone, Copy)]
-struct Asker {
+struct Solicitor {
     mac: Mac,
     address: Ipv6Addr,
 }
 
-impl Asker {
+impl Solicitor {
     /// Returns the header fields of a reply to the sender of the solicitation, or to all nodes if the sender has no
     /// address yet.
     fn reply(self, source: Ipv6Addr) -> Reply {
@@ -80,7 +81,13 @@ impl Asker {
     }
 }
 
-fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, own: V6, net: &mut Net, link: &mut T) {
+fn advertise_neighbour<T: Transmit>(
+    asker: Solicitor,
+    target: Ipv6Addr,
+    own: V6,
+    net: &mut Net,
+    link: &mut T,
+) {
     let is_own = [own.gateway, own.router, own.dns].contains(&target);
     let duplicate_detection = asker.address.is_unspecified();
     if target == own.guest || target == asker.address || (duplicate_detection && !is_own) {
@@ -111,7 +118,7 @@ fn advertise_neighbour<T: Transmit>(asker: Asker, target: Ipv6Addr, own: V6, net
     asker.reply(target).icmp(net, link, &mut message);
 }
 
-fn advertise_router<T: Transmit>(asker: Asker, own: V6, net: &mut Net, link: &mut T) {
+fn advertise_router<T: Transmit>(asker: Solicitor, own: V6, net: &mut Net, link: &mut T) {
     // The engine sends router advertisements only in response to solicitations. Therefore the lifetimes are infinite
     // where the format permits it, and the router lifetime is the maximum (RFC 8319 section 4).
     let lifetime = if own.default_route { u16::MAX } else { 0 };

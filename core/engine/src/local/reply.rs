@@ -13,13 +13,13 @@ use crate::udp_emit;
 /// Ethernet and IP header fields of a local service's reply to the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
-    /// Ethernet address of the receiver.
+    /// Ethernet address to which the reply is sent.
     pub(super) to: Mac,
-    /// Source IP address.
+    /// Source IP address of the reply.
     pub(super) source: IpAddr,
     /// Destination IP address, of the same family as the source.
     pub(super) destination: IpAddr,
-    /// TTL (IPv4) or hop limit (IPv6).
+    /// TTL (IPv4) or hop limit (IPv6) of the reply.
     pub(super) hop_limit: u8,
 }
 

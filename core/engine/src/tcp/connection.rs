@@ -4,15 +4,15 @@ use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
-use super::recovery::Recovery;
+use super::recovery::LossRecovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
 use super::seq::Seq;
-use super::stalled::Held;
-use super::traffic::Meter;
+use super::stalled::ReceiveQueueWatch;
+use super::traffic::ByteMeter;
 use crate::Instant;
 use crate::dns::stream::Queries;
-use crate::pool::{Promise, Queue};
+use crate::pool::{BlockPromise, BlockQueue};
 use crate::timer::Timer;
 
 /// Key of a connection: address and port of both ends, as the guest sees them.
@@ -47,7 +47,7 @@ pub(super) enum TcpState {
     Open,
     /// Both directions are closed, the one to the guest first. A retransmitted FIN of the guest is still acknowledged.
     TimeWait {
-        /// Time at which the connection is removed.
+        /// Time at which TIME-WAIT ends and the connection is removed.
         until: Instant,
     },
     /// The host connection has failed, and the reset to the guest waits for room on the link.
@@ -56,7 +56,7 @@ pub(super) enum TcpState {
 
 /// State of the direction from the guest to the host.
 #[derive(Debug)]
-pub(super) struct Up {
+pub(super) struct GuestToHost {
     /// Next sequence number expected from the guest (RCV.NXT); all bytes before it are in the host socket, in `spill`
     /// or in the current burst.
     pub(super) next: Seq,
@@ -72,10 +72,10 @@ pub(super) struct Up {
     /// Bytes of the current burst that were not sent to the host yet.
     pub(super) gathered: u32,
     /// Bytes in the buffer pool, which the host socket has not accepted.
-    pub(super) spill: Queue,
+    pub(super) spill: BlockQueue,
     /// Reserved pool block for the part of the receive window that exceeds the socket's room.
-    pub(super) promise: Option<Promise>,
-    /// Data received out of order.
+    pub(super) promise: Option<BlockPromise>,
+    /// Reorder buffer for data from the guest received out of order.
     pub(super) reorder: Reorder,
     /// Sequence number of the guest's FIN, if it was received.
     pub(super) fin: Option<Seq>,
@@ -88,7 +88,7 @@ pub(super) struct Up {
 /// State of the direction from the host to the guest. The head of the socket's receive queue is the byte at `una` minus
 /// `discard`.
 #[derive(Debug)]
-pub(super) struct Down {
+pub(super) struct HostToGuest {
     /// Oldest sequence number that the guest has not acknowledged (SND.UNA).
     pub(super) una: Seq,
     /// Next sequence number to send (SND.NXT); it moves back to `una` after a retransmission timeout.
@@ -114,11 +114,11 @@ pub(super) struct Down {
     pub(super) fin: Option<Seq>,
     /// True if the guest has acknowledged the engine's FIN.
     pub(super) closed: bool,
-    pub(super) recovery: Recovery,
+    pub(super) recovery: LossRecovery,
     pub(super) rtt: Rtt,
 }
 
-impl Down {
+impl HostToGuest {
     /// Returns the number of sequence numbers in flight: sent before `nxt` and not acknowledged.
     pub(super) const fn flight(&self) -> u32 {
         self.nxt.past(self.una)
@@ -153,7 +153,7 @@ impl Down {
 /// Pending work of a connection, which [`flush`](super::Tcp::flush) performs, and the lists that contain the
 /// connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct PendingWork {
     /// The host socket's receive queue may have bytes that were not sent to the guest yet.
     pub(super) readable: bool,
     /// The host socket may have room for the bytes in the buffer pool.
@@ -196,7 +196,7 @@ pub(super) struct Connection<S> {
     /// Host socket of the connection; `None` after the host connection has ended.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
-    pub(super) pending: Pending,
+    pub(super) pending: PendingWork,
     /// True if the guest has sent a keepalive probe, so that keepalive is enabled on the host socket.
     pub(super) keepalive: bool,
     /// True if the engine has sent its FIN before it received the guest's, so that the connection will enter TIME-WAIT.
@@ -207,15 +207,15 @@ pub(super) struct Connection<S> {
     /// Time of the connection's first segment.
     pub(super) opened: Instant,
     /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
-    pub(super) held: Held,
+    pub(super) held: ReceiveQueueWatch,
     /// Counter of the bytes carried in both directions.
-    pub(super) meter: Meter,
+    pub(super) meter: ByteMeter,
     /// Time of the last acceptable segment from the guest.
     pub(super) last_received: Instant,
     /// Earliest time at which another challenge acknowledgement may be sent (RFC 5961 section 7).
     pub(super) next_challenge: Instant,
-    pub(super) up: Up,
-    pub(super) down: Down,
+    pub(super) up: GuestToHost,
+    pub(super) down: HostToGuest,
 }
 
 impl<S> Connection<S> {
@@ -226,16 +226,16 @@ impl<S> Connection<S> {
             state,
             socket: None,
             timer: Timer::default(),
-            pending: Pending::default(),
+            pending: PendingWork::default(),
             keepalive: false,
             active_close: false,
             listener: None,
             opened: now,
-            held: Held::default(),
-            meter: Meter::default(),
+            held: ReceiveQueueWatch::default(),
+            meter: ByteMeter::default(),
             last_received: now,
             next_challenge: Instant::default(),
-            up: Up {
+            up: GuestToHost {
                 next: Seq(0),
                 edge: Seq(0),
                 want: Seq(BLIND_WINDOW),
@@ -243,14 +243,14 @@ impl<S> Connection<S> {
                 limit: FIRST_WINDOW,
                 since_growth: 0,
                 gathered: 0,
-                spill: Queue::default(),
+                spill: BlockQueue::default(),
                 promise: None,
                 reorder: Reorder::default(),
                 fin: None,
                 closed: false,
                 queries: None,
             },
-            down: Down {
+            down: HostToGuest {
                 una: iss,
                 nxt: iss,
                 max: iss,
@@ -264,7 +264,7 @@ impl<S> Connection<S> {
                 eof: false,
                 fin: None,
                 closed: false,
-                recovery: Recovery::new(iss),
+                recovery: LossRecovery::new(iss),
                 rtt: Rtt::default(),
             },
         }

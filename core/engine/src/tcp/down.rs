@@ -12,7 +12,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use super::Ended;
 use super::Sending;
 use super::connection::Connection;
-use super::recovery::Retry;
+use super::recovery::RetryKind;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};
 use crate::link::{Limits, Room, TransmitError};
@@ -37,7 +37,7 @@ enum Transmission {
     Nothing,
     /// The stream ends at this sequence number.
     End,
-    /// The link is full, and the flow waits for room.
+    /// The link is full, and the flow waits until it has room.
     Full,
     /// The link has rejected the first segment permanently.
     Rejected,
@@ -46,7 +46,14 @@ enum Transmission {
 impl<S> Connection<S> {
     /// Returns the headers of a segment that is sent now, with the current acknowledgement number, window and SACK
     /// blocks.
-    fn head(&mut self, net: &Net, seq: Seq, flags: Flags, syn: Option<emit::Syn>, len: usize) -> emit::Head {
+    fn head(
+        &mut self,
+        net: &Net,
+        seq: Seq,
+        flags: Flags,
+        syn: Option<emit::SynOptions>,
+        len: usize,
+    ) -> emit::HeaderBlock {
         // RFC 7323 section 2.2: the window in a segment with SYN is not scaled.
         let scale = self.up.scale;
         if syn.is_some() {
@@ -89,7 +96,7 @@ impl<S> Connection<S> {
         id: FlowId,
         seq: Seq,
         flags: Flags,
-        syn: Option<emit::Syn>,
+        syn: Option<emit::SynOptions>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Sending {
         let had_ack = self.pending.ack;
@@ -121,7 +128,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Retransmits lost segments.
+    /// Retransmits the ranges that loss recovery has detected as lost.
     pub(super) fn resend<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -429,20 +436,24 @@ impl<S> Connection<S> {
         self.down.recovery.retry = None;
         // The guest has closed its window since: the bytes in flight are beyond it, and only a window probe may be
         // sent.
-        let kind = if self.down.wnd == 0 { Retry::Persist } else { kind };
+        let kind = if self.down.wnd == 0 {
+            RetryKind::Persist
+        } else {
+            kind
+        };
         match kind {
-            Retry::Probe => {
+            RetryKind::Probe => {
                 self.probe_tail(id, ctx)?;
-                self.down.recovery.retry = Some((ctx.now + self.down.rtt.timeout(), Retry::Timeout));
+                self.down.recovery.retry = Some((ctx.now + self.down.rtt.timeout(), RetryKind::Timeout));
             }
-            Retry::Timeout => {
+            RetryKind::Timeout => {
                 if self.down.rtt.backoff >= MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));
                 }
                 ctx.net.counters.tcp_timeouts += 1;
                 self.down.go_back();
             }
-            Retry::Persist => {
+            RetryKind::Persist => {
                 // The guest's window may stay closed for ever, as long as the guest answers probes (RFC 9293 section
                 // 3.8.6.1).
                 self.down.recovery.unanswered += 1;

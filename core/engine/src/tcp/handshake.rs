@@ -5,7 +5,7 @@ use pontoon_wire::frame::Flags;
 
 use super::Sending;
 use super::connection::{Connection, SCALE, TcpState, link_mss};
-use super::recovery::Retry;
+use super::recovery::RetryKind;
 use crate::ctx::Ctx;
 use crate::{FlowId, Instant, Transmit};
 
@@ -26,7 +26,7 @@ impl<S> Connection<S> {
     /// Sends or retransmits the SYN or SYN-ACK of a connection.
     pub(super) fn send_handshake<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let answer = self.state == TcpState::SynReceived;
-        let syn = emit::Syn {
+        let syn = emit::SynOptions {
             mss: link_mss(self.key.guest, ctx.net.mtu),
             window_scale: (!answer || self.up.scale > 0).then_some(SCALE),
             sack_permitted: !answer || self.down.sack,
@@ -42,7 +42,7 @@ impl<S> Connection<S> {
         // The deadline does not depend on the success of sending, because the link may have no room for any length of
         // time. It is not moved by a segment between two deadlines, because a guest that repeats its SYN would keep the
         // state for ever.
-        let retry = (ctx.now + down.rtt.timeout(), Retry::Timeout);
+        let retry = (ctx.now + down.rtt.timeout(), RetryKind::Timeout);
         down.recovery.retry.get_or_insert(retry);
         if sending == Sending::LinkFull {
             return;
@@ -62,7 +62,7 @@ impl<S> Connection<S> {
         if self.down.recovery.retry.is_some_and(|(at, _)| now >= at) {
             self.down.rtt.backoff += 1;
             self.pending.handshake = true;
-            self.down.recovery.retry = Some((now + self.down.rtt.timeout(), Retry::Timeout));
+            self.down.recovery.retry = Some((now + self.down.rtt.timeout(), RetryKind::Timeout));
         }
         match self.down.rtt.backoff {
             ..MOST_SYNS => HandshakeRetry::Pending,

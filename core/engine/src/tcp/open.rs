@@ -26,7 +26,8 @@ const ACCEPTS: usize = 64;
 const BACKLOG: usize = 4_097;
 /// Maximum number of random ports that are tried for a client that is shown to the guest with the gateway's address.
 const PORT_TRIES: usize = 16;
-/// Lowest port for such a client, above the ports of services (RFC 6056 section 3.2).
+/// Lowest port that is chosen for a client that is shown to the guest with the gateway's address; it is above the ports
+/// of services (RFC 6056 section 3.2).
 const FIRST_PORT: u16 = 1024;
 
 impl<S> Tcp<S> {
@@ -378,7 +379,7 @@ impl<S> Tcp<S> {
 enum Backlog {
     /// All clients were accepted, or there is no free descriptor for the others.
     Taken,
-    /// The queue may contain more clients.
+    /// The listener's queue may contain more clients.
     MayHaveMore,
 }
 

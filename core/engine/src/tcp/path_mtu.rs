@@ -35,7 +35,7 @@ impl TooBig {
         let mut bytes = [0; quote::LEN];
         let room = icmp.payload_len.min(quote::LEN);
         let len = frame.copy(icmp.payload_offset, &mut bytes[..room]);
-        let segment = quote::Segment::read(&bytes[..len])?;
+        let segment = quote::QuotedSegment::read(&bytes[..len])?;
         Some(Self {
             key: ConnectionKey {
                 guest: segment.destination,
@@ -72,9 +72,9 @@ impl<S> Tcp<S> {
 /// The effect of an ICMP error on a connection's segment size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MssUpdate {
-    /// The segment size was reduced.
+    /// The connection's segment size was reduced.
     Lowered,
-    /// The ICMP error was ignored.
+    /// The ICMP error was ignored, and the segment size is the same.
     Unchanged,
 }
 

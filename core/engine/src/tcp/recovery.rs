@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::connection::Down;
+use super::connection::HostToGuest;
 use super::seq::{Seq, absorb};
 use crate::Instant;
 
@@ -25,7 +25,7 @@ const PROBE_FLOOR: Duration = Duration::from_millis(10);
 
 /// The kinds of transmission that the retransmission timer causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retry {
+pub(super) enum RetryKind {
     /// Tail loss probe, which detects a loss of the last segments before the retransmission timeout (RFC 8985 section
     /// 7).
     Probe,
@@ -37,7 +37,7 @@ pub(super) enum Retry {
 
 /// Loss recovery state of one connection's data to the guest.
 #[derive(Debug)]
-pub(super) struct Recovery {
+pub(super) struct LossRecovery {
     /// Selectively acknowledged ranges, in ascending order without overlaps, all after `una`.
     sacked: ArrayVec<(Seq, Seq), RUNS>,
     /// Sequence number whose acknowledgement ends the recovery; `None` outside of recovery.
@@ -52,12 +52,12 @@ pub(super) struct Recovery {
     pub(super) probed: bool,
     /// Congestion window in bytes: the limit on data in flight after a retransmission timeout; otherwise unlimited.
     pub(super) cwnd: u32,
-    pub(super) retry: Option<(Instant, Retry)>,
+    pub(super) retry: Option<(Instant, RetryKind)>,
     /// Number of probes of the closed window since the last segment from the guest.
     pub(super) unanswered: u8,
 }
 
-impl Recovery {
+impl LossRecovery {
     pub(super) const fn new(iss: Seq) -> Self {
         Self {
             sacked: ArrayVec::new_const(),
@@ -109,7 +109,7 @@ impl Recovery {
     }
 }
 
-impl Down {
+impl HostToGuest {
     /// Handles an acknowledgement of new data up to `ack`.
     pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
         let mut bytes = ack.past(self.una);
@@ -228,14 +228,14 @@ impl Down {
     pub(super) fn arm_retry(&mut self, blocked: bool, now: Instant) {
         let in_flight = self.max.past(self.una);
         let kind = match self.recovery.retry {
-            Some((_, Retry::Persist)) if in_flight == 0 && blocked => return,
+            Some((_, RetryKind::Persist)) if in_flight == 0 && blocked => return,
             // An acknowledgement of new data clears the timer, so there is data in flight here.
-            Some((_, Retry::Probe | Retry::Timeout)) => return,
+            Some((_, RetryKind::Probe | RetryKind::Timeout)) => return,
             _ if in_flight > self.mss && !self.recovery.is_recovering() && self.rtt.backoff == 0 => {
-                Retry::Probe
+                RetryKind::Probe
             }
-            _ if in_flight > 0 => Retry::Timeout,
-            _ if blocked => Retry::Persist,
+            _ if in_flight > 0 => RetryKind::Timeout,
+            _ if blocked => RetryKind::Persist,
             _ => {
                 self.recovery.retry = None;
                 return;
@@ -243,8 +243,8 @@ impl Down {
         };
         let timeout = self.rtt.timeout();
         let (kind, after) = match (kind, self.rtt.smoothed()) {
-            (Retry::Probe, Some(srtt)) => (Retry::Probe, (srtt * 2).max(PROBE_FLOOR).min(timeout)),
-            (Retry::Probe, None) => (Retry::Timeout, timeout),
+            (RetryKind::Probe, Some(srtt)) => (RetryKind::Probe, (srtt * 2).max(PROBE_FLOOR).min(timeout)),
+            (RetryKind::Probe, None) => (RetryKind::Timeout, timeout),
             (kind, _) => (kind, timeout),
         };
         self.recovery.retry = Some((now + after, kind));

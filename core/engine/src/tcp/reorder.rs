@@ -19,10 +19,11 @@ const BLOCKS: usize = 65;
 
 /// Reorder buffer of one connection, which uses no memory while it is empty.
 #[derive(Debug, Default)]
-pub(super) struct Reorder(Option<Box<Ahead>>);
+pub(super) struct Reorder(Option<Box<ReorderBlocks>>);
 
+/// The blocks and ranges of a reorder buffer that is not empty.
 #[derive(Debug)]
-struct Ahead {
+struct ReorderBlocks {
     /// Sequence number of the first byte of the first block.
     base: Seq,
     blocks: VecDeque<Option<BlockId>>,
@@ -62,7 +63,7 @@ impl Reorder {
         parts: impl Iterator<Item = VolatileSlice<'a>>,
         pool: &mut Pool,
     ) -> Kept {
-        let ahead = self.0.get_or_insert_with(|| Box::new(Ahead::new(next)));
+        let ahead = self.0.get_or_insert_with(|| Box::new(ReorderBlocks::new(next)));
         let kept = ahead.keep(seq, parts, pool);
         if ahead.runs.is_empty() {
             self.0 = None;
@@ -93,14 +94,14 @@ impl Reorder {
         }
     }
 
-    /// Returns all blocks to the pool.
+    /// Returns all blocks of the reorder buffer to the pool.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         let blocks = self.0.take().into_iter().flat_map(|ahead| ahead.blocks);
         blocks.flatten().for_each(|block| pool.give(block));
     }
 }
 
-impl Ahead {
+impl ReorderBlocks {
     fn new(base: Seq) -> Self {
         Self {
             base,
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_merge_and_drain_across_sequence_wrap() {
+    fn ranges_merge_and_drain_across_sequence_wrap() {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let next = u32::MAX - 1000;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn reach_and_number_of_runs_are_limited() {
+    fn reach_and_number_of_ranges_are_limited() {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let most = u32::try_from(RUNS).unwrap();

@@ -13,11 +13,11 @@ use crate::{Frame, Host, Instant};
 /// The result of handling a segment from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The segment caused no pending work.
+    /// The segment is dropped, or has changed nothing that needs further work.
     Ignored,
-    /// The connection has pending work.
+    /// The segment has caused pending work of the connection.
     Changed,
-    /// The guest has reset the connection.
+    /// The segment is a valid reset of the guest, which ends the connection.
     Reset,
     /// The segment acknowledges bytes that were never sent. It is answered by a reset, and the connection continues.
     Unacceptable,

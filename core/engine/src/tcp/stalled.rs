@@ -28,7 +28,7 @@ const COMPARED: usize = 64;
 
 /// Measurement of a connection's receive queue, by which a stalled connection is detected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct ReceiveQueueWatch {
     /// Time of the last check; [`EMPTY`] while the queue is empty.
     since: Instant,
     /// Bytes sent to the guest until the last check, modulo 2^32. A connection that sends 4 GiB in a period may
@@ -41,7 +41,7 @@ pub(super) struct Held {
 /// A time later than any other, so that an empty queue is never checked.
 const EMPTY: Instant = Instant(u64::MAX);
 
-impl Default for Held {
+impl Default for ReceiveQueueWatch {
     fn default() -> Self {
         Self {
             since: EMPTY,

@@ -9,20 +9,20 @@ use crate::{Instant, Kind};
 
 /// Byte counter of a connection that counts each sequence number once, even if it is retransmitted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct ByteMeter {
     traffic: Traffic,
     /// Sequence numbers up to which bytes are counted: from the guest (`up`), and to the guest (`down`).
     up: Seq,
     down: Seq,
 }
 
-impl Meter {
+impl ByteMeter {
     /// Sets the sequence numbers of the first bytes in both directions.
     pub(super) fn begin(&mut self, up: Seq, down: Seq) {
         (self.up, self.down) = (up, down);
     }
 
-    /// Counts the bytes up to these sequence numbers.
+    /// Counts the bytes up to the sequence numbers `up` (from the guest) and `down` (to the guest).
     pub(super) fn note(&mut self, up: Seq, down: Seq) {
         self.traffic.up += u64::from(up.past(self.up));
         self.traffic.down += u64::from(down.past(self.down));
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_once_across_sequence_wrap() {
-        let mut meter = Meter::default();
+        let mut meter = ByteMeter::default();
         meter.begin(Seq(u32::MAX - 9), Seq(100));
         meter.note(Seq(u32::MAX - 9), Seq(100));
         assert_eq!(meter.traffic, Traffic { up: 0, down: 0 });

@@ -9,7 +9,7 @@
 
 use vm_memory::VolatileSlice;
 
-use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW, Up};
+use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW, GuestToHost};
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
@@ -209,7 +209,7 @@ impl<S> Connection<S> {
     }
 }
 
-impl Up {
+impl GuestToHost {
     /// Copies the bytes of a burst behind the first `sent`, which the socket has not accepted, to the buffer pool.
     /// Returns the number of bytes copied, which is smaller if the pool is exhausted.
     fn spill(&mut self, parts: &[VolatileSlice<'_>], sent: usize, pool: &mut Pool) -> usize {

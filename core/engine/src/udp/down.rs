@@ -7,7 +7,7 @@ use vm_memory::VolatileSlice;
 
 use super::Udp;
 use super::gather::datagrams;
-use super::peers::Side;
+use super::peers::AddressSide;
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
@@ -16,7 +16,7 @@ use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
 
 /// The result of one receive from a host socket.
-enum Step {
+enum ReceiveStep {
     /// The receive used this number of bytes of the quantum.
     Took(usize),
     /// The host socket's receive queue is empty.
@@ -60,10 +60,10 @@ impl<S> Udp<S> {
         let mut quantum = QUANTUM;
         while quantum > 0 {
             match self.receive(flow.index, ctx) {
-                Step::Took(cost) => quantum = quantum.saturating_sub(cost),
-                Step::Empty if self.endpoints.at(flow.index).troubled => break,
-                Step::Empty => return,
-                Step::Full => {
+                ReceiveStep::Took(cost) => quantum = quantum.saturating_sub(cost),
+                ReceiveStep::Empty if self.endpoints.at(flow.index).troubled => break,
+                ReceiveStep::Empty => return,
+                ReceiveStep::Full => {
                     self.endpoints.at_mut(flow.index).queued = true;
                     ctx.net.parked.push(flow);
                     return;
@@ -75,10 +75,14 @@ impl<S> Udp<S> {
     }
 
     /// Receives once: into link memory if the datagrams may stay together, otherwise into the buffer.
-    fn receive<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) -> Step {
+    fn receive<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> ReceiveStep {
         if ctx.net.throttle.down(ctx.now) == 0 {
             ctx.net.counters.held_back += 1;
-            return Step::Full;
+            return ReceiveStep::Full;
         }
         let limits = ctx.link.limits();
         let guest = self.endpoints.key(index).0;
@@ -87,7 +91,7 @@ impl<S> Udp<S> {
         let straight = limits.uso && limits.max_gso >= LONGEST;
         let payload = if straight { LONGEST } else { 0 };
         let Some(mut room) = ctx.link.reserve(1, ETHERNET + headers, payload) else {
-            return Step::Full;
+            return ReceiveStep::Full;
         };
         let socket = &mut self.endpoints.at_mut(index).socket;
         let outcome = match straight {
@@ -106,7 +110,7 @@ impl<S> Udp<S> {
         let count = datagrams(received.len, received.stride);
         let Some(written) = self.admit(index, &received, ctx.net, ctx.now) else {
             ctx.net.counters.udp_unsolicited += count as u64;
-            return Step::Took(received.len.max(LEAST_COST));
+            return ReceiveStep::Took(received.len.max(LEAST_COST));
         };
         ctx.net
             .throttle
@@ -134,7 +138,7 @@ impl<S> Udp<S> {
                 }
                 Err(_) => counters.link_refused += 1,
             }
-            return Step::Took(received.len.max(LEAST_COST));
+            return ReceiveStep::Took(received.len.max(LEAST_COST));
         }
         if straight {
             let mut left = &mut self.scratch[..received.len];
@@ -150,7 +154,7 @@ impl<S> Udp<S> {
             udp_emit::datagram(ctx.net, ctx.link, written, guest, meta, one);
             left = later;
         }
-        Step::Took(received.len.max(LEAST_COST))
+        ReceiveStep::Took(received.len.max(LEAST_COST))
     }
 
     /// Handles an error of a receive, which an earlier send may have caused.
@@ -159,7 +163,7 @@ impl<S> Udp<S> {
         index: u32,
         failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Step {
+    ) -> ReceiveStep {
         match failure {
             Failure::Refused
             | Failure::TimedOut
@@ -169,11 +173,11 @@ impl<S> Udp<S> {
             | Failure::TooBig
             | Failure::Other(_) => {
                 self.report_problems(index, ctx);
-                Step::Took(ERROR_COST)
+                ReceiveStep::Took(ERROR_COST)
             }
             // The datagram is still in the receive queue, and no further event reports it.
-            Failure::Exhausted => Step::Took(QUANTUM),
-            Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid => Step::Empty,
+            Failure::Exhausted => ReceiveStep::Took(QUANTUM),
+            Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid => ReceiveStep::Empty,
         }
     }
 
@@ -186,7 +190,7 @@ impl<S> Udp<S> {
         let anybody = endpoint.published.is_some() || net.config.udp_filter == UdpFilter::Endpoint;
         let place = endpoint
             .peers
-            .find(&self.pool, owner, Side::Remote, received.from);
+            .find(&self.pool, owner, AddressSide::Remote, received.from);
         let written = match place {
             Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
                 let peer = endpoint.peers.touch(&mut self.pool, place);

@@ -5,11 +5,11 @@ use pontoon_wire::protocol;
 use vm_memory::VolatileSlice;
 
 use super::Udp;
-use super::gather::Run;
-use super::peers::Side;
+use super::gather::DatagramRun;
+use super::peers::AddressSide;
 use crate::ctx::Ctx;
 use crate::host::Problem;
-use crate::icmp_errors::{self, QUOTED, Reported, Unsent};
+use crate::icmp_errors::{self, ErrorQueueSummary, QUOTED, SendFailure};
 use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Host, Transmit};
 
@@ -19,7 +19,7 @@ impl<S> Udp<S> {
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Reported {
+    ) -> ErrorQueueSummary {
         let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(udp, ctx), quote| ctx.host.problem(&mut udp.endpoints.at_mut(index).socket, quote),
@@ -41,7 +41,7 @@ impl<S> Udp<S> {
         let remote = problem.destination;
         let place = endpoint
             .peers
-            .find(&self.pool, self.owner(home), Side::Remote, remote);
+            .find(&self.pool, self.owner(home), AddressSide::Remote, remote);
         let written = match place {
             Some(place) => endpoint.peers.at(&self.pool, place).written_for(remote),
             None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
@@ -59,9 +59,9 @@ impl<S> Udp<S> {
     /// Sends the guest an ICMP error about a datagram that the host did not send. `parts` begin with that datagram.
     pub(super) fn report_unsent<H: Host<Socket = S>, T: Transmit>(
         &self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
-        unsent: Unsent,
+        unsent: SendFailure,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let written = run.heading.written;

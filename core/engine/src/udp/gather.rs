@@ -21,31 +21,31 @@ const MAX_PARTS: usize = 2 * MAX_SEGMENTS;
 /// The datagrams that a burst has gathered for one send: from one endpoint to one peer, with equal sizes and header
 /// fields; only the last may be shorter.
 ///
-/// Each burst has one `Gather`, which is passed to [`Udp::flush`](super::Udp::flush) while the burst's link memory is
-/// valid.
+/// Each burst has one `DatagramGather`, which is passed to [`Udp::flush`](super::Udp::flush) while the burst's link
+/// memory is valid.
 #[derive(Debug, Default)]
-pub struct Gather<'a> {
-    pub(super) run: Option<Run>,
+pub struct DatagramGather<'a> {
+    pub(super) run: Option<DatagramRun>,
     pub(super) parts: ArrayVec<VolatileSlice<'a>, MAX_PARTS>,
 }
 
 /// The properties that all gathered datagrams have in common, and their number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub(super) heading: Heading,
+pub(super) struct DatagramRun {
+    pub(super) heading: RunHeaders,
     /// Host socket, destination and source of the datagrams.
-    pub(super) route: Route,
-    /// Bytes of each datagram except the last.
+    pub(super) route: UdpRoute,
+    /// Bytes of payload in each datagram except the last.
     pub(super) segment: usize,
     /// Total number of payload bytes.
     pub(super) len: usize,
-    /// Number of datagrams.
+    /// Number of gathered datagrams.
     pub(super) count: usize,
 }
 
 /// The header fields that all datagrams of one send have in common, as the guest has sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heading {
+pub(super) struct RunHeaders {
     pub(super) guest: SocketAddr,
     pub(super) written: SocketAddr,
     pub(super) meta: DatagramMeta,
@@ -53,7 +53,7 @@ pub(super) struct Heading {
 
 /// The way of a datagram on the host's side: host socket, destination and source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
+pub(super) struct UdpRoute {
     /// Slot of the endpoint whose host socket sends the datagram, and the slot's generation.
     pub(super) index: u32,
     pub(super) generation: u16,
@@ -63,12 +63,12 @@ pub(super) struct Route {
     pub(super) from: Option<IpAddr>,
 }
 
-impl<'a> Gather<'a> {
+impl<'a> DatagramGather<'a> {
     /// Adds datagrams of `segment` bytes, `len` bytes in total at `offset` of the frame. Returns false if they cannot
     /// be in the same send.
     pub(super) fn append(
         &mut self,
-        heading: &Heading,
+        heading: &RunHeaders,
         frame: &Frame<'a>,
         offset: usize,
         len: usize,
@@ -99,8 +99,8 @@ impl<'a> Gather<'a> {
     /// Begins a new send with the datagrams of a frame. Returns false if they are in more slices than one send permits.
     pub(super) fn begin(
         &mut self,
-        heading: Heading,
-        route: Route,
+        heading: RunHeaders,
+        route: UdpRoute,
         frame: &Frame<'a>,
         offset: usize,
         len: usize,
@@ -112,7 +112,7 @@ impl<'a> Gather<'a> {
                 return false;
             }
         }
-        self.run = Some(Run {
+        self.run = Some(DatagramRun {
             heading,
             route,
             segment,

@@ -82,10 +82,10 @@ impl Peer {
         at_port(self.remote, written)
     }
 
-    fn key(&self, side: Side) -> SocketAddr {
+    fn key(&self, side: AddressSide) -> SocketAddr {
         match side {
-            Side::Remote => self.remote,
-            Side::Written => self.written,
+            AddressSide::Remote => self.remote,
+            AddressSide::Written => self.written,
         }
     }
 }
@@ -100,7 +100,7 @@ fn at_port(remembered: SocketAddr, meant: SocketAddr) -> SocketAddr {
 
 /// Selects one of the two addresses of a peer: on the host's side, or as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum AddressSide {
     Remote,
     Written,
 }
@@ -108,28 +108,28 @@ pub(super) enum Side {
 /// The endpoint that a peer belongs to, as slot and generation. Peers of an earlier generation are not found any more,
 /// and are evicted as the idlest ones of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Owner {
+pub(super) struct PeerOwner {
     pub(super) index: u32,
     pub(super) generation: u16,
 }
 
 /// The peers of one endpoint: the first is stored here, the others in the worker's pool.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(super) struct EndpointPeers {
     /// True if peers are distinguished by address and port, false if by address only.
     pub(super) by_port: bool,
     first: Option<Peer>,
     pooled: bool,
 }
 
-/// Storage location of a peer.
+/// Storage location of a peer: with its endpoint, or in the worker's pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum PeerPlace {
     First,
-    Pool(u32),
+    PeerPool(u32),
 }
 
-impl Peers {
+impl EndpointPeers {
     pub(super) fn new(by_port: bool) -> Self {
         Self {
             by_port,
@@ -161,28 +161,34 @@ impl Peers {
         }
     }
 
-    pub(super) fn find(&self, pool: &Pool, owner: Owner, side: Side, address: SocketAddr) -> Option<Place> {
+    pub(super) fn find(
+        &self,
+        pool: &PeerPool,
+        owner: PeerOwner,
+        side: AddressSide,
+        address: SocketAddr,
+    ) -> Option<PeerPlace> {
         let key = self.key(address);
         if self.first.is_some_and(|first| first.key(side) == key) {
-            return Some(Place::First);
+            return Some(PeerPlace::First);
         }
         let index = self.pooled.then(|| pool.find(owner, side, key)).flatten()?;
-        Some(Place::Pool(index))
+        Some(PeerPlace::Pool(index))
     }
 
     /// Returns the peer at a location that [`Self::find`] has just returned.
-    pub(super) fn at<'a>(&'a self, pool: &'a Pool, place: Place) -> &'a Peer {
+    pub(super) fn at<'a>(&'a self, pool: &'a PeerPool, place: PeerPlace) -> &'a Peer {
         match place {
-            Place::First => self.first.as_ref().expect("found there"),
-            Place::Pool(index) => pool.table.at(index),
+            PeerPlace::First => self.first.as_ref().expect("found there"),
+            PeerPlace::Pool(index) => pool.table.at(index),
         }
     }
 
     /// Returns the peer at a location, for changes except of its addresses; in the pool, it becomes the last used one.
-    pub(super) fn touch<'a>(&'a mut self, pool: &'a mut Pool, place: Place) -> &'a mut Peer {
+    pub(super) fn touch<'a>(&'a mut self, pool: &'a mut PeerPool, place: PeerPlace) -> &'a mut Peer {
         match place {
-            Place::First => self.first.as_mut().expect("found there"),
-            Place::Pool(index) => {
+            PeerPlace::First => self.first.as_mut().expect("found there"),
+            PeerPlace::Pool(index) => {
                 pool.table.touch(index);
                 pool.table.at_mut(index)
             }
@@ -192,8 +198,8 @@ impl Peers {
     /// Stores a peer, and removes peers with the same remote or guest-visible address.
     pub(super) fn learn(
         &mut self,
-        pool: &mut Pool,
-        owner: Owner,
+        pool: &mut PeerPool,
+        owner: PeerOwner,
         group: PeerGroup,
         peer: Peer,
         now: Instant,
@@ -223,18 +229,18 @@ impl Peers {
 /// The peers of all endpoints of one worker, except the first peer of each. If a group has reached its limit, the peer
 /// of that group that was not used for longest is evicted.
 #[derive(Debug)]
-pub(super) struct Pool {
-    /// Number of open sockets of published ports.
+pub(super) struct PeerPool {
+    /// Number of open host sockets of published UDP ports.
     ports: usize,
-    table: Table<(Owner, SocketAddr), Peer>,
+    table: Table<(PeerOwner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
     secret: Secret,
-    /// Number of searches of the whole pool.
+    /// Number of searches through the whole pool.
     #[cfg(test)]
     pub(super) scans: u32,
 }
 
-impl Pool {
+impl PeerPool {
     pub(super) fn new(secret: Secret) -> Self {
         Self {
             ports: 0,
@@ -303,10 +309,10 @@ impl Pool {
         self.table.iter().map(|(_, peer)| peer)
     }
 
-    fn find(&self, owner: Owner, side: Side, key: SocketAddr) -> Option<u32> {
+    fn find(&self, owner: PeerOwner, side: AddressSide, key: SocketAddr) -> Option<u32> {
         match side {
-            Side::Written => self.table.find(&(owner, key)),
-            Side::Remote => self
+            AddressSide::Written => self.table.find(&(owner, key)),
+            AddressSide::Remote => self
                 .by_remote
                 .find(self.secret.hash(&(owner, key)), |&index| {
                     self.table.key(index).0 == owner && self.table.at(index).remote == key
@@ -315,7 +321,7 @@ impl Pool {
         }
     }
 
-    fn insert(&mut self, owner: Owner, group: PeerGroup, peer: Peer, now: Instant) {
+    fn insert(&mut self, owner: PeerOwner, group: PeerGroup, peer: Peer, now: Instant) {
         let share = self.share(group);
         // Two peers are checked for each new one, so that expired peers are removed faster than new ones are added.
         for _ in 0..2 {
@@ -332,8 +338,8 @@ impl Pool {
     }
 
     /// Removes the peers that have an address in common with `peer`.
-    fn forget(&mut self, owner: Owner, peer: &Peer) {
-        for side in [Side::Written, Side::Remote] {
+    fn forget(&mut self, owner: PeerOwner, peer: &Peer) {
+        for side in [AddressSide::Written, AddressSide::Remote] {
             if let Some(index) = self.find(owner, side, peer.key(side)) {
                 self.remove(index);
             }

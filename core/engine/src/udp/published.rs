@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use rand_chacha::rand_core::RngCore;
 
 use super::peers::{Peer, PeerGroup};
-use super::{BESIDE, Endpoint, Udp};
+use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
@@ -107,9 +107,9 @@ impl<S> Udp<S> {
         if let (guest, 0) = key {
             ctx.net.seize(&FlowKey::Udp(guest));
         }
-        let endpoint = Endpoint {
+        let endpoint = UdpEndpoint {
             published: Some(place),
-            ..Endpoint::new(socket, true, ctx.now)
+            ..UdpEndpoint::new(socket, true, ctx.now)
         };
         ctx.net.opened();
         let index = self.endpoints.insert(key, endpoint);

@@ -3,11 +3,11 @@
 use vm_memory::VolatileSlice;
 
 use super::Udp;
-use super::gather::{Heading, Run, range};
+use super::gather::{DatagramRun, RunHeaders, range};
 use crate::ctx::Ctx;
 use crate::egress_check;
 use crate::host::DatagramMeta;
-use crate::icmp_errors::{self, Unsent};
+use crate::icmp_errors::{self, SendFailure};
 use crate::local::icmp_error;
 use crate::path_mtu::Treatment;
 use crate::{Failure, Host, Transmit};
@@ -15,7 +15,7 @@ use crate::{Failure, Host, Transmit};
 impl<S> Udp<S> {
     pub(super) fn send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
@@ -52,7 +52,7 @@ impl<S> Udp<S> {
 
     fn send_singly<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
@@ -87,12 +87,12 @@ impl<S> Udp<S> {
     /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
-        unsent: Unsent,
+        unsent: SendFailure,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Unsent> {
-        let Heading { guest, written, meta } = run.heading;
+    ) -> Result<(), SendFailure> {
+        let RunHeaders { guest, written, meta } = run.heading;
         if unsent.failure != Failure::TooBig || !meta.dont_fragment {
             return Err(unsent);
         }
@@ -109,11 +109,11 @@ impl<S> Udp<S> {
 
     fn try_send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         segment: Option<u16>,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendFailure> {
         icmp_errors::send(
             &mut (self, ctx),
             |(udp, ctx)| udp.send_once(run, segment, parts, ctx),
@@ -123,7 +123,7 @@ impl<S> Udp<S> {
 
     fn send_once<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         segment: Option<u16>,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,

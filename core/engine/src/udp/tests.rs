@@ -9,7 +9,7 @@ mod up;
 
 use pontoon_wire::frame::{Body, Transport};
 
-use super::{Gather, Udp};
+use super::{DatagramGather, Udp};
 use crate::config::UdpFilter;
 use crate::test_world::{GUEST, GUEST_V6, READABLE, Sent, World, addr, with_frames};
 use crate::{FlowId, Readiness};
@@ -41,7 +41,7 @@ impl Nat {
     fn burst_in_pieces(&mut self, sent: &[Sent], piece: usize) {
         let packets: Vec<_> = sent.iter().map(|sent| (sent.udp(), sent.segmentation)).collect();
         with_frames(&packets, piece, |frames| {
-            let mut gather = Gather::default();
+            let mut gather = DatagramGather::default();
             let ctx = &mut self.world.ctx();
             for (frame, parsed) in frames {
                 let Body::Ip(ip, Transport::Udp(udp)) = &parsed.body else {

@@ -6,9 +6,9 @@ use pontoon_wire::frame::{self, Transport};
 use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
-use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Peer, PeerGroup, Place, Side};
-use super::{BESIDE, Endpoint, Gather, Udp};
+use super::gather::{DatagramRun, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
+use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
+use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
 use crate::ctx::{Completion, Ctx, Eviction, Routed};
 use crate::egress_check::Packet;
@@ -25,10 +25,10 @@ impl<S> Udp<S> {
         frame: &Frame<'a>,
         ip: &frame::Ip,
         udp: &frame::Udp,
-        gather: &mut Gather<'a>,
+        gather: &mut DatagramGather<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let heading = Heading {
+        let heading = RunHeaders {
             guest: SocketAddr::new(ip.source, udp.source_port),
             written: SocketAddr::new(ip.destination, udp.destination_port),
             meta: DatagramMeta {
@@ -64,7 +64,7 @@ impl<S> Udp<S> {
     /// Sends the gathered datagrams. The engine calls this at the end of each burst.
     pub fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        gather: &mut Gather<'_>,
+        gather: &mut DatagramGather<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let Some(run) = gather.run.take() else {
@@ -73,7 +73,7 @@ impl<S> Udp<S> {
         // The gathered datagrams may belong to another flow than the one that is being handled.
         let completion = ctx.catch_panic(|ctx| self.send(&run, &gather.parts, ctx));
         if completion == Completion::Panicked {
-            let Route {
+            let UdpRoute {
                 index, generation, ..
             } = run.route;
             self.close(ctx.net.flow(Kind::Udp, index, generation), ctx);
@@ -83,10 +83,10 @@ impl<S> Udp<S> {
     /// Adds datagrams of a frame to `gather`. Returns false if there is no route for the frame's datagrams.
     fn gather<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        heading: Heading,
+        heading: RunHeaders,
         packet: &Packet<'_, 'a>,
         (offset, len, segment): (usize, usize, usize),
-        gather: &mut Gather<'a>,
+        gather: &mut DatagramGather<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> bool {
         if gather.append(&heading, packet.frame, offset, len, segment) {
@@ -102,7 +102,7 @@ impl<S> Udp<S> {
         // The datagrams are in more slices than one send permits, so they are copied into one slice.
         let mut scratch = core::mem::take(&mut self.scratch);
         let len = packet.frame.copy(offset, &mut scratch[..len]);
-        let run = Run {
+        let run = DatagramRun {
             heading,
             route,
             segment,
@@ -117,11 +117,11 @@ impl<S> Udp<S> {
     /// Returns the route of a datagram after the policy's check. Opens an endpoint and stores a peer if they are new.
     fn route<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        heading: &Heading,
+        heading: &RunHeaders,
         packet: &Packet<'_, '_>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Option<Route> {
-        let Heading { guest, written, .. } = *heading;
+    ) -> Option<UdpRoute> {
+        let RunHeaders { guest, written, .. } = *heading;
         let known = self.endpoints.find(&(guest, 0));
         if known.is_none() {
             let routed = ctx.net.hand_over_to_owner(&FlowKey::Udp(guest), packet.frame);
@@ -186,7 +186,7 @@ impl<S> Udp<S> {
         }
         let connected = connect(endpoint, remote, peer.is_none(), ctx);
         self.endpoints.touch(index);
-        Some(Route {
+        Some(UdpRoute {
             index: via,
             generation: self.endpoints.generation(via),
             to: (!connected).then_some(remote),
@@ -201,10 +201,10 @@ impl<S> Udp<S> {
         home: u32,
         written: SocketAddr,
         now: Instant,
-    ) -> Option<(u32, Place, Peer)> {
+    ) -> Option<(u32, PeerPlace, Peer)> {
         let among = |index: u32| {
             let peers = &self.endpoints.at(index).peers;
-            let place = peers.find(&self.pool, self.owner(index), Side::Written, written)?;
+            let place = peers.find(&self.pool, self.owner(index), AddressSide::Written, written)?;
             let peer = peers.at(&self.pool, place);
             peer.is_fresh(now).then_some((index, place, *peer))
         };
@@ -264,7 +264,7 @@ impl<S> Udp<S> {
             }
             return None;
         };
-        let endpoint = Endpoint::new(socket, by_port, ctx.now);
+        let endpoint = UdpEndpoint::new(socket, by_port, ctx.now);
         ctx.net.opened();
         ctx.net.port_taken(guest.ip());
         ctx.net.became_evictable();
@@ -295,7 +295,7 @@ impl<S> Udp<S> {
 /// does the same. Otherwise it would exclude senders that the filter permits, and hide refused senders from the
 /// counters.
 fn connect<H: Host, T: Transmit>(
-    endpoint: &mut Endpoint<H::Socket>,
+    endpoint: &mut UdpEndpoint<H::Socket>,
     remote: SocketAddr,
     is_new: bool,
     ctx: &mut Ctx<'_, H, T>,

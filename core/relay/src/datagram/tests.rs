@@ -33,7 +33,7 @@ fn changed(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 }
 
 #[test]
-fn parses_ipv4() {
+fn ipv4_datagram_is_parsed() {
     let mut packet = changed(v4_packet(b"hello"), |packet| packet[1] = 0xb9);
     packet.extend([0; 13]);
     let datagram = Datagram::parse(&packet, ChecksumState::Unverified).unwrap();
@@ -60,7 +60,7 @@ fn datagram_to_port_0_is_malformed() {
 }
 
 #[test]
-fn parses_ipv6_behind_extension_headers() {
+fn ipv6_datagram_behind_extension_headers_is_parsed() {
     let mut packet = v6_packet(b"hello");
     packet[0] = 0x6b;
     packet[1] = 0x90;
@@ -76,7 +76,7 @@ fn parses_ipv6_behind_extension_headers() {
 }
 
 #[test]
-fn refuses_damaged_packets() {
+fn damaged_packets_are_refused() {
     let packet = v4_packet(b"hello");
     for at in [0, 8, 12, 16, 20, 22, 26, 28, 32] {
         let mut damaged = packet.clone();
@@ -100,7 +100,7 @@ fn refuses_damaged_packets() {
 }
 
 #[test]
-fn refuses_fragments_and_other_protocols() {
+fn fragments_and_other_protocols_are_refused() {
     for flags in [0x20, 0x01] {
         let fragment = changed(v4_packet(b"hello"), |packet| packet[6] = flags);
         assert_eq!(refused(&fragment), DatagramError::Fragment);
@@ -117,7 +117,7 @@ fn refuses_fragments_and_other_protocols() {
 }
 
 #[test]
-fn refuses_truncated_packets() {
+fn truncated_packets_are_refused() {
     for packet in [v4_packet(b"hello"), v6_packet(b"hello")] {
         for len in 0..packet.len() {
             assert_eq!(refused(&packet[..len]), DatagramError::Malformed, "{len} bytes");

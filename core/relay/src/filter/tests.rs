@@ -80,7 +80,7 @@ fn frame(from: &str, to: &str, protocol: u8) -> Vec<u8> {
 }
 
 #[test]
-fn accepts_what_a_rule_matches() {
+fn filter_accepts_packets_that_a_rule_matches() {
     let program = v4(
         14,
         &inputs(&[
@@ -107,7 +107,7 @@ fn accepts_what_a_rule_matches() {
 }
 
 #[test]
-fn accepts_only_packets_of_the_interface() {
+fn filter_accepts_only_packets_of_the_interface() {
     let program = v4(14, &inputs(&["a 239.1.1.1:5001"]));
     let (wanted, other) = (
         frame("10.0.0.1", "239.1.1.1:5001", 17),
@@ -122,7 +122,7 @@ fn accepts_only_packets_of_the_interface() {
 }
 
 #[test]
-fn accepts_ipv6() {
+fn filter_accepts_ipv6_packets_of_a_rule() {
     let program = v6(
         14,
         &inputs(&[

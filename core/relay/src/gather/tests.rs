@@ -4,7 +4,7 @@ use super::*;
 
 /// Groups a batch of (rule, flow, bytes), and returns the size and the indices of the datagrams of each burst.
 fn gathered(batch: &[(u8, usize, usize)]) -> Vec<(usize, Vec<usize>)> {
-    let mut gather = Gather::new(batch.len());
+    let mut gather = BurstGather::new(batch.len());
     for (number, (rule, flow, bytes)) in batch.iter().enumerate() {
         gather.push(*rule, *flow, *bytes, number);
     }
@@ -80,7 +80,7 @@ fn empty_datagrams_are_bursts_of_their_own() {
 
 #[test]
 fn coalesced_datagrams_stay_together() {
-    let mut gather = Gather::new(4);
+    let mut gather = BurstGather::new(4);
     gather.push(1_u8, 1, 1400, 0);
     gather.push_coalesced(1, 1, 4000, 1400, 1);
     gather.push(1, 1, 1400, 2);

@@ -10,9 +10,9 @@ use pontoon_wire::checksum::Sum;
 pub enum Message {
     /// Group records of a host's report or leave message.
     Reports(Vec<Record>),
-    /// Query of another router.
+    /// A query that another router has sent.
     Query {
-        /// Source address of the router.
+        /// Source address of the query: the other router's.
         from: IpAddr,
         /// The group that is queried; `None` in a general query.
         group: Option<IpAddr>,
@@ -24,9 +24,9 @@ pub enum Message {
 /// A group record of a host's report, or the equivalent of an older protocol version (RFC 3376 section 4.2.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The multicast group.
+    /// Multicast group to which the record applies.
     pub group: IpAddr,
-    /// The change of the host's source filter.
+    /// The change of the host's source filter for the group.
     pub change: SourceChange,
 }
 
@@ -295,7 +295,7 @@ fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
         .collect()
 }
 
-/// Parses an address of 4 or 16 bytes.
+/// Parses an IP address of 4 or 16 bytes.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         V4 => Some(Ipv4Addr::from(array(bytes, 0)?).into()),
@@ -326,7 +326,7 @@ const LEAVE: SourceChange = SourceChange::Include {
 const ROBUSTNESS: u8 = 2;
 const QUERY_INTERVAL: u8 = 125;
 
-/// Bytes of an IPv4 and an IPv6 address.
+/// Length in bytes of an IPv4 address, followed by that of an IPv6 address.
 const V4: usize = 4;
 const V6: usize = 16;
 

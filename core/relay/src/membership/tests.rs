@@ -14,12 +14,12 @@ fn address(text: &str) -> IpAddr {
 }
 
 /// A querier, and the memberships that the supervisor learns from its reports.
-struct Reporting {
+struct ReportedQuerier {
     querier: Querier,
     memberships: Memberships,
 }
 
-impl std::ops::Deref for Reporting {
+impl std::ops::Deref for ReportedQuerier {
     type Target = Querier;
 
     fn deref(&self) -> &Querier {
@@ -27,21 +27,21 @@ impl std::ops::Deref for Reporting {
     }
 }
 
-impl std::ops::DerefMut for Reporting {
+impl std::ops::DerefMut for ReportedQuerier {
     fn deref_mut(&mut self) -> &mut Querier {
         &mut self.querier
     }
 }
 
-fn querier_at(own: &str) -> Reporting {
+fn querier_at(own: &str) -> ReportedQuerier {
     let own = address(own);
-    Reporting {
+    ReportedQuerier {
         querier: Querier::new(own, at(0)),
         memberships: Memberships::new(own.is_ipv6()),
     }
 }
 
-fn querier() -> Reporting {
+fn querier() -> ReportedQuerier {
     querier_at("10.0.0.5")
 }
 
@@ -60,7 +60,7 @@ fn from(sources: &[&str], exclusive: bool) -> SourceChange {
 }
 
 /// Returns the memberships after all changes so far have been reported.
-fn wanted(reporting: &mut Reporting) -> Vec<String> {
+fn wanted(reporting: &mut ReportedQuerier) -> Vec<String> {
     while let Some((group, filter)) = reporting.querier.next_change() {
         reporting.memberships.set(group, filter).unwrap();
     }
@@ -76,7 +76,7 @@ fn shown(memberships: &Memberships) -> Vec<String> {
 }
 
 #[test]
-fn sends_two_startup_queries_and_then_one_every_125_seconds() {
+fn two_startup_queries_are_sent_and_then_one_every_125_seconds() {
     let mut querier = querier();
     let mut sent = Vec::new();
     for second in 0..400 {
@@ -229,7 +229,7 @@ fn igmp(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn parses_igmp() {
+fn igmp_messages_are_parsed() {
     let group = [239, 1, 1, 1];
     let message = |kind: u8| igmp(&[[kind, 0, 0, 0], group].concat());
     for kind in [0x12, 0x16] {
@@ -268,7 +268,7 @@ fn parses_igmp() {
 }
 
 #[test]
-fn parses_the_queries_that_it_builds() {
+fn built_queries_parse_back() {
     for (own, query) in [
         ("10.0.0.1", Query::general()),
         ("10.0.0.1", Query::group(address("239.1.1.1"))),
@@ -332,7 +332,7 @@ fn mld_1(kind: u8) -> Vec<u8> {
 }
 
 #[test]
-fn parses_mld() {
+fn mld_messages_are_parsed() {
     let packet = mld("fe80::7", "ff02::16", &mld_report());
     assert_eq!(
         message::parse(&packet),

@@ -7,7 +7,7 @@ fn parse(text: &str) -> Result<Rule, RuleError> {
 }
 
 #[test]
-fn parses_every_part_of_a_rule() {
+fn every_part_of_a_rule_is_parsed() {
     let rule =
         parse("eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003").unwrap();
     let expected = Rule {
@@ -36,7 +36,7 @@ fn parses_every_part_of_a_rule() {
 }
 
 #[test]
-fn display_is_the_text_that_was_parsed() {
+fn displayed_rule_is_the_text_that_was_parsed() {
     for text in [
         "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002",
         "eth0 239.1.1.1:5001 from 10.0.0.0/8 -> eth0 239.1.1.2:5001 ttl 255",

@@ -10,12 +10,12 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn accepts_random_input(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_input_is_parsed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         run(&bytes);
     }
 }
 
 #[test]
-fn accepts_the_fuzzing_corpus() {
+fn fuzzing_corpus_is_parsed_without_panic() {
     replay("relay", 20, run);
 }

@@ -11,7 +11,7 @@ const ETHER: Ether = Ether {
 };
 
 #[test]
-fn encodes_syn_ack() {
+fn syn_ack_is_encoded() {
     let segment = TcpFields {
         source_port: 80,
         destination_port: 40_000,
@@ -19,7 +19,7 @@ fn encodes_syn_ack() {
         ack: 0x0506_0708,
         flags: Flags::SYN.and(Flags::ACK),
         window: 0xffff,
-        syn: Some(Syn {
+        syn: Some(SynOptions {
             mss: 1460,
             window_scale: Some(8),
             sack_permitted: true,
@@ -47,7 +47,7 @@ fn encodes_syn_ack() {
 }
 
 #[test]
-fn encodes_udp_over_ipv6() {
+fn udp_over_ipv6_is_encoded() {
     let head = udp(ETHER, v6(), 53, 40_000, 100);
     #[rustfmt::skip]
     let expected = [
@@ -77,7 +77,7 @@ fn identification_is_used_without_df() {
 }
 
 #[test]
-fn encodes_sack_blocks() {
+fn at_most_four_sack_blocks_are_encoded() {
     let blocks: Vec<_> = (0..5).map(|n| (n * 100, n * 100 + 50)).collect();
     for n in 0..=5 {
         let segment = TcpFields {
@@ -95,7 +95,7 @@ fn encodes_sack_blocks() {
 
 #[test]
 fn syn_has_no_sack_blocks() {
-    let syn = Some(Syn {
+    let syn = Some(SynOptions {
         mss: 1,
         window_scale: None,
         sack_permitted: false,
@@ -131,7 +131,7 @@ proptest! {
             ack: numbers.1,
             flags,
             window: numbers.2,
-            syn: syn.map(|(mss, window_scale, sack_permitted)| Syn { mss, window_scale, sack_permitted }),
+            syn: syn.map(|(mss, window_scale, sack_permitted)| SynOptions { mss, window_scale, sack_permitted }),
             sack: if syn.is_some() { &[] } else { &sack },
         };
         let packet = completed(tcp(ETHER, ip, segment, data.len()), &data);
@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn emits_largest_super_frames() {
+fn largest_super_frames_are_encoded() {
     let data = vec![0xab; 65_535 - 20 - 20];
     let packet = completed(tcp(ETHER, v4(), ack(), data.len()), &data);
     assert_eq!(packet.len(), 14 + 65_535);
@@ -206,7 +206,7 @@ fn emits_largest_super_frames() {
 }
 
 /// Returns the frame of `head` and `data` with its checksum completed.
-fn completed(head: Head, data: &[u8]) -> Vec<u8> {
+fn completed(head: HeaderBlock, data: &[u8]) -> Vec<u8> {
     let mut bytes = head.bytes().to_vec();
     // Two slices of payload, the first of an odd length.
     let (first, second) = data.split_at(data.len().min(7));

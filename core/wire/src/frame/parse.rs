@@ -23,7 +23,7 @@ use crate::{Mac, protocol};
 /// The frame is malformed. The offsets and lengths of an accepted frame lie within the frame, so callers need not check
 /// them.
 pub fn parse(head: &[u8], len: usize) -> Result<ParsedFrame, FrameError> {
-    let head = Head::new(head, len);
+    let head = FrameHead::new(head, len);
     let ethernet: &layout::EthernetHeader = head.read(0)?;
     let body = match ethernet.ether_type.get() {
         ether_type::IPV4 => ipv4(head)?,
@@ -40,12 +40,12 @@ pub fn parse(head: &[u8], len: usize) -> Result<ParsedFrame, FrameError> {
 
 /// The first bytes of a frame or packet with a total length of `len`.
 #[derive(Clone, Copy)]
-struct Head<'a> {
+struct FrameHead<'a> {
     bytes: &'a [u8],
     len: usize,
 }
 
-impl<'a> Head<'a> {
+impl<'a> FrameHead<'a> {
     fn new(bytes: &'a [u8], len: usize) -> Self {
         Self {
             bytes: &bytes[..bytes.len().min(len)],
@@ -83,7 +83,7 @@ impl<'a> Head<'a> {
     }
 }
 
-fn ipv4(head: Head<'_>) -> Result<Body, FrameError> {
+fn ipv4(head: FrameHead<'_>) -> Result<Body, FrameError> {
     let header: &layout::Ipv4Header = head.read(ETHERNET)?;
     let header_len = usize::from(header.version_length & 0x0f) * 4;
     let total_len = usize::from(header.total_length.get());
@@ -118,7 +118,7 @@ fn ipv4(head: Head<'_>) -> Result<Body, FrameError> {
     Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMP)?))
 }
 
-fn ipv6(head: Head<'_>) -> Result<Body, FrameError> {
+fn ipv6(head: FrameHead<'_>) -> Result<Body, FrameError> {
     let header: &layout::Ipv6Header = head.read(ETHERNET)?;
     let word = header.version_class_label.get();
     if word >> 28 != 6 {
@@ -146,7 +146,7 @@ fn ipv6(head: Head<'_>) -> Result<Body, FrameError> {
 
 /// The end of a chain of IPv6 extension headers: the upper-layer protocol, its offset, and the fragment header if there
 /// is one.
-struct Chain {
+struct ExtensionChain {
     protocol: u8,
     fragment: Option<Fragment>,
     end: usize,
@@ -156,9 +156,9 @@ struct Chain {
 ///
 /// Parsing ends at a fragment header, because the rest is a fragment of a packet. The exception is an atomic fragment,
 /// which contains the whole packet (RFC 6946).
-fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
+fn walk(head: FrameHead<'_>, next: u8, offset: usize) -> Result<ExtensionChain, FrameError> {
     let first = offset;
-    let mut chain = Chain {
+    let mut chain = ExtensionChain {
         protocol: next,
         fragment: None,
         end: offset,
@@ -220,7 +220,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
     }
 }
 
-fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, FrameError> {
+fn transport(head: FrameHead<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, FrameError> {
     if ip.fragment.is_some() {
         return Ok(Transport::Fragment);
     }
@@ -232,7 +232,7 @@ fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, Fr
     })
 }
 
-fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, FrameError> {
+fn tcp(head: FrameHead<'_>, ip: &Ip) -> Result<Tcp, FrameError> {
     let header: &layout::TcpHeader = head.read(ip.payload_offset)?;
     let header_len = usize::from(header.data_offset >> 4) * 4;
     let fixed_len = size_of::<layout::TcpHeader>();
@@ -292,7 +292,7 @@ fn options(mut list: &[u8], flags: Flags) -> TcpOptions {
     }
 }
 
-fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, FrameError> {
+fn udp(head: FrameHead<'_>, ip: &Ip) -> Result<Udp, FrameError> {
     let header: &layout::UdpHeader = head.read(ip.payload_offset)?;
     let header_len = size_of::<layout::UdpHeader>();
     let len = usize::from(header.length.get());
@@ -309,7 +309,7 @@ fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, FrameError> {
     })
 }
 
-fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, FrameError> {
+fn icmp(head: FrameHead<'_>, ip: &Ip) -> Result<Icmp, FrameError> {
     let header: &layout::IcmpHeader = head.read(ip.payload_offset)?;
     let header_len = size_of::<layout::IcmpHeader>();
     Ok(Icmp {

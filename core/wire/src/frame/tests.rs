@@ -73,7 +73,7 @@ fn udp_length_limits_the_data() {
 }
 
 #[test]
-fn refuses_inconsistent_ipv4_headers() {
+fn inconsistent_ipv4_headers_are_refused() {
     let good = ipv4(protocol::UDP, &udp(b"abc"));
     let refused = |at: usize, value: u8| {
         let mut frame = good.clone();
@@ -106,7 +106,7 @@ fn refuses_inconsistent_ipv4_headers() {
 }
 
 #[test]
-fn parses_arp_and_refuses_other_ethertypes() {
+fn arp_is_parsed_and_other_ethertypes_are_refused() {
     assert_eq!(parse(&[0; 13], 13), Err(FrameError::Truncated(13)));
     assert_eq!(parse(&[], 0), Err(FrameError::Truncated(0)));
     let tagged = ethernet(0x8100, &[0; 50]);
@@ -116,7 +116,7 @@ fn parses_arp_and_refuses_other_ethertypes() {
 }
 
 #[test]
-fn parses_transport_after_ipv6_extension_headers() {
+fn transport_behind_ipv6_extension_headers_is_parsed() {
     let chain = [
         Extension::HopByHop(1),
         Extension::Destination(0),
@@ -177,7 +177,7 @@ fn fragments_are_not_parsed_further() {
 }
 
 #[test]
-fn refuses_invalid_extension_header_chains() {
+fn invalid_extension_header_chains_are_refused() {
     let atomic = Extension::Fragment {
         id: 1,
         offset: 0,
@@ -226,7 +226,7 @@ fn refuses_invalid_extension_header_chains() {
 }
 
 #[test]
-fn parses_tcp_options() {
+fn tcp_options_are_parsed() {
     let parsed = |flags: u8, list: &[u8]| {
         let mut segment = tcp(list);
         segment[13] = flags;
@@ -303,7 +303,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn agrees_with_etherparse_on_valid_frames(frame in valid(), padding in 0..30_usize) {
+    fn parser_agrees_with_etherparse_on_valid_frames(frame in valid(), padding in 0..30_usize) {
         let mut frame = frame;
         frame.resize(frame.len() + padding, 0xee);
         let expected = oracle::parse(&frame);
@@ -312,7 +312,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_etherparse_on_corrupted_frames(
+    fn parser_agrees_with_etherparse_on_corrupted_frames(
         frame in valid(),
         changes in vec((0..120_usize, any::<u8>()), 1..4),
         keep in 0..400_usize,

@@ -190,7 +190,7 @@ impl Answer {
         self.0[3] |= 3;
     }
 
-    /// Adds an MX record.
+    /// Adds an MX record of `name` that names the mail server `server`.
     pub(super) fn mail(&mut self, name: &str, server: &str) -> &mut Self {
         self.record(name, 15, 300, &[&[0, 1][..], &labels(server)].concat())
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::egress::{Match, Pattern, Target};
 
 #[test]
-fn parses_rules() {
+fn egress_rules_are_parsed() {
     for (text, shown) in [
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("10.1.2.3/8", "10.0.0.0/8"),

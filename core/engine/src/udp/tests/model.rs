@@ -147,7 +147,7 @@ fn flood_of_the_guest_stays_within_limits() {
             parts: &parts,
             len,
         };
-        let mut gather = Gather::default();
+        let mut gather = DatagramGather::default();
         nat.udp
             .handle_datagram(&frame, &ip, &udp, &mut gather, &mut nat.world.ctx());
         nat.udp.flush(&mut gather, &mut nat.world.ctx());

@@ -2,7 +2,7 @@ use pontoon_wire::vnet::Segmentation;
 
 use super::*;
 use crate::Failure;
-use crate::udp::Endpoint;
+use crate::udp::UdpEndpoint;
 
 #[test]
 fn first_datagram_opens_a_socket() {
@@ -371,12 +371,12 @@ fn event_of_an_earlier_generation_is_ignored() {
 }
 
 #[test]
-fn endpoint_is_small() {
+fn endpoint_uses_at_most_240_bytes() {
     // The size includes that of a descriptor for the host socket.
     assert!(
-        size_of::<Endpoint<i32>>() <= 240,
+        size_of::<UdpEndpoint<i32>>() <= 240,
         "{}",
-        size_of::<Endpoint<i32>>()
+        size_of::<UdpEndpoint<i32>>()
     );
 }
 
