@@ -318,7 +318,8 @@ impl fmt::Display for RefusalNotice {
     }
 }
 
-/// Text that replaces a rule's in the log and the counts if no rule is the reason of a refusal.
+/// Text in the log and in the counts for refusals that are not due to a deny rule: no allow rule matches, or the
+/// destination is another DNS resolver.
 const UNLISTED: &str = "no rule allows it";
 const RESOLVER: &str = "rules name domains, so only pontoon's resolver may be queried, and over UDP";
 

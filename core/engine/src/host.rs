@@ -143,7 +143,7 @@ pub trait Host {
     /// Returns the result of a pending connect, after an event; the error is `WouldBlock` while it is still pending.
     ///
     /// # Errors
-    /// As [`Self::tcp_connect`].
+    /// The connection failed, with the same errors as [`Self::tcp_connect`]; `WouldBlock` if it is still pending.
     fn tcp_connected(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
     /// Returns true if an established connection to `to` leads to the host itself, independent of the engine's list of
@@ -276,7 +276,7 @@ pub trait Host {
     /// Sends an echo request with this sequence number and data to the address `to`.
     ///
     /// # Errors
-    /// As [`Self::udp_send`].
+    /// No request was sent, with the same errors as [`Self::udp_send`].
     fn ping_send(
         &mut self,
         socket: &mut Self::Socket,
@@ -289,7 +289,7 @@ pub trait Host {
     /// Receives an echo reply of this socket; its data is copied to `into`.
     ///
     /// # Errors
-    /// As [`Self::udp_receive`].
+    /// `WouldBlock` if there is no reply; otherwise an error of an earlier request (see [`Self::problem`]).
     fn ping_receive(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> Result<PingReply, Failure>;
 
     /// Returns and removes the next entry of the error queue of a UDP or ping socket; the bytes that it quotes of the

@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 use crate::Instant;
 
 /// Destinations to which a datagram of the guest exceeded the MTU of the host's interface, each with the time of the
-/// first such datagram.
+/// first one.
 #[derive(Debug, Default)]
 pub(crate) struct NarrowPaths(ArrayVec<(IpAddr, Instant), MOST>);
 

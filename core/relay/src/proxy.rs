@@ -133,7 +133,7 @@ mod tests {
             ("-> eth1", "the interface is missing"),
             ("eth0 ->", "the interface is missing"),
             ("eth0 x -> eth1", "unexpected 'x'"),
-            ("eth0 -> eth1, eth0", "'eth0' is the input"),
+            ("eth0 -> eth1, eth0", "'eth0' is the same as the input"),
             ("eth0 -> eth1, eth1", "duplicate 'eth1'"),
         ] {
             assert_eq!(text.parse::<Proxy>().unwrap_err().to_string(), why);

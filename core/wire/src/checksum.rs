@@ -89,7 +89,7 @@ impl Sum {
 
 /// Error of [`complete`]: the checksum field of a partial checksum is not within the header bytes passed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("checksum at {start}+{offset} is outside of {len} bytes")]
+#[error("checksum field at {start}+{offset} is not within the first {len} bytes")]
 pub struct MisplacedChecksumField {
     /// Offset of the first byte that the checksum covers, from the frame's first byte.
     pub start: u16,

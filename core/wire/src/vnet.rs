@@ -97,7 +97,7 @@ pub fn parse(bytes: &[u8]) -> Result<(Offload, &[u8]), VnetHeaderError> {
 /// checked when the checksum is completed ([`crate::checksum::complete`]).
 ///
 /// # Errors
-/// As for [`parse`].
+/// The header is truncated or has an unsupported segmentation type.
 pub fn offload(header: &[u8]) -> Result<Offload, VnetHeaderError> {
     let (header, _) =
         VnetHeader::ref_from_prefix(header).map_err(|_| VnetHeaderError::NoHeader(header.len()))?;

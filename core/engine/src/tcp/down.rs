@@ -28,7 +28,7 @@ const SLICES: usize = 512;
 /// flight once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
-/// The result of [`Connection::transmit`].
+/// The result of sending a part of the stream from the host socket's receive queue to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmission {
     /// `len` bytes were sent; if `drained`, the receive queue contains no more.

@@ -13,7 +13,7 @@ use crate::{FlowId, Instant, Transmit};
 /// doubles.
 const MOST_SYNS: u8 = 7;
 
-/// The result of [`Connection::retry_handshake`].
+/// The result of handling the retransmission timer of a SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeRetry {
     /// The segment was sent again, or its retransmission timeout has not expired.

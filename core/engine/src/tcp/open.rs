@@ -374,7 +374,7 @@ impl<S> Tcp<S> {
     }
 }
 
-/// State of a listener's queue after [`Tcp::take_clients`].
+/// State of a listener's queue after a turn has accepted clients from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backlog {
     /// All clients were accepted, or there is no free descriptor for the others.

@@ -126,7 +126,7 @@ pub(super) struct EndpointPeers {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerPlace {
     First,
-    PeerPool(u32),
+    Pool(u32),
 }
 
 impl EndpointPeers {

@@ -48,19 +48,19 @@ pub enum RuleError {
     #[error("{0} is a unicast address, so it needs a port")]
     UnicastNeedsPort(IpAddr),
     /// The address range after `from` contains addresses that are not unicast.
-    #[error("{0} cannot be a sender")]
+    #[error("{0} is not a range of unicast addresses")]
     Sender(IpNet),
     /// The address range after `from` and the destination address are of different families.
     #[error("{0} and the group are of different address families")]
     OtherFamily(IpNet),
     /// The output keeps the destination address (`*`), but that is a unicast address of the relay's host.
-    #[error("'*' keeps the group, and {0} is a unicast address")]
+    #[error("'*' keeps the destination address, but {0} is a unicast address of this host")]
     KeepsUnicast(IpAddr),
     /// The rule has the same output twice.
     #[error("duplicate '{0}'")]
     Duplicate(String),
     /// The output is the same as the input, which would be a loop.
-    #[error("'{0}' is the input")]
+    #[error("'{0}' is the same as the input")]
     Loop(String),
 }
 

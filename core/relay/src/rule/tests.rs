@@ -135,7 +135,7 @@ fn error_names_the_reason() {
         ),
         (
             "a 239.1.1.1:1 from 239.1.1.1 -> b 239.1.1.1:1",
-            "239.1.1.1/32 cannot be a sender",
+            "239.1.1.1/32 is not a range of unicast addresses",
         ),
         (
             "a 239.1.1.1:1 from ::1 -> b 239.1.1.1:1",
@@ -143,14 +143,17 @@ fn error_names_the_reason() {
         ),
         (
             "a 10.0.0.1:1 -> b *:1",
-            "'*' keeps the group, and 10.0.0.1 is a unicast address",
+            "'*' keeps the destination address, but 10.0.0.1 is a unicast address of this host",
         ),
         (
             "a 239.1.1.1:1 -> b 239.1.1.1:1, b 239.1.1.1:1 ttl 8",
             "duplicate 'b 239.1.1.1:1 ttl 8'",
         ),
-        ("a 239.1.1.1:1 -> a 239.1.1.1:1", "'a 239.1.1.1:1' is the input"),
-        ("a 239.1.1.1:1 -> a *:*", "'a *:*' is the input"),
+        (
+            "a 239.1.1.1:1 -> a 239.1.1.1:1",
+            "'a 239.1.1.1:1' is the same as the input",
+        ),
+        ("a 239.1.1.1:1 -> a *:*", "'a *:*' is the same as the input"),
     ] {
         let error = parse(text).unwrap_err().to_string();
         assert_eq!(error, reason, "{text}");

@@ -103,7 +103,8 @@ fn unpublished_socket_is_removed_and_others_stay() {
             nat.send("10.0.2.15:53", &format!("192.0.2.{client}:7"));
         }
         let places = [0, 1, 2].map(|place| {
-            let of = |(_, endpoint): (u32, &crate::udp::Endpoint<usize>)| endpoint.published == Some(place);
+            let of =
+                |(_, endpoint): (u32, &crate::udp::UdpEndpoint<usize>)| endpoint.published == Some(place);
             nat.udp.endpoints.iter().any(of)
         });
         assert_eq!(
