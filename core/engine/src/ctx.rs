@@ -162,7 +162,7 @@ impl Net {
     }
 
     /// Checks whether `--max-flows` and `--max-flow-rate` admit one more flow. An admitted flow is counted against the
-    /// rate, a refusal in the counters. [`Self::opened`] counts the flow against `--max-flows`.
+    /// rate, a refusal in the counters. `opened` counts the flow against `--max-flows`.
     pub fn admit(&mut self, now: Instant) -> Admission {
         let admission = match self.is_full() {
             true => Admission::Refused,

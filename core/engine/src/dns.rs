@@ -179,7 +179,7 @@ impl<S> Forwarder<S> {
         ctx.net.ready.push_back(flow);
     }
 
-    /// Continues to receive from the socket of a query that had more than [`BURST`] datagrams in one turn.
+    /// Continues to receive from the socket of a query that had more than `BURST` datagrams in one turn.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let ready = Readiness {
             readable: true,

@@ -230,7 +230,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Continues with each flow of the ready list for one quantum (64 KiB), or for [`ALONE`] quanta if there is only
+    /// Continues with each flow of the ready list for one quantum (64 KiB), or for `ALONE` quanta if there is only
     /// one flow. Returns true if flows are still ready or connections are still to be probed.
     pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };

@@ -238,7 +238,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Handles the timer of an echo id, which closes it after [`IDLE`].
+    /// Handles the timer of an echo id, which closes it after `IDLE`.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,

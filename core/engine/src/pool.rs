@@ -1,6 +1,6 @@
 //! Buffer pool for TCP data from the guest that host sockets do not accept yet: a limited number of blocks of 64 KiB.
 //!
-//! A block belongs to a flow's [`BlockQueue`] or to a flow's reorder buffer. All blocks are one allocation, whose pages
+//! A block belongs to a flow's `BlockQueue` or to a flow's reorder buffer. All blocks are one allocation, whose pages
 //! use no memory until a block is first written; the block that was freed last is allocated next.
 
 use vm_memory::VolatileSlice;

@@ -5,7 +5,7 @@
 //! retransmitted by another peek. From the guest ("up"): bytes that the socket has accepted are acknowledged; others
 //! wait in the bounded buffer pool and close the window.
 //!
-//! Inputs (segments, socket events, timers) only record pending work. [`Tcp::flush`] performs it once for each flow and
+//! Inputs (segments, socket events, timers) only record pending work. `Tcp::flush` performs it once for each flow and
 //! burst, in the order in which one segment can carry the most: deliver to the host, discard acknowledged data,
 //! retransmit, fill the guest's window, acknowledge.
 

@@ -9,7 +9,7 @@ mod tests;
 pub use parse::parse;
 
 /// Number of bytes at the beginning of a frame that links copy to private memory before parsing. It exceeds the longest
-/// chain of headers that [`parse`] accepts.
+/// chain of headers that [`parse()`] accepts.
 pub const HEAD: usize = 256;
 
 /// The parsed headers of a frame from the guest.
@@ -177,7 +177,7 @@ pub struct Icmp {
     pub payload_len: usize,
 }
 
-/// The reason why [`parse`] refuses a frame.
+/// The reason why [`parse()`] refuses a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame is shorter than its headers.
@@ -190,7 +190,7 @@ pub enum FrameError {
     #[error("inconsistent IP header")]
     IpHeader,
     /// Lengths in the upper-layer header are inconsistent, or the checksum is wrong where a caller verifies it
-    /// ([`parse`] does not).
+    /// ([`parse()`] does not).
     #[error("inconsistent header of protocol {0}")]
     Transport(u8),
     /// The headers are longer than [`HEAD`].
