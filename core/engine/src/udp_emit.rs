@@ -55,7 +55,7 @@ pub(crate) fn head(
     to: SocketAddr,
     meta: DatagramMeta,
     len: usize,
-) -> emit::HeaderBlock {
+) -> emit::Head {
     let ip = ip(net, from.ip(), to.ip(), meta);
     emit::udp(net.ether(), ip, from.port(), to.port(), len)
 }

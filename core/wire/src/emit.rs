@@ -1,6 +1,6 @@
 //! Encodes the headers of frames that the engine sends to the guest.
 //!
-//! A [`HeaderBlock`] contains all headers in front of the payload. A TCP or UDP header carries a partial checksum (the
+//! A [`Head`] contains all headers in front of the payload. A TCP or UDP header carries a partial checksum (the
 //! pseudo-header's sum), which the link or the guest completes.
 
 use core::mem;
@@ -22,14 +22,14 @@ const ROOM: usize = 14 + 40 + 60;
 
 /// The encoded headers of a frame to the guest: Ethernet, IP and, if there is one, TCP or UDP.
 #[derive(Clone, Debug)]
-pub struct HeaderBlock {
+pub struct Head {
     bytes: [u8; ROOM],
     len: usize,
     /// State of the TCP or UDP checksum, which the link passes on as offload metadata or completes.
     pub checksum: Checksum,
 }
 
-impl HeaderBlock {
+impl Head {
     /// Returns the encoded headers, from the first byte of the Ethernet header.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -99,10 +99,10 @@ pub struct SynOptions {
 ///
 /// The packet must not exceed 65,535 bytes: `payload_len` is at most the link's limit minus the headers.
 #[must_use]
-pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> HeaderBlock {
+pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> Head {
     let options = EncodedOptions::new(&tcp);
     let header_len = size_of::<layout::TcpHeader>() + options.len;
-    let mut head = HeaderBlock::new(ether);
+    let mut head = Head::new(ether);
     head.ip(&ip, ip.whole(), protocol::TCP, header_len + payload_len);
     head.partial(
         &ip,
@@ -130,9 +130,9 @@ pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> Head
 /// The packet must not exceed 65,535 bytes. The length fields of a super-frame cover all its datagrams, as Linux
 /// requires.
 #[must_use]
-pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> HeaderBlock {
+pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> Head {
     let len = size_of::<layout::UdpHeader>() + payload_len;
-    let mut head = HeaderBlock::new(ether);
+    let mut head = Head::new(ether);
     head.ip(&ip, ip.whole(), protocol::UDP, len);
     head.partial(
         &ip,
@@ -152,8 +152,8 @@ pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payloa
 /// Returns Ethernet and IP headers; `payload_len` bytes of `protocol` follow: an ICMP message or a complete UDP
 /// datagram.
 #[must_use]
-pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> HeaderBlock {
-    let mut head = HeaderBlock::new(ether);
+pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
+    let mut head = Head::new(ether);
     head.ip(&ip, ip.whole(), protocol, payload_len);
     head
 }
@@ -163,8 +163,8 @@ pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> HeaderBlock
 /// The identification is that of `fragment` (its lower 16 bits for IPv4), the offset must be a multiple of 8, and DF is
 /// not set. The first fragment contains the transport checksum, which must be complete.
 #[must_use]
-pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_len: usize) -> HeaderBlock {
-    let mut head = HeaderBlock::new(ether);
+pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_len: usize) -> Head {
+    let mut head = Head::new(ether);
     match (ip.source, ip.destination) {
         (IpAddr::V4(_), IpAddr::V4(_)) => head.ip(&ip, Ipv4Identity::of(fragment), protocol, payload_len),
         (IpAddr::V6(_), _) | (_, IpAddr::V6(_)) => {
@@ -218,7 +218,7 @@ impl Ip {
     }
 }
 
-impl HeaderBlock {
+impl Head {
     fn new(ether: Ether) -> Self {
         let mut head = Self {
             bytes: [0; ROOM],

@@ -393,7 +393,7 @@ fn fill(room: &impl Room, mut data: &[u8]) {
 }
 
 /// A datagram from the gateway to the guest, up to its data.
-pub(super) fn head(pair: Pair, len: usize) -> emit::HeaderBlock {
+pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
     let ether = emit::Ether {
         source: OURS,
         destination: GUEST,
@@ -402,7 +402,7 @@ pub(super) fn head(pair: Pair, len: usize) -> emit::HeaderBlock {
 }
 
 /// A datagram from the guest, up to its data.
-pub(super) fn head_up(pair: Pair, len: usize) -> emit::HeaderBlock {
+pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
     let ether = emit::Ether {
         source: GUEST,
         destination: OURS,
@@ -440,7 +440,7 @@ fn ip(from: &str, to: &str) -> emit::Ip {
 }
 
 /// A frame that is no more than it seems, its checksum left to the link.
-pub(super) fn whole(head: &emit::HeaderBlock) -> Offload {
+pub(super) fn whole(head: &emit::Head) -> Offload {
     Offload {
         checksum: head.checksum,
         segmentation: Segmentation::Whole,

@@ -53,7 +53,7 @@ impl<S> Connection<S> {
         flags: Flags,
         syn: Option<emit::SynOptions>,
         len: usize,
-    ) -> emit::HeaderBlock {
+    ) -> emit::Head {
         // RFC 7323 section 2.2: the window in a segment with SYN is not scaled.
         let scale = self.up.scale;
         if syn.is_some() {

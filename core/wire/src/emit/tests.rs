@@ -206,7 +206,7 @@ fn largest_super_frames_are_encoded() {
 }
 
 /// Returns the frame of `head` and `data` with its checksum completed.
-fn completed(head: HeaderBlock, data: &[u8]) -> Vec<u8> {
+fn completed(head: Head, data: &[u8]) -> Vec<u8> {
     let mut bytes = head.bytes().to_vec();
     // Two slices of payload, the first of an odd length.
     let (first, second) = data.split_at(data.len().min(7));
