@@ -241,14 +241,14 @@ impl<K: Eq + Hash, V> Table<K, V> {
     fn newer(&mut self, index: u32) -> &mut Option<u32> {
         match &mut self.slots.at_mut(index).age {
             AgePosition::Counts { newer, .. } => newer,
-            AgePosition::Pinned => unreachable!("the order of age leaves pinned entries out"),
+            AgePosition::Pinned => unreachable!("the order of last use has no pinned entries"),
         }
     }
 
     fn older(&mut self, index: u32) -> &mut Option<u32> {
         match &mut self.slots.at_mut(index).age {
             AgePosition::Counts { older, .. } => older,
-            AgePosition::Pinned => unreachable!("the order of age leaves pinned entries out"),
+            AgePosition::Pinned => unreachable!("the order of last use has no pinned entries"),
         }
     }
 }

@@ -50,7 +50,7 @@ impl<T: Copy> RuleTable<T> {
         #[expect(
             clippy::disallowed_methods,
             clippy::iter_over_hash_type,
-            reason = "each list is sorted by itself"
+            reason = "each list is sorted separately"
         )]
         for senders in entries.values_mut() {
             senders.sort_by_key(|(from, _)| std::cmp::Reverse(from.map(|net| net.prefix_len())));

@@ -58,7 +58,8 @@ impl Queries {
                     *self = ahead;
                     continue;
                 }
-                self.follow(&buffer[..taken]).expect("the whole was followed");
+                self.follow(&buffer[..taken])
+                    .expect("the parser has accepted these octets");
                 return if sent > 0 {
                     Ok(sent)
                 } else {

@@ -158,7 +158,9 @@ impl Host for FakeHost {
     type Socket = usize;
 
     fn close(&mut self, socket: usize) {
-        self.sockets.remove(&socket).expect("closed once");
+        self.sockets
+            .remove(&socket)
+            .expect("a socket is closed only once");
         self.calls.push(format!("{socket}: close"));
     }
 
@@ -254,46 +256,48 @@ impl Host for FakeHost {
         Ok((socket, Connect::Pending))
     }
     fn tcp_connected(&mut self, _: &mut usize) -> Result<(), Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_reaches_host(&mut self, _: &mut usize, _: IpAddr, _: core::time::Duration) -> bool {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_accept(&mut self, _: u32, _: FlowId) -> Result<AcceptedConnection<usize>, Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn peeks_at_offset(&self, _: IpAddr) -> bool {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_peek(&mut self, _: &mut usize, _: u32, _: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_discard(&mut self, _: &mut usize, _: u32) -> Result<(), Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_send(&mut self, _: &mut usize, _: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_receive_memory(&mut self, _: &mut usize) -> u32 {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_send_room(&mut self, _: &mut usize) -> u32 {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_watch_room(&mut self, _: FlowId, _: &mut usize) {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_shutdown(&mut self, _: &mut usize) -> Result<(), Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_error(&mut self, _: &mut usize) -> Option<Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_keepalive(&mut self, _: &mut usize) {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn abort(&mut self, socket: usize) {
-        self.sockets.remove(&socket).expect("closed once");
+        self.sockets
+            .remove(&socket)
+            .expect("a socket is closed only once");
         self.calls.push(format!("{socket}: abort"));
     }
 }

@@ -32,7 +32,7 @@ fn arming_later_keeps_the_earlier_deadline() {
     wheel.arm(&mut timer, flow(1), seconds(1));
     assert!(wheel.next() < early);
     assert_eq!(wheel.expired(seconds(2)), Some(flow(1)));
-    assert_eq!(wheel.expired(seconds(10)), None, "one timer, not three");
+    assert_eq!(wheel.expired(seconds(10)), None, "arming again adds no timer");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn timer_in_the_past_expires_at_the_next_tick() {
         wheel.arm(&mut timer, flow(1), Instant(0));
         fired += 1;
     }
-    assert_eq!(fired, 1, "a loop over what is due ends");
+    assert_eq!(fired, 1, "a loop over expired timers ends");
 }
 
 #[test]
@@ -221,8 +221,8 @@ proptest! {
             let earliest = ticks.iter().flatten().min().map(|tick| tick.saturating_mul(TICK));
             let next = wheel.next().map(|next| next.0);
             prop_assert_eq!(next.is_some(), earliest.is_some());
-            prop_assert!(next <= earliest, "never late");
-            prop_assert!(next.is_none_or(|next| next > now), "never now with nothing due");
+            prop_assert!(next <= earliest, "the time is not after the earliest timer");
+            prop_assert!(next.is_none_or(|next| next > now), "the time is in the future if no timer is due");
         }
     }
 
@@ -245,7 +245,7 @@ proptest! {
         while let Some(now) = wheel.next() {
             while wheel.expired(now).is_some() {}
             wake_ups += 1;
-            prop_assert!(wake_ups <= allowed, "one for each time that a timer was put into the wheel");
+            prop_assert!(wake_ups <= allowed, "at most one wake-up for each insertion into the wheel");
         }
     }
 }

@@ -179,7 +179,7 @@ impl EndpointPeers {
     /// Returns the peer at a location that [`Self::find`] has just returned.
     pub(super) fn at<'a>(&'a self, pool: &'a PeerPool, place: PeerPlace) -> &'a Peer {
         match place {
-            PeerPlace::First => self.first.as_ref().expect("found there"),
+            PeerPlace::First => self.first.as_ref().expect("the caller has found the peer there"),
             PeerPlace::Pool(index) => pool.table.at(index),
         }
     }
@@ -187,7 +187,7 @@ impl EndpointPeers {
     /// Returns the peer at a location, for changes except of its addresses; in the pool, it becomes the last used one.
     pub(super) fn touch<'a>(&'a mut self, pool: &'a mut PeerPool, place: PeerPlace) -> &'a mut Peer {
         match place {
-            PeerPlace::First => self.first.as_mut().expect("found there"),
+            PeerPlace::First => self.first.as_mut().expect("the caller has found the peer there"),
             PeerPlace::Pool(index) => {
                 pool.table.touch(index);
                 pool.table.at_mut(index)
