@@ -32,18 +32,18 @@ counters! {
     frames_up,
     /// Frames handed over to the worker that owns their flow.
     handed_over,
-    /// Frames lost while they were handed over to the worker that owns their flow: its inbox was full, or the flow had
-    /// ended there.
+    /// Frames lost in the hand-over to the owner of their flow: its inbox was full, or it no longer owned the flow.
     hand_overs_lost,
     /// Frames sent to the guest.
     frames_down,
     /// Frames to the guest that the link did not accept.
     link_refused,
-    /// Frames whose headers are inconsistent or truncated, and reassembled datagrams with a wrong checksum.
+    /// Packets with inconsistent or truncated headers, malformed messages, and reassembled datagrams with a wrong
+    /// checksum.
     malformed,
     /// Frames of a protocol that the engine does not forward.
     unknown_protocol,
-    /// Packets whose source address is not one of the guest's.
+    /// Packets from the guest whose source address is unspecified, loopback or multicast.
     bad_source,
     /// Packets to a destination that the egress policy refuses.
     policy_refused,
@@ -81,8 +81,7 @@ counters! {
     tcp_timeouts,
     /// ICMP errors of routers behind the guest that reported a TCP segment as too large.
     tcp_too_big,
-    /// TCP segments from the guest outside the window or not acceptable, answered by a challenge acknowledgement (RFC
-    /// 5961).
+    /// Challenge acknowledgements sent for TCP segments that are outside the window or not acceptable (RFC 5961).
     tcp_challenges,
     /// Challenge acknowledgements not sent because the connection had sent one shortly before (RFC 5961 section 7).
     tcp_challenges_withheld,
@@ -120,7 +119,7 @@ counters! {
     fragments_up,
     /// Datagrams from the guest reassembled from IP fragments.
     reassembled,
-    /// IP fragments dropped because of an overlap, a timeout or a full buffer.
+    /// IP fragments dropped because of inconsistent ranges, a timeout or a limit.
     fragments_dropped,
     /// DNS queries that the DNS forwarder accepted.
     dns_queries,

@@ -23,9 +23,9 @@ pub use owned::Owned;
 pub enum Refusal {
     /// The address is of a class that is never reachable, or is a metadata service and `--metadata` was not given.
     Class,
-    /// The address is in the guest's subnet and is neither the gateway nor the DNS forwarder.
+    /// No host has the address: it is in the guest's subnet, or it is an IPv6 address and IPv6 is disabled.
     Unassigned,
-    /// The address is the gateway, and the host's loopback is not reachable there.
+    /// The address leads to the host's loopback, which the guest may not reach there.
     HostLoopback,
     /// The address belongs to the host, and `--host-addresses` was not given.
     HostAddress,

@@ -367,7 +367,7 @@ impl<S> Tcp<S> {
         self.connections.get(flow.index, flow.generation).is_some()
     }
 
-    /// Returns the remote addresses of the connections that the guest has opened.
+    /// Returns the remote addresses of all connections, as the guest sees them.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.connections
             .iter()
