@@ -1,25 +1,25 @@
-//! Event counters: the tests' oracle and the source of every statistic.
+//! Event counters of the engine. Tests compare them exactly, and all statistics are computed from them.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// One worker's counts since it started.
+        /// Event counts of one worker since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// Adds another worker's counts.
+            /// Adds the counts of another worker.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Names and what they count, in the order of declaration.
+            /// Returns the name and the description of each counter, in the order of declaration.
             pub fn describe() -> impl Iterator<Item = (&'static str, &'static str)> {
                 [$((stringify!($name), concat!($($doc),*)),)*].into_iter()
             }
 
-            /// Names and values, in the order of declaration.
+            /// Returns the name and the value of each counter, in the order of declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
@@ -30,108 +30,109 @@ macro_rules! counters {
 counters! {
     /// Frames received from the guest.
     frames_up,
-    /// Frames handed to the worker that owns their flow.
+    /// Frames handed over to the worker that owns their flow.
     handed_over,
-    /// Frames dropped on the way to the worker that owns their flow: its inbox was full, or the flow had moved.
+    /// Frames lost in the hand-over to the owner of their flow: its inbox was full, or it no longer owned the flow.
     hand_overs_lost,
     /// Frames sent to the guest.
     frames_down,
-    /// Frames that the link refused.
+    /// Frames to the guest that the link did not accept.
     link_refused,
-    /// Frames whose headers contradict themselves or are cut short, and reassembled datagrams with a wrong checksum.
+    /// Packets with inconsistent or truncated headers, malformed messages, and reassembled datagrams with a wrong
+    /// checksum.
     malformed,
-    /// Frames of a protocol that is not carried.
+    /// Frames of a protocol that the engine does not forward.
     unknown_protocol,
-    /// Packets from an address that is no valid source.
+    /// Packets from the guest whose source address is unspecified, loopback or multicast.
     bad_source,
-    /// Packets to a destination that policy refuses.
+    /// Packets to a destination that the egress policy refuses.
     policy_refused,
     /// Flows refused because `--max-flows` or `--max-flow-rate` is reached.
     flows_refused,
-    /// Times that data for the guest was delayed by `--max-bandwidth`.
+    /// Times that data for the guest had to wait because of `--max-bandwidth`.
     held_back,
-    /// Flows refused or dropped because the host was out of descriptors or memory.
+    /// Flows refused or dropped because the host had no free descriptor or memory.
     host_exhausted,
     /// TCP connections opened by the guest.
     tcp_opened,
     /// TCP connections accepted on published ports.
     tcp_accepted,
-    /// Clients of a published TCP port reset because the port's clients have three fourths of `--max-flows`.
+    /// Clients of a published TCP port reset because clients of published ports used up their share of `--max-flows`.
     tcp_share_refused,
-    /// Connects that the host refused or that timed out.
+    /// TCP connects of the guest that the remote host refused or that timed out.
     tcp_connect_failed,
-    /// TCP segments of no known connection, answered by a reset.
+    /// TCP segments from the guest that belong to no connection, answered by a reset.
     tcp_unknown,
-    /// Flows ended by the guest's reset.
+    /// TCP connections ended by a reset from the guest.
     tcp_reset_by_guest,
-    /// Flows ended by an error of the host connection.
+    /// TCP connections ended by an error of the host socket.
     tcp_reset_by_host,
-    /// Keepalive probes sent to the guest on idle connections.
+    /// Keepalive probes sent to the guest on idle TCP connections.
     tcp_keepalives,
-    /// Connections reset because the guest answered no keepalive probe.
+    /// TCP connections reset because the guest answered no keepalive probe.
     tcp_guest_silent,
-    /// Half-closed connections reset to make room for a new flow.
+    /// Half-closed TCP connections reset to make room for a new flow.
     tcp_half_closed_evicted,
-    /// Connections reset because the guest did not read its data and stalled connections held too much host memory.
+    /// TCP connections reset because the guest did not read its data and stalled connections used too much host memory.
     tcp_stalled_evicted,
-    /// Segments retransmitted to the guest.
+    /// TCP segments retransmitted to the guest.
     tcp_retransmits,
-    /// Retransmission timeouts.
+    /// Retransmission timeouts of TCP connections with the guest.
     tcp_timeouts,
-    /// Times that a router behind the guest asked for smaller segments.
+    /// ICMP errors of routers behind the guest that reported a TCP segment as too large.
     tcp_too_big,
-    /// Segments outside the window or not acceptable, answered by an acknowledgement (RFC 5961).
+    /// Challenge acknowledgements sent for TCP segments that are outside the window or not acceptable (RFC 5961).
     tcp_challenges,
-    /// Challenge acknowledgements not sent, as the connection had sent one shortly before (RFC 5961 section 7).
+    /// Challenge acknowledgements not sent because the connection had sent one shortly before (RFC 5961 section 7).
     tcp_challenges_withheld,
-    /// Segments kept out of order.
+    /// TCP segments from the guest kept because they arrived out of order.
     tcp_out_of_order,
-    /// Segments dropped because the buffer pool was full.
+    /// TCP segments from the guest dropped because the buffer pool was full.
     tcp_pool_empty,
-    /// Bytes from the guest that the host socket had no room for, kept in the buffer pool.
+    /// Bytes of TCP data from the guest kept in the buffer pool because the host socket did not accept them.
     tcp_spilled_bytes,
-    /// UDP datagrams from the guest sent by the host.
+    /// UDP datagrams from the guest that the host sent.
     udp_up,
     /// UDP datagrams sent to the guest.
     udp_down,
-    /// Sends of several datagrams at once.
+    /// Sends of several UDP datagrams from the guest by one system call.
     udp_batches_up,
     /// UDP datagrams that the host refused to send.
     udp_send_failed,
-    /// Datagrams to a guest endpoint from a sender that it had not addressed.
+    /// UDP datagrams to a guest endpoint dropped because the endpoint had not sent to their sender.
     udp_unsolicited,
-    /// UDP endpoints evicted for a newer flow, as `--max-flows` or `--max-udp-ports` was reached.
+    /// UDP endpoints closed for a newer flow because `--max-flows` or `--max-udp-ports` was reached.
     udp_evicted,
     /// ICMP errors sent to the guest.
     icmp_errors_down,
-    /// Echo requests sent by the host.
+    /// Echo requests from the guest that the host sent.
     ping_up,
     /// Echo replies sent to the guest.
     ping_down,
-    /// Echo requests for which the host gave no socket: neither a ping socket nor a raw one.
+    /// Echo requests dropped because the host permits neither a ping socket nor a raw socket.
     ping_prohibited,
-    /// Echo ids evicted for a newer flow, as `--max-flows` or the number of ids was reached.
+    /// Echo ids closed for a newer flow because `--max-flows` or the limit on ids was reached.
     ping_evicted,
-    /// Echo requests that the host did not send.
+    /// Echo requests that the host failed to send.
     ping_failed,
-    /// Fragments received from the guest.
+    /// IP fragments received from the guest.
     fragments_up,
-    /// Datagrams reassembled from fragments.
+    /// Datagrams from the guest reassembled from IP fragments.
     reassembled,
-    /// Fragments dropped: overlap, timeout, or no room.
+    /// IP fragments dropped because of inconsistent ranges, a timeout or a limit.
     fragments_dropped,
-    /// DNS queries accepted by the forwarder.
+    /// DNS queries that the DNS forwarder accepted.
     dns_queries,
-    /// DNS messages of an operation other than QUERY: over UDP answered NOTIMP, over TCP the connection is reset.
+    /// DNS messages to the forwarder with an opcode other than QUERY: answered by NOTIMP over UDP, by a reset over TCP.
     dns_unsupported,
-    /// DNS queries that no resolver answered in time.
+    /// DNS queries that no resolver answered in time, answered by SERVFAIL.
     dns_failed,
-    /// DNS queries sent to another resolver after one was silent or declined.
+    /// DNS queries sent to another resolver because one did not respond or responded with an error.
     dns_failovers,
-    /// DNS queries dropped because too many are waiting.
+    /// DNS queries dropped because too many queries were pending.
     dns_dropped,
-    /// Datagrams to the forwarder that match no pending query.
+    /// Datagrams to the DNS forwarder's sockets that are not a response to the pending query.
     dns_mismatched,
-    /// Frames and events whose handling panicked; the flow that they concerned was reset.
+    /// Panics while a frame or event was handled; the flow concerned was reset.
     panics,
 }

@@ -1,19 +1,20 @@
-//! The limit of `--max-flow-rate`, by the generic cell rate algorithm (ITU-T I.371).
+//! The limit on new flows per second (`--max-flow-rate`), by the generic cell rate algorithm (ITU-T I.371).
 
 use core::time::Duration;
 
 use crate::Instant;
 
-/// The time whose flows may begin at once: programs open many connections together.
+/// Burst tolerance: the flows that the rate permits in this time may be opened at once, because programs open many
+/// connections together.
 const BURST: Duration = Duration::from_secs(1);
 
-/// The decision about a new flow.
+/// Decision about a new flow, subject to the limits on flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// The flow may begin.
+    /// The flow may be opened.
     Admitted,
-    /// A limit does not allow the flow.
+    /// A limit does not permit the flow.
     Refused,
 }
 
@@ -27,11 +28,11 @@ pub enum FlowOpener {
     Client,
 }
 
-/// Admits one more flow under a limit of `rate` a second, and counts it if it is admitted. `due` is the theoretical start
-/// time of the last one, had all been spaced evenly.
+/// Decides whether a limit of `rate` flows per second admits one more flow, and counts it if so. `due` is the
+/// theoretical arrival time of the last admitted flow, if flows were evenly spaced.
 ///
-/// The flows of a sender above the limit are admitted evenly. If the first ones of each second were, a flood of connects
-/// would take the worker's whole time for a fifth of each second.
+/// Flows above the limit are admitted at even intervals. If instead the first flows of each second were admitted, a
+/// flood of connects would occupy the worker for a fifth of each second without interruption.
 pub fn admit(due: &mut Instant, rate: u32, opener: FlowOpener, now: Instant) -> Admission {
     let burst = match opener {
         FlowOpener::Guest => BURST,
@@ -55,7 +56,7 @@ mod tests {
 
     const NOW: Instant = Instant(7_000_000_000);
 
-    /// Returns the number of `requests` that are admitted at one time.
+    /// Returns the number of the `requests` flows that are admitted at the time `now`.
     fn at_once(due: &mut Instant, rate: u32, now: Instant, requests: usize) -> usize {
         (0..requests)
             .map(|_| admit(due, rate, FlowOpener::Guest, now))

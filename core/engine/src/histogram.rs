@@ -1,6 +1,6 @@
-//! A histogram: counts of values between fixed bounds.
+//! A histogram with fixed bucket bounds, for metrics.
 
-/// Values up to each of `N` bounds, and beyond the last one.
+/// Histogram of integer values with `N` buckets and one more for values above the last bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
@@ -9,7 +9,7 @@ pub struct Histogram<const N: usize> {
     sum: u64,
 }
 
-/// Bounds of how long connects took, in nanoseconds: 100 us to 30 s.
+/// Bucket bounds of the histogram of TCP connect durations, in nanoseconds: 100 us to 30 s.
 pub const CONNECT_TIMES: [u64; 12] = [
     100_000,
     250_000,
@@ -26,7 +26,7 @@ pub const CONNECT_TIMES: [u64; 12] = [
 ];
 
 impl<const N: usize> Histogram<N> {
-    /// Nothing counted yet. `bounds` rise.
+    /// Creates an empty histogram. `bounds` must be ascending.
     #[must_use]
     pub const fn new(bounds: &'static [u64; N]) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// Counts a value.
+    /// Adds a value to the bucket whose bound is the first that is not below it.
     pub fn count(&mut self, value: u64) {
         let place = self.bounds.iter().position(|bound| value <= *bound);
         let count = place.map_or(&mut self.beyond, |place| &mut self.counts[place]);
@@ -45,13 +45,14 @@ impl<const N: usize> Histogram<N> {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values that were added.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Counts of values above one bound and not above the next; the last count is of those above all bounds.
+    /// Returns the number of values in each bucket, those above the previous bound and not above the bucket's own; the
+    /// last number is of values above all bounds.
     pub fn counts(&self) -> impl Iterator<Item = u64> {
         self.counts.iter().copied().chain([self.beyond])
     }

@@ -1,4 +1,4 @@
-//! ARP (RFC 826, RFC 5227): requests for all addresses but the guest's are answered.
+//! ARP (RFC 826, RFC 5227): the engine answers requests for all addresses except the guest's.
 
 use core::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use pontoon_wire::{frame, smol};
 use crate::ctx::Net;
 use crate::{Frame, Transmit, udp_emit};
 
-/// Answers a request, unless it is an announcement or a probe for an address that is free.
+/// Answers an ARP request, unless it is an announcement, or a probe for an address that is not in use.
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     parsed: &frame::ParsedFrame,
@@ -51,13 +51,13 @@ pub(super) fn handle<T: Transmit>(
 fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
     let own = net.config.addresses.v4;
     if wanted == own.guest || wanted == asker {
-        // The guest looks for another holder of its address, or announces it (RFC 5227 section 1.2).
+        // The guest probes for or announces its own address (RFC 5227 section 1.2).
         return false;
     }
-    // A probe: an answer prevents the guest from using an address of the engine (RFC 5227 section 2.1.1).
+    // An answer to a probe prevents the guest from using an address of the engine (RFC 5227 section 2.1.1).
     !asker.is_unspecified() || wanted == own.gateway || wanted == own.dns
 }
 
 const ETHERNET: usize = 14;
-/// Bytes of a packet for Ethernet and IPv4.
+/// Length in bytes of an ARP packet for Ethernet and IPv4.
 const ARP: usize = 28;

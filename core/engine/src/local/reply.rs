@@ -1,4 +1,4 @@
-//! Sends the local services' replies to the guest.
+//! Sends replies of the local services to the guest.
 
 use core::net::IpAddr;
 
@@ -10,22 +10,22 @@ use crate::Transmit;
 use crate::ctx::Net;
 use crate::udp_emit;
 
-/// The header fields of a reply that a local service sends to the guest.
+/// Ethernet and IP header fields of a local service's reply to the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
-    /// The receiver's Ethernet address.
+    /// Ethernet address to which the reply is sent.
     pub(super) to: Mac,
-    /// Source address.
+    /// Source IP address of the reply.
     pub(super) source: IpAddr,
-    /// Destination address, of the same family.
+    /// Destination IP address, of the same family as the source.
     pub(super) destination: IpAddr,
-    /// TTL or hop limit.
+    /// TTL (IPv4) or hop limit (IPv6) of the reply.
     pub(super) hop_limit: u8,
 }
 
 impl Reply {
-    /// Sends an ICMP or ICMPv6 message, by the addresses' family, with its checksum, and counts it. Returns true if the
-    /// link has accepted it.
+    /// Completes the checksum of an ICMP or ICMPv6 message, as the family of the addresses requires, sends and counts
+    /// it. Returns true if the link has accepted it.
     pub(super) fn icmp<T: Transmit>(self, net: &mut Net, link: &mut T, message: &mut [u8]) -> bool {
         let (protocol, sum) = match self.source {
             IpAddr::V4(_) => (protocol::ICMP, Sum::new()),
@@ -37,7 +37,7 @@ impl Reply {
         self.send(net, link, protocol, message)
     }
 
-    /// Sends a UDP datagram: `datagram` is eight bytes of room for the header, then the data.
+    /// Sends a UDP datagram. The first eight bytes of `datagram` are room for the UDP header; the data follows.
     pub(super) fn udp<T: Transmit>(
         self,
         net: &mut Net,
@@ -52,7 +52,7 @@ impl Reply {
         datagram[4..6].copy_from_slice(&len.to_be_bytes());
         datagram[6..8].fill(0);
         let sum = self.pseudo(protocol::UDP, datagram.len()).add(datagram).finish();
-        // Zero means no checksum (RFC 768).
+        // A checksum of 0 would mean that there is none (RFC 768).
         let sum = if sum == 0 { 0xffff } else { sum };
         datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         self.send(net, link, protocol::UDP, datagram)
