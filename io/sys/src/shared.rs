@@ -1,4 +1,4 @@
-//! Memory that is shared by its descriptor (memfd_create(2)).
+//! Memory that processes share by passing its file descriptor (memfd_create(2)).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,11 +8,11 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Creates zeroed 64-bit words that are shared with every process that receives the descriptor. Pages are allocated at the
-/// first write.
+/// Creates a memfd of `words` zeroed 64-bit words, which every process that receives the descriptor can map. Each page
+/// is allocated at its first write.
 ///
 /// # Errors
-/// Out of descriptors or memory.
+/// Errors of memfd_create(2), ftruncate(2) and fcntl(2).
 pub fn create(words: usize) -> io::Result<OwnedFd> {
     let file = memfd_create(c"pontoon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, (words * size_of::<u64>()) as u64)?;
@@ -20,7 +20,7 @@ pub fn create(words: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Mapped words.
+/// 64-bit words of a memfd, mapped into this process and shared with other processes.
 #[derive(Debug)]
 pub struct Words {
     at: *mut AtomicU64,
@@ -33,10 +33,10 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps words that [`create`] has made.
+    /// Maps the words of a memfd that [`create`] has made.
     ///
     /// # Errors
-    /// `InvalidInput`: the memory may shrink, so an access could raise SIGBUS. The kernel's.
+    /// `InvalidInput`: the file is not sealed against shrinking, so an access could raise SIGBUS. Errors of mmap(2).
     pub fn map(file: impl AsFd) -> io::Result<Self> {
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_share_their_words() {
+    fn mappings_of_one_memfd_share_their_words() {
         let file = create(1000).unwrap();
         let (ours, theirs) = (Words::map(&file).unwrap(), Words::map(&file).unwrap());
         assert_eq!(ours.len(), 1000);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_memory_that_may_shrink() {
+    fn map_refuses_memory_that_may_shrink() {
         let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, 4096).unwrap();
         assert_eq!(Words::map(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -5,7 +5,8 @@ use vm_memory::VolatileSlice;
 use super::*;
 use crate::message::{self, Take};
 
-/// Two sockets on loopback, the second connected to the first; `None`, with a line, if there is no loopback of the family.
+/// Returns two sockets on the loopback address, the second connected to the first. Without a loopback address of the
+/// family it prints a line and returns `None`.
 fn pair(family: Family) -> Option<(UdpSocket, UdpSocket)> {
     let Ok(server) = UdpSocket::bind((family.loopback(), 0)) else {
         crate::skipped("udp", family);
