@@ -1,8 +1,9 @@
-//! Echo requests: a ping socket for each echo id, or one raw socket for all of them.
+//! Sockets for ICMP echo requests: one ping socket for each echo id, or one raw socket for all echo ids of an address
+//! family.
 //!
-//! A raw socket gets every echo reply that reaches the host. Requests carry identifiers of our choice, and the replies
-//! (and the errors) are dealt out by them: [`RawSocket::take`] takes one packet and names the flow, whose next receive
-//! finds it.
+//! A raw socket receives every echo reply that reaches the host. Each flow's requests have an identifier that this
+//! module chooses, and replies and errors are assigned to flows by it: [`RawSocket::take`] receives one packet and
+//! returns its flow, whose next receive returns the packet.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -24,66 +25,66 @@ use vm_memory::VolatileSlice;
 use super::properties::{self, Properties};
 use super::{KernelHost, index, problem};
 
-/// Bytes of an echo message's header (RFC 792, RFC 4443 section 4.1).
+/// Size of the header of an ICMP echo message in bytes (RFC 792, RFC 4443 section 4.1).
 const HEADER: usize = 8;
 
-/// Bytes of the largest packet.
+/// Size of the largest IP packet in bytes.
 const MAX_PACKET: usize = 65_535;
 
-/// One echo id.
+/// The host side of an ICMP echo id of the guest.
 #[derive(Debug)]
 pub struct Ping {
     family: Family,
     way: Way,
 }
 
-/// The socket type that sends the requests.
+/// Socket that sends the echo requests of an echo id.
 #[derive(Debug)]
 enum Way {
-    /// By a ping socket.
+    /// A ping socket of the echo id's own, and the options that are set on it.
     Own(OwnedFd, Properties),
-    /// By the raw socket, with this identifier.
+    /// The raw socket of the address family, with this identifier.
     Shared(u16),
 }
 
-/// A raw socket that all echo ids of a family share.
+/// A raw ICMP or ICMPv6 socket that all echo ids of its address family share.
 #[derive(Debug)]
 pub struct RawSocket {
     fd: OwnedFd,
     family: Family,
     properties: Properties,
     flows: HashMap<u16, FlowId>,
-    /// The packet that [`Self::take`] took, until its flow asks for it.
+    /// Identifier and content of the packet that [`Self::take`] has received, until its flow reads it.
     packet: Option<(u16, RawPacket)>,
-    /// Its bytes.
+    /// Bytes of that packet.
     buffer: Vec<u8>,
 }
 
-/// A packet in [`RawSocket::buffer`].
+/// Type of the packet in [`RawSocket::buffer`].
 #[derive(Debug)]
 enum RawPacket {
-    /// An echo reply, whose data begin at `at`.
+    /// An echo reply, whose data begin at offset `at` of the buffer.
     Reply { reply: PingReply, at: usize },
-    /// An error.
+    /// An ICMP error, or an error of the host's stack, for an echo request.
     Problem(Problem),
 }
 
-/// The result of [`RawSocket::take`].
+/// Result of [`RawSocket::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Something for this flow.
+    /// A packet for this flow was received: an echo reply (readable) or an error.
     Flow(FlowId, Readiness),
-    /// A packet for no flow of this process.
+    /// A packet that belongs to no flow of this process was received and dropped.
     Unmatched,
-    /// Nothing more: an event reports the next packet.
+    /// The socket is empty; epoll reports the next packet.
     Drained,
 }
 
 impl RawSocket {
-    /// Takes over a raw socket.
+    /// Registers a raw socket with epoll and sets its options.
     ///
     /// # Errors
-    /// It is not one of that family.
+    /// The socket is not a raw ICMP socket of `family`.
     pub fn new(fd: OwnedFd, family: Family, epoll: &Epoll) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         icmp::only_echo_replies(&fd, family)?;
@@ -103,7 +104,7 @@ impl RawSocket {
         })
     }
 
-    /// Takes the next packet off the socket, and returns its flow.
+    /// Receives the next packet, and returns the flow to which it belongs.
     pub fn take(&mut self) -> Next {
         self.packet = None;
         if let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
@@ -115,7 +116,7 @@ impl RawSocket {
             Ok(Some((ident, packet))) => self.deliver(Some(ident), packet),
             Ok(None) => Next::Unmatched,
             Err(Errno::AGAIN) => Next::Drained,
-            // An error that its entry in the error queue has reported already.
+            // The error queue has reported this error already.
             Err(_) => Next::Unmatched,
         }
     }
@@ -136,7 +137,7 @@ impl RawSocket {
         )
     }
 
-    /// Receives an echo reply and returns its identifier and content. `None`: the packet is no echo reply.
+    /// Receives a packet and returns identifier and content of the echo reply in it; `None` if it is not an echo reply.
     fn reply(&mut self) -> Result<Option<(u16, RawPacket)>, Errno> {
         let mut control = [0; udp::CONTROL];
         let into = [VolatileSlice::from(&mut self.buffer[..])];
@@ -162,16 +163,16 @@ impl RawSocket {
     }
 }
 
-/// An echo reply in a packet.
+/// Identifier, sequence number and data of an echo reply that a raw socket has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EchoReply {
     ident: u16,
     seq: u16,
-    /// The range of its data in the packet.
+    /// Range of the reply's data within the packet.
     pub data: Range<usize>,
 }
 
-/// Finds the echo reply in what a raw socket delivers, which with IPv4 has the IP header, too (raw(7)).
+/// Parses the echo reply in a packet from a raw socket. An IPv4 packet begins with its IP header (raw(7)).
 pub fn echo_reply(packet: &[u8], family: Family) -> Option<EchoReply> {
     let header = match family {
         Family::V4 => usize::from(packet.first()? & 0xf) * 4,
@@ -199,7 +200,8 @@ impl RawSocket {
         }
     }
 
-    /// Takes the path's MTU from the error queue. The entry is without the packet that was too big, and belongs to `ident`.
+    /// Receives the MTU of the path from the error queue, after a send has failed with EMSGSIZE. That entry contains no
+    /// packet; it belongs to the request with `ident`.
     fn take_unsent(&mut self, ident: u16) {
         while let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             if problem.offender.is_none() && problem.mtu.is_some() {
@@ -226,7 +228,7 @@ impl RawSocket {
 }
 
 impl KernelHost {
-    /// Binds an echo socket, which is to reach `towards`, to where the host side sends from.
+    /// Binds a socket for echo requests to `towards` as `--outbound` requires.
     pub(super) fn bind_ping(&self, fd: &OwnedFd, towards: IpAddr) -> Result<(), Errno> {
         self.bind_outbound(fd, towards)?;
         match self.source(towards) {
@@ -292,8 +294,9 @@ impl KernelHost {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let send = || sendmsg_addr(fd, &to, &parts, &mut SendAncillaryBuffer::default(), flags);
         let sent = match send() {
-            // The error may be an earlier request's of any id: the kernel reports it by failing the next call, whatever
-            // that is, and has forgotten it afterwards (ip(7)). Only a second failure is this request's own.
+            // The error may belong to an earlier request of any identifier: the kernel reports such an error by failing
+            // the next call of any kind, and then clears it (ip(7)). Only the error of the second attempt is that of
+            // this request.
             Err(_) if ident.is_some() => send(),
             sent => sent,
         };
@@ -323,7 +326,7 @@ impl KernelHost {
     }
 }
 
-/// Receives from a ping socket, which delivers ICMP headers too.
+/// Receives from a ping socket an echo reply, which begins with its ICMP header.
 fn receive_own(fd: &OwnedFd, into: &mut [u8]) -> Result<PingReply, Errno> {
     let mut header = [0; HEADER];
     let mut control = [0; udp::CONTROL];
@@ -338,7 +341,8 @@ fn receive_own(fd: &OwnedFd, into: &mut [u8]) -> Result<PingReply, Errno> {
     })
 }
 
-/// The header of an echo request. The kernel sums ICMPv6, and whatever leaves by a ping socket; raw ICMP is ours to sum.
+/// Returns the header of an echo request. The kernel computes the checksum of ICMPv6 and of ping sockets; on a raw ICMP
+/// socket it is computed here.
 fn request(family: Family, ident: u16, seq: u16, data: &[u8]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[0] = match family {
@@ -352,7 +356,7 @@ fn request(family: Family, ident: u16, seq: u16, data: &[u8]) -> [u8; HEADER] {
     header
 }
 
-/// An identifier that no flow has.
+/// Returns an identifier that no flow uses, chosen at random.
 fn free(flows: &HashMap<u16, FlowId>) -> Result<u16, Errno> {
     if flows.len() > usize::from(u16::MAX / 2) {
         return Err(Errno::NOBUFS);
@@ -367,7 +371,7 @@ fn free(flows: &HashMap<u16, FlowId>) -> Result<u16, Errno> {
     }
 }
 
-/// The 16-bit word at `at`, in network order.
+/// Returns the 16-bit word at offset `at`, in network byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
         .get(at..)?
@@ -375,7 +379,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
         .map(|word| u16::from_be_bytes(*word))
 }
 
-/// Copies the bytes that fit, and returns their number.
+/// Copies as many bytes as fit into `into`, and returns their number.
 fn copy(from: &[u8], into: &mut [u8]) -> usize {
     let len = from.len().min(into.len());
     into[..len].copy_from_slice(&from[..len]);

@@ -1,4 +1,4 @@
-//! UDP sockets of the host, each for one endpoint of the guest.
+//! UDP sockets of the host, one for each UDP endpoint of the guest.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,23 +14,23 @@ use vm_memory::VolatileSlice;
 use super::KernelHost;
 use super::properties::{self, Properties};
 
-/// Receive buffer that is asked for; the kernel gives what `net.core.rmem_max` allows.
+/// Size of the receive buffer in bytes that is requested; the kernel limits it to `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Ports that are tried for one endpoint before the range counts as full.
+/// Number of random ports that are tried for one endpoint before the range is considered full.
 const TRIES: usize = 64;
 
-/// A guest's endpoint on the host's side.
+/// The host socket of a UDP endpoint of the guest.
 #[derive(Debug)]
 pub struct Endpoint {
     fd: OwnedFd,
     family: Family,
     properties: Properties,
-    /// The index of its published port, if any.
+    /// Index of the published port to which the socket belongs; `None` if the guest has opened the flow.
     published_index: Option<u32>,
 }
 
-/// A socket that is no flow's yet. It has no port.
+/// A UDP socket that was opened for a future flow and is not bound to a port yet.
 #[derive(Debug)]
 pub(super) struct Fresh {
     fd: OwnedFd,
@@ -72,7 +72,8 @@ impl KernelHost {
         })
     }
 
-    /// Binds to a port of our own choice: the kernel would take its own choice back at a disconnect.
+    /// Binds the socket to a random ephemeral port. If the kernel chose the port at connect(2), it would release it at
+    /// a disconnect.
     fn bind_somewhere(&self, fd: &OwnedFd, source: IpAddr) -> Result<(), Errno> {
         for _ in 0..TRIES {
             let port = self.ports.random()?;
@@ -95,7 +96,7 @@ impl Endpoint {
         }
     }
 
-    /// A published port's place and socket, which outlives the endpoint.
+    /// Returns index and socket of a published port, as the socket is kept when the endpoint is closed.
     pub(super) fn into_published(self) -> Option<(u32, OwnedFd)> {
         self.published_index.map(|index| (index, self.fd))
     }

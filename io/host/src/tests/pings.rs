@@ -22,7 +22,7 @@ fn id(index: u32) -> FlowId {
     flow(Kind::Icmp, index)
 }
 
-/// A host with raw sockets.
+/// Returns a host with raw ICMP and ICMPv6 sockets.
 fn raw() -> KernelHost {
     KernelHost::new(ALL, None, [Family::V4, Family::V6].map(raw_socket)).unwrap()
 }
@@ -36,12 +36,12 @@ fn raw_socket(family: Family) -> Option<OwnedFd> {
     socket_with(family.domain(), SocketType::RAW, flags, Some(protocol)).ok()
 }
 
-/// A new network namespace permits ping sockets to no group, without a sysctl.
+/// Permits ping sockets to root: in a new network namespace no group may open them.
 fn allow_ping_sockets() {
     sysctl("net/ipv4/ping_group_range", "0 0");
 }
 
-/// Deals out what the raw socket of `family` holds: to whom.
+/// Reads all packets from the raw socket of `family`, and returns the flows to which they belong.
 fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
     let mut dealt = Vec::new();
     loop {
@@ -54,7 +54,7 @@ fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
 }
 
 #[test]
-fn ping_sockets_carry_echoes() {
+fn ping_sockets_send_requests_and_receive_replies() {
     namespace::run("tests::pings::ping_sockets_carry_echoes", || {
         ip("link set lo up");
         allow_ping_sockets();
@@ -78,7 +78,7 @@ fn ping_sockets_carry_echoes() {
 }
 
 #[test]
-fn a_raw_socket_is_shared_by_all_ids() {
+fn all_echo_ids_share_one_raw_socket() {
     namespace::run("tests::pings::a_raw_socket_is_shared_by_all_ids", || {
         ip("link set lo up");
         for ip in loopbacks("a_raw_socket_is_shared_by_all_ids") {
@@ -105,7 +105,7 @@ fn a_raw_socket_is_shared_by_all_ids() {
             }
             assert_eq!(host.take_shared(family), Next::Drained);
 
-            // Replies to an id that was closed belong to no flow.
+            // Replies for an echo id that was closed belong to no flow.
             host.ping_send(&mut first, ip, META, 33, b"").unwrap();
             host.close(first);
             assert_eq!(deal(&mut host, family), []);
@@ -114,7 +114,7 @@ fn a_raw_socket_is_shared_by_all_ids() {
 }
 
 #[test]
-fn pings_that_are_too_big_for_the_path_are_reported_with_its_mtu() {
+fn requests_larger_than_the_path_mtu_are_reported_with_it() {
     let name = "tests::pings::pings_that_are_too_big_for_the_path_are_reported_with_its_mtu";
     namespace::run(name, || {
         ip("link set lo mtu 1500 up");
@@ -143,7 +143,7 @@ fn pings_that_are_too_big_for_the_path_are_reported_with_its_mtu() {
 }
 
 #[test]
-fn shared_socket_sends_from_the_outbound_address() {
+fn raw_socket_sends_from_the_outbound_address() {
     namespace::run(
         "tests::pings::shared_socket_sends_from_the_outbound_address",
         || {
@@ -183,7 +183,7 @@ fn icmp_errors_of_routers_are_reported() {
             let mut socket = host.ping_open(id(4), to).unwrap();
             host.ping_send(&mut socket, to, META, 77, b"data").unwrap();
 
-            // The request, as it left.
+            // The echo request as the tap receives it.
             let mut request = Vec::new();
             receiver.receive(BURST, StopAt::Empty, |frames| {
                 for frame in frames {
@@ -201,7 +201,7 @@ fn icmp_errors_of_routers_are_reported() {
                 "its checksum is right"
             );
 
-            // A router on the way reports that time is exceeded (RFC 792).
+            // A router on the path sends Time Exceeded (RFC 792).
             let mut complaint = vec![11, 0, 0, 0, 0, 0, 0, 0];
             complaint.extend_from_slice(&request);
             let sum = Sum::new().add(&complaint).finish();
