@@ -1,4 +1,4 @@
-//! System calls that a relay worker needs beside the common ones. It opens no socket, as the supervisor passes it all.
+//! Permitted system calls of a relay worker only. It opens no socket, because its supervisor passes all descriptors.
 
 use libc::*;
 
@@ -7,7 +7,7 @@ use super::{Entry, Only, WHOLE, call, only};
 pub(super) const ALLOWED: &[Entry] = &[
     call(
         SYS_clock_nanosleep,
-        "batch clock: a datagram waits for others (--max-delay)",
+        "batch timer: a datagram waits for others of its batch (--max-delay)",
     ),
     #[cfg(target_arch = "x86_64")]
     call(SYS_poll, "loop: waits"),
@@ -19,6 +19,6 @@ pub(super) const ALLOWED: &[Entry] = &[
             mask: WHOLE,
             values: &[F_GETFD as u32],
         }],
-        "standard library, built with assertions: what is closed is open",
+        "standard library built with assertions: checks that a descriptor to be closed is open",
     ),
 ];

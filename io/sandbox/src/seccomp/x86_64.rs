@@ -1,4 +1,4 @@
-//! Additional system calls of x86-64: older calls that have successors.
+//! Permitted system calls of x86-64 only: older calls that have successors.
 
 use libc::SYS_epoll_wait;
 
