@@ -55,33 +55,36 @@ fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
 
 #[test]
 fn ping_sockets_send_requests_and_receive_replies() {
-    namespace::run("tests::pings::ping_sockets_carry_echoes", || {
-        ip("link set lo up");
-        allow_ping_sockets();
-        for ip in loopbacks("ping_sockets_carry_echoes") {
-            let mut host = host(ALL);
-            let mut socket = host.ping_open(id(1), ip).unwrap();
-            host.ping_send(&mut socket, ip, META, 700, b"data").unwrap();
-            until(&host, id(1), |ready| ready.readable);
-            let mut data = [0; 9];
-            let reply = host.ping_receive(&mut socket, &mut data).unwrap();
-            assert_eq!(
-                (reply.from, reply.seq, &data[..reply.len]),
-                (ip, 700, &b"data"[..])
-            );
-            assert_eq!(
-                host.ping_receive(&mut socket, &mut data),
-                Err(Failure::WouldBlock)
-            );
-        }
-    });
+    namespace::run(
+        "tests::pings::ping_sockets_send_requests_and_receive_replies",
+        || {
+            ip("link set lo up");
+            allow_ping_sockets();
+            for ip in loopbacks("ping_sockets_send_requests_and_receive_replies") {
+                let mut host = host(ALL);
+                let mut socket = host.ping_open(id(1), ip).unwrap();
+                host.ping_send(&mut socket, ip, META, 700, b"data").unwrap();
+                until(&host, id(1), |ready| ready.readable);
+                let mut data = [0; 9];
+                let reply = host.ping_receive(&mut socket, &mut data).unwrap();
+                assert_eq!(
+                    (reply.from, reply.seq, &data[..reply.len]),
+                    (ip, 700, &b"data"[..])
+                );
+                assert_eq!(
+                    host.ping_receive(&mut socket, &mut data),
+                    Err(Failure::WouldBlock)
+                );
+            }
+        },
+    );
 }
 
 #[test]
 fn all_echo_ids_share_one_raw_socket() {
-    namespace::run("tests::pings::a_raw_socket_is_shared_by_all_ids", || {
+    namespace::run("tests::pings::all_echo_ids_share_one_raw_socket", || {
         ip("link set lo up");
-        for ip in loopbacks("a_raw_socket_is_shared_by_all_ids") {
+        for ip in loopbacks("all_echo_ids_share_one_raw_socket") {
             let (mut host, family) = (raw(), Family::of(ip));
             let mut first = host.ping_open(id(1), ip).unwrap();
             let mut second = host.ping_open(id(2), ip).unwrap();
@@ -115,7 +118,7 @@ fn all_echo_ids_share_one_raw_socket() {
 
 #[test]
 fn requests_larger_than_the_path_mtu_are_reported_with_it() {
-    let name = "tests::pings::pings_that_are_too_big_for_the_path_are_reported_with_its_mtu";
+    let name = "tests::pings::requests_larger_than_the_path_mtu_are_reported_with_it";
     namespace::run(name, || {
         ip("link set lo mtu 1500 up");
         for allowed in [false, true] {
@@ -144,25 +147,22 @@ fn requests_larger_than_the_path_mtu_are_reported_with_it() {
 
 #[test]
 fn raw_socket_sends_from_the_outbound_address() {
-    namespace::run(
-        "tests::pings::shared_socket_sends_from_the_outbound_address",
-        || {
-            ip("link set lo up");
-            let open = || raw_socket(Family::V4);
-            let address: IpAddr = "127.0.0.7".parse().unwrap();
-            let socket = open().unwrap();
-            let same = socket.try_clone().unwrap();
-            KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
-            let bound = getsockname(&same).unwrap();
-            assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
+    namespace::run("tests::pings::raw_socket_sends_from_the_outbound_address", || {
+        ip("link set lo up");
+        let open = || raw_socket(Family::V4);
+        let address: IpAddr = "127.0.0.7".parse().unwrap();
+        let socket = open().unwrap();
+        let same = socket.try_clone().unwrap();
+        KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
+        let bound = getsockname(&same).unwrap();
+        assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
 
-            let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
-            for (name, exists) in [("lo", true), ("nowhere", false)] {
-                let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
-                assert_eq!(host.raw[0].is_some(), exists, "{name}");
-            }
-        },
-    );
+        let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
+        for (name, exists) in [("lo", true), ("nowhere", false)] {
+            let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
+            assert_eq!(host.raw[0].is_some(), exists, "{name}");
+        }
+    });
 }
 
 #[test]

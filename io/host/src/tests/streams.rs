@@ -85,7 +85,7 @@ fn reset_after_peeked_bytes_is_an_error() {
 
 #[test]
 fn peek_starts_at_any_offset_and_discard_removes_bytes() {
-    for ip in loopbacks("peeks_anywhere_and_discards") {
+    for ip in loopbacks("peek_starts_at_any_offset_and_discard_removes_bytes") {
         for mut host in variants() {
             let (mut socket, mut peer) = connection(&mut host, ip);
             let socket = &mut socket;
@@ -162,7 +162,7 @@ fn send_accepts_data_until_the_buffer_is_full() {
 
 #[test]
 fn refused_connect_is_reported_at_once() {
-    for ip in loopbacks("a_refused_connect_is_reported_at_once") {
+    for ip in loopbacks("refused_connect_is_reported_at_once") {
         let (_, closed) = listener(ip);
         assert_eq!(host(ALL).tcp_connect(id(), closed).unwrap_err(), Failure::Refused);
     }
@@ -200,7 +200,7 @@ fn reset_by_the_peer_is_reported() {
 
 #[test]
 fn clients_of_published_ports_are_accepted() {
-    for ip in loopbacks("accepts_from_published_ports") {
+    for ip in loopbacks("clients_of_published_ports_are_accepted") {
         let (listener, at) = listener(ip);
         let mut host = published(Protocol::Tcp, listener, at);
         assert_eq!(host.tcp_accept(0, id()).unwrap_err(), Failure::WouldBlock);
@@ -279,35 +279,38 @@ fn flow_of_listener() -> FlowId {
 
 #[test]
 fn event_reports_the_end_of_a_pending_connect() {
-    namespace::run("tests::streams::pending_connects_wait_for_an_event", || {
-        // No host behind this tap replies to the SYN.
-        let _tap = pontoon_sys::tun::open("tap0", pontoon_sys::tun::TapOffload::NONE, 1).unwrap();
-        ip("link set tap0 up");
-        ip("addr add 10.9.9.1/24 dev tap0");
-        ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");
-        ip("route add unreachable 10.8.8.0/24");
-        let mut host = host(ALL);
-        let to = "10.9.9.2:80".parse().unwrap();
-        let (mut socket, connect) = host.tcp_connect(id(), to).unwrap();
-        assert_eq!(connect, Connect::Pending);
-        assert_eq!(host.tcp_connected(&mut socket), Err(Failure::WouldBlock));
-        host.abort(socket);
-        let unreachable = "10.8.8.1:80".parse().unwrap();
-        assert_eq!(
-            host.tcp_connect(id(), unreachable).unwrap_err(),
-            Failure::HostUnreachable
-        );
-        let nowhere = "10.7.7.7:80".parse().unwrap();
-        assert_eq!(
-            host.tcp_connect(id(), nowhere).unwrap_err(),
-            Failure::NetUnreachable
-        );
-    });
+    namespace::run(
+        "tests::streams::event_reports_the_end_of_a_pending_connect",
+        || {
+            // No host behind this tap replies to the SYN.
+            let _tap = pontoon_sys::tun::open("tap0", pontoon_sys::tun::TapOffload::NONE, 1).unwrap();
+            ip("link set tap0 up");
+            ip("addr add 10.9.9.1/24 dev tap0");
+            ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");
+            ip("route add unreachable 10.8.8.0/24");
+            let mut host = host(ALL);
+            let to = "10.9.9.2:80".parse().unwrap();
+            let (mut socket, connect) = host.tcp_connect(id(), to).unwrap();
+            assert_eq!(connect, Connect::Pending);
+            assert_eq!(host.tcp_connected(&mut socket), Err(Failure::WouldBlock));
+            host.abort(socket);
+            let unreachable = "10.8.8.1:80".parse().unwrap();
+            assert_eq!(
+                host.tcp_connect(id(), unreachable).unwrap_err(),
+                Failure::HostUnreachable
+            );
+            let nowhere = "10.7.7.7:80".parse().unwrap();
+            assert_eq!(
+                host.tcp_connect(id(), nowhere).unwrap_err(),
+                Failure::NetUnreachable
+            );
+        },
+    );
 }
 
 #[test]
 fn outbound_option_sets_the_source_address() {
-    namespace::run("tests::streams::outbound_chooses_the_source", || {
+    namespace::run("tests::streams::outbound_option_sets_the_source_address", || {
         ip("link set lo up");
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 192.0.2.2/32 dev lo");

@@ -32,7 +32,7 @@ fn receive(host: &mut KernelHost, socket: &mut Socket) -> Result<(Received, Vec<
 
 #[test]
 fn datagrams_are_sent_and_replies_are_received() {
-    for ip in loopbacks("datagrams_go_out_and_back") {
+    for ip in loopbacks("datagrams_are_sent_and_replies_are_received") {
         let mut host = host(ALL);
         let (peer, at) = peer(ip);
         let mut socket = host.udp_open(id(), ip).unwrap();
@@ -62,7 +62,7 @@ fn datagrams_are_sent_and_replies_are_received() {
 
 #[test]
 fn header_fields_are_those_of_each_datagram() {
-    for ip in loopbacks("properties_leave_with_each_datagram") {
+    for ip in loopbacks("header_fields_are_those_of_each_datagram") {
         let mut sender = host(ALL);
         let mut receiver = host(ALL);
         let mut from = sender.udp_open(id(), ip).unwrap();
@@ -90,7 +90,7 @@ fn header_fields_are_those_of_each_datagram() {
 
 #[test]
 fn segments_are_sent_and_received_in_one_call() {
-    for ip in loopbacks("segments_leave_together_and_arrive_together") {
+    for ip in loopbacks("segments_are_sent_and_received_in_one_call") {
         let mut host = host(ALL);
         let (peer, at) = peer(ip);
         udp_sys::coalesce(&peer).unwrap();
@@ -128,7 +128,7 @@ fn datagrams_are_sent_one_by_one_without_offloads() {
 
 #[test]
 fn endpoint_keeps_its_port_after_a_disconnect() {
-    for ip in loopbacks("port_is_kept_after_a_disconnect") {
+    for ip in loopbacks("endpoint_keeps_its_port_after_a_disconnect") {
         let mut host = host(ALL);
         let ((first, one), (second, two)) = (peer(ip), peer(ip));
         let mut socket = host.udp_open(id(), ip).unwrap();
@@ -170,10 +170,10 @@ fn port_unreachable_is_reported_as_a_problem() {
 #[test]
 fn datagrams_larger_than_the_path_mtu_are_reported_with_it() {
     namespace::run(
-        "tests::udps::datagrams_that_are_too_big_are_reported_with_the_mtu",
+        "tests::udps::datagrams_larger_than_the_path_mtu_are_reported_with_it",
         || {
             ip("link set lo mtu 1500 up");
-            for ip in loopbacks("datagrams_that_are_too_big_are_reported_with_the_mtu") {
+            for ip in loopbacks("datagrams_larger_than_the_path_mtu_are_reported_with_it") {
                 let mut host = host(ALL);
                 let (peer, at) = peer(ip);
                 let mut socket = host.udp_open(id(), ip).unwrap();
@@ -250,7 +250,7 @@ fn published_wildcard_port_replies_from_the_queried_address() {
 #[test]
 fn endpoints_use_ports_of_the_ephemeral_range_until_it_is_full() {
     namespace::run(
-        "tests::udps::ports_come_from_the_hosts_range_until_it_is_full",
+        "tests::udps::endpoints_use_ports_of_the_ephemeral_range_until_it_is_full",
         || {
             ip("link set lo up");
             namespace::sysctl("net/ipv4/ip_local_port_range", "40000 40001");

@@ -1,4 +1,4 @@
-//! The engine's end of a stream or packet link: the socket that the supervisor has opened.
+//! Attachment of a stream or packet link to an engine: the socket that the supervisor has opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ impl<F: Framing> Attach for Socket<F> {
         source.try_clone()
     }
 
-    /// In a connected stream the position of the next frame is unknown.
+    /// After a crash the position of the next frame in a connected stream is unknown.
     fn outlives_engine(source: &Source) -> bool {
         F::PREFIX == 0 || !matches!(source, Source::Connected(_))
     }

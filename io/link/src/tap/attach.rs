@@ -1,4 +1,4 @@
-//! A tap that the supervisor has opened, with or without vhost-net.
+//! Attachment of a tap link to an engine: the tap's queues that the supervisor has opened, with or without vhost-net.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,24 +11,25 @@ use super::Tap;
 use crate::attachment::{Attach, Serve};
 use crate::vhost_net::{Pair, VhostNet};
 
-/// The queues of a tap.
+/// The queues of a tap, and how the engine uses them.
 #[derive(Debug)]
 pub struct TapQueues {
-    /// One for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD if `offload`
-    /// has metadata, and with `IFF_MULTI_QUEUE` if there are several.
+    /// File descriptors of the queues, one for each worker and at least one: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR`
+    /// and TUNSETOFFLOAD if `offload` has metadata, and with `IFF_MULTI_QUEUE` if there are several.
     pub queues: Vec<OwnedFd>,
-    /// The offloads that were negotiated with the kernel.
+    /// Offloads that were negotiated with the kernel.
     pub offload: TapOffload,
-    /// The use of the kernel's vhost-net for its frames; `None`: frames are read from and written to the tap.
+    /// Use of the kernel's vhost-net for the tap's frames; `None` if frames are read from and written to the tap.
     pub vhost: Option<Vhost>,
 }
 
-/// `/dev/vhost-net`, which the engine opens for itself: a device works for the one process that took it first.
+/// Requirement to use `/dev/vhost-net`. The engine process opens the device itself, because a device belongs to the
+/// process that has set its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vhost {
-    /// Unless it does not work.
+    /// vhost-net is used if it works; otherwise the tap is used without it.
     Wanted,
-    /// It is an error when it does not.
+    /// vhost-net is used, and it is an error if it does not work.
     Required,
 }
 
@@ -36,7 +37,7 @@ impl Attach for Tap {
     type Endpoint = TapQueues;
 
     fn workers(tap: &TapQueues) -> u8 {
-        // More than 255 are refused when they are built.
+        // More than 255 queues are refused when the queues are opened.
         tap.queues.len().try_into().unwrap_or(u8::MAX)
     }
 
@@ -70,7 +71,7 @@ impl Attach for Tap {
     }
 }
 
-/// Starts vhost-net on the taps. `None`: they are used without it.
+/// Starts a vhost-net device for each tap. Returns `None` if the taps are used without vhost-net.
 fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<Pair>>> {
     let Some(vhost) = vhost else {
         return Ok(None);

@@ -20,7 +20,7 @@ mod without_metadata {
     super::suite!(super::Namespace<false>);
 }
 
-/// The stack of this namespace behind a tap, with offload metadata or without.
+/// The network stack of the test's namespace as guest behind a tap, with offload metadata or without.
 pub(crate) struct Namespace<const METADATA: bool>([UdpSocket; 2]);
 
 impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
@@ -70,12 +70,13 @@ impl<const METADATA: bool> Namespace<METADATA> {
     }
 }
 
-/// A tap in this namespace, set up as a guest's.
+/// Opens a tap in the test's namespace and configures it as a guest's interface.
 pub(crate) fn guest(requested: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     let mut tap = tun::open("tap0", requested, 1).unwrap();
     sysctl("net/ipv6/conf/tap0/accept_ra", "0");
     sysctl("net/ipv6/conf/tap0/addr_gen_mode", "1");
-    // Without ARP and NDP the kernel joins no solicited-node group, whose MLD reports it would send amid a test's frames.
+    // Without ARP and NDP the kernel joins no solicited-node multicast group; its MLD reports would be among the frames
+    // of a test.
     ip(&format!(
         "link set tap0 address 52:54:00:12:34:56 mtu {mtu} txqueuelen 4000 arp off up"
     ));
@@ -91,8 +92,8 @@ pub(crate) fn guest(requested: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     (link, tap.offload)
 }
 
-/// The kernel adds an IPv6 address's own route by and by, from a work queue, even without DAD; until then packets to it
-/// are dropped.
+/// Waits until the guest's IPv6 address can receive packets. The kernel adds the local route of an address from a work
+/// queue, even without DAD, and drops packets to it before.
 fn until_address_is_up() {
     for _ in 0..1000 {
         let routes = std::fs::read_to_string("/proc/net/ipv6_route").unwrap();
@@ -111,7 +112,7 @@ pub(crate) fn all() -> TapOffload {
     TapOffload::all_but(&Disabled::default())
 }
 
-/// A guest's socket, which knows the gateway's port 9 as its peer.
+/// Returns a UDP socket of the guest, connected to port 9 of the gateway.
 pub(crate) fn socket(pair: Pair) -> UdpSocket {
     let socket = UdpSocket::bind((pair.guest, PORTS.0)).unwrap();
     socket.connect((pair.gateway, PORTS.1)).unwrap();
@@ -119,7 +120,7 @@ pub(crate) fn socket(pair: Pair) -> UdpSocket {
     socket
 }
 
-/// Groups that need no MLD report are those of all nodes (RFC 3810 section 6).
+/// The kernel may join only the all-nodes group on the tap, for which it sends no MLD report (RFC 3810 section 6).
 #[test]
 fn kernel_joins_no_group_that_needs_a_report_on_the_tap() {
     namespace::run(

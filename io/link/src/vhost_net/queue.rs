@@ -1,4 +1,5 @@
-//! One queue of a device, as both halves of the link have one: the ring in the device's memory, and its eventfds.
+//! One virtqueue of a vhost-net device, as each half of the link has one: its ring in the device's memory, and its
+//! eventfds.
 
 use std::fmt;
 use std::io;
@@ -13,42 +14,42 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-/// The negotiated features of the ring.
+/// Virtio features of the ring that are negotiated with the kernel.
 const FEATURES: Features = Features {
     event_idx: true,
-    // A frame has one descriptor.
+    // Each frame has one descriptor, so that no indirect tables are needed.
     indirect: false,
 };
 
-/// A queue of ours.
+/// A virtqueue of a vhost-net device, of which this process is the driver.
 pub(super) struct VhostNetQueue {
     device: Arc<Device>,
     driver: Driver<Box<[Slot]>>,
     call: OwnedFd,
     alarm: Arc<Alarm>,
-    /// The kernel is to be woken.
+    /// True if the kernel has requested a notification for published buffers.
     due: bool,
 }
 
-/// The ring, found in memory.
+/// The ring of a virtqueue, attached to the device's memory for the time of a burst.
 pub(super) type AttachedRing<'a> = driver::DriverQueue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
 
-/// The reason for which the link stopped using vhost-net.
+/// Reason for which the link stopped using vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// The kernel has reported an error, without a reason.
-    #[error("the kernel cannot make sense of a queue")]
+    /// The kernel has reported an error in a virtqueue; it gives no reason.
+    #[error("the kernel has reported an error in a virtqueue")]
     Kernel,
-    /// The kernel broke the protocol.
+    /// The kernel has violated the virtqueue protocol.
     #[error("{0}")]
     Ring(#[from] driver::VirtqueueError),
-    /// A frame's buffers are not all there, or more than it can have.
+    /// A frame from the kernel has fewer buffers than it needs, or more than the longest frame needs.
     #[error("the kernel completed a frame of {0} buffers")]
     Frame(u16),
-    /// A buffer could not be added to a ring with free descriptors, or the ring is not mapped any more.
+    /// A buffer could not be added to a ring with free descriptors, or its address is outside the device's memory.
     #[error("cannot add a buffer to the ring")]
     Add,
-    /// The kernel could not be woken.
+    /// The kernel could not be notified (write to the eventfd).
     #[error("cannot wake the kernel: {0}")]
     Wake(Errno),
 }
@@ -93,17 +94,17 @@ impl VhostNetQueue {
         Ok(queue)
     }
 
-    /// The ring, for a burst.
+    /// Returns the ring, attached to the device's memory for a burst.
     pub(super) fn ring(&mut self) -> Result<AttachedRing<'_>, Failure> {
         Ok(self.driver.attach(window(&self.device))?)
     }
 
-    /// The address of a place in the device's memory, as descriptors have it.
+    /// Returns the address that a descriptor has for offset `at` of the device's memory.
     pub(super) fn address(&self, at: usize) -> u64 {
         self.device.memory().address() + at as u64
     }
 
-    /// Shows the kernel what was added.
+    /// Makes the added buffers available to the kernel, and records whether it needs a notification.
     pub(super) fn publish(&mut self) -> Result<(), Failure> {
         let due = self.ring()?.publish();
         self.due |= due;
@@ -115,13 +116,14 @@ impl VhostNetQueue {
         std::mem::take(&mut self.due)
     }
 
-    /// The eventfd with which the kernel reports used buffers. Its count is never read: registered edge triggered, each
-    /// write to it is an event.
+    /// Returns the eventfd with which the kernel reports used buffers. Its count is never read: as the descriptor is
+    /// registered edge triggered, each write is an event.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// Returns the value of `outcome`, or raises the alarm if it has failed.
+    /// Returns the value of `outcome`; if it has failed, reports the failure to the link's [`Alarm`] and returns
+    /// `None`.
     pub(super) fn checked<T>(&self, outcome: Result<T, Failure>) -> Option<T> {
         outcome.map_err(|failure| self.alarm.raise(failure)).ok()
     }
@@ -141,8 +143,8 @@ fn window(device: &Device) -> Window<VolatileSlice<'_>> {
     Window::new(memory.whole(), memory.address())
 }
 
-/// An eventfd to write to. One of them wakes the kernel for both queues of a pair, by one system call; the kernel
-/// then also checks the queue that has nothing new, which costs little.
+/// An eventfd that notifies its reader. One of them notifies the kernel of both virtqueues of a device by one system
+/// call; the kernel's check of a virtqueue without new buffers costs little.
 #[derive(Debug)]
 pub(super) struct Bell(OwnedFd);
 
@@ -152,7 +154,7 @@ impl Bell {
     }
 
     pub(super) fn ring(&self) -> Result<(), Failure> {
-        // The count is never read. It has room for the next 500 years.
+        // The count is never reset; it does not overflow in 500 years.
         rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(Failure::Wake)?;
         Ok(())
     }
@@ -164,11 +166,12 @@ impl AsFd for Bell {
     }
 }
 
-/// Rings when vhost-net has failed: the kernel rings it for a queue that makes no sense to it, we for the rest.
+/// Eventfd that reports a failure of vhost-net to the worker. The kernel writes to it when it finds an error in a
+/// virtqueue, this process when it finds one.
 #[derive(Debug)]
 pub(super) struct Alarm {
     bell: Bell,
-    /// The first thing that we rang for.
+    /// First failure that this process has found.
     failure: OnceLock<Failure>,
 }
 
@@ -182,11 +185,11 @@ impl Alarm {
 
     pub(super) fn raise(&self, failure: Failure) {
         let _ = self.failure.set(failure);
-        // An error cannot be reported to anything else.
+        // An error of the write is ignored, because there is no other way to report it.
         let _ = self.bell.ring();
     }
 
-    /// Resets the alarm. Returns its reason if it was raised.
+    /// Resets the eventfd. Returns the failure if one was reported.
     pub(super) fn take_failure(&self) -> Option<Failure> {
         rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(Failure::Kernel))

@@ -1,4 +1,5 @@
-//! Frames from the guest: the kernel writes them to buffers of ours, as many for each as it takes.
+//! Receiving of frames from the guest through a virtqueue: the kernel writes each frame into one or several buffers of
+//! this process.
 
 use std::io;
 use std::ops::Range;
@@ -16,36 +17,40 @@ use super::places;
 use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
 use crate::{BURST, ReceivedBurst, Rest};
 
-/// Buffers: a burst of the longest frames with us, and another with the kernel.
+/// Number of buffers: enough for a burst of the longest frames that the engine processes, and for another in the
+/// kernel.
 pub(super) const BUFFERS: u16 = 128;
 
-/// Bytes of a buffer. Four hold the longest frame, `virtio_net_hdr`, Ethernet header with a tag and all; most frames are
-/// that long, or fit into one.
+/// Size of a buffer in bytes. Four buffers hold the longest frame with `virtio_net_hdr` and VLAN tag; most frames have
+/// the maximum length or fit into one buffer.
 const STRIDE: usize = (16 << 10) + 512;
 
-/// Buffers that are given back together: a kernel that has run out of them is woken once for so many.
+/// Number of buffers that are returned together, so that a kernel that has run out of buffers is notified once for all
+/// of them.
 const TOGETHER: usize = BUFFERS as usize / 2;
 
-/// Bytes of all buffers.
+/// Size of all buffers in bytes.
 pub(super) const BYTES: usize = BUFFERS as usize * STRIDE;
 
-/// Buffers of the longest frame.
+/// Number of buffers of the longest frame.
 const MOST: usize = 4;
 
-/// The receiving half.
+/// The receive virtqueue of a vhost-net device and its buffers.
 #[derive(Debug)]
 pub(super) struct VringReceiver {
     device: Arc<Device>,
     queue: VhostNetQueue,
     headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
-    /// Buffers that are not the kernel's. Where it has none left to write to, they are all here, or written to and wait.
+    /// Indices of the buffers that the kernel does not have. If the kernel has none left, each buffer is here or in the
+    /// used ring.
     ours: ArrayVec<u32, { BUFFERS as usize }>,
-    /// Bytes that were received.
+    /// Number of bytes that were received since the last `take_bytes`.
     bytes: usize,
 }
 
 impl VringReceiver {
-    /// Offers all buffers to the kernel, which fills them once the queue has started.
+    /// Creates the virtqueue and makes all buffers available to the kernel, which fills them after the queue has
+    /// started.
     pub(super) fn new(device: &Arc<Device>, bell: &Bell, alarm: &Arc<Alarm>) -> io::Result<Self> {
         let (which, at) = (Which::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
@@ -63,27 +68,28 @@ impl VringReceiver {
         &self.queue
     }
 
-    /// As [`VhostNetQueue::take_due`].
+    /// Calls [`VhostNetQueue::take_due`].
     pub(super) fn take_due(&mut self) -> bool {
         self.queue.take_due()
     }
 
-    /// Bytes that were received since this was last asked.
+    /// Returns the number of bytes that were received since the last call.
     pub(super) fn take_bytes(&mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Buffers that the kernel has written to and that wait here.
+    /// Returns the number of used buffers in the ring: filled by the kernel and not received yet.
     pub(super) fn waiting(&mut self) -> Result<u16, Failure> {
         Ok(self.queue.ring()?.poll()?)
     }
 
-    /// Requests a notification for the next frame. Returns the number that are waiting, as [`Self::waiting`].
+    /// Requests a notification for the next used buffer. Returns the number of used buffers in the ring, as
+    /// [`Self::waiting`].
     pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
         Ok(self.queue.ring()?.rearm()?)
     }
 
-    /// As [`crate::Receive::receive`].
+    /// Implements [`crate::Receive::receive`].
     pub(super) fn receive(
         &mut self,
         max: usize,
@@ -151,7 +157,7 @@ impl VringReceiver {
         })
     }
 
-    /// Gives our buffers to the kernel.
+    /// Makes the buffers in `ours` available to the kernel.
     fn offer(&mut self) -> Result<(), Failure> {
         let base = self.queue.address(places::RECEIVE_BUFFERS);
         let mut ring = self.queue.ring()?;
@@ -164,19 +170,19 @@ impl VringReceiver {
     }
 }
 
-/// The bytes that the kernel has written to a buffer.
+/// Returns the bytes that the kernel has written into a buffer.
 fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, Failure> {
     let at = places::RECEIVE_BUFFERS + used.tag as usize * STRIDE;
-    // The ring has checked that it had this buffer, and that it has room for so much.
+    // The ring has checked that the kernel had this buffer, and that the length does not exceed the buffer's.
     memory.subslice(at, used.len as usize).map_err(|_| Failure::Add)
 }
 
-/// A frame that was taken.
+/// A frame in one or several used buffers.
 struct UsedFrame {
     offload: Offload,
-    /// The range of its head in the copy of its first buffer.
+    /// Range of the frame's headers in the copy of its first buffer.
     head: Range<usize>,
-    /// The range of its parts among those of all frames.
+    /// Range of the frame's parts in the list of parts of all frames.
     parts: Range<usize>,
 }
 

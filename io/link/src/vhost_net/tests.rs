@@ -14,7 +14,7 @@ use crate::tap::tests::{all, guest, socket};
 
 suite!(Namespace);
 
-/// The stack of this namespace behind a tap and vhost-net.
+/// The network stack of the test's namespace as guest behind a tap and vhost-net.
 struct Namespace([UdpSocket; 2]);
 
 impl conformance::Guest for Namespace {
@@ -62,7 +62,7 @@ impl Namespace {
     }
 }
 
-/// Rounds in which a ring is filled, and datagrams of each.
+/// Number of times that the ring is filled, and number of datagrams each time.
 const ROUNDS: u32 = 100;
 const DATAGRAMS: u32 = 1000;
 
@@ -191,7 +191,7 @@ fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap() {
     );
 }
 
-/// A link that has only the tap, which every kernel has.
+/// Returns a link without vhost-net, which uses the tap as after a failure. Every kernel has a tap.
 fn withdrawn() -> VhostNet {
     let (tap_receiver, tap_transmitter) = guest(all(), 1500).0.into_halves();
     VhostNet {
@@ -214,7 +214,7 @@ fn withdrawn() -> VhostNet {
     }
 }
 
-/// Runs the test of that full name where there is vhost-net.
+/// Runs the test `test` with the full name `name` if `/dev/vhost-net` can be opened, or prints that it is skipped.
 fn run(name: &str, test: fn()) {
     match vhost::check() {
         Ok(_) => namespace::run(name, test),
@@ -228,7 +228,7 @@ fn link(mtu: u16) -> VhostNet {
     VhostNet::new(tap, pair)
 }
 
-/// Registers a link with an epoll instance and discards its first events.
+/// Returns a link that is registered with an epoll instance and whose first events were discarded.
 fn watched() -> (VhostNet, Epoll) {
     let mut link = link(1500);
     let epoll = Epoll::new().unwrap();
@@ -240,7 +240,7 @@ fn watched() -> (VhostNet, Epoll) {
     (link, epoll)
 }
 
-/// As the worker waits for room.
+/// Waits for room with the calls of the worker.
 fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     link.transmitter().flush();
     assert_eq!(link.take_full(), Ok(true));
@@ -248,7 +248,8 @@ fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     wait_for(epoll, timeout, Edge::Room);
 }
 
-/// Waits for an event, for as long as the link may sleep; without a limit the event has to arrive.
+/// Waits for an event of `edge` until `timeout`, the longest time for which the link may sleep; without a timeout the
+/// event has to arrive.
 fn wait_for(epoll: &Epoll, timeout: Option<Duration>, edge: Edge) {
     let mut events = Events::new();
     if let Some(timeout) = timeout {

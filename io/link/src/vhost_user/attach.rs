@@ -1,4 +1,4 @@
-//! The engine's end of a vhost-user link: the socket that the supervisor has opened.
+//! Attachment of a vhost-user link to an engine: the socket that the supervisor has opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,9 +12,9 @@ use crate::guest_listener::Source;
 /// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
 #[derive(Debug)]
 pub struct FrontEndSocket {
-    /// The socket.
+    /// The listening or connected socket.
     pub source: Source,
-    /// The number of workers, and of queue pairs that are offered.
+    /// Number of workers, which is the number of queue pairs that the device offers.
     pub workers: u8,
 }
 
@@ -36,7 +36,7 @@ impl Attach for VhostUser {
         })
     }
 
-    /// On a connected socket the memory layout of the machine is unknown.
+    /// After a crash the memory layout that the machine has sent on a connected socket is unknown.
     fn outlives_engine(socket: &FrontEndSocket) -> bool {
         !matches!(socket.source, Source::Connected(_))
     }
