@@ -1,4 +1,4 @@
-//! Chains that the device side refuses, with the resulting error, and valid chains close to the limits.
+//! Tests of chains that the device side refuses, with the resulting error, and of valid chains close to the limits.
 
 use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, Indirect, VirtqueueError};
@@ -11,7 +11,7 @@ const INDIRECT_ALLOWED: Features = Features {
     indirect: true,
 };
 
-/// Pops the chain at descriptor 0 twice, and expects this error both times.
+/// Pops the chain at descriptor 0 twice, and returns the error, which must be the same both times.
 #[track_caller]
 fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     forged.offer(0);
@@ -20,7 +20,7 @@ fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     let mut queue = device.attach(&window).unwrap();
     assert_eq!(queue.poll(), Ok(1));
     let error = queue.pop(|_| ()).expect_err("refused");
-    // Correcting the memory does not make the queue usable again.
+    // After the memory was corrected, the queue is still unusable.
     forged.write_descriptor(0, HEAP, 1, 0, 0);
     assert_eq!(queue.poll(), Err(error));
     assert_eq!(queue.pop(|_| ()), Err(error));
@@ -30,7 +30,7 @@ fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     error
 }
 
-/// Pops the chain at descriptor 0, and expects success.
+/// Pops the chain at descriptor 0, which must succeed, and returns its pieces.
 #[track_caller]
 fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
     forged.offer(0);
@@ -118,7 +118,7 @@ fn refuses_indirect_chain_longer_than_the_queue() {
 #[test]
 fn refuses_chain_of_4_gib() {
     let forged = Forged::new();
-    // The last buffer alone exceeds the limit; that it is unmapped is not checked before.
+    // The last buffer alone exceeds the limit; the limit is checked before the mapping of the buffer.
     forged.write_descriptor(0, HEAP, 16, NEXT, 1);
     forged.write_descriptor(1, HEAP, u32::MAX - 15, WRITE, 0);
     assert_eq!(
@@ -198,7 +198,8 @@ fn refuses_next_outside_the_indirect_table() {
     );
 }
 
-/// 2.7.5.3.2: ordinary descriptors may precede an indirect one; the table need not be aligned.
+/// Ordinary descriptors may precede an indirect one (virtio 1.2, section 2.7.5.3.2), and the indirect table need not be
+/// aligned.
 #[test]
 fn accepts_indirect_table_at_the_end_of_a_chain() {
     let forged = Forged::new();
