@@ -1,4 +1,4 @@
-//! A session with a front-end: handling of its messages and replies.
+//! Sessions with a vhost-user front-end: execution of its messages, and replies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,31 +21,33 @@ use crate::message::{Header, Malformed, Request, RingFd};
 use crate::receive::Receiver;
 use crate::transmit::Transmitter;
 
-/// Maximum number of queue pairs. The numbers of their rings fit the eight bits that a message has for them.
+/// Limit on the number of queue pairs, so that the numbers of all rings fit the eight bits that messages have for them.
 pub const MAX_PAIRS: usize = 64;
 
-/// Messages handled per call, so that other work is not delayed.
+/// Limit on the messages that one call of `handle` processes, so that the worker's other tasks are not delayed.
 const BUDGET: usize = 64;
 
-/// The control side of the device. It serves one front-end at a time, any number of them one after another.
+/// The control side of a vhost-user device (the back-end). It serves one front-end at a time, and any number of them
+/// one after another.
 ///
-/// No method blocks. Call [`handle`](Self::handle) when the descriptor is readable.
+/// No method blocks. [`handle`](Self::handle) must be called when the descriptor is readable.
 #[derive(Debug)]
 pub struct Backend {
-    /// The receive queue of pair 0, the transmit queue of pair 0 (5.1.2), the receive queue of pair 1, and so on.
+    /// Rings in the order of virtio 1.2, section 5.1.2: receive queue and transmit queue of pair 0, receive queue of
+    /// pair 1, and so on.
     rings: Vec<ControlRing>,
-    /// An eventfd that a ring's thread signals after it has executed a command.
+    /// Eventfd that the thread of a ring signals after it has executed a command.
     event: Arc<OwnedFd>,
-    /// Watches the eventfd and the session's socket.
+    /// Epoll instance with the eventfd and the socket of the session.
     epoll: OwnedFd,
-    /// The MTU of the guest's interface, unless the front-end sets one.
+    /// MTU of the guest's interface in bytes, unless the front-end sets another.
     mtu: usize,
     session: Option<Session>,
-    /// The last session has ended, but its rings have not stopped yet.
+    /// True if the last session has ended, but its rings have not stopped yet.
     closing: bool,
 }
 
-/// The reason why a session ended.
+/// Reason why a session with a front-end has ended.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct SessionEnd(EndReason);
@@ -56,12 +58,12 @@ enum EndReason {
     Channel(#[from] ChannelError),
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A failed message without NEED_REPLY ends the session, because the front-end would take it for done.
+    /// A message without the flag NEED_REPLY has failed; the session ends because the front-end would assume success.
     #[error("message {code} failed: {error}")]
     Failed { code: u32, error: RequestError },
 }
 
-/// The reason why a message cannot be executed.
+/// Reason why a message of the front-end cannot be executed.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
     #[error("features {0:#x} were not offered")]
@@ -81,7 +83,7 @@ enum RequestError {
 }
 
 impl SessionEnd {
-    /// Returns whether the front-end closed the connection between two messages.
+    /// Returns true if the front-end has closed the connection between two messages.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         matches!(self.0, EndReason::Channel(ChannelError::Closed))
@@ -96,9 +98,9 @@ struct Session {
     memory: Arc<MemoryTable>,
     log: Option<Arc<DirtyLog>>,
     mtu: usize,
-    /// The message whose commands are being executed by the rings' threads.
+    /// The message whose commands the threads of the rings are executing.
     pending: Option<Pending>,
-    /// Number of messages that failed with a reply.
+    /// Number of messages that have failed and for which the front-end has received an error reply.
     failures: u64,
 }
 
@@ -108,30 +110,31 @@ struct Pending {
     outcome: Result<Reply, RequestError>,
 }
 
-/// The reply to a message.
+/// Reply to a message of the front-end.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// No reply, or success if the front-end asked for one.
+    /// No reply or, if the front-end has requested one (NEED_REPLY), success.
     Done,
     Value(u64),
-    /// The log is in use. The specification defines no body for this reply; rust-vmm's front-end expects its own body
-    /// back.
+    /// Confirmation of SET_LOG_BASE. The specification defines no body for this reply; rust-vmm's front-end expects the
+    /// body of its message.
     Log {
         size: u64,
         offset: u64,
     },
-    /// The available index at which this ring stopped.
+    /// The available index at which this ring has stopped (reply to GET_VRING_BASE).
     Base(u32),
 }
 
 impl Backend {
-    /// Creates a device with `pairs` queue pairs (1 to [`MAX_PAIRS`]) and returns it with the receiver and transmitter
-    /// of each pair. `mtu` is the MTU of the guest's interface unless the front-end sets one.
+    /// Creates a device with `pairs` queue pairs (1 to [`MAX_PAIRS`]), and returns it with the receiver and transmitter
+    /// of each pair. `mtu` is the MTU of the guest's interface unless the front-end sets another.
     ///
-    /// Installs a SIGBUS handler for the process. The previous handler is called for faults outside of guest memory.
+    /// The function installs a SIGBUS handler for the process, which calls the previous handler for faults outside of
+    /// guest memory.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Errors of eventfd(2), epoll_create1(2) and sigaction(2), for example EMFILE.
     ///
     /// # Panics
     /// `pairs` is out of range.
@@ -159,7 +162,7 @@ impl Backend {
         Ok((backend, halves))
     }
 
-    /// Starts a session on `socket`, which must be non-blocking, and ends the current one.
+    /// Starts a session on `socket`, which must be non-blocking. A session that exists is ended before.
     ///
     /// # Errors
     /// The socket cannot be added to epoll.
@@ -179,7 +182,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Ends the session: its rings are stopped, and then its memory is unmapped.
+    /// Ends the session: its rings are stopped, then its memory is unmapped.
     pub fn disconnect(&mut self) {
         if self.session.take().is_some() {
             self.closing = true;
@@ -187,23 +190,25 @@ impl Backend {
         }
     }
 
-    /// Returns whether a front-end is connected.
+    /// Returns true if a front-end is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Returns whether the connected front-end has closed its end. Messages from it may still be unhandled.
+    /// Returns true if the connected front-end has closed its end of the connection. Messages from it may still be
+    /// unread.
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         let session = self.session.as_ref();
         session.is_some_and(|session| session.channel.peer_closed())
     }
 
-    /// Handles received messages. Stops at a message whose commands the rings' threads have not executed yet.
+    /// Processes received messages. It stops at a message whose commands the threads of the rings have not executed
+    /// yet.
     ///
     /// # Errors
-    /// The session has ended. Another one may be started.
+    /// The session has ended, for the reason in the error. Another one may be started.
     pub fn handle(&mut self) -> Result<(), SessionEnd> {
         let handled = self.handle_some();
         if handled.is_err() {
@@ -218,12 +223,12 @@ impl Backend {
                 return Ok(());
             }
         }
-        // The socket is watched edge-triggered, so it does not report again what it already holds.
+        // The socket is registered edge triggered, so epoll does not report messages that it contains already.
         mailbox::signal(&self.event);
         Ok(())
     }
 
-    /// Handles the next message. Returns false if there is none.
+    /// Processes the next message. Returns false if there is none.
     fn handle_one(&mut self) -> Result<bool, EndReason> {
         let Self { session, rings, .. } = self;
         let Some(session) = session else {
@@ -240,8 +245,8 @@ impl Backend {
         Ok(true)
     }
 
-    /// Collects the responses to the current message's commands and replies to the front-end. Returns false if
-    /// responses are missing.
+    /// Collects the responses to the commands of the pending message and replies to the front-end. Returns false if a
+    /// response is missing.
     fn complete_pending(&mut self) -> Result<bool, EndReason> {
         if !self.finish_closing() || self.rings.iter().any(ControlRing::is_busy) {
             return Ok(false);
@@ -263,8 +268,8 @@ impl Backend {
         Ok(true)
     }
 
-    /// Stops the rings of an ended session, once they have executed its last commands. Returns false if they have not
-    /// yet stopped.
+    /// Stops the rings of an ended session when they have executed its last commands. Returns false if a ring has not
+    /// stopped yet.
     fn finish_closing(&mut self) -> bool {
         while self.closing {
             if self.rings.iter().any(ControlRing::is_busy) {
@@ -286,8 +291,8 @@ impl Backend {
     }
 }
 
-/// Creates the two rings of a queue pair, the receive queue first, and the receiver and transmitter that work on them
-/// and signal `event`.
+/// Creates the two rings of a queue pair, receive queue first, with the receiver and transmitter that serve them and
+/// signal `event`.
 pub(crate) fn pair(
     event: &Arc<OwnedFd>,
     mtu: usize,
@@ -302,7 +307,8 @@ pub(crate) fn pair(
 }
 
 impl AsFd for Backend {
-    /// Readable, edge-triggered, when [`handle`](Self::handle) should be called.
+    /// Returns a descriptor that is readable, to be registered edge triggered, when [`handle`](Self::handle) should be
+    /// called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -382,7 +388,7 @@ impl Session {
         Ok(Reply::Done)
     }
 
-    /// Changes one ring.
+    /// Changes the configuration of one ring by `how`.
     fn ring(
         &self,
         rings: &mut [ControlRing],
@@ -394,7 +400,7 @@ impl Session {
         how(ring, self).map_err(|error| RequestError::RingError { ring: number, error })
     }
 
-    /// Features of a running ring do not change, except VHOST_F_LOG_ALL.
+    /// Sets the features that the driver has accepted. Those of a running ring cannot change, except VHOST_F_LOG_ALL.
     fn set_features(&mut self, rings: &mut [ControlRing], bits: u64) -> Result<(), RequestError> {
         let features = Features(bits);
         if !Features::offered(rings.len() / 2).has(features) {
@@ -402,7 +408,8 @@ impl Session {
         }
         self.features = features;
         for ring in rings.iter_mut() {
-            // "If VHOST_USER_F_PROTOCOL_FEATURES has not been negotiated, the ring starts directly in the enabled state."
+            // Specification: "If VHOST_USER_F_PROTOCOL_FEATURES has not been negotiated, the ring starts directly in
+            // the enabled state."
             ring.enable_by_default(!features.has(Features::PROTOCOL));
         }
         self.update_log(rings);
@@ -454,7 +461,7 @@ impl Session {
     }
 }
 
-/// Bytes of the smallest packet that every IPv4 link carries (RFC 791).
+/// Limit on the MTU in bytes: the smallest that an IPv4 link has (RFC 791).
 const MIN_MTU: usize = 68;
 
 fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> Result<(), Errno> {

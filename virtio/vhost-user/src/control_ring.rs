@@ -1,4 +1,4 @@
-//! The control side of a ring: collects its configuration until it can be started.
+//! The control side of a ring: its configuration by the front-end, and the commands to the thread that serves it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::mailbox::{Command, Mailbox, Response};
 use crate::memory::MemoryTable;
 use crate::message::RingAddress;
 
-/// One ring, as the front-end configures it.
+/// Configuration of one ring, as the front-end has set it so far.
 #[derive(Debug)]
 pub(crate) struct ControlRing {
     mailbox: Arc<Mailbox>,
-    /// It has been started and not been stopped.
+    /// True if the ring was started and not stopped.
     running: bool,
     size: u16,
     address: Option<Address>,
@@ -27,18 +27,18 @@ pub(crate) struct ControlRing {
     enabled: bool,
 }
 
-/// The addresses of a ring.
+/// Addresses of a ring's three parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Address {
-    /// Guest-physical addresses.
+    /// Guest-physical addresses of the parts.
     descriptors: u64,
     available: u64,
     used: u64,
-    /// Guest-physical address of the used ring, for the log.
+    /// Guest-physical address of the used ring in the dirty log; `None` if writes to the used ring are not logged.
     log: Option<u64>,
 }
 
-/// The reason why a ring's configuration is refused.
+/// Reason why the configuration of a ring is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RingError {
     #[error("invalid queue size {0}")]
@@ -71,12 +71,12 @@ impl ControlRing {
         }
     }
 
-    /// Returns whether a command has no response yet.
+    /// Returns true if the last command has no response yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.mailbox.is_busy()
     }
 
-    /// Returns the response to the last command.
+    /// Removes and returns the response to the last command.
     pub(crate) fn take_response(&mut self) -> Option<Response> {
         let response = self.mailbox.take_response()?;
         match response {
@@ -87,7 +87,7 @@ impl ControlRing {
         Some(response)
     }
 
-    /// Returns the number of available entries taken when the ring was stopped.
+    /// Returns the number of available entries that were taken until the ring was stopped.
     pub(crate) fn base(&self) -> u16 {
         self.base
     }
@@ -101,7 +101,7 @@ impl ControlRing {
         Ok(())
     }
 
-    /// Sets the addresses. Those of a running ring must not change, except for the log.
+    /// Sets the addresses. Those of a running ring must not change, except the address in the log.
     pub(crate) fn set_address(
         &mut self,
         address: RingAddress,
@@ -158,7 +158,7 @@ impl ControlRing {
         self.post_if_running(|| Command::Enable(enabled));
     }
 
-    /// Enables a stopped ring if rings start enabled.
+    /// Enables a ring that is not running if `enabled`: without protocol features, rings start in the enabled state.
     pub(crate) fn enable_by_default(&mut self, enabled: bool) {
         if !self.running {
             self.enabled |= enabled;
@@ -174,7 +174,7 @@ impl ControlRing {
         self.post_if_running(|| Command::Log(log));
     }
 
-    /// Starts the ring.
+    /// Starts the ring with the configuration and `kick`.
     pub(crate) fn start(
         &mut self,
         kick: Option<OwnedFd>,
@@ -216,7 +216,7 @@ impl ControlRing {
         Ok(())
     }
 
-    /// Stops the ring, if it is running, and closes its descriptors.
+    /// Stops the ring if it is running, and closes its descriptors.
     pub(crate) fn stop(&mut self) {
         self.call = None;
         self.err = None;
@@ -258,12 +258,12 @@ impl ControlRing {
     }
 }
 
-/// Makes a descriptor non-blocking: signalling must not block on a full pipe or on an eventfd that is not read.
+/// Makes a descriptor non-blocking, because signalling must not block on a full pipe or on an eventfd that is not read.
 fn set_nonblocking(signalled: Option<&OwnedFd>) -> Result<(), RingError> {
     signalled.map_or(Ok(()), |fd| {
         rustix::io::ioctl_fionbio(fd, true).map_err(RingError::Blocking)
     })
 }
 
-/// VHOST_VRING_F_LOG.
+/// Flag VHOST_VRING_F_LOG in the message SET_VRING_ADDR.
 const LOGGED: u32 = 1;

@@ -1,189 +1,189 @@
-//! Parsing of a front-end's messages: bytes and descriptors to types.
+//! Parsing of a front-end's messages from bytes and descriptors into types.
 //!
-//! Names and layouts are those of the vhost-user specification (QEMU's docs/interop/vhost-user.rst). Numbers are in
+//! Names and layouts are those of the vhost-user specification (QEMU's docs/interop/vhost-user.rst). Integers are in
 //! host byte order.
 
 use std::os::fd::OwnedFd;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A message's header.
+/// Header of a vhost-user message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Header {
-    /// The message.
+    /// Number of the message (VHOST_USER_*).
     pub(crate) code: u32,
-    /// Version in bits 0 and 1, then REPLY and NEED_REPLY.
+    /// Version in bits 0 and 1, then the flags REPLY and NEED_REPLY.
     pub(crate) flags: u32,
-    /// Bytes of the body.
+    /// Size of the body in bytes.
     pub(crate) size: u32,
 }
 
-/// Bytes of a header.
+/// Size of a message's header in bytes.
 pub(crate) const HEADER: usize = size_of::<Header>();
 
-/// Bytes of the longest body: a memory table with the most regions.
+/// Size in bytes of the longest body, a memory table with [`MAX_REGIONS`] regions.
 pub(crate) const MAX_BODY: usize = 8 + MAX_REGIONS * size_of::<Region>();
 
-/// Maximum number of regions, and so of descriptors, in one message. The specification allows 8; rust-vmm's front-ends
-/// may send this many.
+/// Limit on the number of regions, and so of descriptors, in one message. The specification allows 8; rust-vmm's
+/// front-ends may send this many.
 pub(crate) const MAX_REGIONS: usize = 32;
 
-/// A part of the guest's memory.
+/// Description of a memory region in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Region {
-    /// Guest-physical address of its first byte.
+    /// Guest-physical address of the region's first byte.
     pub(crate) guest: u64,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub(crate) size: u64,
-    /// Front-end virtual address of its first byte.
+    /// Virtual address of the region's first byte in the front-end.
     pub(crate) user: u64,
-    /// Offset in its file.
+    /// Offset of the region's first byte in its file.
     pub(crate) offset: u64,
 }
 
-/// Addresses of a ring's parts, as the front-end's virtual addresses.
+/// Body of SET_VRING_ADDR: the parts of a ring, as virtual addresses of the front-end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RingAddress {
-    /// The ring.
+    /// Index of the ring.
     pub(crate) ring: u32,
-    /// Bit 0: writes to the used ring are logged.
+    /// Flags; bit 0 (VHOST_VRING_F_LOG): writes to the used ring are logged.
     pub(crate) flags: u32,
-    /// The descriptor table.
+    /// Address of the descriptor table.
     pub(crate) descriptors: u64,
-    /// The used ring.
+    /// Address of the used ring.
     pub(crate) used: u64,
-    /// The available ring.
+    /// Address of the available ring.
     pub(crate) available: u64,
-    /// Guest-physical address of the used ring, for the log.
+    /// Guest-physical address of the used ring in the dirty log.
     pub(crate) log: u64,
 }
 
-/// A message from the front-end.
+/// A message from the front-end, after parsing.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Query the virtio features offered.
+    /// Queries the virtio features that the device offers.
     GetFeatures,
-    /// Set the virtio features accepted by the driver.
+    /// Sets the virtio features that the driver has accepted.
     SetFeatures(u64),
-    /// SET_OWNER, or the obsolete RESET_OWNER: no effect.
+    /// SET_OWNER or the obsolete RESET_OWNER, which have no effect.
     Owner,
-    /// Replace all of the guest's memory.
+    /// Replaces all regions of the guest's memory.
     SetMemTable(Vec<(Region, OwnedFd)>),
-    /// Set the dirty log.
+    /// Sets the dirty log.
     SetLogBase {
-        /// Bytes of the log.
+        /// Size of the log in bytes.
         size: u64,
-        /// Offset in its file.
+        /// Offset of the log in its file.
         offset: u64,
-        /// The file.
+        /// File that contains the log.
         file: OwnedFd,
     },
-    /// Set the descriptor to signal after marking; QEMU never sends this. No effect.
+    /// Sets a descriptor to signal after pages were marked. It has no effect, as QEMU never sends it.
     SetLogFd,
-    /// Set a ring's size.
+    /// Sets the size of a ring.
     SetVringNum {
-        /// The ring.
+        /// Index of the ring.
         ring: u32,
-        /// Number of descriptors.
+        /// Number of descriptors of the ring.
         size: u32,
     },
-    /// Set the addresses of a ring.
+    /// Sets the addresses of a ring.
     SetVringAddr(RingAddress),
-    /// Set the position of a ring.
+    /// Sets the position at which a ring continues.
     SetVringBase {
-        /// The ring.
+        /// Index of the ring.
         ring: u32,
-        /// Available entries taken.
+        /// Number of available entries that were taken already.
         base: u32,
     },
-    /// Stop a ring and return its position.
+    /// Stops a ring and queries its position.
     GetVringBase {
-        /// The ring.
+        /// Index of the ring.
         ring: u32,
     },
-    /// Set the descriptor that the driver signals, and start the ring.
+    /// Sets the descriptor that the driver signals (kick), and starts the ring.
     SetVringKick(RingFd),
-    /// Set the descriptor that signals the driver.
+    /// Sets the descriptor that signals the driver (call).
     SetVringCall(RingFd),
-    /// Set the descriptor that signals errors.
+    /// Sets the descriptor that signals errors to the front-end.
     SetVringErr(RingFd),
-    /// Query the protocol features offered.
+    /// Queries the protocol features that the device offers.
     GetProtocolFeatures,
-    /// Set the protocol features that the front-end uses.
+    /// Sets the protocol features that the front-end uses.
     SetProtocolFeatures(u64),
-    /// Query the number of queues.
+    /// Queries the number of queue pairs.
     GetQueueNum,
-    /// Enable or disable a ring.
+    /// Enables or disables a ring.
     SetVringEnable {
-        /// The ring.
+        /// Index of the ring.
         ring: u32,
-        /// The new state.
+        /// True if the ring becomes enabled.
         enable: bool,
     },
-    /// Set the MTU that the guest uses.
+    /// Sets the MTU of the guest's interface in bytes.
     NetSetMtu(u64),
-    /// Query the maximum number of memory regions.
+    /// Queries the limit on the number of memory regions.
     GetMaxMemSlots,
-    /// Add a region of memory.
+    /// Adds a memory region, which the descriptor's file contains.
     AddMemReg(Region, OwnedFd),
-    /// Remove a region of memory.
+    /// Removes a memory region.
     RemMemReg(Region),
 }
 
-/// A descriptor for a ring; `None` asks for polling.
+/// Body of SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR: a descriptor for a ring.
 #[derive(Debug)]
 pub(crate) struct RingFd {
-    /// The ring.
+    /// Index of the ring.
     pub(crate) ring: u32,
-    /// The descriptor.
+    /// The descriptor; `None` requests polling mode.
     pub(crate) fd: Option<OwnedFd>,
 }
 
-/// The reason why a message is malformed.
+/// Reason why a message cannot be parsed. `code` is the number of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// Another version than 1, or the REPLY flag.
+    /// The version is not 1, or the flag REPLY is set.
     #[error("message {code} has invalid flags {flags:#x}")]
     Flags {
-        /// The message.
+        /// Number of the message.
         code: u32,
-        /// Its flags.
+        /// Flags in the header.
         flags: u32,
     },
-    /// A message that no offered feature allows.
+    /// The message is unknown or needs a feature that is not offered.
     #[error("unknown message {0}")]
     Unknown(u32),
-    /// The body's length is wrong.
+    /// The length of the body is wrong.
     #[error("message {code} has {size} bytes")]
     Size {
-        /// The message.
+        /// Number of the message.
         code: u32,
-        /// Bytes of the body.
+        /// Size of the body in bytes.
         size: usize,
     },
     /// The number of descriptors is wrong.
     #[error("message {code} has {count} descriptors")]
     Descriptors {
-        /// The message.
+        /// Number of the message.
         code: u32,
         /// Number of descriptors received.
         count: usize,
     },
-    /// A number is out of range.
+    /// A value in the body is out of range.
     #[error("message {code} has invalid value {value:#x}")]
     Value {
-        /// The message.
+        /// Number of the message.
         code: u32,
-        /// The number.
+        /// The value.
         value: u64,
     },
 }
 
 impl Header {
-    /// Parses a header.
+    /// Parses the header of a message.
     ///
     /// # Errors
     /// The version is wrong, the message is a reply, or its body is too long.
@@ -200,7 +200,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Returns the header of the reply to message `code`.
+    /// Returns the header of the reply to message `code` with a body of `size` bytes.
     #[must_use]
     pub(crate) fn reply(code: u32, size: usize) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl Header {
         }
     }
 
-    /// Returns whether the front-end requests a reply.
+    /// Returns true if the front-end requests a reply (NEED_REPLY).
     #[must_use]
     pub(crate) fn needs_reply(self) -> bool {
         self.flags & NEED_REPLY != 0
@@ -218,10 +218,10 @@ impl Header {
 }
 
 impl Request {
-    /// Parses the body of a message and the descriptors that came with it.
+    /// Parses the body of a message and the descriptors that were sent with it.
     ///
     /// # Errors
-    /// The message is unknown, or its length or number of descriptors is wrong.
+    /// The message is unknown, or its length or its number of descriptors is wrong.
     pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Malformed> {
         let mut message = MessageParser { code, body, fds };
         let request = match code {
@@ -277,7 +277,8 @@ impl Request {
             }
             38 => {
                 let region = message.padded_region()?;
-                // "For compatibility with existing incorrect implementations": a descriptor is accepted and ignored.
+                // Specification: "For compatibility with existing incorrect implementations", a descriptor is accepted
+                // and ignored.
                 message.fds.clear();
                 Self::RemMemReg(region)
             }
@@ -288,7 +289,7 @@ impl Request {
     }
 }
 
-/// A message being parsed.
+/// A message of which a part was parsed already.
 struct MessageParser<'a> {
     code: u32,
     body: &'a [u8],
@@ -296,14 +297,14 @@ struct MessageParser<'a> {
 }
 
 impl MessageParser<'_> {
-    /// Takes the next value off the body.
+    /// Removes the next value from the body.
     fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| self.size())?;
         self.body = rest;
         Ok(value)
     }
 
-    /// Takes the only descriptor.
+    /// Removes and returns the only descriptor.
     fn fd(&mut self) -> Result<OwnedFd, Malformed> {
         self.fds.pop().ok_or_else(|| self.descriptors())
     }
@@ -314,7 +315,7 @@ impl MessageParser<'_> {
         if value & !0x1ff != 0 {
             return Err(Malformed::Value { code, value });
         }
-        // Bit 8: no descriptor.
+        // Bit 8 (VHOST_USER_VRING_NOFD_MASK): the message has no descriptor.
         let fd = (value & 0x100 == 0).then(|| self.fd()).transpose()?;
         let ring = (value & 0xff) as u32;
         Ok(RingFd { ring, fd })
@@ -340,7 +341,7 @@ impl MessageParser<'_> {
         self.take()
     }
 
-    /// Checks that nothing is left.
+    /// Checks that neither bytes nor descriptors remain.
     fn end(self) -> Result<(), Malformed> {
         if !self.body.is_empty() {
             return Err(self.size());
