@@ -1,4 +1,4 @@
-//! The machine: memory, one CPU, and its network.
+//! The virtual machine: memory, one CPU, and its network.
 
 use std::ffi::CStr;
 use std::net::Ipv4Addr;
@@ -29,34 +29,35 @@ use pontoon_microvm_abi::{
     BootParameters, DEVICE, IMAGE, Link, MEMORY, PARAMETERS, PORT_STAGE, REPORT, Report, Stage, VECTOR,
 };
 
-/// The guest's image.
+/// Image of the guest, which build.rs has built.
 const GUEST: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
 const _: () = assert!(!GUEST.is_empty(), "the linker has kept nothing");
 
-/// The interrupt line in KVM, which the routing maps to a message.
+/// Number of the interrupt line in KVM, which is routed to a message-signalled interrupt.
 const GSI: u32 = 5;
 
-/// Bytes of the device's registers.
+/// Size of the virtio device's registers in bytes.
 const REGISTERS: u64 = 0x1000;
 
 /// Address of message-signalled interrupts for the only CPU (Intel SDM volume 3, section 11.11.1).
 const MESSAGES: u32 = 0xfee0_0000;
 
-/// A structure in the guest's memory: [`ByteValued`] cannot be implemented for types of another crate.
+/// A structure in the guest's memory. The type is necessary because [`ByteValued`] cannot be implemented for types of
+/// another crate.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Shared<T>(T);
 
-// SAFETY: integers without padding between them.
+// SAFETY: the structure consists of integers without padding between them.
 unsafe impl ByteValued for Shared<BootParameters> {}
 
-// SAFETY: integers and bytes without padding between them, for which all bit patterns are valid.
+// SAFETY: the structure consists of integers and bytes without padding between them; all bit patterns are valid.
 unsafe impl ByteValued for Shared<Report> {}
 
-/// Opens KVM. Returns `None` if it does not exist.
+/// Opens `/dev/kvm`. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// KVM exists but cannot be opened.
+/// `/dev/kvm` exists but cannot be opened.
 pub(crate) fn kvm() -> Result<Option<Kvm>> {
     const ENOENT: i32 = 2;
     match Kvm::new() {
@@ -66,7 +67,7 @@ pub(crate) fn kvm() -> Result<Option<Kvm>> {
     }
 }
 
-/// Runs the guest until its task is done.
+/// Runs the guest until it has completed its task, and returns the result.
 pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)])?;
     let vm = Arc::new(kvm.create_vm().context("cannot make a machine")?);
@@ -100,7 +101,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
         Link::Virtio => {
             let (network, device) = Network::start(options)?;
             let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
-            // The VMM waits for the call descriptor if it sends the interrupts.
+            // The VMM waits for the call eventfd if it sends the interrupts itself.
             let (kicks, call) = ([event()?, event()?], EventFd::new(EFD_CLOEXEC)?);
             join(&vm, &kicks, &call, args, &signals)?;
             let virtio = Virtio::new(device, memory.clone(), kicks, call);
@@ -121,7 +122,7 @@ fn options(io: Io) -> NetworkOptions {
         },
         ..NetworkOptions::default()
     };
-    // The server is on the host's loopback, which the guest reaches as its gateway.
+    // The server listens on the host's loopback, which the guest reaches by the gateway's address.
     let gateway = options.config.addresses.v4.gateway;
     options.config.host_loopback.push(gateway.into());
     options
@@ -139,7 +140,7 @@ fn parameters(args: &Args, port: u16, khz: u32) -> BootParameters {
     }
 }
 
-/// Maps the guest's memory into the machine.
+/// Maps the guest's memory into the virtual machine.
 fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
     let region = kvm_userspace_memory_region {
         slot: 0,
@@ -152,8 +153,8 @@ fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
     unsafe { vm.set_user_memory_region(region) }.context("cannot give it memory")
 }
 
-/// Connects the device to the machine: notifications and interrupts, by eventfds or by the VMM. Returns the counter of
-/// the interrupts that the VMM sends.
+/// Connects the device to the virtual machine: notifications and interrupts are sent by eventfds, or by the VMM.
+/// Returns the counter of interrupts that the VMM sends.
 fn join(
     vm: &Arc<VmFd>,
     kicks: &[EventFd; 2],
@@ -201,13 +202,13 @@ fn join(
     Ok(())
 }
 
-/// The devices of the guest.
+/// Network device of the guest.
 enum Devices {
     Calls(Calls),
     Virtio(Box<Virtio>),
 }
 
-/// A snapshot of counters.
+/// Values of the VMM's counters at one time.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     returns: u64,
@@ -215,7 +216,7 @@ struct Counts {
     kvm: Statistics,
 }
 
-/// Runs the CPU until the guest is done.
+/// Runs the CPU until the guest has reported the end of its task.
 fn go(
     vcpu: &mut VcpuFd,
     devices: &mut Devices,
@@ -239,7 +240,7 @@ fn go(
                     kvm: counters.read()?,
                 };
                 if value(stage) == Stage::Begin as u32 {
-                    // This return does not count as part of the task.
+                    // This return from KVM_RUN is not counted as part of the task.
                     before = Counts {
                         returns: returns + 1,
                         ..now
@@ -279,12 +280,12 @@ fn register(address: u64) -> Option<u64> {
         .filter(|register| *register < REGISTERS)
 }
 
-/// Returns the value of a 32-bit I/O write.
+/// Returns the value of a 32-bit write to an I/O port.
 fn value(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_le_bytes)
 }
 
-/// Reads the guest's report.
+/// Reads the guest's report, and returns it with the differences of the counters.
 fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
     let Shared(report): Shared<Report> = memory.read_obj(GuestAddress(REPORT))?;
     if stage != Stage::End as u32 {

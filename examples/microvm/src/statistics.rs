@@ -1,4 +1,4 @@
-//! KVM's counters of a CPU (KVM_GET_STATS_FD, Linux 5.14).
+//! Counters that KVM has for a CPU (KVM_GET_STATS_FD, Linux 5.14).
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use vmm_sys_util::ioctl_io_nr;
 
 ioctl_io_nr!(KVM_GET_STATS_FD, 0xae, 0xce);
 
-/// The counters of a CPU.
+/// File descriptor of a CPU's counters, and the offsets of those that are read.
 #[derive(Debug)]
 pub(crate) struct Counters {
     file: File,
@@ -22,18 +22,18 @@ pub(crate) struct Counters {
     exits: u64,
 }
 
-/// Values of the counters.
+/// Values of the counters at one time, or their differences.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Statistics {
-    /// Number of halts (`halt_exits`).
+    /// Number of times that the CPU has halted (`halt_exits`).
     pub(crate) halts: u64,
     /// Number of injected interrupts (`irq_injections`).
     pub(crate) interrupts: u64,
-    /// Number of exits of all kinds (`exits`), which include exits for emulated instructions.
+    /// Number of exits of all types (`exits`), including exits for emulated instructions.
     pub(crate) exits: u64,
 }
 
-/// Bytes of `struct kvm_stats_header`, and of `struct kvm_stats_desc` before its name.
+/// Size in bytes of `struct kvm_stats_header`, and of `struct kvm_stats_desc` without its name.
 const HEADER: usize = 24;
 const DESCRIPTOR: usize = 16;
 

@@ -1,4 +1,4 @@
-//! Interfaces in memory provided by the caller.
+//! C functions that create an interface in memory which the caller provides.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
@@ -13,15 +13,15 @@ use crate::{Kind, Pontoon, SIZE, code};
 
 pub(crate) type Created = Interface<Window<Raw<'static>>, Callbacks, SIZE>;
 
-/// Size in bytes of an interface's private memory: PONTOON_STORAGE.
+/// Size in bytes of an interface's private memory (PONTOON_STORAGE).
 const STORAGE: usize = 16_384;
 
-/// Required alignment of the private and of the shared memory.
+/// Required alignment in bytes of the private and of the shared memory.
 const ALIGN: usize = 64;
 
 const _: () = assert!(size_of::<Pontoon>() <= STORAGE && align_of::<Pontoon>() <= ALIGN);
 
-/// `struct pontoon_platform`.
+/// The functions by which the C program provides clock, notification and sleep (`struct pontoon_platform`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Platform {
@@ -32,7 +32,7 @@ pub struct Platform {
     sleep: Option<unsafe extern "C" fn(*mut c_void, u64) -> c_int>,
 }
 
-/// `struct pontoon_config`.
+/// Configuration of an interface by the C program (`struct pontoon_config`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -45,7 +45,7 @@ pub struct Config {
     platform: Platform,
 }
 
-/// `struct pontoon_ring`.
+/// Addresses of a virtqueue's parts (`struct pontoon_ring`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rings {
@@ -54,13 +54,13 @@ pub struct Rings {
     used: u64,
 }
 
-/// Returns the bytes of memory to share with the device.
+/// Returns the size in bytes of the memory that an interface shares with the device, for frames of up to `frame` bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn pontoon_shared_bytes(frame: u16) -> usize {
     Map::<SIZE>::new(0, frame).bytes()
 }
 
-/// Creates an interface in memory provided by the caller.
+/// Creates an interface in memory that the caller provides.
 ///
 /// # Safety
 /// `config` can be read, and `interface` and two elements at `rings` can be written. Until the last use of the
@@ -127,7 +127,7 @@ impl From<Layout> for Rings {
     }
 }
 
-/// A platform with all its functions.
+/// The platform of the C program, after a check that no function is null.
 #[derive(Debug)]
 pub(crate) struct Callbacks {
     context: *mut c_void,

@@ -1,4 +1,4 @@
-//! Operations on an interface of either kind.
+//! C functions that send and receive frames, for attached and created interfaces.
 
 use core::ffi::{c_int, c_void};
 use core::slice;
@@ -9,7 +9,7 @@ use pontoon_ring::memory::Memory;
 
 use crate::{Pontoon, code};
 
-/// Object-safe operations of an interface.
+/// Operations of an interface, as a trait that permits trait objects.
 pub(crate) trait Frames {
     fn start(&mut self);
     fn queue(&mut self, frame: &[u8]) -> Result<(), QueueError>;
@@ -45,7 +45,7 @@ impl<M: Memory, P: Platform, const N: usize> Frames for Interface<M, P, N> {
     }
 }
 
-/// Notifies the device of the receive buffers.
+/// Notifies the device that the receive ring has buffers.
 ///
 /// # Safety
 /// `interface` was created by this library, and no other thread uses it.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn pontoon_start(interface: *mut Pontoon) -> c_int {
     0
 }
 
-/// Queues a frame.
+/// Copies a frame into a transmit buffer, to be sent at the next flush.
 ///
 /// # Safety
 /// `interface` was created by this library, and no other thread uses it; `len` bytes at `frame` can be read.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn pontoon_queue(interface: *mut Pontoon, frame: *const c_
     interface.queue(frame).map_or_else(code::of_queue, |()| 0)
 }
 
-/// Publishes queued frames.
+/// Makes queued frames available to the device, and notifies it if it has requested that.
 ///
 /// # Safety
 /// `interface` was created by this library, and no other thread uses it.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn pontoon_flush(interface: *mut Pontoon) -> c_int {
     interface.flush().map_or_else(code::of, |()| 0)
 }
 
-/// Queues a frame and flushes.
+/// Queues a frame and flushes the interface.
 ///
 /// # Safety
 /// Those of [`pontoon_queue`].
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn pontoon_write(interface: *mut Pontoon, frame: *const c_
     }
 }
 
-/// Copies the next frame, and returns its length.
+/// Copies the next received frame to `frame`, and returns its length in bytes.
 ///
 /// # Safety
 /// `interface` was created by this library, and no other thread uses it; `len` bytes at `frame` can be written.
@@ -107,14 +107,15 @@ pub unsafe extern "C" fn pontoon_read(interface: *mut Pontoon, frame: *mut c_voi
     // SAFETY: the caller's promise. The bytes need not be initialised: they are only written.
     let (interface, into) = unsafe { (frames(interface), slice::from_raw_parts_mut(frame.cast(), len)) };
     match interface.read(into) {
-        // A frame is no longer than a buffer.
+        // A frame is no longer than a buffer, so its length fits.
         Ok(Some(len)) => len as isize,
         Ok(None) => code::AGAIN as isize,
         Err(error) => code::of(error) as isize,
     }
 }
 
-/// Flushes and waits, and returns bits of `enum pontoon_ready`.
+/// Flushes the interface and waits until `deadline`, in nanoseconds, for a frame or for room. Returns bits of `enum
+/// pontoon_ready`.
 ///
 /// # Safety
 /// `interface` was created by this library, and no other thread uses it.
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn pontoon_poll(interface: *mut Pontoon, deadline: u64) ->
     }
 }
 
-/// Returns the time in nanoseconds.
+/// Returns the time on the clock of deadlines, in nanoseconds.
 ///
 /// # Safety
 /// `interface` was created by this library, and no other thread uses it.
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn pontoon_now(interface: *mut Pontoon) -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(FOREVER)
 }
 
-/// PONTOON_FOREVER.
+/// Deadline that means no deadline (PONTOON_FOREVER).
 pub(crate) const FOREVER: u64 = u64::MAX;
 
 /// # Safety

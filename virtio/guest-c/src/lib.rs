@@ -1,6 +1,6 @@
-//! The guest library for C. `include/pontoon_guest.h` documents the functions and their requirements.
+//! The guest library for C programs. `include/pontoon_guest.h` documents the functions and their requirements.
 //!
-//! Without an operating system there is no attaching, and the program must provide `abort`.
+//! On targets without an operating system there is no `pontoon_attach`, and the C program must provide `abort`.
 #![cfg_attr(target_os = "none", no_std)]
 #![warn(missing_docs)]
 
@@ -25,10 +25,10 @@ use pontoon_guest::Attached;
 use create::Created;
 use frames::Frames;
 
-/// Descriptors of each ring: PONTOON_RING_SIZE.
+/// Number of descriptors of each ring (PONTOON_RING_SIZE).
 const SIZE: usize = 256;
 
-/// An interface: `struct pontoon`.
+/// A network interface of a C program (`struct pontoon`).
 pub struct Pontoon(Kind);
 
 enum Kind {

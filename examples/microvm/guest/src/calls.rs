@@ -1,4 +1,4 @@
-//! A network interface with a call of the VMM per frame, without shared memory.
+//! A network interface without shared virtqueues: the guest calls the VMM by an I/O port for each frame.
 
 use core::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::tasks::{Net, Traffic};
 use crate::{machine, memory};
 use pontoon_microvm_abi::{BootParameters, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
-/// Bytes of the longest frame.
+/// Length of the longest frame in bytes.
 const FRAME: usize = 1514;
 
-/// An interface of calls.
+/// A network interface that calls the VMM for each frame.
 #[derive(Debug)]
 pub(crate) struct Calls {
     khz: u32,
@@ -20,10 +20,10 @@ pub(crate) struct Calls {
     frame: [u8; FRAME],
 }
 
-/// A received frame.
+/// A received frame, as smoltcp's `RxToken`.
 pub(crate) struct Read<'c>(&'c [u8]);
 
-/// A frame to be sent.
+/// Room for a frame to be sent, as smoltcp's `TxToken`.
 pub(crate) struct Write<'c> {
     traffic: &'c mut Traffic,
 }

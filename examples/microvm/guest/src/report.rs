@@ -6,12 +6,12 @@ use crate::memory;
 use crate::tasks::Failure;
 use pontoon_microvm_abi::{PORT_STAGE, REPORT, Report, Stage};
 
-/// Reports the beginning or end of the measurement.
+/// Reports to the VMM that the measured task begins or ends.
 pub(crate) fn stage(stage: Stage) {
     memory::out(PORT_STAGE, stage as u32);
 }
 
-/// Reports the result and halts.
+/// Reports the result of the task to the VMM, and halts.
 pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
     match outcome {
         Ok(report) => finish(&report, Stage::End),
@@ -19,10 +19,10 @@ pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
     }
 }
 
-/// Reports an error and halts.
+/// Reports an error to the VMM, and halts.
 pub(crate) fn fail(why: fmt::Arguments<'_>) -> ! {
     let mut report = Report::EMPTY;
-    // Text that does not fit is truncated.
+    // Text that exceeds the buffer is truncated.
     let _ = Text(&mut report.error).write_fmt(why);
     finish(&report, Stage::Failed)
 }
@@ -37,7 +37,7 @@ fn finish(report: &Report, last: Stage) -> ! {
     }
 }
 
-/// A buffer for text.
+/// A buffer for text, which truncates text that does not fit.
 struct Text<'t>(&'t mut [u8]);
 
 impl Write for Text<'_> {

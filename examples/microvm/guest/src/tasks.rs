@@ -1,4 +1,4 @@
-//! The guest's tasks: configuration by DHCP, then the requested task.
+//! Tasks of the guest: configuration by DHCP, then the task in the boot parameters.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,25 +19,25 @@ mod ping;
 /// The guest's Ethernet address.
 const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 
-/// Time limit of each step.
+/// Time limit of each step of a task.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A network interface.
+/// A network interface of the guest, as smoltcp's device.
 pub(crate) trait Net: Device {
-    /// Returns the time.
+    /// Returns the time since a fixed moment.
     fn now(&mut self) -> Duration;
 
-    /// Sends queued frames.
+    /// Sends the queued frames.
     fn flush(&mut self) -> Result<(), pontoon_guest::Error>;
 
-    /// Sends queued frames, and waits for a frame.
+    /// Sends the queued frames, and waits for a frame until the time `until`.
     fn wait(&mut self, until: Option<Duration>) -> Result<(), pontoon_guest::Error>;
 
-    /// Returns the counters.
+    /// Returns the counters of the interface.
     fn traffic(&mut self) -> Traffic;
 }
 
-/// Counters of an interface.
+/// Counters of a network interface.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: u32,
@@ -46,20 +46,20 @@ pub(crate) struct Traffic {
     pub(crate) sleeps: u32,
 }
 
-/// The reason why a task failed.
+/// Reason why a task has failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Net(pontoon_guest::Error),
     Text(&'static str),
 }
 
-/// A network stack on its interface.
+/// A smoltcp stack and its network interface.
 struct World<N> {
     net: N,
     stack: Interface,
 }
 
-/// Gets an address by DHCP, then runs the task.
+/// Configures the guest by DHCP, then runs the task.
 pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Report, Failure> {
     let stack = Interface::new(Config::new(MAC.into()), &mut net, Instant::ZERO);
     let mut world = World { net, stack };
@@ -88,7 +88,7 @@ pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Rep
 }
 
 impl<N: Net> World<N> {
-    /// Gets the addresses of the guest and the gateway by DHCP.
+    /// Obtains the addresses of the guest and of the gateway by DHCP.
     fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), Failure> {
         let mut storage = [SocketStorage::EMPTY];
         let mut sockets = SocketSet::new(&mut storage[..]);
@@ -100,13 +100,13 @@ impl<N: Net> World<N> {
             }
         })?;
         self.stack.update_ip_addrs(|addresses| {
-            // There is room for at least one address.
+            // The list has room for at least one address.
             let _ = addresses.push(IpCidr::Ipv4(address));
         });
         Ok((address.address(), gateway))
     }
 
-    /// Polls the stack until `done` returns a value.
+    /// Polls the stack until `done` returns a value, or the time limit has expired.
     fn until<'s, R>(
         &mut self,
         sockets: &mut SocketSet<'s>,
@@ -117,7 +117,7 @@ impl<N: Net> World<N> {
             let now = self.net.now();
             let moment = Instant::from_micros(now.as_micros() as i64);
             self.stack.poll_maintenance(moment);
-            // One frame at a time: the stack's receive buffers are too small for a burst.
+            // Frames are processed one at a time, because the stack's receive buffers are too small for a burst.
             let taken = self.stack.poll_ingress_single(moment, &mut self.net, sockets);
             while self.stack.poll_egress(moment, &mut self.net, sockets) == PollResult::SocketStateChanged {}
             if let Some(result) = done(sockets) {
@@ -125,7 +125,7 @@ impl<N: Net> World<N> {
                 return Ok(result);
             }
             if now >= end {
-                return Err(Failure::Text("nothing came for a minute"));
+                return Err(Failure::Text("no reply within one minute"));
             }
             if taken != PollIngressSingleResult::None {
                 continue;

@@ -1,4 +1,4 @@
-//! Initialisation of the virtio device through its registers (virtio 1.2, section 4.2).
+//! Initialisation of the virtio-net device by its registers (virtio 1.2, section 4.2).
 
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::time::Duration;
@@ -12,7 +12,7 @@ use crate::memory::{load, store};
 use crate::tasks::{Failure, Net, Traffic};
 use pontoon_microvm_abi::{BootParameters, DEVICE, MEMORY, RINGS};
 
-/// Frames in each direction.
+/// Number of frame buffers in each direction.
 const SIZE: usize = 256;
 
 const MAGIC: u64 = DEVICE;
@@ -31,22 +31,22 @@ const QUEUE_DESC: u64 = DEVICE + 0x80;
 const QUEUE_DRIVER: u64 = DEVICE + 0x90;
 const QUEUE_DEVICE: u64 = DEVICE + 0xa0;
 
-/// Bits of the device status (2.1).
+/// Bits of the device status register (virtio 1.2, section 2.1).
 const ACKNOWLEDGE: u32 = 1;
 const DRIVER: u32 = 2;
 const DRIVER_OK: u32 = 4;
 const FEATURES_OK: u32 = 8;
 
-/// VIRTIO_F_EVENT_IDX.
+/// Feature bit VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u32 = 1 << 29;
 
-/// VIRTIO_F_VERSION_1, in the second word of the features.
+/// Feature bit VIRTIO_F_VERSION_1, in the second word of the features.
 const VERSION_1: u32 = 1;
 
-/// The interface.
+/// The guest library's interface as a device of smoltcp.
 pub(crate) type Virtio = Phy<Window<Raw<'static>>, Machine, SIZE>;
 
-/// Initialises the device (3.1.1) and the interface.
+/// Initialises the device (virtio 1.2, section 3.1.1), and creates the interface.
 pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
     if [load(MAGIC), load(VERSION), load(DEVICE_ID)] != [0x7472_6976, 2, 1] {
         return Err(Failure::Text("no virtio-net device"));

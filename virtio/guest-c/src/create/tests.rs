@@ -1,4 +1,4 @@
-//! An interface in memory of the test, with the device side of `pontoon-ring` as its peer.
+//! Tests of an interface in the test's memory, whose device is the device side of `pontoon-ring`.
 
 use core::ptr;
 
@@ -16,7 +16,7 @@ const FEATURES: Features = Features {
     indirect: false,
 };
 
-/// State of the callbacks.
+/// State of the callbacks, which is their context.
 #[derive(Default)]
 struct World {
     now: u64,
@@ -25,7 +25,7 @@ struct World {
     gone: bool,
 }
 
-// SAFETY: called with the context of `Program::config`, as are the next two.
+// SAFETY: the three callbacks are called with the context of `Program::config`.
 unsafe extern "C" fn now(context: *mut c_void) -> u64 {
     // SAFETY: the context is the test's `World`, which is not used otherwise meanwhile.
     let world = unsafe { &mut *context.cast::<World>() };
@@ -50,7 +50,7 @@ unsafe extern "C" fn sleep(context: *mut c_void, until: u64) -> c_int {
 #[repr(C, align(64))]
 struct Page([u8; 4096]);
 
-/// Memory of one C program.
+/// Memory that a C program would provide.
 struct Program {
     storage: Box<[Page]>,
     shared: Box<[Page]>,
@@ -100,7 +100,7 @@ fn create(config: &Config) -> Result<(*mut Pontoon, [Rings; 2]), c_int> {
 }
 
 #[test]
-fn carries_frames_both_ways() {
+fn frames_are_carried_in_both_directions() {
     let mut program = Program::new();
     let config = program.config();
     let (net, rings) = create(&config).unwrap();
@@ -158,7 +158,7 @@ fn carries_frames_both_ways() {
 }
 
 #[test]
-fn errors_map_to_codes() {
+fn errors_are_converted_to_codes() {
     let mut program = Program::new();
     let (net, _) = create(&program.config()).unwrap();
     let frame = [0_u8; 2000];
@@ -177,7 +177,7 @@ fn errors_map_to_codes() {
 }
 
 #[test]
-fn refuses_invalid_configuration() {
+fn invalid_configuration_is_refused() {
     let mut program = Program::new();
     let right = program.config();
     let odd = right.storage.wrapping_byte_add(8);

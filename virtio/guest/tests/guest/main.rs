@@ -1,4 +1,4 @@
-//! An attached interface with a device made of rust-vmm's crates.
+//! Tests of an attached interface with a device made of rust-vmm's crates.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
@@ -11,7 +11,7 @@ use pontoon_test_support::vhost_user_device::Device;
 
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
-/// A deadline that is reached only on failure.
+/// A timeout that expires only if the test fails.
 const LONG: Duration = Duration::from_secs(30);
 
 fn open(device: &Device, pacing: Pacing) -> Attached {

@@ -1,4 +1,4 @@
-//! Connections that send and receive one byte.
+//! The task of connecting, exchanging a byte and closing (connect, request, response).
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -6,10 +6,10 @@ use smoltcp::wire::Ipv4Address;
 
 use super::{Failure, Net, World};
 
-/// The first ephemeral port (RFC 6335, section 6).
+/// First ephemeral port (RFC 6335, section 6).
 const FIRST_PORT: u16 = 49_152;
 
-/// Makes connections one after another, and returns their number.
+/// Makes `count` connections one after another, and returns their number.
 pub(super) fn crr<N: Net>(
     world: &mut World<N>,
     server: (Ipv4Address, u16),
@@ -31,7 +31,7 @@ pub(super) fn crr<N: Net>(
     Ok(count)
 }
 
-/// Sends a byte and receives the reply on an open connection.
+/// Sends a byte on an open connection and receives the reply.
 fn exchange_byte<N: Net>(
     world: &mut World<N>,
     sockets: &mut SocketSet<'_>,

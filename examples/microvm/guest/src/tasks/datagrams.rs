@@ -1,4 +1,4 @@
-//! Datagrams in one direction.
+//! The tasks of sending and of receiving UDP datagrams.
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, Socket};
@@ -6,16 +6,16 @@ use smoltcp::wire::Ipv4Address;
 
 use super::{Failure, Net, World};
 
-/// Length of the socket's queues, in datagrams.
+/// Length of the socket's queues in datagrams.
 const QUEUE: usize = 192;
 
-/// Bytes of each datagram. The server's last one has another length.
+/// Length in bytes of each datagram. The server's last datagram has another length.
 const LEN: usize = 64;
 
-/// The guest's port.
+/// UDP port of the guest.
 const PORT: u16 = 5000;
 
-/// Sends datagrams, and returns their number.
+/// Sends datagrams to the server, and returns their number.
 pub(super) fn send<N: Net>(
     world: &mut World<N>,
     server: (Ipv4Address, u16),
@@ -34,7 +34,7 @@ pub(super) fn send<N: Net>(
     Ok(sent)
 }
 
-/// Requests datagrams from the server, and returns the number received.
+/// Requests datagrams from the server, and returns the number of those that have arrived.
 pub(super) fn receive<N: Net>(
     world: &mut World<N>,
     server: (Ipv4Address, u16),
@@ -60,7 +60,7 @@ pub(super) fn receive<N: Net>(
     Ok(received)
 }
 
-/// Runs `exchange` with a bound socket.
+/// Calls `work` with a bound UDP socket.
 fn exchange<N: Net>(
     world: &mut World<N>,
     work: impl FnOnce(&mut World<N>, &mut SocketSet<'_>, SocketHandle) -> Result<(), Failure>,

@@ -1,4 +1,4 @@
-//! Echo requests and replies.
+//! The task of sending ICMP echo requests and receiving the replies.
 
 use smoltcp::iface::{SocketSet, SocketStorage};
 use smoltcp::phy::ChecksumCapabilities;
@@ -10,7 +10,7 @@ use super::{Failure, Net, World};
 const IDENT: u16 = 0x706f;
 const DATA: &[u8] = b"across a floating bridge";
 
-/// Sends pings, and returns the number of replies.
+/// Sends `count` echo requests to `target`, and returns the number of replies.
 pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32) -> Result<u32, Failure> {
     let (mut requests, mut replies) = ([PacketMetadata::EMPTY], [PacketMetadata::EMPTY]);
     let (mut out, mut back) = ([0; 64], [0; 64]);

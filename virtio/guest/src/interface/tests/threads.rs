@@ -1,4 +1,4 @@
-//! An interface and an echoing device in two threads, which sleep when they have nothing to do.
+//! Tests with an interface and an echoing device in two threads, each of which sleeps when it has nothing to do.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use pontoon_test_support::notifier::Notifier;
 
 const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
 
-/// Frames in flight.
+/// Number of frames in flight.
 const WINDOW: u32 = 8;
 
 struct Thread<'d> {
