@@ -67,7 +67,7 @@ enum LinkName {
 pub(crate) enum Route {
     /// The engine, by ioeventfd or irqfd
     Engine,
-    /// The CPU's thread of the VMM, which forwards them
+    /// The VMM, which forwards them
     Vmm,
 }
 
