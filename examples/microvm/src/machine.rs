@@ -23,10 +23,10 @@ use crate::boot;
 use crate::calls::Calls;
 use crate::outcome::Outcome;
 use crate::server;
-use crate::statistics::{Counters, Statistics};
+use crate::statistics::{CpuCounters, CpuStatistics};
 use crate::virtio::{QUEUE_NOTIFY, Virtio};
 use pontoon_microvm_abi::{
-    BootParameters, DEVICE, IMAGE, Link, MEMORY, PARAMETERS, PORT_STAGE, REPORT, Report, Stage, VECTOR,
+    BootParameters, DEVICE, IMAGE, Link, MEMORY, PARAMETERS, PORT_STAGE, REPORT, Stage, TaskReport, VECTOR,
 };
 
 /// Image of the guest, which build.rs has built.
@@ -46,13 +46,13 @@ const MESSAGES: u32 = 0xfee0_0000;
 /// another crate.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Shared<T>(T);
+struct InGuestMemory<T>(T);
 
 // SAFETY: the structure consists of integers without padding between them.
-unsafe impl ByteValued for Shared<BootParameters> {}
+unsafe impl ByteValued for InGuestMemory<BootParameters> {}
 
 // SAFETY: the structure consists of integers and bytes without padding between them; all bit patterns are valid.
-unsafe impl ByteValued for Shared<Report> {}
+unsafe impl ByteValued for InGuestMemory<TaskReport> {}
 
 /// Opens `/dev/kvm`. Returns `None` if it does not exist.
 ///
@@ -79,7 +79,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
     let parameters = parameters(args, server::start()?, vcpu.get_tsc_khz()?);
-    memory.write_obj(Shared(parameters), GuestAddress(PARAMETERS))?;
+    memory.write_obj(InGuestMemory(parameters), GuestAddress(PARAMETERS))?;
 
     let deadline = args.deadline();
     thread::spawn(move || {
@@ -210,10 +210,10 @@ enum Devices {
 
 /// Values of the VMM's counters at one time.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct CounterSnapshot {
     returns: u64,
     signals: u64,
-    kvm: Statistics,
+    kvm: CpuStatistics,
 }
 
 /// Runs the CPU until the guest has reported the end of its task.
@@ -223,8 +223,8 @@ fn go(
     memory: &GuestMemoryMmap,
     signals: &AtomicU64,
 ) -> Result<Outcome> {
-    let counters = Counters::new(vcpu)?;
-    let mut before = Counts::default();
+    let counters = CpuCounters::new(vcpu)?;
+    let mut before = CounterSnapshot::default();
     let mut returns = 0;
     loop {
         let exit = match vcpu.run() {
@@ -234,14 +234,14 @@ fn go(
         };
         match exit {
             VcpuExit::IoOut(PORT_STAGE, stage) => {
-                let now = Counts {
+                let now = CounterSnapshot {
                     returns,
                     signals: signals.load(Ordering::Relaxed),
                     kvm: counters.read()?,
                 };
                 if value(stage) == Stage::Begin as u32 {
                     // This return from KVM_RUN is not counted as part of the task.
-                    before = Counts {
+                    before = CounterSnapshot {
                         returns: returns + 1,
                         ..now
                     };
@@ -286,8 +286,13 @@ fn value(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the guest's report, and returns it with the differences of the counters.
-fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
-    let Shared(report): Shared<Report> = memory.read_obj(GuestAddress(REPORT))?;
+fn conclude(
+    stage: u32,
+    memory: &GuestMemoryMmap,
+    before: CounterSnapshot,
+    now: CounterSnapshot,
+) -> Result<Outcome> {
+    let InGuestMemory(report): InGuestMemory<TaskReport> = memory.read_obj(GuestAddress(REPORT))?;
     if stage != Stage::End as u32 {
         let text = CStr::from_bytes_until_nul(&report.error).unwrap_or(c"at length");
         bail!("the guest failed: {}", text.to_string_lossy());

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde::Serialize;
 
-use crate::statistics::Statistics;
+use crate::statistics::CpuStatistics;
 
 /// Result of a run. The counters cover the task only, without the configuration by DHCP.
 #[derive(Clone, Debug, Serialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
     /// Number of interrupts that the VMM has sent, without those of an irqfd.
     pub(crate) signals: u64,
     /// Counters of KVM for the CPU.
-    pub(crate) kvm: Statistics,
+    pub(crate) kvm: CpuStatistics,
 }
 
 impl fmt::Display for Outcome {

@@ -15,7 +15,7 @@ ioctl_io_nr!(KVM_GET_STATS_FD, 0xae, 0xce);
 
 /// File descriptor of a CPU's counters, and the offsets of those that are read.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct CpuCounters {
     file: File,
     halts: u64,
     interrupts: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Counters {
 
 /// Values of the counters at one time, or their differences.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Statistics {
+pub(crate) struct CpuStatistics {
     /// Number of times that the CPU has halted (`halt_exits`).
     pub(crate) halts: u64,
     /// Number of injected interrupts (`irq_injections`).
@@ -37,7 +37,7 @@ pub(crate) struct Statistics {
 const HEADER: usize = 24;
 const DESCRIPTOR: usize = 16;
 
-impl Counters {
+impl CpuCounters {
     pub(crate) fn new(vcpu: &VcpuFd) -> Result<Self> {
         // SAFETY: this ioctl has no argument.
         let fd = unsafe { ioctl(vcpu, KVM_GET_STATS_FD()) };
@@ -73,13 +73,13 @@ impl Counters {
         })
     }
 
-    pub(crate) fn read(&self) -> Result<Statistics> {
+    pub(crate) fn read(&self) -> Result<CpuStatistics> {
         let read = |at| -> Result<u64> {
             let mut bytes = [0; 8];
             self.file.read_exact_at(&mut bytes, at)?;
             Ok(u64::from_ne_bytes(bytes))
         };
-        Ok(Statistics {
+        Ok(CpuStatistics {
             halts: read(self.halts)?,
             interrupts: read(self.interrupts)?,
             exits: read(self.exits)?,
@@ -87,7 +87,7 @@ impl Counters {
     }
 }
 
-impl Statistics {
+impl CpuStatistics {
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             halts: self.halts - before.halts,

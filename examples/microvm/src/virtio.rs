@@ -47,12 +47,12 @@ pub(crate) struct Virtio {
     driver_word: u32,
     features: u64,
     selected: usize,
-    queues: [Registers; 2],
+    queues: [QueueRegisters; 2],
 }
 
 /// Registers that configure one queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Registers {
+struct QueueRegisters {
     size: u16,
     ready: bool,
     descriptors: u64,
@@ -180,7 +180,7 @@ impl Virtio {
     }
 }
 
-impl Registers {
+impl QueueRegisters {
     fn write(&mut self, register: u64, value: u32) {
         match register {
             QUEUE_NUM => self.size = u16::try_from(value).unwrap_or(0),

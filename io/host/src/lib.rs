@@ -35,8 +35,8 @@ mod udp;
 use failure::failure;
 use listen::PublishedSockets;
 use ping::RawSocket;
-use ports::{Ports, TcpShare};
-use spare::Spare;
+use ports::{EphemeralPorts, TcpPortShare};
+use spare::SpareSockets;
 
 /// Source of the connections and datagrams that the engine sends from the host (`--outbound`).
 #[derive(Clone, Debug)]
@@ -51,16 +51,16 @@ pub enum Outbound {
 #[derive(Debug)]
 pub struct KernelHost {
     epoll: Epoll,
-    can: Can,
+    can: HostFeatures,
     outbound: Option<Outbound>,
     published: PublishedSockets,
-    ports: Ports,
+    ports: EphemeralPorts,
     /// Limit on the local ports of TCP connections; `None` if the kernel has no `IP_LOCAL_PORT_RANGE`.
-    tcp_ports: Option<TcpShare>,
+    tcp_ports: Option<TcpPortShare>,
     /// TCP sockets that were opened in advance for the next connections.
-    streams: Spare<OwnedFd>,
+    streams: SpareSockets<OwnedFd>,
     /// UDP sockets that were opened in advance for the next endpoints.
-    endpoints: Spare<udp::Fresh>,
+    endpoints: SpareSockets<udp::UnboundSocket>,
     raw: [Option<RawSocket>; 2],
     ping_refused: bool,
     /// Buffer for the bytes in front of those that a peek requests, on kernels without `SO_PEEK_OFF` for TCP.
@@ -69,7 +69,7 @@ pub struct KernelHost {
 
 /// Optional features of the running kernel that the sockets use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Can {
+pub struct HostFeatures {
     /// `SO_PEEK_OFF` for TCP works, for IPv4 and IPv6.
     pub peek_off: [bool; 2],
     /// UDP sockets have the option `UDP_SEGMENT` (GSO).
@@ -84,7 +84,7 @@ pub enum Socket {
     /// Socket of a TCP connection.
     Stream(stream::Stream),
     /// UDP socket of an endpoint of the guest.
-    Udp(udp::Endpoint),
+    Udp(udp::UdpEndpoint),
     /// Socket or identifier of an ICMP echo id.
     Ping(ping::Ping),
 }
@@ -97,7 +97,7 @@ const fn index(family: Family) -> usize {
     }
 }
 
-impl Can {
+impl HostFeatures {
     /// Tests each feature that `PONTOON_DISABLE` does not disable, and logs missing features once.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
@@ -135,14 +135,14 @@ impl KernelHost {
     ///
     /// # Errors
     /// Errors of the system calls, for example EMFILE; a socket in `raw` is not a raw socket of its family.
-    pub fn new(can: Can, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
+    pub fn new(can: HostFeatures, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         let aside = if can.peek_off == [true; 2] {
             Vec::new()
         } else {
             vec![0; stream::ASIDE]
         };
-        let ports = Ports::of_host();
+        let ports = EphemeralPorts::of_host();
         let mut host = Self {
             epoll,
             can,
@@ -150,8 +150,8 @@ impl KernelHost {
             published: PublishedSockets::default(),
             tcp_ports: ports.for_tcp(),
             ports,
-            streams: Spare::new(),
-            endpoints: Spare::new(),
+            streams: SpareSockets::new(),
+            endpoints: SpareSockets::new(),
             raw: [None, None],
             ping_refused: false,
             aside,
@@ -181,7 +181,8 @@ impl KernelHost {
     pub fn prepare(&mut self) {
         self.streams.refill(stream::fresh);
         let coalesce = self.can.udp_gro;
-        self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
+        self.endpoints
+            .refill(|family| udp::UnboundSocket::new(family, coalesce));
         self.retry_accept();
     }
 
@@ -441,7 +442,7 @@ impl Socket {
         }
     }
 
-    fn udp(&mut self) -> Result<&mut udp::Endpoint, Failure> {
+    fn udp(&mut self) -> Result<&mut udp::UdpEndpoint, Failure> {
         match self {
             Self::Udp(endpoint) => Ok(endpoint),
             Self::Stream(_) | Self::Ping(_) => Err(Failure::Invalid),

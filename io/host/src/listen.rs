@@ -14,7 +14,7 @@ use pontoon_sys::{Family, udp as udp_sys};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, sockopt};
 
-use super::udp::Endpoint;
+use super::udp::UdpEndpoint;
 
 /// The sockets of published ports. A port keeps its index in `places` for as long as it is published.
 #[derive(Debug, Default)]
@@ -34,11 +34,11 @@ pub(super) struct PublishedSockets {
 #[derive(Debug)]
 struct PublishedSocket {
     published: Published,
-    socket: Held,
+    socket: PublishedFd,
 }
 
 #[derive(Debug)]
-enum Held {
+enum PublishedFd {
     /// A TCP listener, which all workers share.
     Listener(Arc<OwnedFd>),
     /// A UDP socket; `None` while a flow's endpoint owns it.
@@ -61,7 +61,7 @@ impl PublishedSockets {
                 // Sockets that accept(2) returns inherit the option, see `stream.rs`.
                 sockopt::set_socket_oobinline(&socket, true)?;
                 epoll.add_shared(&socket, token(index))?;
-                Held::Listener(socket)
+                PublishedFd::Listener(socket)
             }
             Protocol::Udp => {
                 let family = Family::of(published.host.ip());
@@ -74,7 +74,7 @@ impl PublishedSockets {
                 }
                 let socket = socket.try_clone()?;
                 epoll.add(&socket, token(index))?;
-                Held::Udp(Some(socket))
+                PublishedFd::Udp(Some(socket))
             }
         };
         let entry = Some(PublishedSocket { published, socket });
@@ -99,9 +99,9 @@ impl PublishedSockets {
         }
         // Other processes have the socket open too, so that closing it here would not end its events.
         match entry.map(|entry| entry.socket) {
-            Some(Held::Listener(socket)) => epoll.remove(&socket),
-            Some(Held::Udp(Some(socket))) => epoll.remove(&socket),
-            Some(Held::Udp(None)) | None => {}
+            Some(PublishedFd::Listener(socket)) => epoll.remove(&socket),
+            Some(PublishedFd::Udp(Some(socket))) => epoll.remove(&socket),
+            Some(PublishedFd::Udp(None)) | None => {}
         }
     }
 
@@ -187,23 +187,23 @@ impl PublishedSockets {
     }
 
     /// Returns the UDP socket at `index` as the endpoint of `flow`.
-    pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<Endpoint, Errno> {
+    pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<UdpEndpoint, Errno> {
         let entry = self.at_mut(index).ok_or(Errno::INVAL)?;
         let family = Family::of(entry.published.host.ip());
-        let Held::Udp(held) = &mut entry.socket else {
+        let PublishedFd::Udp(held) = &mut entry.socket else {
             return Err(Errno::INVAL);
         };
         let fd = held.as_ref().ok_or(Errno::INVAL)?;
         // If this fails, the socket stays in its place; dropping it would end the publication of the port.
         epoll.rename(fd, flow.into())?;
         let fd = held.take().ok_or(Errno::INVAL)?;
-        Ok(Endpoint::published(fd, family, index))
+        Ok(UdpEndpoint::published(fd, family, index))
     }
 
     /// Stores the socket of a closed endpoint in its place again, as the port is still published.
     pub(super) fn give_back(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
         if let Some(PublishedSocket {
-            socket: Held::Udp(held),
+            socket: PublishedFd::Udp(held),
             ..
         }) = self.at_mut(index)
         {
@@ -220,7 +220,7 @@ impl PublishedSockets {
         let place = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         match self.places.get(place) {
             Some(Some(PublishedSocket {
-                socket: Held::Listener(socket),
+                socket: PublishedFd::Listener(socket),
                 ..
             })) => Ok(socket),
             _ => Err(Errno::INVAL),

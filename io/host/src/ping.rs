@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use pontoon_engine::host::{DatagramMeta, PingReply, Problem};
 use pontoon_engine::{FlowId, Readiness};
 use pontoon_event::{Edge, Epoll};
-use pontoon_sys::message::{self, Take};
+use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::{Family, icmp, udp};
 use pontoon_wire::checksum::Sum;
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, bind, sendmsg_addr};
 use rustix::rand::{GetRandomFlags, getrandom};
 use vm_memory::VolatileSlice;
 
-use super::properties::{self, Properties};
+use super::properties::{self, DatagramOptions};
 use super::{KernelHost, index, problem};
 
 /// Size of the header of an ICMP echo message in bytes (RFC 792, RFC 4443 section 4.1).
@@ -35,14 +35,14 @@ const MAX_PACKET: usize = 65_535;
 #[derive(Debug)]
 pub struct Ping {
     family: Family,
-    way: Way,
+    way: PingSocket,
 }
 
 /// Socket that sends the echo requests of an echo id.
 #[derive(Debug)]
-enum Way {
+enum PingSocket {
     /// A ping socket of the echo id's own, and the options that are set on it.
-    Own(OwnedFd, Properties),
+    Own(OwnedFd, DatagramOptions),
     /// The raw socket of the address family, with this identifier.
     Shared(u16),
 }
@@ -52,7 +52,7 @@ enum Way {
 pub struct RawSocket {
     fd: OwnedFd,
     family: Family,
-    properties: Properties,
+    properties: DatagramOptions,
     flows: HashMap<u16, FlowId>,
     /// Identifier and content of the packet that [`Self::take`] has received, until its flow reads it.
     packet: Option<(u16, RawPacket)>,
@@ -97,7 +97,7 @@ impl RawSocket {
         Ok(Self {
             fd,
             family,
-            properties: Properties::default(),
+            properties: DatagramOptions::default(),
             flows: HashMap::new(),
             packet: None,
             buffer: vec![0; MAX_PACKET],
@@ -141,7 +141,7 @@ impl RawSocket {
     fn reply(&mut self) -> Result<Option<(u16, RawPacket)>, Errno> {
         let mut control = [0; udp::CONTROL];
         let into = [VolatileSlice::from(&mut self.buffer[..])];
-        let received = message::receive(&self.fd, &into, &mut control, Take::Next)?;
+        let received = message::receive(&self.fd, &into, &mut control, RecvMode::Next)?;
         let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
         let packet = self.buffer.get(..received.len).unwrap_or_default();
         let (Some(echo), Some(from)) = (echo_reply(packet, self.family), received.address) else {
@@ -246,7 +246,7 @@ impl KernelHost {
                 self.epoll.add(&fd, flow.into())?;
                 Ok(Ping {
                     family,
-                    way: Way::Own(fd, Properties::default()),
+                    way: PingSocket::Own(fd, DatagramOptions::default()),
                 })
             }
             Err(error @ (Errno::ACCESS | Errno::PERM)) => {
@@ -255,7 +255,7 @@ impl KernelHost {
                 shared.flows.insert(ident, flow);
                 Ok(Ping {
                     family,
-                    way: Way::Shared(ident),
+                    way: PingSocket::Shared(ident),
                 })
             }
             Err(error) => Err(error),
@@ -263,7 +263,7 @@ impl KernelHost {
     }
 
     pub(super) fn close_ping(&mut self, ping: Ping) {
-        if let (Way::Shared(ident), Some(shared)) = (ping.way, &mut self.raw[index(ping.family)]) {
+        if let (PingSocket::Shared(ident), Some(shared)) = (ping.way, &mut self.raw[index(ping.family)]) {
             shared.flows.remove(&ident);
         }
     }
@@ -281,8 +281,8 @@ impl KernelHost {
             return Err(Errno::AFNOSUPPORT);
         }
         let (fd, properties, ident) = match &mut ping.way {
-            Way::Own(fd, properties) => (&*fd, properties, None),
-            Way::Shared(ident) => {
+            PingSocket::Own(fd, properties) => (&*fd, properties, None),
+            PingSocket::Shared(ident) => {
                 let shared = self.raw[index(family)].as_mut().ok_or(Errno::INVAL)?;
                 (&shared.fd, &mut shared.properties, Some(*ident))
             }
@@ -310,8 +310,8 @@ impl KernelHost {
 
     pub(super) fn receive_ping(&mut self, ping: &Ping, into: &mut [u8]) -> Result<PingReply, Errno> {
         match &ping.way {
-            Way::Own(fd, _) => receive_own(fd, into),
-            Way::Shared(ident) => {
+            PingSocket::Own(fd, _) => receive_own(fd, into),
+            PingSocket::Shared(ident) => {
                 let shared = self.raw[index(ping.family)].as_mut().ok_or(Errno::INVAL)?;
                 shared.take_reply(*ident, into)
             }
@@ -320,8 +320,8 @@ impl KernelHost {
 
     pub(super) fn ping_problem(&mut self, ping: &Ping, into: &mut [u8]) -> Option<Problem> {
         match &ping.way {
-            Way::Own(fd, _) => problem::next(fd, into),
-            Way::Shared(ident) => self.raw[index(ping.family)].as_mut()?.take_problem(*ident, into),
+            PingSocket::Own(fd, _) => problem::next(fd, into),
+            PingSocket::Shared(ident) => self.raw[index(ping.family)].as_mut()?.take_problem(*ident, into),
         }
     }
 }
@@ -331,7 +331,7 @@ fn receive_own(fd: &OwnedFd, into: &mut [u8]) -> Result<PingReply, Errno> {
     let mut header = [0; HEADER];
     let mut control = [0; udp::CONTROL];
     let parts = [VolatileSlice::from(&mut header[..]), VolatileSlice::from(into)];
-    let received = message::receive(fd, &parts, &mut control, Take::Next)?;
+    let received = message::receive(fd, &parts, &mut control, RecvMode::Next)?;
     let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
     Ok(PingReply {
         from: received.address.ok_or(Errno::INVAL)?.ip(),

@@ -12,14 +12,14 @@ use tracing::info;
 
 /// The ephemeral ports of the host's network namespace, which are the same for IPv4 and IPv6.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct EphemeralPorts {
     range: RangeInclusive<u16>,
     /// Ports of the range that are not in `ip_local_reserved_ports`, as ascending disjoint ranges; the whole range if
     /// all are reserved.
     allowed: Vec<RangeInclusive<u16>>,
 }
 
-impl Ports {
+impl EphemeralPorts {
     /// Reads the ephemeral port range and the reserved ports of the host; the kernel's default range if it cannot be
     /// read.
     pub(super) fn of_host() -> Self {
@@ -69,7 +69,7 @@ impl Ports {
     }
 
     /// Returns the ports for TCP connections; `None` if the kernel cannot limit them (before Linux 6.3).
-    pub(super) fn for_tcp(&self) -> Option<TcpShare> {
+    pub(super) fn for_tcp(&self) -> Option<TcpPortShare> {
         let size = count_of(&self.range);
         let share = u16::try_from((size * 3 / 4).max(1)).ok()?;
         let ports = *self.range.start()..=self.range.start() + (share - 1);
@@ -80,7 +80,7 @@ impl Ports {
                 info!("no IP_LOCAL_PORT_RANGE: the guest's connections may use every local TCP port: {error}")
             })
             .ok()
-            .map(|()| TcpShare::new(ports, size / 4))
+            .map(|()| TcpPortShare::new(ports, size / 4))
     }
 }
 
@@ -106,7 +106,7 @@ fn run(first: u32, end: u32, to: &mut Vec<RangeInclusive<u16>>) {
 /// (Linux 6.18, 2026-11-23). So it applies only when connections hold a quarter of the range. The connections before
 /// that are spread over the whole range, and leave three quarters of its last quarter free.
 #[derive(Debug)]
-pub(super) struct TcpShare {
+pub(super) struct TcpPortShare {
     ports: RangeInclusive<u16>,
     /// Number of ports that connections without the limit may hold.
     unlimited: u32,
@@ -121,7 +121,7 @@ pub(super) struct TcpShare {
 /// Time for which the kernel keeps the port of a closed connection in TIME_WAIT (Linux `TCP_TIMEWAIT_LEN`).
 const TIME_WAIT: Duration = Duration::from_secs(60);
 
-impl TcpShare {
+impl TcpPortShare {
     fn new(ports: RangeInclusive<u16>, unlimited: u32) -> Self {
         Self {
             ports,
@@ -175,13 +175,16 @@ mod tests {
             ("40000 40000", 40_000..=40_000),
             ("unreadable", 32_768..=53_941),
         ] {
-            assert_eq!(Ports::parse(text, "").for_tcp().map(|tcp| tcp.ports), Some(share));
+            assert_eq!(
+                EphemeralPorts::parse(text, "").for_tcp().map(|tcp| tcp.ports),
+                Some(share)
+            );
         }
     }
 
     #[test]
     fn ports_are_limited_when_connections_hold_a_fourth_of_the_range() {
-        let mut share = TcpShare::new(1..=75, 12);
+        let mut share = TcpPortShare::new(1..=75, 12);
         for _ in 0..12 {
             assert_eq!(share.limit_next(), None);
             share.opened();
@@ -206,7 +209,7 @@ mod tests {
             ("39000-40049,40052-41000\n", vec![40_050..=40_051]),
             ("1-65535\n", vec![40_000..=40_099]),
         ] {
-            let ports = Ports::parse("40000 40099", reserved);
+            let ports = EphemeralPorts::parse("40000 40099", reserved);
             assert_eq!(ports.allowed, allowed, "{reserved}");
             for _ in 0..100 {
                 let port = ports.random().unwrap();

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use pontoon_engine::host::Problem;
-use pontoon_sys::errqueue::{self, ErrorQueueEntry, Origin};
+use pontoon_sys::errqueue::{self, ErrorOrigin, ErrorQueueEntry};
 use rustix::io::Errno;
 
 /// Removes entries from the error queue up to the next ICMP error, and returns that one. The bytes of the datagram that
@@ -21,12 +21,12 @@ pub(super) fn next(socket: impl AsFd, into: &mut [u8]) -> Option<Problem> {
 fn problem(entry: &ErrorQueueEntry) -> Option<Problem> {
     let destination = entry.destination?;
     let (kind, code) = match entry.origin {
-        Origin::Icmp { kind, code } => (kind, code),
-        Origin::Local => local(entry.errno, destination.is_ipv4())?,
+        ErrorOrigin::Icmp { kind, code } => (kind, code),
+        ErrorOrigin::Local => local(entry.errno, destination.is_ipv4())?,
     };
     Some(Problem {
         destination,
-        offender: entry.offender.filter(|_| entry.origin != Origin::Local),
+        offender: entry.offender.filter(|_| entry.origin != ErrorOrigin::Local),
         kind,
         code,
         mtu: (entry.errno == Errno::MSGSIZE).then_some(entry.info),

@@ -17,9 +17,9 @@ pub(super) const USUAL: DatagramMeta = DatagramMeta {
 /// value changes is cheaper than a control message with every send: the fields of a flow practically never change, and
 /// DF has no control message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Properties(Option<DatagramMeta>);
+pub(super) struct DatagramOptions(Option<DatagramMeta>);
 
-impl Properties {
+impl DatagramOptions {
     /// Sets the options of the socket so that the next datagrams have the header fields in `meta`.
     pub(super) fn apply(
         &mut self,

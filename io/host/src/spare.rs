@@ -9,12 +9,12 @@ use super::index;
 
 /// One spare socket for each address family.
 #[derive(Debug)]
-pub(super) struct Spare<S> {
+pub(super) struct SpareSockets<S> {
     made: [Option<S>; 2],
     wanted: [bool; 2],
 }
 
-impl<S> Spare<S> {
+impl<S> SpareSockets<S> {
     pub(super) const fn new() -> Self {
         Self {
             made: [None, None],
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn only_taken_spares_are_refilled() {
-        let mut spare = Spare::new();
+        let mut spare = SpareSockets::new();
         let none = || Err(Errno::MFILE);
         assert_eq!(spare.take(Family::V4, none), Err(Errno::MFILE));
         spare.refill(|family| Ok((family, 1)));

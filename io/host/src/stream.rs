@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pontoon_engine::FlowId;
 use pontoon_engine::host::Connect;
-use pontoon_sys::message::{self, Take};
+use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::{Family, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use vm_memory::VolatileSlice;
 
-use super::ports::TcpShare;
+use super::ports::TcpPortShare;
 use super::{KernelHost, index};
 
 /// Limit on the bytes in flight to the guest on kernels without `SO_PEEK_OFF` for TCP: every peek copies them into a
@@ -32,15 +32,15 @@ const MAX_INTO: usize = 512;
 #[derive(Debug)]
 pub struct Stream {
     fd: OwnedFd,
-    peek: Peek,
-    sent: Sent,
+    peek: PeekPosition,
+    sent: NoDelayState,
 }
 
 /// Progress towards TCP_NODELAY on a socket. Until the option is set, the kernel may delay the last part of the data
 /// (Nagle's algorithm, RFC 896). The first segment is never delayed, and many connections send no more than one, so the
 /// option is not set before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum NoDelayState {
     Nothing,
     Something,
     NoDelay,
@@ -51,7 +51,7 @@ const ONE_SEGMENT: usize = 536;
 
 /// Position in the socket's receive queue at which the kernel's next peek begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peek {
+enum PeekPosition {
     /// At the head of the queue, always: the kernel has no `SO_PEEK_OFF` for TCP.
     Head,
     /// At the head of the queue, as `SO_PEEK_OFF` was not set yet. It is set at the first peek elsewhere; most
@@ -101,7 +101,7 @@ impl KernelHost {
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
         let fd = self.streams.take(family, || fresh(family))?;
-        if let Some(ports) = self.tcp_ports.as_mut().and_then(TcpShare::limit_next) {
+        if let Some(ports) = self.tcp_ports.as_mut().and_then(TcpPortShare::limit_next) {
             pontoon_sys::bind::limit_ports(&fd, ports)?;
         }
         self.bind_outbound(&fd, to.ip())?;
@@ -156,14 +156,14 @@ impl KernelHost {
 
     fn stream(&self, fd: OwnedFd, family: Family) -> Stream {
         let peek = if self.can.peek_off[index(family)] {
-            Peek::NotYet
+            PeekPosition::NotYet
         } else {
-            Peek::Head
+            PeekPosition::Head
         };
         Stream {
             fd,
             peek,
-            sent: Sent::Nothing,
+            sent: NoDelayState::Nothing,
         }
     }
 }
@@ -204,17 +204,19 @@ impl Stream {
         aside: &mut [u8],
     ) -> Result<usize, Errno> {
         match self.peek {
-            Peek::Head => return self.peek_from_head(at, into, aside),
-            Peek::NotYet if at == 0 => return Ok(message::receive(&self.fd, into, &mut [], Take::Peek)?.len),
-            Peek::At(next) if next == at => {}
-            Peek::NotYet | Peek::At(_) => {
+            PeekPosition::Head => return self.peek_from_head(at, into, aside),
+            PeekPosition::NotYet if at == 0 => {
+                return Ok(message::receive(&self.fd, into, &mut [], RecvMode::Peek)?.len);
+            }
+            PeekPosition::At(next) if next == at => {}
+            PeekPosition::NotYet | PeekPosition::At(_) => {
                 tcp::set_peek_offset(&self.fd, at)?;
-                self.peek = Peek::At(at);
+                self.peek = PeekPosition::At(at);
             }
         }
-        let len = message::receive(&self.fd, into, &mut [], Take::Peek)?.len;
+        let len = message::receive(&self.fd, into, &mut [], RecvMode::Peek)?.len;
         // The kernel has advanced its peek offset by the number of bytes copied.
-        self.peek = Peek::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
+        self.peek = PeekPosition::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
         Ok(len)
     }
 
@@ -226,7 +228,7 @@ impl Stream {
         parts.push(front);
         parts.extend(into.iter().copied().take(MAX_INTO));
         let look = || {
-            message::receive(&self.fd, &parts, &mut [], Take::Peek)
+            message::receive(&self.fd, &parts, &mut [], RecvMode::Peek)
                 .map(|peeked| peeked.len.saturating_sub(at))
         };
         match look()? {
@@ -272,7 +274,7 @@ impl Stream {
             left = left.saturating_sub(u32::try_from(dropped).unwrap_or(u32::MAX));
         }
         // The kernel has decreased its peek offset by the number of discarded bytes.
-        if let Peek::At(next) = &mut self.peek {
+        if let PeekPosition::At(next) = &mut self.peek {
             *next = next.saturating_sub(len);
         }
         Ok(())
@@ -280,13 +282,13 @@ impl Stream {
 
     pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
         match self.sent {
-            Sent::NoDelay => {}
-            Sent::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
-                self.sent = Sent::Something;
+            NoDelayState::NoDelay => {}
+            NoDelayState::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
+                self.sent = NoDelayState::Something;
             }
-            Sent::Nothing | Sent::Something => {
+            NoDelayState::Nothing | NoDelayState::Something => {
                 sockopt::set_tcp_nodelay(&self.fd, true)?;
-                self.sent = Sent::NoDelay;
+                self.sent = NoDelayState::NoDelay;
             }
         }
         // A stream socket may accept a part of the data; the caller sends the remaining bytes later.

@@ -10,12 +10,12 @@ use super::*;
 mod pings;
 mod streams;
 mod udps;
-const ALL: Can = Can {
+const ALL: HostFeatures = HostFeatures {
     peek_off: [true; 2],
     udp_gso: true,
     udp_gro: true,
 };
-const NONE: Can = Can {
+const NONE: HostFeatures = HostFeatures {
     peek_off: [false; 2],
     udp_gso: false,
     udp_gro: false,
@@ -31,7 +31,7 @@ fn flow(kind: Kind, index: u32) -> FlowId {
 }
 
 /// Returns a host without published ports.
-fn host(can: Can) -> KernelHost {
+fn host(can: HostFeatures) -> KernelHost {
     KernelHost::new(can, None, [None, None]).unwrap()
 }
 
@@ -118,8 +118,8 @@ fn each_errno_is_converted_to_one_failure() {
 #[test]
 fn disabled_features_are_absent() {
     let disabled = Disabled::parse("peek_off,udp_gso,udp_gro").unwrap();
-    assert_eq!(Can::probe(&disabled), NONE);
-    let can = Can::probe(&Disabled::default());
+    assert_eq!(HostFeatures::probe(&disabled), NONE);
+    let can = HostFeatures::probe(&Disabled::default());
     assert!(
         can.udp_gso && can.udp_gro,
         "every kernel has these since Linux 5.0"

@@ -10,11 +10,11 @@ use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, StopAt};
+use super::{AwaitedEvents, Disconnected, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, StopAt};
 
 mod queue;
 
-pub use queue::{CaptureQueue, Record, Way};
+pub use queue::{CaptureQueue, CaptureRecord, Way};
 /// A link, and the queue that receives copies of its frames.
 #[derive(Debug)]
 pub struct CapturingLink<L> {
@@ -89,7 +89,7 @@ impl<L: Link> Link for CapturingLink<L> {
         self.link.end_turn(more);
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         self.link.sleep(epoll, wait)
     }
 
@@ -175,7 +175,7 @@ pub struct CapturingReservation<'a> {
 impl CapturingReservation<'_> {
     /// Returns a copy of the next frame of the reservation. It is made before the commit, because the guest can change
     /// the memory afterwards.
-    fn record(&self, head: &[u8], len: usize) -> Option<Record> {
+    fn record(&self, head: &[u8], len: usize) -> Option<CaptureRecord> {
         let mut record = self.capture_queue.record(Way::Down, head.len() + len)?;
         record.extend(&head[..head.len().min(self.capture_queue.room(&record))]);
         let mut left = len.min(self.capture_queue.room(&record));

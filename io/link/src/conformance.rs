@@ -14,7 +14,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
 use super::capturing::{CaptureQueue, CapturingLink};
-use super::{BURST, For, Link, Receive, Rest, StopAt};
+use super::{AwaitedEvents, BURST, Link, Receive, Rest, StopAt};
 
 /// Ethernet address of the guest.
 const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
@@ -23,34 +23,34 @@ const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
 
 /// IP addresses of the guest and of the gateway, of one address family.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
+pub(super) struct AddressPair {
     pub(super) guest: &'static str,
     pub(super) gateway: &'static str,
 }
 
 /// Events of a sleeping worker without frames to send: it waits for frames from the guest. With `room`, the link is
 /// full.
-pub(super) const FRAMES: For = For {
+pub(super) const FRAMES: AwaitedEvents = AwaitedEvents {
     frames: true,
     room: false,
 };
-pub(super) const FRAMES_AND_ROOM: For = For {
+pub(super) const FRAMES_AND_ROOM: AwaitedEvents = AwaitedEvents {
     frames: true,
     room: true,
 };
 
 /// Events of a sleeping worker whose rate limit does not permit it to receive the frames that are pending.
-pub(super) const NO_FRAMES: For = For {
+pub(super) const NO_FRAMES: AwaitedEvents = AwaitedEvents {
     frames: false,
     room: false,
 };
 
-pub(super) const PAIRS: [Pair; 2] = [
-    Pair {
+pub(super) const PAIRS: [AddressPair; 2] = [
+    AddressPair {
         guest: "10.0.2.15",
         gateway: "10.0.2.2",
     },
-    Pair {
+    AddressPair {
         guest: "fd00::15",
         gateway: "fd00::2",
     },
@@ -79,14 +79,14 @@ pub(super) trait Guest: Sized {
     }
 
     /// Sends a datagram from the guest's UDP port to the gateway's.
-    fn send(&mut self, pair: Pair, data: &[u8]);
+    fn send(&mut self, pair: AddressPair, data: &[u8]);
 
     /// Returns the data of the next datagram from the gateway that the guest receives; `None` if none arrives within
     /// two seconds. The guest accepts only datagrams with a valid checksum, or with offload metadata in its place.
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>>;
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>>;
 
     /// Returns true if the guest has a datagram to receive now.
-    fn receives(&mut self, pair: Pair) -> bool;
+    fn receives(&mut self, pair: AddressPair) -> bool;
 
     /// Disconnects the guest, for example by deleting its interface or closing its socket.
     fn leave(self);
@@ -112,15 +112,15 @@ impl<G: Guest> Guest for CapturingGuest<G> {
         G::settle(link.inner(), frames);
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         self.0.send(pair, data);
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         self.0.receive(pair)
     }
 
-    fn receives(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: AddressPair) -> bool {
         self.0.receives(pair)
     }
 
@@ -395,7 +395,7 @@ fn fill(room: &impl Room, mut data: &[u8]) {
 }
 
 /// Returns the headers of a UDP datagram of `len` bytes from the gateway to the guest.
-pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
+pub(super) fn head(pair: AddressPair, len: usize) -> emit::Head {
     let ether = emit::Ether {
         source: OURS,
         destination: GUEST,
@@ -404,7 +404,7 @@ pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
 }
 
 /// Returns the headers of a UDP datagram of `len` bytes from the guest to the gateway.
-pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
+pub(super) fn head_up(pair: AddressPair, len: usize) -> emit::Head {
     let ether = emit::Ether {
         source: GUEST,
         destination: OURS,
@@ -414,7 +414,7 @@ pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
 
 /// Returns the data of a frame that contains a UDP datagram to the guest. Panics if headers or checksums are invalid.
 #[track_caller]
-pub(super) fn checked(frame: &[u8], pair: Pair) -> Vec<u8> {
+pub(super) fn checked(frame: &[u8], pair: AddressPair) -> Vec<u8> {
     let parsed = parse(&frame[..frame.len().min(HEAD)], frame.len()).unwrap();
     let Body::Ip(ip, Transport::Udp(udp)) = parsed.body else {
         panic!("{parsed:?}")
@@ -483,6 +483,6 @@ pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<us
 }
 
 /// Returns IP address and UDP port of the gateway.
-pub(super) fn to(pair: Pair) -> SocketAddr {
+pub(super) fn to(pair: AddressPair) -> SocketAddr {
     (pair.gateway.parse::<IpAddr>().unwrap(), PORTS.1).into()
 }

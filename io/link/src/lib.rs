@@ -123,7 +123,7 @@ pub trait Link: Send {
 
     /// Requests the events in `wait` before the worker sleeps. Returns the longest time for which it may sleep; `None`
     /// if an event ends the sleep.
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration>;
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration>;
 
     /// Returns the link's counters, without the malformed frames that [`ReceivedBurst`] reports.
     fn counters(&self) -> LinkCounters {
@@ -139,7 +139,7 @@ pub trait Link: Send {
 
 /// Events of the link for which a sleeping worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct For {
+pub struct AwaitedEvents {
     /// Wait for frames from the guest. If false, frames may be pending, but the rate limit does not permit receiving
     /// them yet.
     pub frames: bool,

@@ -14,7 +14,7 @@ use pontoon_engine::Limits;
 use pontoon_event::Epoll;
 use rustix::io::Errno;
 
-use super::{Disconnected, For, Link, NextGuest, RETRY, Receive};
+use super::{AwaitedEvents, Disconnected, Link, NextGuest, RETRY, Receive};
 
 mod attach;
 mod guest;
@@ -131,7 +131,7 @@ impl<F: Framing> Link for Socket<F> {
         self.transmitter.take_full()
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         let room = (wait.room && self.guest_slot.watch_room(epoll).is_err()).then_some(RETRY);
         room.into_iter()
             .chain(self.guest_slot.sleep(epoll, wait.frames))

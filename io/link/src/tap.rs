@@ -14,7 +14,7 @@ use pontoon_event::{Edge, Epoll};
 use pontoon_sys::tun::TapOffload;
 
 use super::rx_interest::RxInterest;
-use super::{Disconnected, For, Link, RETRY};
+use super::{AwaitedEvents, Disconnected, Link, RETRY};
 
 mod attach;
 mod receive;
@@ -94,7 +94,7 @@ impl Link for Tap {
         Ok(self.transmitter.take_full())
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         let frames = self.rx_interest.sleep(&self.receiver, epoll, wait.frames);
         frames.or(wait.room.then_some(RETRY))
     }

@@ -16,7 +16,7 @@ use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_event::{Edge, Epoll};
 use pontoon_sys::mapping::Mapping;
-use pontoon_sys::vhost::{self, Device, Which};
+use pontoon_sys::vhost::{self, VhostDevice, VringIndex};
 use pontoon_wire::vnet::Offload;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -25,8 +25,8 @@ use vm_memory::VolatileSlice;
 
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
-use super::{Disconnected, For, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, StopAt};
-use queue::{Alarm, Bell, Failure};
+use super::{AwaitedEvents, Disconnected, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, StopAt};
+use queue::{FailureAlarm, NotifyEvent, VhostNetFailure};
 
 mod frame_ring;
 mod queue;
@@ -53,9 +53,9 @@ mod places {
 pub struct VhostNet {
     receiver: VhostNetReceiver,
     transmitter: VhostNetTransmitter,
-    bell: Bell,
+    bell: NotifyEvent,
     /// Eventfd that reports a failure of vhost-net; `None` after the link has changed to the tap.
-    alarm: Option<Arc<Alarm>>,
+    alarm: Option<Arc<FailureAlarm>>,
     /// Registration of the tap's descriptor for frames, which is used after vhost-net has failed.
     rx_interest: RxInterest,
     /// Bytes received and sent since the kernel has first requested a notification that was not sent yet.
@@ -70,14 +70,14 @@ pub struct VhostNet {
 
 /// A running vhost-net device, a pair of virtqueues, that is not part of a link yet.
 #[derive(Debug)]
-pub struct Pair {
+pub struct VhostPair {
     receiver: receive::VringReceiver,
     transmitter: transmit::VringTransmitter,
-    bell: Bell,
-    alarm: Arc<Alarm>,
+    bell: NotifyEvent,
+    alarm: Arc<FailureAlarm>,
 }
 
-impl Pair {
+impl VhostPair {
     /// Starts a vhost-net device on a tap. From then on the kernel reads the tap, and this process must not.
     ///
     /// # Errors
@@ -85,15 +85,15 @@ impl Pair {
     pub fn start(tap: &Tap) -> io::Result<Self> {
         let memory = Mapping::new(places::BYTES)?;
         let features = vhost::VERSION_1 | vhost::EVENT_IDX | vhost::MERGEABLE;
-        let device = Arc::new(Device::new(memory, features)?);
-        let (bell, alarm) = (Bell::new()?, Arc::new(Alarm::new()?));
+        let device = Arc::new(VhostDevice::new(memory, features)?);
+        let (bell, alarm) = (NotifyEvent::new()?, Arc::new(FailureAlarm::new()?));
         let pair = Self {
             receiver: receive::VringReceiver::new(&device, &bell, &alarm)?,
             transmitter: transmit::VringTransmitter::new(&device, &bell, &alarm, tap.limits())?,
             bell,
             alarm,
         };
-        for which in [Which::Receive, Which::Transmit] {
+        for which in [VringIndex::Receive, VringIndex::Transmit] {
             device.start(which, tap.as_fd())?;
         }
         Ok(pair)
@@ -103,7 +103,7 @@ impl Pair {
 impl VhostNet {
     /// Creates the link of a tap and the vhost-net device that serves it.
     #[must_use]
-    pub fn new(tap: Tap, pair: Pair) -> Self {
+    pub fn new(tap: Tap, pair: VhostPair) -> Self {
         let (tap_receiver, tap_transmitter) = tap.into_halves();
         Self {
             receiver: VhostNetReceiver {
@@ -238,7 +238,7 @@ impl Link for VhostNet {
         self.wake(more);
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         self.wake(false);
         let Some(ring) = &mut self.transmitter.ring else {
             let frames = self.rx_interest.sleep(&self.receiver.tap, epoll, wait.frames);
@@ -271,7 +271,7 @@ pub struct VhostNetReceiver {
 impl VhostNetReceiver {
     /// Returns true if the receive virtqueue has frames; false without vhost-net. `how` polls the virtqueue with or
     /// without a request for a notification.
-    fn look(&mut self, how: fn(&mut receive::VringReceiver) -> Result<u16, Failure>) -> bool {
+    fn look(&mut self, how: fn(&mut receive::VringReceiver) -> Result<u16, VhostNetFailure>) -> bool {
         self.ring.as_mut().is_some_and(|ring| {
             let waiting = how(ring);
             ring.queue().checked(waiting).is_some_and(|waiting| waiting > 0)

@@ -17,7 +17,9 @@ use tracing::warn;
 use vm_memory::GuestMemoryMmap;
 
 use super::guest_listener::{GuestConnection, GuestListener, Source};
-use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, Rest, StopAt};
+use super::{
+    AwaitedEvents, Disconnected, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, Rest, StopAt,
+};
 
 mod attach;
 
@@ -30,7 +32,7 @@ pub struct VhostUser {
     transmitter: Transmitter,
     /// Connection of the front-end and the listener for the next one; only the first worker has it.
     front_end: Option<FrontEnd>,
-    departures: Arc<Departures>,
+    departures: Arc<GuestDepartures>,
     /// Number of disconnected guests whose flows this worker has removed.
     known: u64,
     /// Eventfd of this worker that is written when a guest has disconnected.
@@ -44,7 +46,7 @@ pub struct VhostUser {
 /// No free descriptor, or a descriptor cannot be made non-blocking.
 pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
     let (mut backend, halves) = Backend::new(workers.into(), mtu.into())?;
-    let departures = Arc::new(Departures::new(halves.len())?);
+    let departures = Arc::new(GuestDepartures::new(halves.len())?);
     let (guest_listener, guest) = GuestListener::new(source)?;
     if let Some(socket) = guest {
         backend.connect(socket)?;
@@ -66,7 +68,7 @@ pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>>
 /// No free descriptor.
 pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
     let (device, receiver, transmitter) = InProcessDevice::new(mtu.into())?;
-    let departures = Arc::new(Departures::new(1)?);
+    let departures = Arc::new(GuestDepartures::new(1)?);
     let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.bells[0]);
     Ok((Control { device, departures }, link))
 }
@@ -75,7 +77,7 @@ pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
 #[derive(Debug)]
 pub struct Control {
     device: InProcessDevice,
-    departures: Arc<Departures>,
+    departures: Arc<GuestDepartures>,
 }
 
 impl Control {
@@ -109,7 +111,7 @@ impl VhostUser {
     fn new(
         (receiver, transmitter): (Receiver, Transmitter),
         front_end: Option<FrontEnd>,
-        departures: &Arc<Departures>,
+        departures: &Arc<GuestDepartures>,
         bell: &Arc<OwnedFd>,
     ) -> Self {
         Self {
@@ -166,7 +168,7 @@ impl Link for VhostUser {
         self.receiver.poll()
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         if wait.frames {
             self.receiver.rearm();
         }
@@ -208,12 +210,12 @@ impl Receive for Receiver {
 
 /// Count of the guests that have disconnected, with an eventfd for each worker, so that each removes the guest's flows.
 #[derive(Debug)]
-struct Departures {
+struct GuestDepartures {
     count: AtomicU64,
     bells: Vec<Arc<OwnedFd>>,
 }
 
-impl Departures {
+impl GuestDepartures {
     fn new(workers: usize) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bells = (0..workers).map(|_| Ok(Arc::new(eventfd(0, flags)?)));

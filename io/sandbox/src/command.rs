@@ -11,7 +11,7 @@ use std::io;
 use libc::sock_filter;
 
 /// Numbers of the filtered system calls in one ABI of the architecture.
-struct Abi {
+struct CallNumbers {
     /// Value of `seccomp_data.arch` for this ABI (`AUDIT_ARCH_*`).
     arch: u32,
     /// Bits of the system call's number that are compared.
@@ -23,14 +23,14 @@ struct Abi {
 /// ABIs that a process may use on this architecture; it can change the ABI with each system call. The numbers of x32
 /// are those of x86-64 with one more bit; kernels before 5.4 accepted x32's own numbers without that bit, too.
 #[cfg(target_arch = "x86_64")]
-const ABIS: [Abi; 2] = [
-    Abi {
+const ABIS: [CallNumbers; 2] = [
+    CallNumbers {
         arch: 0xc000_003e,
         mask: !0x4000_0000,
         ioctl: &[16, 514],
         socket: 41,
     },
-    Abi {
+    CallNumbers {
         arch: 0x4000_0003,
         mask: u32::MAX,
         ioctl: &[54],
@@ -39,14 +39,14 @@ const ABIS: [Abi; 2] = [
 ];
 
 #[cfg(target_arch = "aarch64")]
-const ABIS: [Abi; 2] = [
-    Abi {
+const ABIS: [CallNumbers; 2] = [
+    CallNumbers {
         arch: 0xc000_00b7,
         mask: u32::MAX,
         ioctl: &[29],
         socket: 198,
     },
-    Abi {
+    CallNumbers {
         arch: 0x4000_0028,
         mask: u32::MAX,
         ioctl: &[54],

@@ -45,11 +45,11 @@ pub enum Role {
 
 /// A permitted system call, with conditions on its arguments.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct PermittedCall {
     /// Number of the system call on this architecture.
     pub call: libc::c_long,
     /// Conditions on the arguments, all of which must hold. If there is none, the call is permitted with all arguments.
-    pub only: &'static [Only],
+    pub only: &'static [ArgumentCondition],
     /// Component that makes the call, and its purpose.
     pub reason: &'static str,
 }
@@ -57,7 +57,7 @@ pub struct Entry {
 /// A condition on an argument of a system call: the argument equals one of `values` in the bits of `mask`. Arguments
 /// are compared as 32-bit values, because the kernel reads these arguments as such.
 #[derive(Clone, Copy, Debug)]
-pub struct Only {
+pub struct ArgumentCondition {
     /// Index of the argument, from 0.
     pub argument: u8,
     /// Bits of the argument that are compared.
@@ -71,22 +71,22 @@ const WHOLE: u32 = u32::MAX;
 
 /// Condition on mmap(2) and mprotect(2) that forbids executable memory, which the process does not need after its
 /// start.
-const NOT_EXECUTABLE: Only = Only {
+const NOT_EXECUTABLE: ArgumentCondition = ArgumentCondition {
     argument: 2,
     mask: libc::PROT_EXEC as u32,
     values: &[0],
 };
 
-const fn call(call: libc::c_long, reason: &'static str) -> Entry {
-    Entry {
+const fn call(call: libc::c_long, reason: &'static str) -> PermittedCall {
+    PermittedCall {
         call,
         only: &[],
         reason,
     }
 }
 
-const fn only(call: libc::c_long, only: &'static [Only], reason: &'static str) -> Entry {
-    Entry { call, only, reason }
+const fn only(call: libc::c_long, only: &'static [ArgumentCondition], reason: &'static str) -> PermittedCall {
+    PermittedCall { call, only, reason }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -113,7 +113,7 @@ pub(crate) fn restrict(role: Role) -> Layer {
 }
 
 /// Returns all permitted system calls of a role on this architecture.
-pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
+pub fn allowed(role: Role) -> impl Iterator<Item = &'static PermittedCall> {
     let own = match role {
         Role::Engine | Role::EngineOnInterface => engine::ALLOWED,
         Role::Relay => relay::ALLOWED,
@@ -155,9 +155,9 @@ fn program(
 
 /// Returns one rule for each combination of permitted values; no rule, which permits all arguments, if there is no
 /// condition.
-fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
+fn rules(only: &[ArgumentCondition]) -> Result<Vec<SeccompRule>, BackendError> {
     let mut rules: Vec<Vec<SeccompCondition>> = vec![Vec::new()];
-    for Only {
+    for ArgumentCondition {
         argument,
         mask,
         values,
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn rules_are_all_combinations_of_permitted_values() {
-        let two = Only {
+        let two = ArgumentCondition {
             argument: 0,
             mask: 0xff,
             values: &[1, 2],

@@ -16,7 +16,7 @@ use pontoon_sys::disabled::Disabled;
 
 /// The only active layer of a child.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Only {
+enum SingleLayer {
     /// The restrictions that no host refuses: no capability, `no_new_privs`, not dumpable.
     Nothing,
     Namespaces,
@@ -33,47 +33,72 @@ fn main() -> ExitCode {
     // Open until the last child has exited.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 19] = [
-        ("mount", Only::Nothing, mount, libc::EPERM),
-        ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
+    let attempts: [(&str, SingleLayer, Attempt, i32); 19] = [
+        ("mount", SingleLayer::Nothing, mount, libc::EPERM),
+        (
+            "enter the host's namespaces",
+            SingleLayer::Nothing,
+            setns,
+            libc::EPERM,
+        ),
         (
             "map more memory than the limit",
-            Only::Nothing,
+            SingleLayer::Nothing,
             memory,
             libc::ENOMEM,
         ),
-        ("be dumpable", Only::Nothing, dumpable, 0),
-        ("open a file", Only::Namespaces, open, libc::ENOENT),
-        ("signal the parent", Only::Namespaces, signal, libc::ESRCH),
-        ("mount", Only::Namespaces, mount, libc::EPERM),
-        ("open a file", Only::Landlock, open, libc::EACCES),
-        ("trace the parent", Only::Landlock, trace, libc::EPERM),
-        ("signal the parent", Only::Landlock, signal, libc::EPERM),
-        ("send to an abstract socket", Only::Landlock, speak, libc::EPERM),
-        ("open a file", Only::Seccomp, open, libc::EPERM),
-        ("signal the parent", Only::Seccomp, signal, libc::EPERM),
-        ("send to an abstract socket", Only::Seccomp, speak, libc::EPERM),
-        ("make a descriptor non-blocking", Only::Seccomp, unblock, 0),
-        ("make another ioctl request", Only::Seccomp, request, libc::EPERM),
-        ("write IP headers", Only::Seccomp, write_headers, libc::EPERM),
+        ("be dumpable", SingleLayer::Nothing, dumpable, 0),
+        ("open a file", SingleLayer::Namespaces, open, libc::ENOENT),
+        ("signal the parent", SingleLayer::Namespaces, signal, libc::ESRCH),
+        ("mount", SingleLayer::Namespaces, mount, libc::EPERM),
+        ("open a file", SingleLayer::Landlock, open, libc::EACCES),
+        ("trace the parent", SingleLayer::Landlock, trace, libc::EPERM),
+        ("signal the parent", SingleLayer::Landlock, signal, libc::EPERM),
+        (
+            "send to an abstract socket",
+            SingleLayer::Landlock,
+            speak,
+            libc::EPERM,
+        ),
+        ("open a file", SingleLayer::Seccomp, open, libc::EPERM),
+        ("signal the parent", SingleLayer::Seccomp, signal, libc::EPERM),
+        (
+            "send to an abstract socket",
+            SingleLayer::Seccomp,
+            speak,
+            libc::EPERM,
+        ),
+        ("make a descriptor non-blocking", SingleLayer::Seccomp, unblock, 0),
+        (
+            "make another ioctl request",
+            SingleLayer::Seccomp,
+            request,
+            libc::EPERM,
+        ),
+        (
+            "write IP headers",
+            SingleLayer::Seccomp,
+            write_headers,
+            libc::EPERM,
+        ),
         (
             "set the options that a flow needs",
-            Only::Seccomp,
+            SingleLayer::Seccomp,
             set_needed_options,
             0,
         ),
-        ("count refused calls", Only::Seccomp, counted, 0),
+        ("count refused calls", SingleLayer::Seccomp, counted, 0),
     ];
     let mut failed = false;
     for (what, only, attempt, wanted) in attempts {
         let verdict = match tried(only, attempt) {
-            Tried::Answered(errno) if errno == wanted => "ok".to_owned(),
-            Tried::Answered(errno) => {
+            AttemptOutcome::Answered(errno) if errno == wanted => "ok".to_owned(),
+            AttemptOutcome::Answered(errno) => {
                 failed = true;
                 format!("FAILED: errno {errno} instead of {wanted}")
             }
-            Tried::Refused => "SKIPPED: the host does not have the layer".to_owned(),
-            Tried::Killed(status) => {
+            AttemptOutcome::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            AttemptOutcome::Killed(status) => {
                 failed = true;
                 format!("FAILED: wait status {status:#x}")
             }
@@ -86,16 +111,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn name(only: Only) -> &'static str {
+fn name(only: SingleLayer) -> &'static str {
     match only {
-        Only::Nothing => "no capability alone",
-        Only::Namespaces => "namespaces alone",
-        Only::Landlock => "Landlock alone",
-        Only::Seccomp => "seccomp alone",
+        SingleLayer::Nothing => "no capability alone",
+        SingleLayer::Namespaces => "namespaces alone",
+        SingleLayer::Landlock => "Landlock alone",
+        SingleLayer::Seccomp => "seccomp alone",
     }
 }
 
-enum Tried {
+enum AttemptOutcome {
     Answered(i32),
     Refused,
     Killed(i32),
@@ -104,23 +129,23 @@ enum Tried {
 /// Exit status of a child if the host does not support the layer.
 const REFUSED: i32 = 255;
 
-fn tried(only: Only, attempt: Attempt) -> Tried {
+fn tried(only: SingleLayer, attempt: Attempt) -> AttemptOutcome {
     let disabled = Disabled {
-        namespaces: only != Only::Namespaces,
-        landlock: only != Only::Landlock,
-        seccomp: only != Only::Seccomp,
+        namespaces: only != SingleLayer::Namespaces,
+        landlock: only != SingleLayer::Landlock,
+        seccomp: only != SingleLayer::Seccomp,
         ..Disabled::default()
     };
     let status = namespaces::choices(&disabled)
         .into_iter()
         .find_map(|namespaces| child(namespaces, &disabled, attempt));
     match status {
-        None => Tried::Refused,
+        None => AttemptOutcome::Refused,
         Some(status) if libc::WIFEXITED(status) => match libc::WEXITSTATUS(status) {
-            REFUSED => Tried::Refused,
-            errno => Tried::Answered(errno),
+            REFUSED => AttemptOutcome::Refused,
+            errno => AttemptOutcome::Answered(errno),
         },
-        Some(status) => Tried::Killed(status),
+        Some(status) => AttemptOutcome::Killed(status),
     }
 }
 

@@ -137,7 +137,7 @@ mod tests {
             };
             let client = std::net::UdpSocket::bind((family.loopback(), 0)).unwrap();
             crate::message::send(&client, &[], server.local_addr().ok(), &[]).unwrap();
-            let got = crate::message::receive(&server, &[], &mut [], crate::message::Take::Next).unwrap();
+            let got = crate::message::receive(&server, &[], &mut [], crate::message::RecvMode::Next).unwrap();
             assert_eq!(got.address, client.local_addr().ok());
         }
     }

@@ -17,12 +17,12 @@ pub const fn space(len: usize) -> usize {
 
 /// Encoder of the control messages of one sendmsg(2), at most `N` bytes in all.
 #[derive(Debug)]
-pub struct Encoder<const N: usize> {
+pub struct ControlEncoder<const N: usize> {
     bytes: [u8; N],
     len: usize,
 }
 
-impl<const N: usize> Encoder<N> {
+impl<const N: usize> ControlEncoder<N> {
     /// Creates an encoder without control messages.
     #[must_use]
     pub const fn new() -> Self {
@@ -57,7 +57,7 @@ impl<const N: usize> Encoder<N> {
     }
 }
 
-impl<const N: usize> Default for Encoder<N> {
+impl<const N: usize> Default for ControlEncoder<N> {
     fn default() -> Self {
         Self::new()
     }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn decoded_messages_equal_the_encoded_ones() {
-        let mut encoder = Encoder::<{ space(2) + space(20) }>::new();
+        let mut encoder = ControlEncoder::<{ space(2) + space(20) }>::new();
         encoder.push(17, 103, &1400_u16.to_ne_bytes());
         encoder.push(41, 50, &[7; 20]);
         let messages: Vec<_> = decode(encoder.bytes()).collect();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn decode_ends_at_malformed_messages() {
-        let mut encoder = Encoder::<64>::new();
+        let mut encoder = ControlEncoder::<64>::new();
         encoder.push(1, 2, &[3; 8]);
         for cut in 0..encoder.bytes().len() {
             assert_eq!(decode(&encoder.bytes()[..cut]).count(), 0, "{cut}");
@@ -138,6 +138,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "out of range")]
     fn push_panics_on_overflow() {
-        Encoder::<16>::new().push(1, 2, &[0; 4]);
+        ControlEncoder::<16>::new().push(1, 2, &[0; 4]);
     }
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::address::{self, array};
-use crate::message::{self, Take};
+use crate::message::{self, RecvMode};
 use crate::{cmsg, udp};
 
 /// Size of `sock_extended_err` in bytes; the address of the host that has reported the error follows it.
@@ -15,7 +15,7 @@ const EXTENDED_LEN: usize = 16;
 
 /// Origin of an error in the error queue (`ee_origin`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ErrorOrigin {
     /// The network stack of the host itself (`SO_EE_ORIGIN_LOCAL`).
     Local,
     /// An ICMP or ICMPv6 error message that the host has received (`SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`).
@@ -33,7 +33,7 @@ pub struct ErrorQueueEntry {
     /// Error number (`ee_errno`).
     pub errno: Errno,
     /// Origin of the error: the host's stack or an ICMP message.
-    pub origin: Origin,
+    pub origin: ErrorOrigin,
     /// MTU of the path in bytes, if the error is EMSGSIZE (`ee_info`).
     pub info: u32,
     /// Address of the host or router that has reported the error (`SO_EE_OFFENDER`).
@@ -52,7 +52,12 @@ pub struct ErrorQueueEntry {
 /// EAGAIN: the error queue is empty.
 pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<ErrorQueueEntry, Errno> {
     let mut control = [0; udp::CONTROL];
-    let received = message::receive(socket, &[VolatileSlice::from(into)], &mut control, Take::Error)?;
+    let received = message::receive(
+        socket,
+        &[VolatileSlice::from(into)],
+        &mut control,
+        RecvMode::Error,
+    )?;
     let control = control.get(..received.control_len).unwrap_or_default();
     let entry = cmsg::decode(control)
         .filter(|message| {
@@ -81,8 +86,8 @@ fn decode(data: &[u8]) -> Option<ErrorQueueEntry> {
     Some(ErrorQueueEntry {
         errno,
         origin: match origin {
-            libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => Origin::Icmp { kind, code },
-            _ => Origin::Local,
+            libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => ErrorOrigin::Icmp { kind, code },
+            _ => ErrorOrigin::Local,
         },
         info: u32::from_ne_bytes(array(data, 8)?),
         offender: address::decode(data.get(EXTENDED_LEN..)?).map(|address| address.ip()),
@@ -114,7 +119,7 @@ mod tests {
             let mut sent = [0; 64];
             let entry = next(&socket, &mut sent).unwrap();
             assert_eq!(entry.errno, Errno::CONNREFUSED);
-            assert_eq!(entry.origin, Origin::Icmp { kind, code });
+            assert_eq!(entry.origin, ErrorOrigin::Icmp { kind, code });
             assert_eq!(entry.offender, Some(family.loopback()));
             assert_eq!(entry.destination, Some(to));
             assert_eq!(&sent[..entry.len], b"anybody?");

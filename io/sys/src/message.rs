@@ -30,7 +30,7 @@ pub struct ReceivedMessage {
 
 /// Mode of [`receive`]: the queue that it reads, and whether the message is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum RecvMode {
     /// Removes the next message from the receive queue.
     Next,
     /// Copies the next message and leaves it in the receive queue (`MSG_PEEK`).
@@ -119,7 +119,7 @@ pub fn receive(
     socket: impl AsFd,
     into: &[VolatileSlice<'_>],
     control: &mut [u8],
-    take: Take,
+    take: RecvMode,
 ) -> Result<ReceivedMessage, Errno> {
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, into)?;
@@ -133,9 +133,9 @@ pub fn receive(
     }
     let flags = libc::MSG_DONTWAIT
         | match take {
-            Take::Next => 0,
-            Take::Peek => libc::MSG_PEEK,
-            Take::Error => libc::MSG_ERRQUEUE,
+            RecvMode::Next => 0,
+            RecvMode::Peek => libc::MSG_PEEK,
+            RecvMode::Error => libc::MSG_ERRQUEUE,
         };
     // SAFETY: `header` references `name`, `control` (both exclusively borrowed) and the memory of `into`, all of which
     // outlive the call and are writable. A `VolatileSlice` covers memory that stays mapped for its lifetime and to which
@@ -199,12 +199,12 @@ mod tests {
 
         let (mut a, mut b) = ([0; 5], [0; 20]);
         let into = [VolatileSlice::from(&mut a[..]), VolatileSlice::from(&mut b[..])];
-        let peeked = receive(&theirs, &into, &mut [], Take::Peek).unwrap();
-        let taken = receive(&theirs, &into, &mut [], Take::Next).unwrap();
+        let peeked = receive(&theirs, &into, &mut [], RecvMode::Peek).unwrap();
+        let taken = receive(&theirs, &into, &mut [], RecvMode::Next).unwrap();
         assert_eq!((peeked.len, taken.len), (13, 13));
         assert_eq!((&a, &b[..8]), (b"one t", &b"wo three"[..]));
         assert_eq!(
-            receive(&theirs, &[], &mut [], Take::Next).unwrap_err(),
+            receive(&theirs, &[], &mut [], RecvMode::Next).unwrap_err(),
             Errno::AGAIN
         );
     }
@@ -234,7 +234,7 @@ mod tests {
             &socket,
             &[VolatileSlice::from(&mut room[..])],
             &mut [],
-            Take::Next,
+            RecvMode::Next,
         )
         .unwrap();
         assert_eq!((got.len, got.truncated, got.address), (2, true, Some(to)));
@@ -247,7 +247,7 @@ mod tests {
         let parts = vec![VolatileSlice::from(&mut byte[..]); MAX_PARTS + 1];
         assert_eq!(send(&ours, &parts, None, &[]).unwrap_err(), Errno::MSGSIZE);
         assert_eq!(
-            receive(&ours, &parts, &mut [], Take::Next).unwrap_err(),
+            receive(&ours, &parts, &mut [], RecvMode::Next).unwrap_err(),
             Errno::MSGSIZE
         );
     }

@@ -14,7 +14,7 @@ use crate::{cmsg, option};
 pub const CONTROL: usize = 256;
 
 /// Control messages of one send: a segment size (`UDP_SEGMENT`) and a source address (`IP_PKTINFO`).
-pub type SendControl = cmsg::Encoder<{ cmsg::space(2) + cmsg::space(20) }>;
+pub type SendControl = cmsg::ControlEncoder<{ cmsg::space(2) + cmsg::space(20) }>;
 
 /// Control messages of a received datagram, decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

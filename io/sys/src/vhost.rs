@@ -1,7 +1,7 @@
 //! The device `/dev/vhost-net`: the kernel's device side of a virtio-net queue pair, connected to a tap (Linux
 //! `include/uapi/linux/vhost.h`, `drivers/vhost/net.c`).
 //!
-//! One [`Device`] is one queue pair. Buffer addresses in descriptors are virtual addresses of this process inside the
+//! One [`VhostDevice`] is one queue pair. Buffer addresses in descriptors are virtual addresses of this process inside the
 //! device's [`Mapping`]; the kernel accesses no other memory of the process.
 
 use std::fs::OpenOptions;
@@ -24,7 +24,7 @@ pub const VERSION_1: u64 = 1 << 32;
 /// One of the two virtqueues of a queue pair; the number is its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Which {
+pub enum VringIndex {
     /// Receive queue: the kernel fills its buffers with frames that the guest has sent to the tap.
     Receive = 0,
     /// Transmit queue: the kernel sends the frames in its buffers to the guest's side of the tap.
@@ -66,14 +66,14 @@ fn open() -> io::Result<OwnedFd> {
 /// A vhost-net queue pair and the memory that the kernel accesses for it. When it is dropped, both queues stop, and the
 /// kernel releases the tap.
 #[derive(Debug)]
-pub struct Device {
+pub struct VhostDevice {
     // The only descriptor of the device. It is closed before `memory` is unmapped, as fields are dropped in this order,
     // and after the close the kernel accesses the memory no more (`vhost_net_release`).
     device: OwnedFd,
     memory: Mapping,
 }
 
-impl Device {
+impl VhostDevice {
     /// Creates a queue pair for this process on `memory`, with the virtio feature bits `features`.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Device {
     ///
     /// # Errors
     /// `InvalidInput`: a part of the virtqueue is outside the device's memory. Errors of ioctl(2).
-    pub fn set_vring(&self, which: Which, vring: Vring<'_>) -> io::Result<()> {
+    pub fn set_vring(&self, which: VringIndex, vring: Vring<'_>) -> io::Result<()> {
         let size = usize::from(vring.size);
         // Sizes of the three parts: virtio 1.2, section 2.7.
         let parts = [
@@ -128,14 +128,14 @@ impl Device {
         }
         let index = which as u32;
         let state = |number| VringState { index, number };
-        let file = |fd: BorrowedFd<'_>| File {
+        let file = |fd: BorrowedFd<'_>| VringFile {
             index,
             fd: fd.as_raw_fd(),
         };
         let address = |at: usize| self.memory.address() + at as u64;
         SET_VRING_NUM.set(&self.device, &state(vring.size.into()))?;
         SET_VRING_BASE.set(&self.device, &state(0))?;
-        let addresses = Addresses {
+        let addresses = VringAddresses {
             index,
             flags: 0,
             descriptors: address(vring.descriptors),
@@ -153,9 +153,9 @@ impl Device {
     ///
     /// # Errors
     /// ENOTSOCK: the descriptor is not a tap. Other errors of ioctl(2).
-    pub fn start(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn start(&self, which: VringIndex, tap: BorrowedFd<'_>) -> io::Result<()> {
         let (index, fd) = (which as u32, tap.as_raw_fd());
-        NET_SET_BACKEND.set(&self.device, &File { index, fd })
+        NET_SET_BACKEND.set(&self.device, &VringFile { index, fd })
     }
 }
 
@@ -179,7 +179,7 @@ struct VringState {
 
 /// `struct vhost_vring_addr`.
 #[repr(C)]
-struct Addresses {
+struct VringAddresses {
     index: u32,
     flags: u32,
     descriptors: u64,
@@ -190,7 +190,7 @@ struct Addresses {
 
 /// `struct vhost_vring_file`.
 #[repr(C)]
-struct File {
+struct VringFile {
     index: u32,
     fd: libc::c_int,
 }
@@ -213,7 +213,7 @@ impl<T> VhostIoctl<T> {
         let argument: *const T = argument;
         // SAFETY: the requests that are defined below as constants and set by this function read one `T`, which
         // `argument` points to. What `argument` references is memory of a `Mapping` that outlives its use (see
-        // `Device`), or a descriptor, to which the kernel takes a reference of its own.
+        // `VhostDevice`), or a descriptor, to which the kernel takes a reference of its own.
         done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, argument) })
     }
 }
@@ -247,12 +247,12 @@ const SET_OWNER: VhostIoctl<()> = VhostIoctl::new(libc::_IO(VHOST, 0x01));
 /// VHOST_SET_MEM_TABLE; the number encodes the size of the table without regions.
 const SET_MEM_TABLE: VhostIoctl<MemoryTable> = VhostIoctl::new(libc::_IOW::<u64>(VHOST, 0x03));
 const SET_VRING_NUM: VhostIoctl<VringState> = VhostIoctl::new(libc::_IOW::<VringState>(VHOST, 0x10));
-const SET_VRING_ADDR: VhostIoctl<Addresses> = VhostIoctl::new(libc::_IOW::<Addresses>(VHOST, 0x11));
+const SET_VRING_ADDR: VhostIoctl<VringAddresses> = VhostIoctl::new(libc::_IOW::<VringAddresses>(VHOST, 0x11));
 const SET_VRING_BASE: VhostIoctl<VringState> = VhostIoctl::new(libc::_IOW::<VringState>(VHOST, 0x12));
-const SET_VRING_KICK: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x20));
-const SET_VRING_CALL: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x21));
-const SET_VRING_ERR: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x22));
-const NET_SET_BACKEND: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x30));
+const SET_VRING_KICK: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x20));
+const SET_VRING_CALL: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x21));
+const SET_VRING_ERR: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x22));
+const NET_SET_BACKEND: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x30));
 
 #[cfg(test)]
 mod tests {
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn descriptors_of_other_files_are_refused() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let error = Device::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
+        let error = VhostDevice::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
     }
 }

@@ -11,7 +11,7 @@ use pontoon_ring::{Features, Layout};
 use crate::frames::FOREVER;
 use crate::{Kind, Pontoon, SIZE, code};
 
-pub(crate) type Created = Interface<Window<Raw<'static>>, Callbacks, SIZE>;
+pub(crate) type CreatedInterface = Interface<Window<Raw<'static>>, Callbacks, SIZE>;
 
 /// Size in bytes of an interface's private memory (PONTOON_STORAGE).
 const STORAGE: usize = 16_384;
@@ -48,7 +48,7 @@ pub struct Config {
 /// Addresses of a virtqueue's parts (`struct pontoon_ring`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Rings {
+pub struct VringLayout {
     descriptors: u64,
     available: u64,
     used: u64,
@@ -70,7 +70,7 @@ pub extern "C" fn pontoon_shared_bytes(frame: u16) -> usize {
 pub unsafe extern "C" fn pontoon_create(
     interface: *mut *mut Pontoon,
     config: *const Config,
-    rings: *mut Rings,
+    rings: *mut VringLayout,
 ) -> c_int {
     if interface.is_null() || config.is_null() || rings.is_null() {
         return code::INVALID;
@@ -105,7 +105,7 @@ unsafe fn create(config: Config, map: Map<SIZE>) -> Result<NonNull<Pontoon>, c_i
     // SAFETY: the caller promises that the memory exists as long as the interface is used, and the `Raw` is not used
     // longer.
     let memory = Window::new(unsafe { Raw::new(shared, map.bytes()) }, config.address);
-    let interface = Created::new(memory, map, features, callbacks, pacing).map_err(code::of)?;
+    let interface = CreatedInterface::new(memory, map, features, callbacks, pacing).map_err(code::of)?;
     let pontoon = storage.cast::<Pontoon>();
     // SAFETY: the storage is large enough (checked at compile time) and aligned, and the caller promises that it can be
     // written.
@@ -117,7 +117,7 @@ fn aligned(memory: *mut c_void) -> Option<NonNull<u8>> {
     NonNull::new(memory.cast()).filter(|memory| memory.addr().get().is_multiple_of(ALIGN))
 }
 
-impl From<Layout> for Rings {
+impl From<Layout> for VringLayout {
     fn from(layout: Layout) -> Self {
         Self {
             descriptors: layout.descriptors,

@@ -10,7 +10,7 @@ use pontoon_ring::memory::Memory;
 use crate::{Pontoon, code};
 
 /// Operations of an interface, as a trait that permits trait objects.
-pub(crate) trait Frames {
+pub(crate) trait FrameOperations {
     fn start(&mut self);
     fn queue(&mut self, frame: &[u8]) -> Result<(), QueueError>;
     fn flush(&mut self) -> Result<(), Error>;
@@ -19,7 +19,7 @@ pub(crate) trait Frames {
     fn now(&mut self) -> Duration;
 }
 
-impl<M: Memory, P: Platform, const N: usize> Frames for Interface<M, P, N> {
+impl<M: Memory, P: Platform, const N: usize> FrameOperations for Interface<M, P, N> {
     fn start(&mut self) {
         self.start();
     }
@@ -146,7 +146,7 @@ pub(crate) const FOREVER: u64 = u64::MAX;
 
 /// # Safety
 /// `interface` was created by this library, and is not used otherwise during 'i.
-unsafe fn frames<'i>(interface: *mut Pontoon) -> &'i mut dyn Frames {
+unsafe fn frames<'i>(interface: *mut Pontoon) -> &'i mut dyn FrameOperations {
     // SAFETY: the caller's promise.
     unsafe { &mut *interface }.frames()
 }

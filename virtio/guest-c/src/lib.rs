@@ -14,7 +14,7 @@ mod panic;
 
 #[cfg(target_os = "linux")]
 pub use attach::{pontoon_attach, pontoon_detach};
-pub use create::{Config, Platform, Rings, pontoon_create, pontoon_shared_bytes};
+pub use create::{Config, Platform, VringLayout, pontoon_create, pontoon_shared_bytes};
 pub use frames::{
     pontoon_flush, pontoon_now, pontoon_poll, pontoon_queue, pontoon_read, pontoon_start, pontoon_write,
 };
@@ -22,8 +22,8 @@ pub use frames::{
 #[cfg(target_os = "linux")]
 use pontoon_guest::Attached;
 
-use create::Created;
-use frames::Frames;
+use create::CreatedInterface;
+use frames::FrameOperations;
 
 /// Number of descriptors of each ring (PONTOON_RING_SIZE).
 const SIZE: usize = 256;
@@ -34,11 +34,11 @@ pub struct Pontoon(Kind);
 enum Kind {
     #[cfg(target_os = "linux")]
     Attached(Attached<SIZE>),
-    Created(Created),
+    Created(CreatedInterface),
 }
 
 impl Pontoon {
-    fn frames(&mut self) -> &mut dyn Frames {
+    fn frames(&mut self) -> &mut dyn FrameOperations {
         match &mut self.0 {
             #[cfg(target_os = "linux")]
             Kind::Attached(interface) => interface,

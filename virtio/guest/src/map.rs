@@ -58,11 +58,11 @@ impl<const N: usize> Map<N> {
         Layout::contiguous(Self::SIZE, self.base + Self::RING)
     }
 
-    pub(crate) const fn receive_buffers(&self) -> Buffers {
+    pub(crate) const fn receive_buffers(&self) -> BufferArray {
         self.buffers(0)
     }
 
-    pub(crate) const fn transmit_buffers(&self) -> Buffers {
+    pub(crate) const fn transmit_buffers(&self) -> BufferArray {
         self.buffers(N as u64)
     }
 
@@ -76,9 +76,9 @@ impl<const N: usize> Map<N> {
     }
 
     /// Returns `N` buffers behind both rings and behind `before` other buffers.
-    const fn buffers(&self, before: u64) -> Buffers {
+    const fn buffers(&self, before: u64) -> BufferArray {
         let stride = self.stride();
-        Buffers {
+        BufferArray {
             first: self.base + 2 * Self::RING + before * stride,
             stride,
             len: HEADER as u32 + self.frame as u32,
@@ -93,14 +93,14 @@ impl<const N: usize> Map<N> {
 
 /// Addresses of buffers of one size. The number of a buffer is the tag of its chain.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Buffers {
+pub(crate) struct BufferArray {
     first: u64,
     stride: u64,
     /// Size of each buffer in bytes: header and frame.
     pub(crate) len: u32,
 }
 
-impl Buffers {
+impl BufferArray {
     /// Returns the address of the buffer with this number.
     pub(crate) fn at(&self, number: u32) -> u64 {
         self.first + self.stride * u64::from(number)

@@ -5,14 +5,14 @@ use pontoon_ring::memory::{Area, Memory};
 use pontoon_ring::{Features, LayoutError};
 
 use crate::Error;
-use crate::map::{Buffers, HEADER, Map};
+use crate::map::{BufferArray, HEADER, Map};
 
 /// The receive ring of an interface. Every descriptor has a buffer, which belongs to the device except while its frame
 /// is read.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue<const N: usize> {
     driver: Driver<[Slot; N]>,
-    buffers: Buffers,
+    buffers: BufferArray,
     /// Number of buffers that were returned to the ring and not published.
     unpublished: usize,
     /// Number of frames that were dropped because they were shorter than the `virtio_net_hdr`.
@@ -103,7 +103,7 @@ impl<const N: usize> ReceiveQueue<N> {
 /// Adds a buffer to the ring.
 fn add_buffer<M: Memory, const N: usize>(
     ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
-    buffers: Buffers,
+    buffers: BufferArray,
     number: u32,
 ) {
     ring.add(number, &[Buffer::writable(buffers.at(number), buffers.len)])

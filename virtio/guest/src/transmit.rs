@@ -4,15 +4,15 @@ use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};
 use pontoon_ring::{Features, LayoutError};
 
-use crate::map::{Buffers, HEADER, Map};
+use crate::map::{BufferArray, HEADER, Map};
 use crate::{Error, QueueError};
 
 /// The transmit ring of an interface, with a buffer for each descriptor.
 #[derive(Debug)]
 pub(crate) struct TransmitQueue<const N: usize> {
     driver: Driver<[Slot; N]>,
-    buffers: Buffers,
-    free: Stack<N>,
+    buffers: BufferArray,
+    free: BufferStack<N>,
     /// True if frames were added to the ring and not published.
     unpublished: bool,
     /// True if there was no room for a frame, and room has not been reported since then.
@@ -23,7 +23,7 @@ impl<const N: usize> TransmitQueue<N> {
     /// Creates the ring. The headers in all buffers are written once: they are zero, and the device only reads them.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let buffers = map.transmit_buffers();
-        let mut free = Stack::new();
+        let mut free = BufferStack::new();
         for number in (0..N as u16).rev() {
             buffers
                 .area(memory, number.into(), HEADER)
@@ -116,7 +116,7 @@ impl<const N: usize> TransmitQueue<N> {
 /// Frees the buffers that the device has returned up to the last poll.
 fn free_returned<M: Memory, const N: usize>(
     ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
-    free: &mut Stack<N>,
+    free: &mut BufferStack<N>,
 ) -> Result<(), Error> {
     while let Some(used) = ring.reap()? {
         // The tag of a chain is the number of its buffer.
@@ -127,12 +127,12 @@ fn free_returned<M: Memory, const N: usize>(
 
 /// Numbers of the free buffers: last in, first out, so that buffers in the processor's cache are reused.
 #[derive(Debug)]
-struct Stack<const N: usize> {
+struct BufferStack<const N: usize> {
     numbers: [u16; N],
     len: usize,
 }
 
-impl<const N: usize> Stack<N> {
+impl<const N: usize> BufferStack<N> {
     const fn new() -> Self {
         Self {
             numbers: [0; N],

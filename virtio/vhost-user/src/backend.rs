@@ -9,15 +9,15 @@ use rustix::io::Errno;
 use tracing::{debug, warn};
 use zerocopy::IntoBytes;
 
-use crate::channel::{Channel, ChannelError};
+use crate::channel::{ChannelError, FrontEndChannel};
 use crate::control_ring::{ControlRing, RingError};
 use crate::data_plane::MAX_LOGGED;
-use crate::features::{Features, MAX_PACKET, Protocol};
+use crate::features::{Features, MAX_PACKET, ProtocolFeatures};
 use crate::guard;
 use crate::log::DirtyLog;
-use crate::mailbox::{self, Mailbox, Response};
+use crate::mailbox::{self, Mailbox, RingResponse};
 use crate::memory::{self, MAX_REGIONS, MemoryTable};
-use crate::message::{Header, Malformed, Request, RingFd};
+use crate::message::{FrontEndRequest, MalformedMessage, MessageHeader, RingFd};
 use crate::receive::Receiver;
 use crate::transmit::Transmitter;
 
@@ -42,7 +42,7 @@ pub struct Backend {
     epoll: OwnedFd,
     /// MTU of the guest's interface in bytes, unless the front-end sets another.
     mtu: usize,
-    session: Option<Session>,
+    session: Option<FrontEndSession>,
     /// True if the last session has ended, but its rings have not stopped yet.
     closing: bool,
 }
@@ -57,7 +57,7 @@ enum EndReason {
     #[error(transparent)]
     Channel(#[from] ChannelError),
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedMessage),
     /// A message without the flag NEED_REPLY has failed; the session ends because the front-end would assume success.
     #[error("message {code} failed: {error}")]
     Failed { code: u32, error: RequestError },
@@ -91,28 +91,28 @@ impl SessionEnd {
 }
 
 #[derive(Debug)]
-struct Session {
-    channel: Channel,
+struct FrontEndSession {
+    channel: FrontEndChannel,
     features: Features,
-    protocol: Protocol,
+    protocol: ProtocolFeatures,
     memory: Arc<MemoryTable>,
     log: Option<Arc<DirtyLog>>,
     mtu: usize,
     /// The message whose commands the threads of the rings are executing.
-    pending: Option<Pending>,
+    pending: Option<PendingRequest>,
     /// Number of messages that have failed and for which the front-end has received an error reply.
     failures: u64,
 }
 
 #[derive(Debug)]
-struct Pending {
-    header: Header,
-    outcome: Result<Reply, RequestError>,
+struct PendingRequest {
+    header: MessageHeader,
+    outcome: Result<RequestReply, RequestError>,
 }
 
 /// Reply to a message of the front-end.
 #[derive(Clone, Copy, Debug)]
-enum Reply {
+enum RequestReply {
     /// No reply or, if the front-end has requested one (NEED_REPLY), success.
     Done,
     Value(u64),
@@ -169,10 +169,10 @@ impl Backend {
     pub fn connect(&mut self, socket: OwnedFd) -> io::Result<()> {
         self.disconnect();
         watch(&self.epoll, &socket)?;
-        self.session = Some(Session {
-            channel: Channel::new(socket),
+        self.session = Some(FrontEndSession {
+            channel: FrontEndChannel::new(socket),
             features: Features::default(),
-            protocol: Protocol::default(),
+            protocol: ProtocolFeatures::default(),
             memory: Arc::default(),
             log: None,
             mtu: self.mtu,
@@ -238,10 +238,10 @@ impl Backend {
             return Ok(false);
         };
         let header = message.header;
-        let request = Request::parse(header.code, message.body, message.fds)?;
+        let request = FrontEndRequest::parse(header.code, message.body, message.fds)?;
         debug!(?request, "vhost-user");
         let outcome = session.execute(rings, request);
-        session.pending = Some(Pending { header, outcome });
+        session.pending = Some(PendingRequest { header, outcome });
         Ok(true)
     }
 
@@ -253,14 +253,14 @@ impl Backend {
         }
         let mut refused = None;
         for ring in &mut self.rings {
-            if let Some(Response::Failed(reason)) = ring.take_response() {
+            if let Some(RingResponse::Failed(reason)) = ring.take_response() {
                 refused = Some(RequestError::Worker(reason));
             }
         }
         let Some(session) = &mut self.session else {
             return Ok(true);
         };
-        let Some(Pending { header, outcome }) = session.pending.take() else {
+        let Some(PendingRequest { header, outcome }) = session.pending.take() else {
             return Ok(true);
         };
         let outcome = refused.map_or(outcome, Err);
@@ -314,78 +314,90 @@ impl AsFd for Backend {
     }
 }
 
-impl Session {
-    fn execute(&mut self, rings: &mut [ControlRing], request: Request) -> Result<Reply, RequestError> {
+impl FrontEndSession {
+    fn execute(
+        &mut self,
+        rings: &mut [ControlRing],
+        request: FrontEndRequest,
+    ) -> Result<RequestReply, RequestError> {
         let pairs = rings.len() / 2;
         match request {
-            Request::GetFeatures => return Ok(Reply::Value(Features::offered(pairs).0)),
-            Request::SetFeatures(bits) => self.set_features(rings, bits)?,
-            Request::Owner | Request::SetLogFd => {}
-            Request::SetMemTable(regions) => self.set_memory(rings, MemoryTable::new(regions)?),
-            Request::AddMemReg(region, file) => {
+            FrontEndRequest::GetFeatures => return Ok(RequestReply::Value(Features::offered(pairs).0)),
+            FrontEndRequest::SetFeatures(bits) => self.set_features(rings, bits)?,
+            FrontEndRequest::Owner | FrontEndRequest::SetLogFd => {}
+            FrontEndRequest::SetMemTable(regions) => self.set_memory(rings, MemoryTable::new(regions)?),
+            FrontEndRequest::AddMemReg(region, file) => {
                 let table = self.memory.as_ref().clone().with(region, file)?;
                 self.set_memory(rings, table);
             }
-            Request::RemMemReg(region) => {
+            FrontEndRequest::RemMemReg(region) => {
                 self.set_memory(rings, self.memory.as_ref().clone().without(&region))
             }
-            Request::GetMaxMemSlots => return Ok(Reply::Value(MAX_REGIONS as u64)),
-            Request::SetLogBase { size, offset, file } => {
+            FrontEndRequest::GetMaxMemSlots => return Ok(RequestReply::Value(MAX_REGIONS as u64)),
+            FrontEndRequest::SetLogBase { size, offset, file } => {
                 let log = DirtyLog::new(size, offset, file).map_err(RequestError::Log)?;
                 self.log = Some(Arc::new(log));
                 self.update_log(rings);
-                return Ok(Reply::Log { size, offset });
+                return Ok(RequestReply::Log { size, offset });
             }
-            Request::SetVringNum { ring, size } => self.ring(rings, ring, |ring, _| ring.set_size(size))?,
-            Request::SetVringAddr(address) => self.ring(rings, address.ring, |ring, session| {
+            FrontEndRequest::SetVringNum { ring, size } => {
+                self.ring(rings, ring, |ring, _| ring.set_size(size))?
+            }
+            FrontEndRequest::SetVringAddr(address) => self.ring(rings, address.ring, |ring, session| {
                 ring.set_address(address, &session.memory)?;
                 ring.set_log(session.features, session.log.as_ref());
                 Ok(())
             })?,
-            Request::SetVringBase { ring, base } => self.ring(rings, ring, |ring, _| ring.set_base(base))?,
-            Request::GetVringBase { ring: number } => {
+            FrontEndRequest::SetVringBase { ring, base } => {
+                self.ring(rings, ring, |ring, _| ring.set_base(base))?
+            }
+            FrontEndRequest::GetVringBase { ring: number } => {
                 self.ring(rings, number, |ring, _| {
                     ring.stop();
                     Ok(())
                 })?;
-                return Ok(Reply::Base(number));
+                return Ok(RequestReply::Base(number));
             }
-            Request::SetVringKick(RingFd { ring, fd }) => self.ring(rings, ring, |ring, session| {
-                ring.start(
-                    fd,
-                    &session.memory,
-                    session.features,
-                    session.log.as_ref(),
-                    session.mtu,
-                )
-            })?,
-            Request::SetVringCall(RingFd { ring, fd }) => {
+            FrontEndRequest::SetVringKick(RingFd { ring, fd }) => {
+                self.ring(rings, ring, |ring, session| {
+                    ring.start(
+                        fd,
+                        &session.memory,
+                        session.features,
+                        session.log.as_ref(),
+                        session.mtu,
+                    )
+                })?
+            }
+            FrontEndRequest::SetVringCall(RingFd { ring, fd }) => {
                 self.ring(rings, ring, |ring, _| ring.set_call(fd))?
             }
-            Request::SetVringErr(RingFd { ring, fd }) => {
+            FrontEndRequest::SetVringErr(RingFd { ring, fd }) => {
                 self.ring(rings, ring, |ring, _| ring.set_err(fd))?
             }
-            Request::GetProtocolFeatures => return Ok(Reply::Value(Protocol::offered(pairs).0)),
-            Request::SetProtocolFeatures(bits) => {
-                let protocol = Protocol(bits);
-                if !Protocol::offered(pairs).has(protocol) {
+            FrontEndRequest::GetProtocolFeatures => {
+                return Ok(RequestReply::Value(ProtocolFeatures::offered(pairs).0));
+            }
+            FrontEndRequest::SetProtocolFeatures(bits) => {
+                let protocol = ProtocolFeatures(bits);
+                if !ProtocolFeatures::offered(pairs).has(protocol) {
                     return Err(RequestError::Features(bits));
                 }
                 self.protocol = protocol;
             }
-            Request::GetQueueNum => return Ok(Reply::Value(pairs as u64)),
-            Request::SetVringEnable { ring, enable } => self.ring(rings, ring, |ring, _| {
+            FrontEndRequest::GetQueueNum => return Ok(RequestReply::Value(pairs as u64)),
+            FrontEndRequest::SetVringEnable { ring, enable } => self.ring(rings, ring, |ring, _| {
                 ring.enable(enable);
                 Ok(())
             })?,
-            Request::NetSetMtu(mtu) => {
+            FrontEndRequest::NetSetMtu(mtu) => {
                 self.mtu = usize::try_from(mtu)
                     .ok()
                     .filter(|mtu| (MIN_MTU..=MAX_PACKET).contains(mtu))
                     .ok_or(RequestError::Mtu(mtu))?;
             }
         }
-        Ok(Reply::Done)
+        Ok(RequestReply::Done)
     }
 
     /// Changes the configuration of one ring by `how`.
@@ -431,23 +443,23 @@ impl Session {
 
     fn reply(
         &mut self,
-        header: Header,
-        outcome: Result<Reply, RequestError>,
+        header: MessageHeader,
+        outcome: Result<RequestReply, RequestError>,
         rings: &[ControlRing],
     ) -> Result<(), EndReason> {
         let code = header.code;
-        let acknowledged = header.needs_reply() && self.protocol.has(Protocol::REPLY_ACK);
+        let acknowledged = header.needs_reply() && self.protocol.has(ProtocolFeatures::REPLY_ACK);
         let value = match outcome {
-            Ok(Reply::Value(value)) => value,
-            Ok(Reply::Base(number)) => {
+            Ok(RequestReply::Value(value)) => value,
+            Ok(RequestReply::Base(number)) => {
                 let base = rings[number as usize].base().into();
                 return Ok(self.channel.reply(code, [number, base].as_bytes())?);
             }
-            Ok(Reply::Log { size, offset }) => {
+            Ok(RequestReply::Log { size, offset }) => {
                 return Ok(self.channel.reply(code, [size, offset].as_bytes())?);
             }
-            Ok(Reply::Done) if acknowledged => 0,
-            Ok(Reply::Done) => return Ok(()),
+            Ok(RequestReply::Done) if acknowledged => 0,
+            Ok(RequestReply::Done) => return Ok(()),
             Err(error) if acknowledged => {
                 self.failures += 1;
                 if self.failures <= MAX_LOGGED {

@@ -12,24 +12,24 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
-use crate::message::{HEADER, Header, MAX_BODY, MAX_REGIONS, Malformed};
+use crate::message::{HEADER, MAX_BODY, MAX_REGIONS, MalformedMessage, MessageHeader};
 
 /// The device's end of the connection to the front-end.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct FrontEndChannel {
     socket: OwnedFd,
     buffer: Box<[u8; HEADER + MAX_BODY]>,
     /// Number of received bytes of the current message.
     have: usize,
     /// Header of the current message, after it was received.
-    header: Option<Header>,
+    header: Option<MessageHeader>,
     fds: Vec<OwnedFd>,
 }
 
 /// A complete message of the front-end.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
-    pub(crate) header: Header,
+    pub(crate) header: MessageHeader,
     pub(crate) body: &'a [u8],
     pub(crate) fds: Vec<OwnedFd>,
 }
@@ -42,7 +42,7 @@ pub(crate) enum ChannelError {
     #[error("closed by the front-end in the middle of a message")]
     Truncated,
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedMessage),
     #[error("more than {MAX_REGIONS} descriptors with a message")]
     Descriptors,
     #[error("the front-end does not read its replies")]
@@ -51,7 +51,7 @@ pub(crate) enum ChannelError {
     Socket(#[from] Errno),
 }
 
-impl Channel {
+impl FrontEndChannel {
     /// Creates the device's end on `socket`, which must be non-blocking.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Channel {
             }
             let Some(header) = self.header.take() else {
                 let bytes = self.buffer.first_chunk().expect("the buffer holds a header");
-                self.header = Some(Header::parse(bytes)?);
+                self.header = Some(MessageHeader::parse(bytes)?);
                 continue;
             };
             self.have = 0;
@@ -123,7 +123,7 @@ impl Channel {
 
     /// Sends the reply to message `code`.
     pub(crate) fn reply(&mut self, code: u32, body: &[u8]) -> Result<(), ChannelError> {
-        let header = Header::reply(code, body.len());
+        let header = MessageHeader::reply(code, body.len());
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
         let mut control = SendAncillaryBuffer::default();
         let sent = rustix::io::retry_on_intr(|| {
@@ -145,7 +145,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for FrontEndChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

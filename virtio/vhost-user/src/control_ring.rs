@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::data_plane::RingConfig;
 use crate::features::Features;
 use crate::log::{DirtyLog, RingLog};
-use crate::mailbox::{Command, Mailbox, Response};
+use crate::mailbox::{Mailbox, RingCommand, RingResponse};
 use crate::memory::MemoryTable;
 use crate::message::RingAddress;
 
@@ -20,7 +20,7 @@ pub(crate) struct ControlRing {
     /// True if the ring was started and not stopped.
     running: bool,
     size: u16,
-    address: Option<Address>,
+    address: Option<RingAddresses>,
     base: u16,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
@@ -29,7 +29,7 @@ pub(crate) struct ControlRing {
 
 /// Addresses of a ring's three parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
+struct RingAddresses {
     /// Guest-physical addresses of the parts.
     descriptors: u64,
     available: u64,
@@ -77,12 +77,12 @@ impl ControlRing {
     }
 
     /// Removes and returns the response to the last command.
-    pub(crate) fn take_response(&mut self) -> Option<Response> {
+    pub(crate) fn take_response(&mut self) -> Option<RingResponse> {
         let response = self.mailbox.take_response()?;
         match response {
-            Response::Stopped(Some(base)) => self.base = base,
-            Response::Failed(_) => self.running = false,
-            Response::Stopped(None) | Response::Done => {}
+            RingResponse::Stopped(Some(base)) => self.base = base,
+            RingResponse::Failed(_) => self.running = false,
+            RingResponse::Stopped(None) | RingResponse::Done => {}
         }
         Some(response)
     }
@@ -108,14 +108,14 @@ impl ControlRing {
         memory: &MemoryTable,
     ) -> Result<(), RingError> {
         let find = |user| memory.guest_address(user).ok_or(RingError::Address(user));
-        let found = Address {
+        let found = RingAddresses {
             descriptors: find(address.descriptors)?,
             available: find(address.available)?,
             used: find(address.used)?,
             log: (address.flags & LOGGED != 0).then_some(address.log),
         };
         let moved = self.address.is_none_or(|old| {
-            Address {
+            RingAddresses {
                 log: found.log,
                 ..old
             } != found
@@ -136,7 +136,7 @@ impl ControlRing {
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), RingError> {
         set_nonblocking(call.as_ref())?;
         if self.running {
-            self.mailbox.post(Command::Call(call));
+            self.mailbox.post(RingCommand::Call(call));
         } else {
             self.call = call;
         }
@@ -146,7 +146,7 @@ impl ControlRing {
     pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), RingError> {
         set_nonblocking(err.as_ref())?;
         if self.running {
-            self.mailbox.post(Command::Err(err));
+            self.mailbox.post(RingCommand::Err(err));
         } else {
             self.err = err;
         }
@@ -155,7 +155,7 @@ impl ControlRing {
 
     pub(crate) fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
-        self.post_if_running(|| Command::Enable(enabled));
+        self.post_if_running(|| RingCommand::Enable(enabled));
     }
 
     /// Enables a ring that is not running if `enabled`: without protocol features, rings start in the enabled state.
@@ -166,12 +166,12 @@ impl ControlRing {
     }
 
     pub(crate) fn set_memory(&mut self, memory: &Arc<MemoryTable>) {
-        self.post_if_running(|| Command::Memory(memory.clone()));
+        self.post_if_running(|| RingCommand::Memory(memory.clone()));
     }
 
     pub(crate) fn set_log(&mut self, features: Features, log: Option<&Arc<DirtyLog>>) {
         let log = self.log(features, log);
-        self.post_if_running(|| Command::Log(log));
+        self.post_if_running(|| RingCommand::Log(log));
     }
 
     /// Starts the ring with the configuration and `kick`.
@@ -185,7 +185,7 @@ impl ControlRing {
     ) -> Result<(), RingError> {
         self.check_stopped()?;
         let kick = kick.ok_or(RingError::Polled)?;
-        let Some(Address {
+        let Some(RingAddresses {
             descriptors,
             available,
             used,
@@ -212,7 +212,7 @@ impl ControlRing {
             mtu,
         };
         self.running = true;
-        self.mailbox.post(Command::Start(Box::new(config)));
+        self.mailbox.post(RingCommand::Start(Box::new(config)));
         Ok(())
     }
 
@@ -221,7 +221,7 @@ impl ControlRing {
         self.call = None;
         self.err = None;
         if std::mem::take(&mut self.running) {
-            self.mailbox.post(Command::Stop);
+            self.mailbox.post(RingCommand::Stop);
         }
     }
 
@@ -242,7 +242,7 @@ impl ControlRing {
         }
     }
 
-    fn post_if_running(&self, command: impl FnOnce() -> Command) {
+    fn post_if_running(&self, command: impl FnOnce() -> RingCommand) {
         if self.running {
             self.mailbox.post(command());
         }

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::features::Features;
 use crate::log::RingLog;
-use crate::mailbox::{self, Command, Mailbox, Response};
+use crate::mailbox::{self, Mailbox, RingCommand, RingResponse};
 use crate::memory::MemoryTable;
 
 /// Configuration with which the thread of a ring starts it.
@@ -131,20 +131,20 @@ impl DataPlane {
         self.ring.as_ref()
     }
 
-    fn execute(&mut self, command: Command) -> Response {
+    fn execute(&mut self, command: RingCommand) -> RingResponse {
         match command {
-            Command::Start(config) => return self.start(*config),
-            Command::Stop => return Response::Stopped(self.stop()),
-            Command::Memory(memory) => self.remap(memory),
-            Command::Call(call) => self.set(|ring| {
+            RingCommand::Start(config) => return self.start(*config),
+            RingCommand::Stop => return RingResponse::Stopped(self.stop()),
+            RingCommand::Memory(memory) => self.remap(memory),
+            RingCommand::Call(call) => self.set(|ring| {
                 ring.config.call = call;
                 ring.call();
             }),
-            Command::Err(err) => self.set(|ring| ring.config.err = err),
-            Command::Enable(enabled) => self.set(|ring| ring.config.enabled = enabled),
-            Command::Log(log) => self.set(|ring| ring.config.log = log),
+            RingCommand::Err(err) => self.set(|ring| ring.config.err = err),
+            RingCommand::Enable(enabled) => self.set(|ring| ring.config.enabled = enabled),
+            RingCommand::Log(log) => self.set(|ring| ring.config.log = log),
         }
-        Response::Done
+        RingResponse::Done
     }
 
     fn set(&mut self, how: impl FnOnce(&mut ActiveRing)) {
@@ -162,21 +162,21 @@ impl DataPlane {
         });
     }
 
-    fn start(&mut self, config: RingConfig) -> Response {
+    fn start(&mut self, config: RingConfig) -> RingResponse {
         self.stop();
         let ring = match ActiveRing::new(config) {
             Ok(ring) => ring,
-            Err(fault) => return Response::Failed(fault.to_string()),
+            Err(fault) => return RingResponse::Failed(fault.to_string()),
         };
         if let Err(errno) = watch(&self.epoll, &ring.config.kick) {
-            return Response::Failed(format!("cannot watch the kick descriptor: {errno}"));
+            return RingResponse::Failed(format!("cannot watch the kick descriptor: {errno}"));
         }
         // A previous back-end that was killed may not have signalled chains that it had returned.
         if ring.device.state().used != 0 {
             ring.call();
         }
         self.ring = Some(ring);
-        Response::Done
+        RingResponse::Done
     }
 
     fn stop(&mut self) -> Option<u16> {

@@ -22,7 +22,7 @@ impl Features {
     pub(crate) const LOG_ALL: Self = Self::bit(26);
     pub(crate) const INDIRECT_DESC: Self = Self::bit(28);
     pub(crate) const EVENT_IDX: Self = Self::bit(29);
-    /// VHOST_USER_F_PROTOCOL_FEATURES: the protocol features of [`Protocol`] are negotiated.
+    /// VHOST_USER_F_PROTOCOL_FEATURES: the protocol features of [`ProtocolFeatures`] are negotiated.
     pub(crate) const PROTOCOL: Self = Self::bit(30);
     pub(crate) const VERSION_1: Self = Self::bit(32);
     pub(crate) const GUEST_USO4: Self = Self::bit(54);
@@ -106,9 +106,9 @@ impl BitOr for Features {
 
 /// A set of vhost-user protocol features (VHOST_USER_PROTOCOL_F_*).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Protocol(pub(crate) u64);
+pub(crate) struct ProtocolFeatures(pub(crate) u64);
 
-impl Protocol {
+impl ProtocolFeatures {
     pub(crate) const MQ: Self = Self(1);
     pub(crate) const LOG_SHMFD: Self = Self(1 << 1);
     pub(crate) const REPLY_ACK: Self = Self(1 << 3);

@@ -11,7 +11,7 @@ use vm_memory::GuestMemoryMmap;
 use crate::backend;
 use crate::control_ring::{ControlRing, RingError};
 use crate::features::Features;
-use crate::mailbox::{self, Response};
+use crate::mailbox::{self, RingResponse};
 use crate::memory::{self, MemoryTable};
 use crate::message::RingAddress;
 use crate::receive::Receiver;
@@ -144,7 +144,7 @@ impl InProcessDevice {
             .filter_map(ControlRing::take_response)
             .collect();
         for response in responses {
-            if let Response::Failed(reason) = response {
+            if let RingResponse::Failed(reason) = response {
                 return Err(ActivateErrorKind::Worker(reason));
             }
         }

@@ -49,4 +49,4 @@ mod transmit;
 pub use backend::{Backend, MAX_PAIRS, SessionEnd};
 pub use in_process::{ActivateError, InProcessDevice, QueueConfig};
 pub use receive::{BURST, Burst, MAX_PARTS, Receiver};
-pub use transmit::{Reservation, Transmitter};
+pub use transmit::{GuestReservation, Transmitter};

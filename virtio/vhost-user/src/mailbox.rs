@@ -18,7 +18,7 @@ use crate::memory::MemoryTable;
 
 /// A command of the control thread that changes a ring.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum RingCommand {
     /// Starts the ring, which must be stopped, with a configuration.
     Start(Box<RingConfig>),
     /// Stops the ring and returns its position.
@@ -37,7 +37,7 @@ pub(crate) enum Command {
 
 /// Response of the ring's thread to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Response {
+pub(crate) enum RingResponse {
     Done,
     /// The ring has stopped after it had taken, and returned, this number of available entries; `None` if no ring was
     /// active.
@@ -61,10 +61,10 @@ pub(crate) struct Mailbox {
 enum CommandState {
     #[default]
     Idle,
-    Pending(Command),
+    Pending(RingCommand),
     /// The ring's thread has taken the command and is executing it.
     Executing,
-    Done(Response),
+    Done(RingResponse),
     /// No thread serves the ring any more.
     Closed,
 }
@@ -95,7 +95,7 @@ impl Mailbox {
     }
 
     /// Posts a command (control thread). The response to the previous command must have been taken.
-    pub(crate) fn post(&self, command: Command) {
+    pub(crate) fn post(&self, command: RingCommand) {
         let mut slot = self.slot();
         match *slot {
             CommandState::Idle => {
@@ -116,7 +116,7 @@ impl Mailbox {
     }
 
     /// Removes and returns the response, if there is one (control thread). A ring that no thread serves has none.
-    pub(crate) fn take_response(&self) -> Option<Response> {
+    pub(crate) fn take_response(&self) -> Option<RingResponse> {
         let mut slot = self.slot();
         match std::mem::take(&mut *slot) {
             CommandState::Done(response) => Some(response),
@@ -137,7 +137,7 @@ impl Mailbox {
     }
 
     /// Executes the pending command, if there is one (ring's thread).
-    pub(crate) fn execute(&self, execute: impl FnOnce(Command) -> Response) {
+    pub(crate) fn execute(&self, execute: impl FnOnce(RingCommand) -> RingResponse) {
         let mut slot = self.slot();
         self.pending.store(false, Ordering::Relaxed);
         *slot = match std::mem::take(&mut *slot) {

@@ -12,7 +12,7 @@ use vm_memory::{
 };
 
 use crate::guard::MappingGuard;
-use crate::message::Region;
+use crate::message::RegionDescription;
 
 /// Limit on the number of memory regions, the reply to VHOST_USER_GET_MAX_MEM_SLOTS.
 pub(crate) const MAX_REGIONS: usize = 64;
@@ -53,7 +53,9 @@ impl MemoryTable {
     ///
     /// # Errors
     /// A region is invalid or cannot be mapped.
-    pub(crate) fn new(regions: impl IntoIterator<Item = (Region, OwnedFd)>) -> Result<Self, MemoryError> {
+    pub(crate) fn new(
+        regions: impl IntoIterator<Item = (RegionDescription, OwnedFd)>,
+    ) -> Result<Self, MemoryError> {
         regions
             .into_iter()
             .try_fold(Self::default(), |table, (region, file)| table.with(region, file))
@@ -69,7 +71,7 @@ impl MemoryTable {
         }
         let mapped = |region: &vm_memory::GuestRegionMmap| {
             let guest = region.start_addr().raw_value();
-            let described = Region {
+            let described = RegionDescription {
                 guest,
                 size: region.len(),
                 user: guest,
@@ -91,7 +93,7 @@ impl MemoryTable {
     ///
     /// # Errors
     /// The region overlaps another one, exceeds its file, or cannot be mapped.
-    pub(crate) fn with(mut self, region: Region, file: OwnedFd) -> Result<Self, MemoryError> {
+    pub(crate) fn with(mut self, region: RegionDescription, file: OwnedFd) -> Result<Self, MemoryError> {
         self.regions.retain(|mapped| mapped.region != region);
         if self.regions.len() == MAX_REGIONS {
             return Err(MemoryError::TooMany);
@@ -106,8 +108,8 @@ impl MemoryTable {
 
     /// Returns a table without the region that has the guest address, user address and size of `region`. If there is
     /// none, nothing changes: QEMU 7.2 removes a region once for each queue pair.
-    pub(crate) fn without(mut self, region: &Region) -> Self {
-        let named = |region: &Region| (region.guest, region.user, region.size);
+    pub(crate) fn without(mut self, region: &RegionDescription) -> Self {
+        let named = |region: &RegionDescription| (region.guest, region.user, region.size);
         self.regions
             .retain(|mapped| named(&mapped.region) != named(region));
         self
@@ -116,7 +118,7 @@ impl MemoryTable {
     /// Converts a virtual address of the front-end into a guest-physical address; `None` if it is in no region.
     pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
         self.regions.iter().find_map(|mapped| {
-            let Region {
+            let RegionDescription {
                 guest,
                 size,
                 user: base,
@@ -156,7 +158,7 @@ impl<'m> Memory for &'m MemoryTable {
 /// One region of guest memory and its mapping.
 #[derive(Debug)]
 struct MappedRegion {
-    region: Region,
+    region: RegionDescription,
     /// Declared before `map`, so that it is dropped first.
     guard: Option<MappingGuard>,
     map: Arc<MmapRegion>,
@@ -165,7 +167,7 @@ struct MappedRegion {
 }
 
 impl MappedRegion {
-    fn new(region: Region, file: OwnedFd) -> Result<Self, MemoryError> {
+    fn new(region: RegionDescription, file: OwnedFd) -> Result<Self, MemoryError> {
         let guest = region.guest;
         let failed = |error| MemoryError::Map { guest, error };
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed(errno.into()))?;
@@ -196,8 +198,8 @@ impl MappedRegion {
 }
 
 /// Checks that the sums of the region's addresses and lengths do not overflow.
-fn check(region: &Region) -> Result<(), MemoryError> {
-    let &Region {
+fn check(region: &RegionDescription) -> Result<(), MemoryError> {
+    let &RegionDescription {
         guest,
         size,
         user,
@@ -222,7 +224,7 @@ fn check(region: &Region) -> Result<(), MemoryError> {
     Ok(())
 }
 
-fn overlap(one: &Region, other: &Region) -> bool {
+fn overlap(one: &RegionDescription, other: &RegionDescription) -> bool {
     let within = |a: u64, b: u64| a < b + other.size && b < a + one.size;
     within(one.guest, other.guest) || within(one.user, other.user)
 }

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Header of a vhost-user message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct MessageHeader {
     /// Number of the message (VHOST_USER_*).
     pub(crate) code: u32,
     /// Version in bits 0 and 1, then the flags REPLY and NEED_REPLY.
@@ -20,10 +20,10 @@ pub(crate) struct Header {
 }
 
 /// Size of a message's header in bytes.
-pub(crate) const HEADER: usize = size_of::<Header>();
+pub(crate) const HEADER: usize = size_of::<MessageHeader>();
 
 /// Size in bytes of the longest body, a memory table with [`MAX_REGIONS`] regions.
-pub(crate) const MAX_BODY: usize = 8 + MAX_REGIONS * size_of::<Region>();
+pub(crate) const MAX_BODY: usize = 8 + MAX_REGIONS * size_of::<RegionDescription>();
 
 /// Limit on the number of regions, and so of descriptors, in one message. The specification allows 8; rust-vmm's
 /// front-ends may send this many.
@@ -32,7 +32,7 @@ pub(crate) const MAX_REGIONS: usize = 32;
 /// Description of a memory region in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Region {
+pub(crate) struct RegionDescription {
     /// Guest-physical address of the region's first byte.
     pub(crate) guest: u64,
     /// Length of the region in bytes.
@@ -63,7 +63,7 @@ pub(crate) struct RingAddress {
 
 /// A message from the front-end, after parsing.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum FrontEndRequest {
     /// Queries the virtio features that the device offers.
     GetFeatures,
     /// Sets the virtio features that the driver has accepted.
@@ -71,7 +71,7 @@ pub(crate) enum Request {
     /// SET_OWNER or the obsolete RESET_OWNER, which have no effect.
     Owner,
     /// Replaces all regions of the guest's memory.
-    SetMemTable(Vec<(Region, OwnedFd)>),
+    SetMemTable(Vec<(RegionDescription, OwnedFd)>),
     /// Sets the dirty log.
     SetLogBase {
         /// Size of the log in bytes.
@@ -128,9 +128,9 @@ pub(crate) enum Request {
     /// Queries the limit on the number of memory regions.
     GetMaxMemSlots,
     /// Adds a memory region, which the descriptor's file contains.
-    AddMemReg(Region, OwnedFd),
+    AddMemReg(RegionDescription, OwnedFd),
     /// Removes a memory region.
-    RemMemReg(Region),
+    RemMemReg(RegionDescription),
 }
 
 /// Body of SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR: a descriptor for a ring.
@@ -144,7 +144,7 @@ pub(crate) struct RingFd {
 
 /// Reason why a message cannot be parsed. `code` is the number of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
+pub(crate) enum MalformedMessage {
     /// The version is not 1, or the flag REPLY is set.
     #[error("message {code} has invalid flags {flags:#x}")]
     Flags {
@@ -182,20 +182,20 @@ pub(crate) enum Malformed {
     },
 }
 
-impl Header {
+impl MessageHeader {
     /// Parses the header of a message.
     ///
     /// # Errors
     /// The version is wrong, the message is a reply, or its body is too long.
-    pub(crate) fn parse(bytes: &[u8; HEADER]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(bytes: &[u8; HEADER]) -> Result<Self, MalformedMessage> {
         let header: Self = zerocopy::transmute!(*bytes);
         let Self { code, flags, size } = header;
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
-            return Err(Malformed::Flags { code, flags });
+            return Err(MalformedMessage::Flags { code, flags });
         }
         let size = size as usize;
         if size > MAX_BODY {
-            return Err(Malformed::Size { code, size });
+            return Err(MalformedMessage::Size { code, size });
         }
         Ok(header)
     }
@@ -217,12 +217,12 @@ impl Header {
     }
 }
 
-impl Request {
+impl FrontEndRequest {
     /// Parses the body of a message and the descriptors that were sent with it.
     ///
     /// # Errors
     /// The message is unknown, or its length or its number of descriptors is wrong.
-    pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Malformed> {
+    pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, MalformedMessage> {
         let mut message = MessageParser { code, body, fds };
         let request = match code {
             1 => Self::GetFeatures,
@@ -264,7 +264,7 @@ impl Request {
                     1 => true,
                     value => {
                         let value = value.into();
-                        return Err(Malformed::Value { code, value });
+                        return Err(MalformedMessage::Value { code, value });
                     }
                 };
                 Self::SetVringEnable { ring, enable }
@@ -282,7 +282,7 @@ impl Request {
                 message.fds.clear();
                 Self::RemMemReg(region)
             }
-            code => return Err(Malformed::Unknown(code)),
+            code => return Err(MalformedMessage::Unknown(code)),
         };
         message.end()?;
         Ok(request)
@@ -298,22 +298,22 @@ struct MessageParser<'a> {
 
 impl MessageParser<'_> {
     /// Removes the next value from the body.
-    fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
+    fn take<T: FromBytes>(&mut self) -> Result<T, MalformedMessage> {
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| self.size())?;
         self.body = rest;
         Ok(value)
     }
 
     /// Removes and returns the only descriptor.
-    fn fd(&mut self) -> Result<OwnedFd, Malformed> {
+    fn fd(&mut self) -> Result<OwnedFd, MalformedMessage> {
         self.fds.pop().ok_or_else(|| self.descriptors())
     }
 
-    fn ring_fd(&mut self) -> Result<RingFd, Malformed> {
+    fn ring_fd(&mut self) -> Result<RingFd, MalformedMessage> {
         let value: u64 = self.take()?;
         let Self { code, .. } = *self;
         if value & !0x1ff != 0 {
-            return Err(Malformed::Value { code, value });
+            return Err(MalformedMessage::Value { code, value });
         }
         // Bit 8 (VHOST_USER_VRING_NOFD_MASK): the message has no descriptor.
         let fd = (value & 0x100 == 0).then(|| self.fd()).transpose()?;
@@ -321,11 +321,11 @@ impl MessageParser<'_> {
         Ok(RingFd { ring, fd })
     }
 
-    fn regions(&mut self) -> Result<Vec<(Region, OwnedFd)>, Malformed> {
+    fn regions(&mut self) -> Result<Vec<(RegionDescription, OwnedFd)>, MalformedMessage> {
         let [count, _padding] = self.take::<[u32; 2]>()?;
         if count as usize > MAX_REGIONS {
             let (code, value) = (self.code, count.into());
-            return Err(Malformed::Value { code, value });
+            return Err(MalformedMessage::Value { code, value });
         }
         if self.fds.len() != count as usize {
             return Err(self.descriptors());
@@ -336,13 +336,13 @@ impl MessageParser<'_> {
             .collect()
     }
 
-    fn padded_region(&mut self) -> Result<Region, Malformed> {
+    fn padded_region(&mut self) -> Result<RegionDescription, MalformedMessage> {
         let _padding: u64 = self.take()?;
         self.take()
     }
 
     /// Checks that neither bytes nor descriptors remain.
-    fn end(self) -> Result<(), Malformed> {
+    fn end(self) -> Result<(), MalformedMessage> {
         if !self.body.is_empty() {
             return Err(self.size());
         }
@@ -352,15 +352,15 @@ impl MessageParser<'_> {
         Ok(())
     }
 
-    fn size(&self) -> Malformed {
-        Malformed::Size {
+    fn size(&self) -> MalformedMessage {
+        MalformedMessage::Size {
             code: self.code,
             size: self.body.len(),
         }
     }
 
-    fn descriptors(&self) -> Malformed {
-        Malformed::Descriptors {
+    fn descriptors(&self) -> MalformedMessage {
+        MalformedMessage::Descriptors {
             code: self.code,
             count: self.fds.len(),
         }

@@ -45,12 +45,12 @@ pub struct Transmitter {
     chains_when_full: Option<u16>,
     /// True if chains were returned and not published yet.
     unpublished: bool,
-    store: Store,
+    store: ReusedLists,
 }
 
 /// Lists and buffers that every reservation reuses, to avoid allocation.
 #[derive(Debug)]
-struct Store {
+struct ReusedLists {
     chains: Vec<Chain>,
     pieces: PieceStore,
     payloads: SliceStore,
@@ -66,7 +66,7 @@ impl Transmitter {
             full: false,
             chains_when_full: None,
             unpublished: false,
-            store: Store {
+            store: ReusedLists {
                 chains: vec![Chain::default(); MAX_FRAMES * MAX_BUFFERS],
                 pieces: Vec::new(),
                 payloads: Vec::new(),
@@ -133,7 +133,12 @@ impl Transmitter {
         }
     }
 
-    fn take(&mut self, frames: usize, head: usize, payload: usize) -> Result<Reservation<'_>, TransmitError> {
+    fn take(
+        &mut self,
+        frames: usize,
+        head: usize,
+        payload: usize,
+    ) -> Result<GuestReservation<'_>, TransmitError> {
         self.execute_command();
         let Self {
             data_plane,
@@ -198,7 +203,7 @@ impl Transmitter {
             payloads.extend(window(pieces, bytes - payload, payload));
             frame.payloads = first..payloads.len();
         }
-        Ok(Reservation {
+        Ok(GuestReservation {
             queue,
             notifier,
             limits: *limits,
@@ -215,7 +220,7 @@ impl Transmitter {
 }
 
 impl Transmit for Transmitter {
-    type Room<'a> = Reservation<'a>;
+    type Room<'a> = GuestReservation<'a>;
 
     fn limits(&self) -> Limits {
         self.limits
@@ -231,7 +236,7 @@ impl Transmit for Transmitter {
         room.commit(offload, head, len)
     }
 
-    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<GuestReservation<'_>> {
         self.take(frames, head, payload).ok()
     }
 
@@ -342,12 +347,12 @@ fn window<'a>(
 
 /// Reserved frames in the guest's receive buffers, into which the engine peeks data.
 #[derive(Debug)]
-pub struct Reservation<'a> {
+pub struct GuestReservation<'a> {
     queue: DeviceQueue<'a, &'a MemoryTable>,
     notifier: Notifier<'a>,
     limits: Limits,
     unpublished: &'a mut bool,
-    store: &'a mut Store,
+    store: &'a mut ReusedLists,
     /// Bytes of each frame that are reserved for its headers, and for its payload.
     head: usize,
     payload: usize,
@@ -359,7 +364,7 @@ pub struct Reservation<'a> {
     returned: usize,
 }
 
-impl Room for Reservation<'_> {
+impl Room for GuestReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         match self.room.frames.get(self.next) {
             Some(frame) => &self.payloads[frame.payloads.start..],
@@ -385,7 +390,7 @@ impl Room for Reservation<'_> {
     }
 }
 
-impl Reservation<'_> {
+impl GuestReservation<'_> {
     /// Writes the headers and returns the frame's chains to the guest. The result is true if the frame has used all its
     /// chains.
     fn put(
@@ -462,7 +467,7 @@ impl Reservation<'_> {
     }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for GuestReservation<'_> {
     fn drop(&mut self) {
         let left = self.room.chains - self.returned;
         // The value is at most the queue size, which is a u16.

@@ -8,7 +8,7 @@ pub const MEMORY: u64 = 8 << 20;
 /// Address of the [`BootParameters`], which the VMM writes before the guest starts.
 pub const PARAMETERS: u64 = 0x8000;
 
-/// Address of the [`Report`], which the guest writes.
+/// Address of the [`TaskReport`], which the guest writes.
 pub const REPORT: u64 = 0x9000;
 
 /// Address of a frame that the guest sends with [`PORT_WRITE`].
@@ -106,7 +106,7 @@ pub struct BootParameters {
 /// Result of the task, which the guest writes to its memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Report {
+pub struct TaskReport {
     /// IPv4 address that the guest has received by DHCP.
     pub address: [u8; 4],
     /// Number of repetitions that the guest has completed.
@@ -123,7 +123,7 @@ pub struct Report {
     pub error: [u8; 256],
 }
 
-impl Report {
+impl TaskReport {
     /// A report without results.
     pub const EMPTY: Self = Self {
         address: [0; 4],

@@ -30,17 +30,17 @@ const CODE: u64 = 8;
 const GATE: u64 = 0x8e00;
 
 #[repr(C, align(16))]
-struct Table(UnsafeCell<[[u64; 2]; 256]>);
+struct InterruptTable(UnsafeCell<[[u64; 2]; 256]>);
 
 // SAFETY: there is one CPU, and the table is written before interrupts are enabled.
-unsafe impl Sync for Table {}
+unsafe impl Sync for InterruptTable {}
 
-static TABLE: Table = Table(UnsafeCell::new([[0; 2]; 256]));
+static TABLE: InterruptTable = InterruptTable(UnsafeCell::new([[0; 2]; 256]));
 
 #[repr(C, packed)]
-struct Pointer {
+struct TablePointer {
     limit: u16,
-    base: *const Table,
+    base: *const InterruptTable,
 }
 
 /// Installs the handler of both interrupts, and enables the APIC.
@@ -51,8 +51,8 @@ pub(crate) fn set_up() {
         // SAFETY: no other code accesses the table: interrupts are disabled, and it is not loaded.
         unsafe { (*TABLE.0.get())[usize::from(vector)] = [low, handler >> 32] };
     }
-    let pointer = Pointer {
-        limit: (size_of::<Table>() - 1) as u16,
+    let pointer = TablePointer {
+        limit: (size_of::<InterruptTable>() - 1) as u16,
         base: &TABLE,
     };
     // SAFETY: the table is valid, and static.

@@ -23,7 +23,7 @@ extern "C" fn start() -> ! {
         unsafe { core::ptr::with_exposed_provenance::<BootParameters>(PARAMETERS as usize).read() };
     interrupts::set_up();
     let outcome = match parameters.link {
-        link if link == Link::Calls as u32 => tasks::run(calls::Calls::new(&parameters), &parameters),
+        link if link == Link::Calls as u32 => tasks::run(calls::CallInterface::new(&parameters), &parameters),
         _ => virtio::open(&parameters).and_then(|net| tasks::run(net, &parameters)),
     };
     report::end(outcome)

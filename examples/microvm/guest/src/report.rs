@@ -3,8 +3,8 @@
 use core::fmt::{self, Write};
 
 use crate::memory;
-use crate::tasks::Failure;
-use pontoon_microvm_abi::{PORT_STAGE, REPORT, Report, Stage};
+use crate::tasks::TaskFailure;
+use pontoon_microvm_abi::{PORT_STAGE, REPORT, TaskReport, Stage};
 
 /// Reports to the VMM that the measured task begins or ends.
 pub(crate) fn stage(stage: Stage) {
@@ -12,7 +12,7 @@ pub(crate) fn stage(stage: Stage) {
 }
 
 /// Reports the result of the task to the VMM, and halts.
-pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
+pub(crate) fn end(outcome: Result<TaskReport, TaskFailure>) -> ! {
     match outcome {
         Ok(report) => finish(&report, Stage::End),
         Err(failure) => fail(format_args!("{failure}")),
@@ -21,16 +21,16 @@ pub(crate) fn end(outcome: Result<Report, Failure>) -> ! {
 
 /// Reports an error to the VMM, and halts.
 pub(crate) fn fail(why: fmt::Arguments<'_>) -> ! {
-    let mut report = Report::EMPTY;
+    let mut report = TaskReport::EMPTY;
     // Text that exceeds the buffer is truncated.
-    let _ = Text(&mut report.error).write_fmt(why);
+    let _ = TextBuffer(&mut report.error).write_fmt(why);
     finish(&report, Stage::Failed)
 }
 
-fn finish(report: &Report, last: Stage) -> ! {
+fn finish(report: &TaskReport, last: Stage) -> ! {
     // SAFETY: a report consists of bytes and integers, without padding between them.
     let bytes =
-        unsafe { core::slice::from_raw_parts(core::ptr::from_ref(report).cast(), size_of::<Report>()) };
+        unsafe { core::slice::from_raw_parts(core::ptr::from_ref(report).cast(), size_of::<TaskReport>()) };
     memory::put(REPORT, bytes);
     loop {
         stage(last);
@@ -38,9 +38,9 @@ fn finish(report: &Report, last: Stage) -> ! {
 }
 
 /// A buffer for text, which truncates text that does not fit.
-struct Text<'t>(&'t mut [u8]);
+struct TextBuffer<'t>(&'t mut [u8]);
 
-impl Write for Text<'_> {
+impl Write for TextBuffer<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let len = text.len().min(self.0.len());
         let (here, rest) = core::mem::take(&mut self.0).split_at_mut(len);

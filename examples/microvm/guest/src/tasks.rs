@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 
 use crate::report;
-use pontoon_microvm_abi::{BootParameters, Report, Stage, Task};
+use pontoon_microvm_abi::{BootParameters, TaskReport, Stage, Task};
 
 mod crr;
 mod datagrams;
@@ -34,12 +34,12 @@ pub(crate) trait Net: Device {
     fn wait(&mut self, until: Option<Duration>) -> Result<(), pontoon_guest::Error>;
 
     /// Returns the counters of the interface.
-    fn traffic(&mut self) -> Traffic;
+    fn traffic(&mut self) -> TrafficCounters;
 }
 
 /// Counters of a network interface.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Traffic {
+pub(crate) struct TrafficCounters {
     pub(crate) sent: u32,
     pub(crate) received: u32,
     pub(crate) doorbells: u32,
@@ -48,26 +48,26 @@ pub(crate) struct Traffic {
 
 /// Reason why a task has failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum TaskFailure {
     Net(pontoon_guest::Error),
     Text(&'static str),
 }
 
 /// A smoltcp stack and its network interface.
-struct World<N> {
+struct NetworkStack<N> {
     net: N,
     stack: Interface,
 }
 
 /// Configures the guest by DHCP, then runs the task.
-pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Report, Failure> {
+pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<TaskReport, TaskFailure> {
     let stack = Interface::new(Config::new(MAC.into()), &mut net, Instant::ZERO);
-    let mut world = World { net, stack };
+    let mut world = NetworkStack { net, stack };
     let (address, gateway) = world.configure()?;
     let server = (gateway, parameters.port as u16);
 
     let task = parameters.task;
-    let mut report = Report::EMPTY;
+    let mut report = TaskReport::EMPTY;
     report.address = address.octets();
     // The first ping resolves the gateway's Ethernet address.
     ping::ping(&mut world, gateway, 1)?;
@@ -87,9 +87,9 @@ pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Rep
     Ok(report)
 }
 
-impl<N: Net> World<N> {
+impl<N: Net> NetworkStack<N> {
     /// Obtains the addresses of the guest and of the gateway by DHCP.
-    fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), Failure> {
+    fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), TaskFailure> {
         let mut storage = [SocketStorage::EMPTY];
         let mut sockets = SocketSet::new(&mut storage[..]);
         let client = sockets.add(dhcpv4::Socket::new());
@@ -111,7 +111,7 @@ impl<N: Net> World<N> {
         &mut self,
         sockets: &mut SocketSet<'s>,
         mut done: impl FnMut(&mut SocketSet<'s>) -> Option<R>,
-    ) -> Result<R, Failure> {
+    ) -> Result<R, TaskFailure> {
         let end = self.net.now() + TIMEOUT;
         loop {
             let now = self.net.now();
@@ -125,7 +125,7 @@ impl<N: Net> World<N> {
                 return Ok(result);
             }
             if now >= end {
-                return Err(Failure::Text("no reply within one minute"));
+                return Err(TaskFailure::Text("no reply within one minute"));
             }
             if taken != PollIngressSingleResult::None {
                 continue;
@@ -139,13 +139,13 @@ impl<N: Net> World<N> {
     }
 }
 
-impl From<pontoon_guest::Error> for Failure {
+impl From<pontoon_guest::Error> for TaskFailure {
     fn from(error: pontoon_guest::Error) -> Self {
         Self::Net(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TaskFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Net(error) => error.fmt(f),

@@ -9,7 +9,7 @@ use pontoon_ring::{Features, Layout};
 
 use crate::machine::Machine;
 use crate::memory::{load, store};
-use crate::tasks::{Failure, Net, Traffic};
+use crate::tasks::{TaskFailure, Net, TrafficCounters};
 use pontoon_microvm_abi::{BootParameters, DEVICE, MEMORY, RINGS};
 
 /// Number of frame buffers in each direction.
@@ -47,9 +47,9 @@ const VERSION_1: u32 = 1;
 pub(crate) type Virtio = Phy<Window<Raw<'static>>, Machine, SIZE>;
 
 /// Initialises the device (virtio 1.2, section 3.1.1), and creates the interface.
-pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
+pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, TaskFailure> {
     if [load(MAGIC), load(VERSION), load(DEVICE_ID)] != [0x7472_6976, 2, 1] {
-        return Err(Failure::Text("no virtio-net device"));
+        return Err(TaskFailure::Text("no virtio-net device"));
     }
     store(STATUS, 0);
     store(STATUS, ACKNOWLEDGE | DRIVER);
@@ -57,19 +57,19 @@ pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
     for (word, wanted) in (0..).zip(wanted) {
         store(DEVICE_FEATURES_SEL, word);
         if load(DEVICE_FEATURES) & wanted != wanted {
-            return Err(Failure::Text("the device does not offer the requested features"));
+            return Err(TaskFailure::Text("the device does not offer the requested features"));
         }
         store(DRIVER_FEATURES_SEL, word);
         store(DRIVER_FEATURES, wanted);
     }
     store(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK);
     if load(STATUS) & FEATURES_OK == 0 {
-        return Err(Failure::Text("the device refuses the features"));
+        return Err(TaskFailure::Text("the device refuses the features"));
     }
 
     let map = Map::<SIZE>::new(RINGS, 1514);
     let base = NonNull::new(with_exposed_provenance_mut(RINGS as usize));
-    let base = base.ok_or(Failure::Text("no place for the rings"))?;
+    let base = base.ok_or(TaskFailure::Text("no place for the rings"))?;
     // SAFETY: the memory from RINGS to MEMORY is mapped, holds no object of the program, and has no other `Raw`.
     let raw = unsafe { Raw::new(base, (MEMORY - RINGS) as usize) };
     let features = Features {
@@ -91,10 +91,10 @@ pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
     Ok(Phy::new(interface))
 }
 
-fn set_up(number: u32, layout: Layout) -> Result<(), Failure> {
+fn set_up(number: u32, layout: Layout) -> Result<(), TaskFailure> {
     store(QUEUE_SEL, number);
     if load(QUEUE_NUM_MAX) < layout.size.into() {
-        return Err(Failure::Text("the device's queues are too small"));
+        return Err(TaskFailure::Text("the device's queues are too small"));
     }
     store(QUEUE_NUM, layout.size.into());
     let parts = [
@@ -123,9 +123,9 @@ impl Net for Virtio {
         self.interface().poll(until).map(|_| ())
     }
 
-    fn traffic(&mut self) -> Traffic {
+    fn traffic(&mut self) -> TrafficCounters {
         let counters = self.interface().counters();
-        Traffic {
+        TrafficCounters {
             sent: counters.sent as u32,
             received: counters.received as u32,
             doorbells: counters.doorbells as u32,

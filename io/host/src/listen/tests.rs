@@ -22,7 +22,7 @@ fn failed_registration_of_a_listener_is_retried() {
     let held = |fd: OwnedFd| {
         Some(PublishedSocket {
             published: published(Protocol::Tcp, at),
-            socket: Held::Listener(Arc::new(fd)),
+            socket: PublishedFd::Listener(Arc::new(fd)),
         })
     };
     let mut sockets = PublishedSockets {

@@ -31,7 +31,7 @@ fn peek(host: &mut KernelHost, socket: &mut Socket, at: u32, len: usize) -> Resu
 
 /// Returns a host that uses `SO_PEEK_OFF` if the kernel has it, and a host that does not use it.
 fn variants() -> [KernelHost; 2] {
-    [host(Can::probe(&Disabled::default())), host(NONE)]
+    [host(HostFeatures::probe(&Disabled::default())), host(NONE)]
 }
 
 /// A peek stops in front of urgent data, but returns it inline like the other bytes.

@@ -25,7 +25,7 @@ pub enum Way {
 /// that do not fit are dropped.
 #[derive(Debug)]
 pub struct CaptureQueue {
-    records: ArrayQueue<Record>,
+    records: ArrayQueue<CaptureRecord>,
     /// Captured bytes of the frames in `records`.
     bytes: AtomicUsize,
     /// Limit on the captured bytes of each frame (snap length).
@@ -40,7 +40,7 @@ pub struct CaptureQueue {
 
 /// A captured frame in the queue: its time, direction, length and first bytes.
 #[derive(Debug)]
-pub struct Record {
+pub struct CaptureRecord {
     /// Time at which the link received or sent the frame.
     pub at: SystemTime,
     /// Direction of the frame.
@@ -68,7 +68,7 @@ impl CaptureQueue {
 
     /// Returns an empty record for a frame of `len` bytes, to which the caller appends at most [`Self::room`] bytes. If
     /// the queue is full, the frame is counted as dropped and `None` is returned.
-    pub fn record(&self, way: Way, len: usize) -> Option<Record> {
+    pub fn record(&self, way: Way, len: usize) -> Option<CaptureRecord> {
         if self.closed.load(Ordering::Relaxed) {
             return None;
         }
@@ -76,7 +76,7 @@ impl CaptureQueue {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Record {
+        Some(CaptureRecord {
             at: SystemTime::now(),
             way,
             len: u32::try_from(len).unwrap_or(u32::MAX),
@@ -85,12 +85,12 @@ impl CaptureQueue {
     }
 
     /// Returns how many more bytes of its frame the record may contain.
-    pub fn room(&self, record: &Record) -> usize {
+    pub fn room(&self, record: &CaptureRecord) -> usize {
         self.snap.saturating_sub(record.bytes.len())
     }
 
     /// Appends a record to the queue and wakes the writer if the queue is half full.
-    pub fn put(&self, record: Record) {
+    pub fn put(&self, record: CaptureRecord) {
         let len = record.bytes.len();
         let before = self.bytes.fetch_add(len, Ordering::Relaxed);
         if self.records.push(record).is_err() {
@@ -108,7 +108,7 @@ impl CaptureQueue {
     }
 
     /// Removes and returns the oldest record.
-    pub fn take(&self) -> Option<Record> {
+    pub fn take(&self) -> Option<CaptureRecord> {
         let record = self.records.pop()?;
         self.bytes.fetch_sub(record.bytes.len(), Ordering::Relaxed);
         Some(record)
@@ -146,7 +146,7 @@ impl CaptureQueue {
     }
 }
 
-impl Record {
+impl CaptureRecord {
     /// Appends bytes of the frame.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);

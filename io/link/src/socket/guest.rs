@@ -21,10 +21,10 @@ const SEND_BUFFER: usize = 1 << 20;
 
 /// The guest that is connected to the link; empty if none is.
 #[derive(Debug)]
-pub(super) struct GuestSlot(Option<Guest>);
+pub(super) struct GuestSlot(Option<ConnectedGuest>);
 
 #[derive(Debug)]
-struct Guest {
+struct ConnectedGuest {
     socket: Arc<OwnedFd>,
     rx_interest: RxInterest,
     /// Duplicate of the guest's socket, registered for room. A second descriptor is necessary as epoll has one
@@ -32,7 +32,7 @@ struct Guest {
     room: OwnedFd,
 }
 
-impl Guest {
+impl ConnectedGuest {
     /// Prepares the guest's socket, which is non-blocking.
     fn new(socket: OwnedFd) -> io::Result<Self> {
         set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
@@ -52,7 +52,7 @@ impl Guest {
 impl GuestSlot {
     /// Creates the slot, with the guest on `socket` if it is connected already.
     pub(super) fn new(socket: Option<OwnedFd>) -> io::Result<Self> {
-        Ok(Self(socket.map(Guest::new).transpose()?))
+        Ok(Self(socket.map(ConnectedGuest::new).transpose()?))
     }
 
     pub(super) fn socket(&self) -> Option<Arc<OwnedFd>> {
@@ -102,7 +102,7 @@ impl GuestConnection for GuestSlot {
     }
 
     fn connect(&mut self, socket: OwnedFd, epoll: &Epoll) -> io::Result<()> {
-        let guest = Guest::new(socket)?;
+        let guest = ConnectedGuest::new(socket)?;
         guest.watch(epoll)?;
         self.0 = Some(guest);
         Ok(())

@@ -11,7 +11,7 @@ use vm_memory::VolatileSlice;
 use crate::BURST;
 
 /// Ranges of the receive buffer that contain the frames of a burst.
-pub(super) type Places = ArrayVec<Range<usize>, BURST>;
+pub(super) type FrameRanges = ArrayVec<Range<usize>, BURST>;
 
 /// Buffers into which the headers of a burst's frames are copied.
 #[derive(Debug)]

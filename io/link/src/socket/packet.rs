@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use vm_memory::VolatileSlice;
 
-use super::header_buffers::{HeaderBuffers, Places};
+use super::header_buffers::{FrameRanges, HeaderBuffers};
 use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, StopAt};
 
@@ -87,7 +87,7 @@ impl Receive for PacketReceiver {
         if received.len() == asked || received.is_empty() {
             burst.rest = Rest::More;
         }
-        let mut places = Places::new();
+        let mut places = FrameRanges::new();
         for (nth, message) in received.iter().enumerate() {
             if message.len == 0 && self.has_end {
                 burst.rest = Rest::Disconnected(Disconnected::Closed);

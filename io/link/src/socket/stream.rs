@@ -11,7 +11,7 @@ use pontoon_engine::Frame;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use super::header_buffers::{HeaderBuffers, Places};
+use super::header_buffers::{FrameRanges, HeaderBuffers};
 use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, StopAt};
 
@@ -78,7 +78,7 @@ impl Receive for StreamReceiver {
         if self.socket.is_none() {
             return burst;
         }
-        let mut places = Places::new();
+        let mut places = FrameRanges::new();
         let taken = self.take(max, &mut places, &mut burst.malformed).and_then(|()| {
             if places.is_empty() {
                 self.read()?;
@@ -103,7 +103,12 @@ impl StreamReceiver {
     ///
     /// # Errors
     /// The next length is invalid, so that the position of the next frame is unknown.
-    fn take(&mut self, max: usize, places: &mut Places, malformed: &mut u64) -> Result<(), Disconnected> {
+    fn take(
+        &mut self,
+        max: usize,
+        places: &mut FrameRanges,
+        malformed: &mut u64,
+    ) -> Result<(), Disconnected> {
         while places.len() < max.min(BURST) {
             match self.length() {
                 // A frame of length 0 is counted as malformed, like any frame without an Ethernet header.

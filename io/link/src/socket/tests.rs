@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::conformance::{
-    self, FRAMES_AND_ROOM, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole,
+    self, AddressPair, FRAMES_AND_ROOM, PAIRS, checked, datagram, drain, head, head_up, suite, whole,
 };
 use crate::{BURST, ReceivedBurst, Rest, StopAt};
 
@@ -41,7 +41,7 @@ struct Machine<F> {
 }
 
 /// The guest's side of a framing: type of the socket, sending and receiving of a frame.
-trait Speaks: Framing {
+trait GuestFraming: Framing {
     const KIND: SocketType;
 
     fn put(socket: &UnixStream, frame: &[u8]);
@@ -49,7 +49,7 @@ trait Speaks: Framing {
     fn take(socket: &UnixStream) -> std::io::Result<Vec<u8>>;
 }
 
-impl Speaks for Stream {
+impl GuestFraming for Stream {
     const KIND: SocketType = SocketType::STREAM;
 
     fn put(mut socket: &UnixStream, frame: &[u8]) {
@@ -66,7 +66,7 @@ impl Speaks for Stream {
     }
 }
 
-impl Speaks for Packet {
+impl GuestFraming for Packet {
     const KIND: SocketType = SocketType::SEQPACKET;
 
     fn put(mut socket: &UnixStream, frame: &[u8]) {
@@ -82,17 +82,17 @@ impl Speaks for Packet {
 }
 
 /// Returns two connected sockets: the link's, and the guest's.
-fn pair<F: Speaks>() -> (OwnedFd, Machine<F>) {
+fn pair<F: GuestFraming>() -> (OwnedFd, Machine<F>) {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, F::KIND, SocketFlags::CLOEXEC, None).unwrap();
     (ours, Machine::new(theirs))
 }
 
-fn open<F: Speaks>(mtu: u16) -> (Socket<F>, Machine<F>) {
+fn open<F: GuestFraming>(mtu: u16) -> (Socket<F>, Machine<F>) {
     let (ours, guest) = pair();
     (Socket::new(Source::Connected(ours), mtu).unwrap(), guest)
 }
 
-impl<F: Speaks> Machine<F> {
+impl<F: GuestFraming> Machine<F> {
     fn new(socket: OwnedFd) -> Self {
         let socket = UnixStream::from(socket);
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -103,21 +103,21 @@ impl<F: Speaks> Machine<F> {
     }
 }
 
-impl<F: Speaks> conformance::Guest for Machine<F> {
+impl<F: GuestFraming> conformance::Guest for Machine<F> {
     type Link = Socket<F>;
 
     fn open(mtu: u16) -> (Socket<F>, Self) {
         open(mtu)
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let mut frame = [head.bytes(), data].concat();
         checksum::complete(&mut frame, head.checksum, []).unwrap();
         F::put(&self.socket, &frame);
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         let frame = match F::take(&self.socket) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
             frame => frame.unwrap(),
@@ -125,7 +125,7 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
         Some(checked(&frame, pair))
     }
 
-    fn receives(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: AddressPair) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         let receives = F::take(&self.socket).is_ok();
         self.socket.set_nonblocking(false).unwrap();
@@ -156,7 +156,7 @@ fn fill<F: Framing>(link: &mut Socket<F>) -> u16 {
 }
 
 /// Checks that the link refuses frames when it is full, and reports when it has room again.
-fn pushes_back<F: Speaks>() {
+fn pushes_back<F: GuestFraming>() {
     let (mut link, mut guest) = open::<F>(1500);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();

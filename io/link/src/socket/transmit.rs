@@ -246,7 +246,7 @@ fn is_whole(offload: Offload, head_len: usize) -> bool {
 /// The frames that wait in the buffer, in the order in which they are sent.
 #[derive(Debug)]
 struct WaitingFrames {
-    frames: Vec<Place>,
+    frames: Vec<FramePosition>,
     /// Number of frames at the front whose length and checksum were written.
     finished: usize,
     /// Index of the first frame that is not sent completely, and the number of its bytes that were sent.
@@ -258,7 +258,7 @@ struct WaitingFrames {
 
 /// Position of a waiting frame in the buffer, with its length in front.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct FramePosition {
     begin: usize,
     len: usize,
     checksum: Checksum,
@@ -277,7 +277,7 @@ impl WaitingFrames {
 
     fn push(&mut self, begin: usize, len: usize, checksum: Checksum) {
         self.end = begin + len;
-        self.frames.push(Place { begin, len, checksum });
+        self.frames.push(FramePosition { begin, len, checksum });
     }
 
     /// Writes the lengths and checksums of the frames that have none yet.

@@ -9,7 +9,7 @@ use tracing::info;
 
 use super::Tap;
 use crate::attachment::{Attach, Serve};
-use crate::vhost_net::{Pair, VhostNet};
+use crate::vhost_net::{VhostNet, VhostPair};
 
 /// The queues of a tap, and how the engine uses them.
 #[derive(Debug)]
@@ -72,11 +72,11 @@ impl Attach for Tap {
 }
 
 /// Starts a vhost-net device for each tap. Returns `None` if the taps are used without vhost-net.
-fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<Pair>>> {
+fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<VhostPair>>> {
     let Some(vhost) = vhost else {
         return Ok(None);
     };
-    let pairs: io::Result<Vec<_>> = taps.iter().map(Pair::start).collect();
+    let pairs: io::Result<Vec<_>> = taps.iter().map(VhostPair::start).collect();
     match (pairs, vhost) {
         (Ok(pairs), _) => Ok(Some(pairs)),
         (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),

@@ -8,7 +8,7 @@ use pontoon_sys::tun;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
 use super::*;
-use crate::conformance::{self, PAIRS, PORTS, Pair, datagram, head, suite, whole};
+use crate::conformance::{self, AddressPair, PAIRS, PORTS, datagram, head, suite, whole};
 use crate::namespace::{self, ip, sysctl};
 use crate::{BURST, Receive, StopAt};
 
@@ -40,18 +40,18 @@ impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
         (link, Self(PAIRS.map(socket)))
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         self.socket(pair).send(data).unwrap();
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         let mut data = vec![0; 65_536];
         let len = self.socket(pair).recv(&mut data).ok()?;
         data.truncate(len);
         Some(data)
     }
 
-    fn receives(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: AddressPair) -> bool {
         let socket = self.socket(pair);
         socket.set_nonblocking(true).unwrap();
         let receives = socket.recv(&mut []).is_ok();
@@ -65,7 +65,7 @@ impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
 }
 
 impl<const METADATA: bool> Namespace<METADATA> {
-    fn socket(&self, pair: Pair) -> &UdpSocket {
+    fn socket(&self, pair: AddressPair) -> &UdpSocket {
         &self.0[usize::from(pair.guest.contains(':'))]
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn guest(requested: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     ));
     ip("addr add 10.0.2.15/24 dev tap0");
     ip("addr add fd00::15/64 dev tap0 nodad");
-    for Pair { gateway, .. } in PAIRS {
+    for AddressPair { gateway, .. } in PAIRS {
         ip(&format!(
             "neigh add {gateway} lladdr 9a:55:9a:55:9a:55 dev tap0 nud permanent"
         ));
@@ -113,7 +113,7 @@ pub(crate) fn all() -> TapOffload {
 }
 
 /// Returns a UDP socket of the guest, connected to port 9 of the gateway.
-pub(crate) fn socket(pair: Pair) -> UdpSocket {
+pub(crate) fn socket(pair: AddressPair) -> UdpSocket {
     let socket = UdpSocket::bind((pair.guest, PORTS.0)).unwrap();
     socket.connect((pair.gateway, PORTS.1)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();

@@ -27,7 +27,7 @@ const HEADROOM: usize = 128;
 /// The half of a tap link that sends frames.
 #[derive(Debug)]
 pub struct TapTransmitter {
-    writer: Writer,
+    writer: TapWriter,
     limits: Limits,
     room: Vec<u8>,
 }
@@ -37,7 +37,7 @@ impl TapTransmitter {
         // On a tap without offload metadata, frames are assembled here and their checksums completed.
         let plain = (!vnet_hdr).then(|| Vec::with_capacity(HEADROOM + MAX_PACKET));
         Self {
-            writer: Writer {
+            writer: TapWriter {
                 queue,
                 plain,
                 full: false,
@@ -91,7 +91,7 @@ impl Transmit for TapTransmitter {
 /// Reserved frames of a tap link, into which the engine peeks data.
 #[derive(Debug)]
 pub struct TapReservation<'a> {
-    writer: &'a mut Writer,
+    writer: &'a mut TapWriter,
     /// Memory of the reserved frames, each of which is [`HEADROOM`] bytes and then its payload.
     room: VolatileSlice<'a>,
     stride: usize,
@@ -119,14 +119,14 @@ impl Room for TapReservation<'_> {
 
 /// Writer of frames to the tap's queue, with offload metadata or with completed checksums.
 #[derive(Debug)]
-struct Writer {
+struct TapWriter {
     queue: QueueFd,
     /// Buffer in which frames are assembled; `None` on a tap with offload metadata.
     plain: Option<Vec<u8>>,
     full: bool,
 }
 
-impl Writer {
+impl TapWriter {
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         if let Some(frame) = &mut self.plain {
             frame.clear();

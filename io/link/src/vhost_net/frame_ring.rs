@@ -14,7 +14,7 @@ const ALIGN: usize = 64;
 pub(super) struct FrameRing {
     bytes: usize,
     /// Frames that are not reclaimed, from the oldest to the newest.
-    frames: VecDeque<Frame>,
+    frames: VecDeque<AllocatedFrame>,
     /// Limit on the number of frames.
     most: usize,
     /// Identifier of the oldest frame; those of the next frames follow it, and wrap at 2^32.
@@ -29,7 +29,7 @@ pub(super) struct FrameRing {
 
 /// A contiguous range of free bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct FreeRange {
     position: u64,
     /// Offset of the first byte in the buffer.
     pub(super) at: usize,
@@ -39,7 +39,7 @@ pub(super) struct Run {
 
 /// A frame that was submitted to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Submitted {
+pub(super) struct SubmittedFrame {
     /// Identifier by which the kernel gives the frame back (the tag of its descriptor).
     pub(super) name: u32,
     /// Offset of the frame's first byte in the buffer.
@@ -49,7 +49,7 @@ pub(super) struct Submitted {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct AllocatedFrame {
     at: usize,
     len: usize,
     /// Position behind the frame.
@@ -74,7 +74,7 @@ impl FrameRing {
     }
 
     /// Returns a contiguous range of at least `least` free bytes; `None` if there is none.
-    pub(super) fn room(&mut self, least: usize) -> Option<Run> {
+    pub(super) fn room(&mut self, least: usize) -> Option<FreeRange> {
         if self.frames.is_empty() {
             // An empty buffer is used from its beginning, which is in the processor's cache.
             (self.produced, self.reclaimed) = (0, 0);
@@ -82,12 +82,12 @@ impl FrameRing {
         let free = self.bytes - (self.produced - self.reclaimed) as usize;
         let at = (self.produced % self.bytes as u64) as usize;
         let to_end = self.bytes - at;
-        let here = Run {
+        let here = FreeRange {
             position: self.produced,
             at,
             len: free.min(to_end),
         };
-        let beginning = Run {
+        let beginning = FreeRange {
             position: self.produced + to_end as u64,
             at: 0,
             len: free.saturating_sub(to_end),
@@ -105,12 +105,12 @@ impl FrameRing {
     /// Adds a frame of `len` bytes, `skip` bytes behind the start of `run`. The caller has found `run` with
     /// [`Self::room`] after the last frame was produced, and has checked that it is large enough and that
     /// [`Self::vacancies`] is not 0.
-    pub(super) fn produce(&mut self, run: Run, skip: usize, len: usize) {
+    pub(super) fn produce(&mut self, run: FreeRange, skip: usize, len: usize) {
         debug_assert!(
             skip + len <= run.len && self.vacancies() > 0 && run.position + skip as u64 >= self.produced
         );
         self.produced = run.position + (skip + len).next_multiple_of(ALIGN) as u64;
-        self.frames.push_back(Frame {
+        self.frames.push_back(AllocatedFrame {
             at: run.at + skip,
             len,
             end: self.produced,
@@ -124,11 +124,11 @@ impl FrameRing {
     }
 
     /// Marks the next frame as submitted, and returns it; `None` if all frames are submitted.
-    pub(super) fn submit(&mut self) -> Option<Submitted> {
-        let Frame { at, len, .. } = *self.frames.get(self.submitted)?;
+    pub(super) fn submit(&mut self) -> Option<SubmittedFrame> {
+        let AllocatedFrame { at, len, .. } = *self.frames.get(self.submitted)?;
         let name = self.first.wrapping_add(self.submitted as u32);
         self.submitted += 1;
-        Some(Submitted { name, at, len })
+        Some(SubmittedFrame { name, at, len })
     }
 
     /// Marks a submitted frame as given back, and reclaims the oldest frames up to the first that the kernel still has.
@@ -222,7 +222,7 @@ mod tests {
         const BYTES: usize = 4096;
         let mut ring = FrameRing::new(BYTES, 16);
         ring.first = u32::MAX - 100;
-        let mut out: Vec<Submitted> = Vec::new();
+        let mut out: Vec<SubmittedFrame> = Vec::new();
         let mut state = 1_u64;
         let mut random = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -238,7 +238,7 @@ mod tests {
                     ring.produce(run, skip, len);
                     let frame = ring.submit().unwrap();
                     assert!(frame.at + frame.len <= BYTES);
-                    let apart = |other: &Submitted| {
+                    let apart = |other: &SubmittedFrame| {
                         frame.at + frame.len <= other.at || other.at + other.len <= frame.at
                     };
                     assert!(out.iter().all(apart), "{frame:?} among {out:?}");

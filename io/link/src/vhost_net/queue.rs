@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::Window;
 use pontoon_ring::{Features, Layout, LayoutError};
-use pontoon_sys::vhost::{Device, Vring, Which};
+use pontoon_sys::vhost::{VhostDevice, Vring, VringIndex};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
@@ -23,10 +23,10 @@ const FEATURES: Features = Features {
 
 /// A virtqueue of a vhost-net device, of which this process is the driver.
 pub(super) struct VhostNetQueue {
-    device: Arc<Device>,
+    device: Arc<VhostDevice>,
     driver: Driver<Box<[Slot]>>,
     call: OwnedFd,
-    alarm: Arc<Alarm>,
+    alarm: Arc<FailureAlarm>,
     /// True if the kernel has requested a notification for published buffers.
     due: bool,
 }
@@ -36,7 +36,7 @@ pub(super) type AttachedRing<'a> = driver::DriverQueue<'a, Window<VolatileSlice<
 
 /// Reason for which the link stopped using vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum VhostNetFailure {
     /// The kernel has reported an error in a virtqueue; it gives no reason.
     #[error("the kernel has reported an error in a virtqueue")]
     Kernel,
@@ -54,7 +54,7 @@ pub(super) enum Failure {
     Wake(Errno),
 }
 
-impl From<LayoutError> for Failure {
+impl From<LayoutError> for VhostNetFailure {
     fn from(_: LayoutError) -> Self {
         Self::Add
     }
@@ -63,12 +63,12 @@ impl From<LayoutError> for Failure {
 impl VhostNetQueue {
     /// Creates a queue of `size` descriptors at offset `at` of the device's memory, and registers it with the kernel.
     pub(super) fn new(
-        device: &Arc<Device>,
-        which: Which,
+        device: &Arc<VhostDevice>,
+        which: VringIndex,
         size: u16,
         at: usize,
-        bell: &Bell,
-        alarm: &Arc<Alarm>,
+        bell: &NotifyEvent,
+        alarm: &Arc<FailureAlarm>,
     ) -> io::Result<Self> {
         let layout = Layout::contiguous(size, device.memory().address() + at as u64);
         let slots = vec![Slot::default(); size.into()].into_boxed_slice();
@@ -95,7 +95,7 @@ impl VhostNetQueue {
     }
 
     /// Returns the ring, attached to the device's memory for a burst.
-    pub(super) fn ring(&mut self) -> Result<AttachedRing<'_>, Failure> {
+    pub(super) fn ring(&mut self) -> Result<AttachedRing<'_>, VhostNetFailure> {
         Ok(self.driver.attach(window(&self.device))?)
     }
 
@@ -105,7 +105,7 @@ impl VhostNetQueue {
     }
 
     /// Makes the added buffers available to the kernel, and records whether it needs a notification.
-    pub(super) fn publish(&mut self) -> Result<(), Failure> {
+    pub(super) fn publish(&mut self) -> Result<(), VhostNetFailure> {
         let due = self.ring()?.publish();
         self.due |= due;
         Ok(())
@@ -122,9 +122,9 @@ impl VhostNetQueue {
         self.call.as_fd()
     }
 
-    /// Returns the value of `outcome`; if it has failed, reports the failure to the link's [`Alarm`] and returns
+    /// Returns the value of `outcome`; if it has failed, reports the failure to the link's [`FailureAlarm`] and returns
     /// `None`.
-    pub(super) fn checked<T>(&self, outcome: Result<T, Failure>) -> Option<T> {
+    pub(super) fn checked<T>(&self, outcome: Result<T, VhostNetFailure>) -> Option<T> {
         outcome.map_err(|failure| self.alarm.raise(failure)).ok()
     }
 }
@@ -138,7 +138,7 @@ impl fmt::Debug for VhostNetQueue {
     }
 }
 
-fn window(device: &Device) -> Window<VolatileSlice<'_>> {
+fn window(device: &VhostDevice) -> Window<VolatileSlice<'_>> {
     let memory = device.memory();
     Window::new(memory.whole(), memory.address())
 }
@@ -146,21 +146,21 @@ fn window(device: &Device) -> Window<VolatileSlice<'_>> {
 /// An eventfd that notifies its reader. One of them notifies the kernel of both virtqueues of a device by one system
 /// call; the kernel's check of a virtqueue without new buffers costs little.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct NotifyEvent(OwnedFd);
 
-impl Bell {
+impl NotifyEvent {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(super) fn ring(&self) -> Result<(), Failure> {
+    pub(super) fn ring(&self) -> Result<(), VhostNetFailure> {
         // The count is never reset; it does not overflow in 500 years.
-        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(Failure::Wake)?;
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(VhostNetFailure::Wake)?;
         Ok(())
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for NotifyEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -169,34 +169,34 @@ impl AsFd for Bell {
 /// Eventfd that reports a failure of vhost-net to the worker. The kernel writes to it when it finds an error in a
 /// virtqueue, this process when it finds one.
 #[derive(Debug)]
-pub(super) struct Alarm {
-    bell: Bell,
+pub(super) struct FailureAlarm {
+    bell: NotifyEvent,
     /// First failure that this process has found.
-    failure: OnceLock<Failure>,
+    failure: OnceLock<VhostNetFailure>,
 }
 
-impl Alarm {
+impl FailureAlarm {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            bell: Bell::new()?,
+            bell: NotifyEvent::new()?,
             failure: OnceLock::new(),
         })
     }
 
-    pub(super) fn raise(&self, failure: Failure) {
+    pub(super) fn raise(&self, failure: VhostNetFailure) {
         let _ = self.failure.set(failure);
         // An error of the write is ignored, because there is no other way to report it.
         let _ = self.bell.ring();
     }
 
     /// Resets the eventfd. Returns the failure if one was reported.
-    pub(super) fn take_failure(&self) -> Option<Failure> {
+    pub(super) fn take_failure(&self) -> Option<VhostNetFailure> {
         rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
-        Some(self.failure.get().copied().unwrap_or(Failure::Kernel))
+        Some(self.failure.get().copied().unwrap_or(VhostNetFailure::Kernel))
     }
 }
 
-impl AsFd for Alarm {
+impl AsFd for FailureAlarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

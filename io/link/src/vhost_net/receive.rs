@@ -8,13 +8,13 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use pontoon_engine::Frame;
 use pontoon_ring::driver::{Buffer, Used};
-use pontoon_sys::vhost::{Device, Which};
+use pontoon_sys::vhost::{VhostDevice, VringIndex};
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::places;
-use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use super::queue::{FailureAlarm, NotifyEvent, VhostNetFailure, VhostNetQueue};
 use crate::{BURST, ReceivedBurst, Rest};
 
 /// Number of buffers: enough for a burst of the longest frames that the engine processes, and for another in the
@@ -38,7 +38,7 @@ const MOST: usize = 4;
 /// The receive virtqueue of a vhost-net device and its buffers.
 #[derive(Debug)]
 pub(super) struct VringReceiver {
-    device: Arc<Device>,
+    device: Arc<VhostDevice>,
     queue: VhostNetQueue,
     headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
     /// Indices of the buffers that the kernel does not have. If the kernel has none left, each buffer is here or in the
@@ -51,8 +51,12 @@ pub(super) struct VringReceiver {
 impl VringReceiver {
     /// Creates the virtqueue and makes all buffers available to the kernel, which fills them after the queue has
     /// started.
-    pub(super) fn new(device: &Arc<Device>, bell: &Bell, alarm: &Arc<Alarm>) -> io::Result<Self> {
-        let (which, at) = (Which::Receive, places::RECEIVE_RING);
+    pub(super) fn new(
+        device: &Arc<VhostDevice>,
+        bell: &NotifyEvent,
+        alarm: &Arc<FailureAlarm>,
+    ) -> io::Result<Self> {
+        let (which, at) = (VringIndex::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
             device: device.clone(),
             queue: VhostNetQueue::new(device, which, BUFFERS, at, bell, alarm)?,
@@ -79,13 +83,13 @@ impl VringReceiver {
     }
 
     /// Returns the number of used buffers in the ring: filled by the kernel and not received yet.
-    pub(super) fn waiting(&mut self) -> Result<u16, Failure> {
+    pub(super) fn waiting(&mut self) -> Result<u16, VhostNetFailure> {
         Ok(self.queue.ring()?.poll()?)
     }
 
     /// Requests a notification for the next used buffer. Returns the number of used buffers in the ring, as
     /// [`Self::waiting`].
-    pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
+    pub(super) fn rearm(&mut self) -> Result<u16, VhostNetFailure> {
         Ok(self.queue.ring()?.rearm()?)
     }
 
@@ -94,7 +98,7 @@ impl VringReceiver {
         &mut self,
         max: usize,
         sink: impl FnOnce(&[Frame<'_>]),
-    ) -> Result<ReceivedBurst, Failure> {
+    ) -> Result<ReceivedBurst, VhostNetFailure> {
         let memory = self.device.memory().whole();
         let mut parts = ArrayVec::<VolatileSlice<'_>, { BURST * MOST }>::new();
         let mut taken = ArrayVec::<UsedFrame, BURST>::new();
@@ -112,11 +116,15 @@ impl VringReceiver {
             let copied = buffer.copy_to(&mut head[..]);
             let count = vnet::buffers(&head[..copied]).unwrap_or(0);
             if !(1..=MOST).contains(&count.into()) {
-                return Err(Failure::Frame(count));
+                return Err(VhostNetFailure::Frame(count));
             }
-            parts.push(buffer.offset(vnet::LEN).map_err(|_| Failure::Frame(count))?);
+            parts.push(
+                buffer
+                    .offset(vnet::LEN)
+                    .map_err(|_| VhostNetFailure::Frame(count))?,
+            );
             for _ in 1..count {
-                let next = ring.reap()?.ok_or(Failure::Frame(count))?;
+                let next = ring.reap()?.ok_or(VhostNetFailure::Frame(count))?;
                 self.ours.push(next.tag);
                 parts.push(written(&memory, next)?);
             }
@@ -158,23 +166,25 @@ impl VringReceiver {
     }
 
     /// Makes the buffers in `ours` available to the kernel.
-    fn offer(&mut self) -> Result<(), Failure> {
+    fn offer(&mut self) -> Result<(), VhostNetFailure> {
         let base = self.queue.address(places::RECEIVE_BUFFERS);
         let mut ring = self.queue.ring()?;
         for buffer in self.ours.drain(..) {
             let address = base + u64::from(buffer) * STRIDE as u64;
             ring.add(buffer, &[Buffer::writable(address, STRIDE as u32)])
-                .map_err(|_| Failure::Add)?;
+                .map_err(|_| VhostNetFailure::Add)?;
         }
         self.queue.publish()
     }
 }
 
 /// Returns the bytes that the kernel has written into a buffer.
-fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, Failure> {
+fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, VhostNetFailure> {
     let at = places::RECEIVE_BUFFERS + used.tag as usize * STRIDE;
     // The ring has checked that the kernel had this buffer, and that the length does not exceed the buffer's.
-    memory.subslice(at, used.len as usize).map_err(|_| Failure::Add)
+    memory
+        .subslice(at, used.len as usize)
+        .map_err(|_| VhostNetFailure::Add)
 }
 
 /// A frame in one or several used buffers.

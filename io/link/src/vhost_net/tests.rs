@@ -7,7 +7,8 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::*;
 use crate::BURST;
 use crate::conformance::{
-    self, FRAMES, FRAMES_AND_ROOM, NO_FRAMES, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole,
+    self, AddressPair, FRAMES, FRAMES_AND_ROOM, NO_FRAMES, PAIRS, datagram, drain, flush, head, suite, to,
+    whole,
 };
 use crate::namespace::{self, ip};
 use crate::tap::tests::{all, guest, socket};
@@ -35,15 +36,15 @@ impl conformance::Guest for Namespace {
         });
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         self.socket(pair).send(data).unwrap();
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         received(self.socket(pair))
     }
 
-    fn receives(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: AddressPair) -> bool {
         let socket = self.socket(pair);
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let has_data = received(socket).is_some();
@@ -57,7 +58,7 @@ impl conformance::Guest for Namespace {
 }
 
 impl Namespace {
-    fn socket(&self, pair: Pair) -> &UdpSocket {
+    fn socket(&self, pair: AddressPair) -> &UdpSocket {
         &self.0[usize::from(pair.guest.contains(':'))]
     }
 }
@@ -203,7 +204,7 @@ fn withdrawn() -> VhostNet {
             ring: None,
             tap: tap_transmitter,
         },
-        bell: Bell::new().unwrap(),
+        bell: NotifyEvent::new().unwrap(),
         alarm: None,
         rx_interest: RxInterest::default(),
         gathered: None,
@@ -224,7 +225,7 @@ fn run(name: &str, test: fn()) {
 
 fn link(mtu: u16) -> VhostNet {
     let (tap, _) = guest(all(), mtu);
-    let pair = super::Pair::start(&tap).unwrap();
+    let pair = super::VhostPair::start(&tap).unwrap();
     VhostNet::new(tap, pair)
 }
 

@@ -8,13 +8,13 @@ use arrayvec::ArrayVec;
 use pontoon_engine::Limits;
 use pontoon_engine::link::{Room, TransmitError};
 use pontoon_ring::driver::Buffer;
-use pontoon_sys::vhost::{Device, Which};
+use pontoon_sys::vhost::{VhostDevice, VringIndex};
 use pontoon_wire::vnet::{self, Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use super::frame_ring::{FrameRing, Run};
+use super::frame_ring::{FrameRing, FreeRange};
 use super::places;
-use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use super::queue::{FailureAlarm, NotifyEvent, VhostNetFailure, VhostNetQueue};
 
 /// Limit on the number of frames that the kernel has not sent yet.
 pub(super) const FRAMES: u16 = 256;
@@ -37,7 +37,7 @@ const MAX_FRAME: usize = 18 + MAX_PACKET;
 /// The transmit virtqueue of a vhost-net device and its circular buffer.
 #[derive(Debug)]
 pub(super) struct VringTransmitter {
-    device: Arc<Device>,
+    device: Arc<VhostDevice>,
     queue: VhostNetQueue,
     ring: FrameRing,
     limits: Limits,
@@ -49,12 +49,12 @@ pub(super) struct VringTransmitter {
 
 impl VringTransmitter {
     pub(super) fn new(
-        device: &Arc<Device>,
-        bell: &Bell,
-        alarm: &Arc<Alarm>,
+        device: &Arc<VhostDevice>,
+        bell: &NotifyEvent,
+        alarm: &Arc<FailureAlarm>,
         limits: Limits,
     ) -> io::Result<Self> {
-        let (which, at) = (Which::Transmit, places::TRANSMIT_RING);
+        let (which, at) = (VringIndex::Transmit, places::TRANSMIT_RING);
         Ok(Self {
             device: device.clone(),
             queue: VhostNetQueue::new(device, which, FRAMES, at, bell, alarm)?,
@@ -86,7 +86,7 @@ impl VringTransmitter {
 
     /// Requests a notification for the next frame that the kernel has sent. Returns the number of frames that it has
     /// sent already.
-    pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
+    pub(super) fn rearm(&mut self) -> Result<u16, VhostNetFailure> {
         Ok(self.queue.ring()?.rearm()?)
     }
 
@@ -137,7 +137,7 @@ impl VringTransmitter {
     }
 
     /// Makes the produced frames available to the kernel.
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self) -> Result<(), VhostNetFailure> {
         if !self.ring.has_unsubmitted() {
             return Ok(());
         }
@@ -145,14 +145,15 @@ impl VringTransmitter {
         let mut ring = self.queue.ring()?;
         while let Some(frame) = self.ring.submit() {
             let buffer = Buffer::readable(base + frame.at as u64, frame.len as u32);
-            ring.add(frame.name, &[buffer]).map_err(|_| Failure::Add)?;
+            ring.add(frame.name, &[buffer])
+                .map_err(|_| VhostNetFailure::Add)?;
             self.bytes += frame.len;
         }
         self.queue.publish()
     }
 
     /// Returns room for a frame of `len` bytes, after reclaiming the memory of sent frames.
-    fn room(&mut self, len: usize) -> Option<Run> {
+    fn room(&mut self, len: usize) -> Option<FreeRange> {
         let reclaimed = self.reclaim();
         self.queue.checked(reclaimed);
         let run = match self.ring.vacancies() {
@@ -176,7 +177,7 @@ impl VringTransmitter {
     }
 
     /// Reclaims the memory of frames that the kernel has sent.
-    fn reclaim(&mut self) -> Result<(), Failure> {
+    fn reclaim(&mut self) -> Result<(), VhostNetFailure> {
         let mut ring = self.queue.ring()?;
         ring.suppress();
         if ring.poll()? > 0 {
@@ -191,11 +192,11 @@ impl VringTransmitter {
 /// Reserved frames in the circular buffer, into which the engine peeks data.
 #[derive(Debug)]
 pub struct VringReservation<'a> {
-    device: &'a Device,
+    device: &'a VhostDevice,
     ring: &'a mut FrameRing,
     limits: &'a Limits,
     /// Range of the reserved frames, each of which is [`HEADROOM`] bytes and then its payload.
-    run: Run,
+    run: FreeRange,
     stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
     next: usize,
@@ -233,7 +234,7 @@ fn takes(limits: &Limits, offload: Offload) -> bool {
 }
 
 /// Returns `len` bytes at offset `at` of the circular buffer.
-fn place(device: &Device, at: usize, len: usize) -> Result<VolatileSlice<'_>, TransmitError> {
+fn place(device: &VhostDevice, at: usize, len: usize) -> Result<VolatileSlice<'_>, TransmitError> {
     let memory = device.memory().whole();
     memory
         .subslice(places::TRANSMIT_BUFFERS + at, len)

@@ -12,7 +12,7 @@ use vm_memory::{Bytes as _, GuestAddress};
 
 use super::*;
 use crate::BURST;
-use crate::conformance::{self, FRAMES, Pair, checked, head_up, suite, whole};
+use crate::conformance::{self, AddressPair, FRAMES, checked, head_up, suite, whole};
 use crate::namespace;
 
 suite!(Guest);
@@ -86,7 +86,7 @@ impl conformance::Guest for Guest {
         (link, guest)
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let frame = [head.bytes(), data].concat();
         let tx = &mut self.queues.tx;
@@ -94,7 +94,7 @@ impl conformance::Guest for Guest {
         tx.flush().unwrap();
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         if !self.receives(pair) {
             self.queues.rx.queue.wait(Duration::from_secs(2)).unwrap();
             self.listen();
@@ -102,7 +102,7 @@ impl conformance::Guest for Guest {
         self.received.pop_front().map(|frame| checked(&frame, pair))
     }
 
-    fn receives(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: AddressPair) -> bool {
         self.listen();
         !self.received.is_empty()
     }

@@ -2,9 +2,9 @@
 
 use libc::*;
 
-use super::{Entry, NOT_EXECUTABLE, call, only};
+use super::{NOT_EXECUTABLE, PermittedCall, call, only};
 
-pub(super) const ALLOWED: &[Entry] = &[
+pub(super) const ALLOWED: &[PermittedCall] = &[
     // Event loop of a worker.
     call(
         SYS_epoll_ctl,

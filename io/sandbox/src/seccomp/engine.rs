@@ -2,12 +2,12 @@
 
 use libc::*;
 
-use super::{Entry, Only, WHOLE, call, only};
+use super::{ArgumentCondition, PermittedCall, WHOLE, call, only};
 
 /// Signals that glibc uses internally: SIGCANCEL and SIGSETXID.
 const GLIBCS_SIGNALS: [u32; 2] = [32, 33];
 
-pub(super) const ALLOWED: &[Entry] = &[
+pub(super) const ALLOWED: &[PermittedCall] = &[
     // Descriptors other than sockets.
     call(
         SYS_read,
@@ -24,7 +24,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     ),
     only(
         SYS_fcntl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
             values: &[F_GETFD as u32, F_DUPFD_CLOEXEC as u32],
@@ -34,7 +34,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     ),
     only(
         SYS_ioctl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
             values: &[FIONBIO as u32],
@@ -49,18 +49,18 @@ pub(super) const ALLOWED: &[Entry] = &[
     only(
         SYS_socket,
         &[
-            Only {
+            ArgumentCondition {
                 argument: 0,
                 mask: WHOLE,
                 values: &[AF_INET as u32, AF_INET6 as u32],
             },
-            Only {
+            ArgumentCondition {
                 argument: 1,
                 // Bits of the socket type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
                 mask: 0xf,
                 values: &[SOCK_STREAM as u32, SOCK_DGRAM as u32],
             },
-            Only {
+            ArgumentCondition {
                 argument: 2,
                 mask: WHOLE,
                 values: &[0, IPPROTO_ICMP as u32, IPPROTO_ICMPV6 as u32],
@@ -95,7 +95,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     // Threads: every worker but the first is started as one.
     only(
         SYS_clone,
-        &[Only {
+        &[ArgumentCondition {
             argument: 0,
             // CLONE_THREAD must be set, and none of the namespace flags: the call can only start a thread.
             mask: (CLONE_THREAD
@@ -117,7 +117,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_rseq, "threads: the C library at the start of a thread"),
     only(
         SYS_rt_sigaction,
-        &[Only {
+        &[ArgumentCondition {
             argument: 0,
             mask: WHOLE,
             values: &GLIBCS_SIGNALS,
@@ -126,7 +126,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     ),
     only(
         SYS_prctl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 0,
             mask: WHOLE,
             values: &[PR_SET_NAME as u32, PR_SET_VMA as u32],

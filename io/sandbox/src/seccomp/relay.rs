@@ -2,9 +2,9 @@
 
 use libc::*;
 
-use super::{Entry, Only, WHOLE, call, only};
+use super::{ArgumentCondition, PermittedCall, WHOLE, call, only};
 
-pub(super) const ALLOWED: &[Entry] = &[
+pub(super) const ALLOWED: &[PermittedCall] = &[
     call(
         SYS_clock_nanosleep,
         "batch timer: a datagram waits for others of its batch (--max-delay)",
@@ -14,7 +14,7 @@ pub(super) const ALLOWED: &[Entry] = &[
     call(SYS_ppoll, "loop: waits"),
     only(
         SYS_fcntl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
             values: &[F_GETFD as u32],

@@ -2,6 +2,6 @@
 
 use libc::SYS_epoll_wait;
 
-use super::{Entry, call};
+use super::{PermittedCall, call};
 
-pub(super) const ALLOWED: &[Entry] = &[call(SYS_epoll_wait, "loop: waits")];
+pub(super) const ALLOWED: &[PermittedCall] = &[call(SYS_epoll_wait, "loop: waits")];

@@ -3,7 +3,7 @@ use std::net::UdpSocket;
 use vm_memory::VolatileSlice;
 
 use super::*;
-use crate::message::{self, Take};
+use crate::message::{self, RecvMode};
 
 /// Returns two sockets on the loopback address, the second connected to the first. Without a loopback address of the
 /// family it prints a line and returns `None`.
@@ -21,7 +21,7 @@ fn receive(socket: &UdpSocket) -> (usize, Ancillary) {
     let mut bytes = vec![0; 65536];
     let mut control = [0; CONTROL];
     let into = [VolatileSlice::from(&mut bytes[..])];
-    let got = message::receive(socket, &into, &mut control, Take::Next).unwrap();
+    let got = message::receive(socket, &into, &mut control, RecvMode::Next).unwrap();
     (got.len, Ancillary::decode(&control[..got.control_len]))
 }
 

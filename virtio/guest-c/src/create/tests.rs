@@ -85,9 +85,9 @@ impl Program {
     }
 }
 
-fn create(config: &Config) -> Result<(*mut Pontoon, [Rings; 2]), c_int> {
+fn create(config: &Config) -> Result<(*mut Pontoon, [VringLayout; 2]), c_int> {
     let mut interface = ptr::null_mut();
-    let mut rings = [Rings {
+    let mut rings = [VringLayout {
         descriptors: 0,
         available: 0,
         used: 0,
@@ -108,7 +108,7 @@ fn frames_are_carried_in_both_directions() {
     // SAFETY: the memory is the program's, which outlives this value, and is accessed by `Raw`s only, in one thread.
     let memory = Window::new(unsafe { Raw::new(shared, pontoon_shared_bytes(FRAME)) }, ADDRESS);
     let [mut to_guest, mut from_guest] = rings.map(|ring| {
-        let Rings {
+        let VringLayout {
             descriptors,
             available,
             used,
