@@ -202,7 +202,7 @@ fn join(
     Ok(())
 }
 
-/// Network device of the guest.
+/// Network device of the guest: port I/O or virtio.
 enum Devices {
     Calls(Calls),
     Virtio(Box<Virtio>),

@@ -186,7 +186,7 @@ impl Epoll {
 }
 
 impl Events {
-    /// Creates an empty buffer.
+    /// Creates an empty buffer for the events of one wait.
     #[must_use]
     pub fn new() -> Self {
         Self {

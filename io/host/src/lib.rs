@@ -81,11 +81,11 @@ pub struct HostFeatures {
 /// An open host socket of a flow.
 #[derive(Debug)]
 pub enum Socket {
-    /// Socket of a TCP connection.
+    /// Host socket of a TCP connection.
     Stream(stream::Stream),
-    /// UDP socket of an endpoint of the guest.
+    /// Host UDP socket of an endpoint of the guest.
     Udp(udp::UdpEndpoint),
-    /// Socket or identifier of an ICMP echo id.
+    /// Host socket, or identifier on the shared raw socket, of an ICMP echo id.
     Ping(ping::Ping),
 }
 

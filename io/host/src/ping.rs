@@ -56,7 +56,7 @@ pub struct RawSocket {
     flows: HashMap<u16, FlowId>,
     /// Identifier and content of the packet that [`Self::take`] has received, until its flow reads it.
     packet: Option<(u16, RawPacket)>,
-    /// Bytes of that packet.
+    /// Bytes of the packet that was received last.
     buffer: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ enum RawPacket {
     Problem(Problem),
 }
 
-/// Result of [`RawSocket::take`].
+/// Result of [`RawSocket::take`]: the flow to which the received packet belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A packet for this flow was received: an echo reply (readable) or an error.

@@ -110,7 +110,7 @@ pub(super) struct TcpPortShare {
     ports: RangeInclusive<u16>,
     /// Number of ports that connections without the limit may hold.
     unlimited: u32,
-    /// Number of open connections.
+    /// Number of the guest's open TCP connections.
     open: u32,
     /// Number of connections that were closed since `begin`, and in the period before `begin`: their ports may be in
     /// TIME_WAIT.

@@ -57,7 +57,7 @@ enum PeekPosition {
     /// At the head of the queue, as `SO_PEEK_OFF` was not set yet. It is set at the first peek elsewhere; most
     /// connections are short and need none.
     NotYet,
-    /// This number of bytes behind the head of the queue.
+    /// The next peek begins this number of bytes behind the head of the queue.
     At(u32),
 }
 

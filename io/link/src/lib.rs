@@ -74,7 +74,7 @@ pub trait Link: Send {
     /// Returns both halves at once: replies to a burst are sent while the buffers of its frames are still borrowed.
     fn halves(&mut self) -> (Self::Receiver<'_>, Self::Transmitter<'_>);
 
-    /// Returns the sending half.
+    /// Returns the half that sends frames to the guest.
     fn transmitter(&mut self) -> Self::Transmitter<'_> {
         self.halves().1
     }
@@ -162,14 +162,14 @@ impl<R: Receive> Receive for &mut R {
 /// Condition that ends a burst before its maximum of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopAt {
-    /// The link has no more frames.
+    /// The burst ends when the link has no more frames.
     Empty,
     /// The link has no more frames, or a frame was received whose sender probably waits for a response. Then another
     /// read would most likely be a system call without a result, at a time when latency matters.
     Request,
 }
 
-/// Result of [`Receive::receive`].
+/// Result of [`Receive::receive`]: numbers of frames, and the state of the link afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedBurst {
     /// Number of frames that were passed to `sink`.
@@ -187,7 +187,7 @@ pub enum Rest {
     Drained,
     /// The link may have more frames, which no event reports; the worker must call `receive` again.
     More,
-    /// The guest has disconnected.
+    /// The guest has disconnected, for this reason.
     Disconnected(Disconnected),
 }
 

@@ -58,7 +58,7 @@ pub trait SocketHalf {
     fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>);
 }
 
-/// A link over a Unix socket.
+/// A stream or packet link: a link over a Unix socket whose frames are delimited by the framing `F`.
 #[derive(Debug)]
 pub struct Socket<F: Framing> {
     guest_listener: GuestListener,

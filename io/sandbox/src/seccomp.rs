@@ -58,11 +58,11 @@ pub struct PermittedCall {
 /// are compared as 32-bit values, because the kernel reads these arguments as such.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgumentCondition {
-    /// Index of the argument, from 0.
+    /// Index of the system call's argument, from 0.
     pub argument: u8,
     /// Bits of the argument that are compared.
     pub mask: u32,
-    /// Permitted values of those bits.
+    /// Permitted values of the compared bits.
     pub values: &'static [u32],
 }
 

@@ -12,14 +12,14 @@ const V4_LEN: usize = 16;
 /// Address family of a socket or address: IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4.
+    /// IPv4 (`AF_INET`).
     V4,
-    /// IPv6.
+    /// IPv6 (`AF_INET6`).
     V6,
 }
 
 impl Family {
-    /// Returns the family of `address`.
+    /// Returns the address family of an IP address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         match address {

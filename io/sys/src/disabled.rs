@@ -21,9 +21,9 @@ pub struct Disabled {
     pub udp_gro: bool,
     /// The tap's flag `IFF_VNET_HDR`, and with it all offloads of the tap.
     pub vnet_hdr: bool,
-    /// The device `/dev/vhost-net`.
+    /// The device `/dev/vhost-net` for the frames of a tap.
     pub vhost_net: bool,
-    /// Packet sockets (`AF_PACKET`).
+    /// Packet sockets (`AF_PACKET`) with a receive ring, which the relay uses.
     pub packet: bool,
     /// Namespaces of the sandbox that the engine process runs in.
     pub namespaces: bool,

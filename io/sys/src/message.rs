@@ -18,7 +18,7 @@ pub const MAX_PARTS: usize = 1024;
 /// Result of a recvmsg(2): length, address and flags of the message that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMessage {
-    /// Number of bytes received.
+    /// Number of bytes of the message that were received.
     pub len: usize,
     /// Address of the sender; for an entry of the error queue, the destination of the datagram that was sent.
     pub address: Option<SocketAddr>,

@@ -15,7 +15,7 @@ pub const MOST: usize = 64;
 /// Length of one message of a recvmmsg(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchedMessage {
-    /// Number of bytes received.
+    /// Number of bytes of the message that were received.
     pub len: usize,
     /// True if the message was longer than its slice, so that its end was discarded (`MSG_TRUNC`).
     pub truncated: bool,

@@ -51,7 +51,7 @@ impl Size {
     /// Limit on the length of packets, in bytes, that fit into a slot of any size.
     pub const LONGEST: u32 = (16 << 10) - OVERHEAD as u32;
 
-    /// Returns the number of slots.
+    /// Returns the number of slots of the ring.
     #[must_use]
     pub const fn slots(self) -> u32 {
         self.slots
@@ -382,7 +382,7 @@ impl Ring {
         self.position
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots of the ring.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.size.slots

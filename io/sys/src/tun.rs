@@ -24,7 +24,7 @@ pub struct TapOffload {
 }
 
 impl TapOffload {
-    /// A tap without offloads.
+    /// Offloads of a tap that has none: frames without `virtio_net_hdr`.
     pub const NONE: Self = Self {
         vnet_hdr: false,
         tso: false,
@@ -61,7 +61,7 @@ impl TapOffload {
 pub struct Tap {
     /// File descriptors of the queues, non-blocking and close-on-exec.
     pub queues: Vec<OwnedFd>,
-    /// Name of the interface.
+    /// Name of the tap interface.
     pub name: String,
     /// Requested offloads that the kernel supports.
     pub offload: TapOffload,

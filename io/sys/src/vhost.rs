@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::mapping::Mapping;
 
-/// Path of the device file.
+/// Path of the device file of vhost-net.
 pub const PATH: &str = "/dev/vhost-net";
 
 /// VIRTIO_NET_F_MRG_RXBUF: a received frame may occupy several buffers.
@@ -159,7 +159,7 @@ impl VhostDevice {
     }
 }
 
-/// `struct vhost_memory` with one `struct vhost_memory_region`.
+/// The kernel's `struct vhost_memory` with one `struct vhost_memory_region`.
 #[repr(C)]
 struct MemoryTable {
     regions: u32,
@@ -170,14 +170,14 @@ struct MemoryTable {
     flags: u64,
 }
 
-/// `struct vhost_vring_state`.
+/// The kernel's `struct vhost_vring_state`: index of a virtqueue, and a number.
 #[repr(C)]
 struct VringState {
     index: u32,
     number: u32,
 }
 
-/// `struct vhost_vring_addr`.
+/// The kernel's `struct vhost_vring_addr`: index of a virtqueue, flags and addresses of its parts.
 #[repr(C)]
 struct VringAddresses {
     index: u32,
@@ -188,7 +188,7 @@ struct VringAddresses {
     log: u64,
 }
 
-/// `struct vhost_vring_file`.
+/// The kernel's `struct vhost_vring_file`: index of a virtqueue, and a descriptor.
 #[repr(C)]
 struct VringFile {
     index: u32,

@@ -20,7 +20,7 @@ use session::FrontendSession;
 /// An interface that is attached to a vhost-user socket, with `N` buffers in each direction.
 pub type Attached<const N: usize = 256> = Interface<Mapping, Process, N>;
 
-/// Options of an attached interface.
+/// Options of an interface that is attached to a vhost-user socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Length in bytes of the longest frame, without the frame check sequence: the MTU and 14.

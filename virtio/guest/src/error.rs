@@ -10,9 +10,9 @@ pub enum Error {
     /// The map of rings and buffers exceeds the memory, or the memory is not contiguous.
     #[error("{len} bytes at {addr:#x} are not in contiguous memory")]
     Unmapped {
-        /// First address of the map.
+        /// First address of the map of rings and buffers.
         addr: u64,
-        /// Length of the map in bytes.
+        /// Length of the map of rings and buffers in bytes.
         len: usize,
     },
     /// The address of a ring in the map is invalid.
@@ -36,7 +36,7 @@ pub enum QueueError {
     /// The frame is longer than the map allows.
     #[error("frame of {len} bytes exceeds the maximum of {room}")]
     Long {
-        /// Length of the frame in bytes.
+        /// Length in bytes of the frame that was not queued.
         len: usize,
         /// Length of the longest frame in bytes.
         room: usize,

@@ -31,7 +31,7 @@ pub struct Interface<M, P, const N: usize> {
 /// Result of [`Interface::poll`]: the events that have ended the wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// A frame can be read.
+    /// A received frame can be read.
     pub frame: bool,
     /// A frame can be queued, after there was no room for one. This is reported once.
     pub room: bool,
@@ -42,7 +42,7 @@ pub struct Ready {
 pub struct Counters {
     /// Number of frames that were queued to be sent.
     pub sent: u64,
-    /// Number of frames that were read.
+    /// Number of received frames that were read.
     pub received: u64,
     /// Number of received frames that were dropped because they were shorter than the `virtio_net_hdr`.
     pub runts: u64,

@@ -14,7 +14,7 @@ pub(crate) struct Pacer {
 /// Time for which a wait polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollTime {
-    /// Poll for this time, then sleep.
+    /// Poll for at most this time, then sleep.
     Limited(Duration),
     /// Poll until a frame or room is ready, and never sleep.
     Unlimited,

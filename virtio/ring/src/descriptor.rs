@@ -27,7 +27,7 @@ pub(crate) const WRITE: u16 = 2;
 /// `VIRTQ_DESC_F_INDIRECT`: the buffer is a table of descriptors.
 pub(crate) const INDIRECT: u16 = 4;
 
-/// Size of a descriptor in bytes.
+/// Size of a virtqueue descriptor in bytes.
 pub(crate) const BYTES: usize = 16;
 
 impl Descriptor {

@@ -8,11 +8,11 @@ use core::time::Duration;
 /// Method by which a worker waits for input (`--io`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// Sleep at once, until an event.
+    /// Sleep at once until an event arrives, without polling.
     Event,
     /// Poll before sleeping, if most recent waits were short.
     Hybrid,
-    /// Poll always, and never sleep.
+    /// Poll without limit, and never sleep.
     Poll,
 }
 
@@ -46,7 +46,7 @@ impl WaitHistory {
         waited < SHORT_WAIT
     }
 
-    /// Records a wait that has ended.
+    /// Records whether a wait that has ended was short.
     pub fn record(&mut self, short: bool) {
         self.short = self.short << 1 | u8::from(short);
     }

@@ -23,13 +23,13 @@ pub(crate) enum RingCommand {
     Start(Box<RingConfig>),
     /// Stops the ring and returns its position.
     Stop,
-    /// Replaces the memory table.
+    /// Replaces the memory table, the mappings of the guest's memory.
     Memory(Arc<MemoryTable>),
     /// Replaces the descriptor that signals the driver (call).
     Call(Option<OwnedFd>),
     /// Replaces the descriptor that signals errors to the front-end.
     Err(Option<OwnedFd>),
-    /// Enables or disables the ring.
+    /// Enables or disables the ring; frames on a disabled ring are dropped.
     Enable(bool),
     /// Replaces the dirty log; `None` ends logging.
     Log(Option<RingLog>),

@@ -15,7 +15,7 @@ pub(crate) struct MessageHeader {
     pub(crate) code: u32,
     /// Version in bits 0 and 1, then the flags REPLY and NEED_REPLY.
     pub(crate) flags: u32,
-    /// Size of the body in bytes.
+    /// Size of the body of the message in bytes.
     pub(crate) size: u32,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct RegionDescription {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RingAddress {
-    /// Index of the ring.
+    /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
     pub(crate) ring: u32,
     /// Flags; bit 0 (VHOST_VRING_F_LOG): writes to the used ring are logged.
     pub(crate) flags: u32,
@@ -72,36 +72,36 @@ pub(crate) enum FrontEndRequest {
     Owner,
     /// Replaces all regions of the guest's memory.
     SetMemTable(Vec<(RegionDescription, OwnedFd)>),
-    /// Sets the dirty log.
+    /// Sets the memory of the dirty log, which records writes to guest memory.
     SetLogBase {
-        /// Size of the log in bytes.
+        /// Size of the dirty log in bytes.
         size: u64,
-        /// Offset of the log in its file.
+        /// Offset of the dirty log in its file, in bytes.
         offset: u64,
-        /// File that contains the log.
+        /// File that contains the dirty log.
         file: OwnedFd,
     },
     /// Sets a descriptor to signal after pages were marked. It has no effect, as QEMU never sends it.
     SetLogFd,
-    /// Sets the size of a ring.
+    /// Sets the number of descriptors of a ring.
     SetVringNum {
-        /// Index of the ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
         /// Number of descriptors of the ring.
         size: u32,
     },
-    /// Sets the addresses of a ring.
+    /// Sets the addresses of the three parts of a ring.
     SetVringAddr(RingAddress),
     /// Sets the position at which a ring continues.
     SetVringBase {
-        /// Index of the ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
         /// Number of available entries that were taken already.
         base: u32,
     },
     /// Stops a ring and queries its position.
     GetVringBase {
-        /// Index of the ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
     },
     /// Sets the descriptor that the driver signals (kick), and starts the ring.
@@ -118,7 +118,7 @@ pub(crate) enum FrontEndRequest {
     GetQueueNum,
     /// Enables or disables a ring.
     SetVringEnable {
-        /// Index of the ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
         /// True if the ring becomes enabled.
         enable: bool,
@@ -129,14 +129,14 @@ pub(crate) enum FrontEndRequest {
     GetMaxMemSlots,
     /// Adds a memory region, which the descriptor's file contains.
     AddMemReg(RegionDescription, OwnedFd),
-    /// Removes a memory region.
+    /// Removes a region of the guest's memory.
     RemMemReg(RegionDescription),
 }
 
 /// Body of SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR: a descriptor for a ring.
 #[derive(Debug)]
 pub(crate) struct RingFd {
-    /// Index of the ring.
+    /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
     pub(crate) ring: u32,
     /// The descriptor; `None` requests polling mode.
     pub(crate) fd: Option<OwnedFd>,
@@ -148,42 +148,42 @@ pub(crate) enum MalformedMessage {
     /// The version is not 1, or the flag REPLY is set.
     #[error("message {code} has invalid flags {flags:#x}")]
     Flags {
-        /// Number of the message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// Flags in the header.
+        /// Flags in the header of the message.
         flags: u32,
     },
     /// The message is unknown or needs a feature that is not offered.
     #[error("unknown message {0}")]
     Unknown(u32),
-    /// The length of the body is wrong.
+    /// The body of the message does not have the length that the message requires.
     #[error("message {code} has {size} bytes")]
     Size {
-        /// Number of the message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// Size of the body in bytes.
+        /// Size of the body of the message in bytes.
         size: usize,
     },
-    /// The number of descriptors is wrong.
+    /// The message does not have the number of file descriptors that it requires.
     #[error("message {code} has {count} descriptors")]
     Descriptors {
-        /// Number of the message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// Number of descriptors received.
+        /// Number of file descriptors that were received with the message.
         count: usize,
     },
     /// A value in the body is out of range.
     #[error("message {code} has invalid value {value:#x}")]
     Value {
-        /// Number of the message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// The value.
+        /// The value that is out of range.
         value: u64,
     },
 }
 
 impl MessageHeader {
-    /// Parses the header of a message.
+    /// Parses and validates the header of a message.
     ///
     /// # Errors
     /// The version is wrong, the message is a reply, or its body is too long.

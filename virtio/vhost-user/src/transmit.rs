@@ -264,7 +264,7 @@ impl AsFd for Transmitter {
 /// Chains that were taken for the frames of a reservation.
 #[derive(Debug)]
 struct TakenChains<'a> {
-    /// Pieces of all chains, in order.
+    /// Pieces of guest memory of all chains, in order.
     pieces: Vec<Piece<VolatileSlice<'a>>>,
     frames: ArrayVec<FrameRoom, MAX_FRAMES>,
     chains: usize,

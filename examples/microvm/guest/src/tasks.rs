@@ -37,7 +37,7 @@ pub(crate) trait Net: Device {
     fn traffic(&mut self) -> TrafficCounters;
 }
 
-/// Counters of a network interface.
+/// Counters of the guest's network interface.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrafficCounters {
     pub(crate) sent: u32,
@@ -46,7 +46,7 @@ pub(crate) struct TrafficCounters {
     pub(crate) sleeps: u32,
 }
 
-/// Reason why a task has failed.
+/// Reason why a task of the guest has failed.
 #[derive(Debug)]
 pub(crate) enum TaskFailure {
     Net(pontoon_guest::Error),

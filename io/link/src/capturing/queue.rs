@@ -43,7 +43,7 @@ pub struct CaptureQueue {
 pub struct CaptureRecord {
     /// Time at which the link received or sent the frame.
     pub at: SystemTime,
-    /// Direction of the frame.
+    /// Direction of the frame: from or to the guest.
     pub way: Way,
     /// Length of the whole frame in bytes.
     pub len: u32,

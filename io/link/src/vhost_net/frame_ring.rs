@@ -15,7 +15,7 @@ pub(super) struct FrameRing {
     bytes: usize,
     /// Frames that are not reclaimed, from the oldest to the newest.
     frames: VecDeque<AllocatedFrame>,
-    /// Limit on the number of frames.
+    /// Limit on the number of frames in the buffer.
     most: usize,
     /// Identifier of the oldest frame; those of the next frames follow it, and wrap at 2^32.
     first: u32,
@@ -27,13 +27,13 @@ pub(super) struct FrameRing {
     reclaimed: u64,
 }
 
-/// A contiguous range of free bytes.
+/// A contiguous range of free bytes in the circular buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FreeRange {
     position: u64,
     /// Offset of the first byte in the buffer.
     pub(super) at: usize,
-    /// Number of free bytes.
+    /// Length of the free range in bytes.
     pub(super) len: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct SubmittedFrame {
 struct AllocatedFrame {
     at: usize,
     len: usize,
-    /// Position behind the frame.
+    /// Position behind the frame in the circular buffer.
     end: u64,
     given_back: bool,
 }

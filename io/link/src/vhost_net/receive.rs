@@ -29,7 +29,7 @@ const STRIDE: usize = (16 << 10) + 512;
 /// of them.
 const TOGETHER: usize = BUFFERS as usize / 2;
 
-/// Size of all buffers in bytes.
+/// Total size in bytes of the receive buffers.
 pub(super) const BYTES: usize = BUFFERS as usize * STRIDE;
 
 /// Number of buffers of the longest frame.

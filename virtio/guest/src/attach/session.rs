@@ -73,7 +73,7 @@ impl FrontendSession {
         Ok(())
     }
 
-    /// Enables both rings.
+    /// Enables both rings of the device (SET_VRING_ENABLE).
     pub(super) fn enable(&mut self) -> Result<(), AttachError> {
         // Without protocol features, rings are enabled when they start.
         if self.features & PROTOCOL != 0 {

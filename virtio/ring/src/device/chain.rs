@@ -23,7 +23,7 @@ pub struct Piece<A> {
     pub access: Access,
     /// Address of the piece in the descriptor, which a log of dirty pages needs.
     pub addr: u64,
-    /// The mapped memory of the piece.
+    /// The memory of the piece, mapped in this process.
     pub area: A,
 }
 

@@ -7,9 +7,9 @@ pub enum VirtqueueError {
     /// descriptors (virtio 1.2, section 2.7.6.1, 2.7.13).
     #[error("the available index went from {seen} to {index} in a queue of {size}")]
     AvailableIndex {
-        /// The index at the previous poll.
+        /// The ring index at the previous poll.
         seen: u16,
-        /// The index that was read now.
+        /// The ring index that was read now.
         index: u16,
         /// Number of descriptors of the queue.
         size: u16,
@@ -17,7 +17,7 @@ pub enum VirtqueueError {
     /// A descriptor index is outside its table (virtio 1.2, section 2.7.5).
     #[error("chain {head} has descriptor index {index} in a table of {table}")]
     Index {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
         /// The invalid descriptor index.
         index: u16,
@@ -28,27 +28,27 @@ pub enum VirtqueueError {
     /// 2.7.5.2, 2.7.5.3.1).
     #[error("chain {head} has more buffers than the queue size, or a loop")]
     TooManyBuffers {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
     /// A chain has 2^32 bytes or more (virtio 1.2, section 2.7.5.2).
     #[error("chain {head} has 2^32 bytes or more")]
     TooManyBytes {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
     /// A descriptor has undefined flags (virtio 1.2, section 2.7.5).
     #[error("chain {head} has a descriptor with flags {flags:#x}")]
     Flags {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
-        /// The flags of the descriptor.
+        /// Flags of the descriptor (VIRTQ_DESC_F_*).
         flags: u16,
     },
     /// An invalid indirect descriptor: not negotiated, nested, or with the NEXT flag (virtio 1.2, section 2.7.5.3.1).
     #[error("chain {head} has an indirect descriptor that {reason}")]
     Indirect {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
         /// Reason why the descriptor is invalid.
         reason: Indirect,
@@ -56,21 +56,21 @@ pub enum VirtqueueError {
     /// A readable buffer follows a writable one (virtio 1.2, section 2.7.4.2).
     #[error("chain {head} has a readable buffer after a writable one")]
     Order {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
     /// A buffer has length 0 (virtio 1.2, section 2.7.5: a descriptor "describes a buffer").
     #[error("chain {head} has an empty buffer")]
     Empty {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
     /// A buffer or an indirect table is not in mapped memory.
     #[error("chain {head} refers to {len} unmapped bytes at {addr:#x}")]
     Unmapped {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
-        /// The first unmapped address.
+        /// The first unmapped guest address in the buffer or table.
         addr: u64,
         /// Number of bytes from that address to the end of the buffer or table.
         len: usize,
@@ -79,7 +79,7 @@ pub enum VirtqueueError {
     /// writable).
     #[error("receive buffer {head} is not writable")]
     NotWritable {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
 }

@@ -6,23 +6,23 @@ pub enum VirtqueueError {
     /// The used index moved backwards, or past the chains that the device has (virtio 1.2, section 2.7.8).
     #[error("the used index went from {seen} to {index} with {outstanding} chains in flight")]
     UsedIndex {
-        /// The index at the previous poll.
+        /// The ring index at the previous poll.
         seen: u16,
-        /// The index that was read now.
+        /// The ring index that was read now.
         index: u16,
-        /// Number of chains in flight.
+        /// Number of chains that the driver has published and not reaped.
         outstanding: u16,
     },
     /// The device returned a chain that was not in flight (virtio 1.2, section 2.7.8).
     #[error("the device returned chain {id}, which was not in flight")]
     NotOutstanding {
-        /// The id in the used ring.
+        /// Id of the chain in the element of the used ring.
         id: u32,
     },
     /// The device claims to have written more bytes than the chain has writable bytes (virtio 1.2, section 2.7.8.2).
     #[error("the device claims {len} bytes written to chain {id}, which has {room}")]
     Length {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         id: u32,
         /// Number of bytes that the device claims to have written.
         len: u32,
