@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    let [here, out, cargo] =
-        ["CARGO_MANIFEST_DIR", "OUT_DIR", "CARGO"].map(|name| std::env::var(name).expect("cargo sets it"));
+    let [here, out, cargo] = ["CARGO_MANIFEST_DIR", "OUT_DIR", "CARGO"]
+        .map(|name| std::env::var(name).expect("cargo sets the variable"));
     // The output directory is TARGET/PROFILE/build/PACKAGE/out; all profiles share one build of the guest.
     let target = Path::new(&out)
         .ancestors()
         .nth(4)
-        .expect("it lies in the target directory")
+        .expect("OUT_DIR is in the target directory")
         .join("microvm-guest");
     let guest = Path::new(&here).join("guest");
     // Only these variables are passed on, because the others are for the host's target.

@@ -70,11 +70,11 @@ pub(crate) fn kvm() -> Result<Option<Kvm>> {
 /// Runs the guest until it has completed its task, and returns the result.
 pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)])?;
-    let vm = Arc::new(kvm.create_vm().context("cannot make a machine")?);
+    let vm = Arc::new(kvm.create_vm().context("cannot create the virtual machine")?);
     vm.create_irq_chip()
-        .context("cannot make its interrupt controllers")?;
+        .context("cannot create the interrupt controllers")?;
     give(&vm, &memory)?;
-    let mut vcpu = vm.create_vcpu(0).context("cannot make its CPU")?;
+    let mut vcpu = vm.create_vcpu(0).context("cannot create the CPU")?;
     vcpu.set_cpuid2(&kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?)?;
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
@@ -84,7 +84,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let deadline = args.deadline();
     thread::spawn(move || {
         thread::sleep(deadline);
-        eprintln!("pontoon-microvm: the guest was not done after {deadline:?}");
+        eprintln!("pontoon-microvm: the guest has not completed its task within {deadline:?}");
         std::process::exit(1);
     });
 
@@ -150,7 +150,7 @@ fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
         flags: 0,
     };
     // SAFETY: the mapping has this length, and exists as long as the machine: both end with `run`.
-    unsafe { vm.set_user_memory_region(region) }.context("cannot give it memory")
+    unsafe { vm.set_user_memory_region(region) }.context("cannot map memory into the virtual machine")
 }
 
 /// Connects the device to the virtual machine: notifications and interrupts are sent by eventfds, or by the VMM.
@@ -165,7 +165,7 @@ fn join(
     if args.doorbells == Route::Engine {
         for (number, kick) in (0_u32..).zip(kicks) {
             vm.register_ioevent(kick, &IoEventAddress::Mmio(DEVICE + QUEUE_NOTIFY), number)
-                .context("no ioeventfd")?;
+                .context("cannot register an ioeventfd")?;
         }
     }
     match args.interrupts {
@@ -177,10 +177,11 @@ fn join(
             };
             entry.u.msi.address_lo = MESSAGES;
             entry.u.msi.data = VECTOR.into();
-            let routing = KvmIrqRouting::from_entries(&[entry]).context("no routing")?;
+            let routing =
+                KvmIrqRouting::from_entries(&[entry]).context("cannot create the interrupt routing")?;
             vm.set_gsi_routing(&routing)
                 .context("cannot route the interrupt")?;
-            vm.register_irqfd(call, GSI).context("no irqfd")?;
+            vm.register_irqfd(call, GSI).context("cannot register an irqfd")?;
         }
         Route::Vmm => {
             let (vm, call, signals) = (vm.clone(), call.try_clone()?, signals.clone());
@@ -267,7 +268,7 @@ fn go(
             other => {
                 let end = format!("{other:?}");
                 let at = vcpu.get_regs()?.rip;
-                bail!("the guest came to an end that is none, at {at:#x}: {end}")
+                bail!("the CPU has stopped unexpectedly at {at:#x}: {end}")
             }
         }
         returns += 1;

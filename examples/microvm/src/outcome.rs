@@ -42,7 +42,7 @@ impl fmt::Display for Outcome {
         } = self;
         writeln!(
             f,
-            "{address} did it {done} times, with {sent} frames out and {received} in:"
+            "{address} completed {done} repetitions, sent {sent} frames and received {received}:"
         )?;
         write!(
             f,

@@ -21,7 +21,7 @@ const LEN: usize = 64;
 /// has sent; a UDP client receives the number of datagrams in the four bytes of its request.
 pub(crate) fn start() -> Result<u16> {
     let host = Ipv4Addr::LOCALHOST;
-    let listener = TcpListener::bind((host, 0)).context("cannot listen")?;
+    let listener = TcpListener::bind((host, 0)).context("cannot listen on the loopback address")?;
     let port = listener.local_addr()?.port();
     let socket = UdpSocket::bind((host, port)).context("cannot bind the TCP port for UDP too")?;
     thread::spawn(move || listener.incoming().flatten().for_each(echo));

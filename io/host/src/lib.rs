@@ -109,18 +109,20 @@ impl HostFeatures {
             };
             match &can {
                 Ok(true) => {}
-                Ok(false) => info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight is kept small"),
-                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, not using it: {error}"),
+                Ok(false) => {
+                    info!("the kernel has no SO_PEEK_OFF for TCP over {family:?}: data in flight is limited")
+                }
+                Err(error) => debug!("cannot test SO_PEEK_OFF over {family:?}, so it is not used: {error}"),
             }
             can.unwrap_or(false)
         });
         let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
         let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);
         if !udp_gso {
-            info!("no UDP_SEGMENT: sending datagrams one by one");
+            info!("the kernel has no UDP_SEGMENT: datagrams are sent one by one");
         }
         if !udp_gro {
-            info!("no UDP_GRO: receiving datagrams one by one");
+            info!("the kernel has no UDP_GRO: datagrams are received one by one");
         }
         Self {
             peek_off,
@@ -161,7 +163,9 @@ impl KernelHost {
             // requests must not leave by another interface.
             let bound = |fd: &OwnedFd| {
                 host.bind_ping(fd, family.unspecified())
-                    .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
+                    .inspect_err(|error| {
+                        warn!("the guest cannot ping over {family:?}: cannot bind to --outbound: {error}")
+                    })
                     .is_ok()
             };
             let shared = |fd| RawSocket::new(fd, family, &host.epoll);

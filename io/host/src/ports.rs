@@ -77,7 +77,7 @@ impl EphemeralPorts {
         socket_with(Family::V4.domain(), SocketType::STREAM, flags, None)
             .and_then(|socket| bind::limit_ports(socket, &ports))
             .inspect_err(|error| {
-                info!("no IP_LOCAL_PORT_RANGE: the guest's connections may use every local TCP port: {error}")
+                info!("the kernel has no IP_LOCAL_PORT_RANGE: the guest may use every ephemeral TCP port: {error}")
             })
             .ok()
             .map(|()| TcpPortShare::new(ports, size / 4))

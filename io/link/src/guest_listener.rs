@@ -132,7 +132,7 @@ impl GuestListener {
                 }
             };
             if guest.is_connected() {
-                info!("refused the connection of a second guest");
+                info!("the connection of a second guest was refused");
                 continue;
             }
             match guest.connect(socket, epoll) {

@@ -222,7 +222,7 @@ impl Link for VhostNet {
         let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.take_failure()) else {
             return Ok(());
         };
-        info!("vhost-net has failed ({failure}); using the tap without it");
+        info!("vhost-net has failed ({failure}); the tap is used without it");
         self.withdraw(epoll)
     }
 

@@ -70,7 +70,7 @@ impl Namespaces {
     /// mount namespace.
     pub(crate) fn empty_root(self) -> Layer {
         if self.0 & CLONE_NEWNS == 0 {
-            return Layer::Refused("there is no mount namespace for it".to_owned());
+            return Layer::Refused("the process has no mount namespace of its own".to_owned());
         }
         match empty_root() {
             Ok(()) => Layer::Active("empty".to_owned()),

@@ -57,12 +57,12 @@ pub fn verify() -> io::Result<()> {
     let left = sets.effective | sets.permitted | sets.inheritable;
     if !left.is_empty() {
         return Err(io::Error::other(format!(
-            "capabilities are left: {:#x}",
+            "capabilities were not dropped: {:#x}",
             left.bits()
         )));
     }
     if every().any(|capability| capability_is_in_ambient_set(capability) == Ok(true)) {
-        return Err(io::Error::other("ambient capabilities are left"));
+        return Err(io::Error::other("ambient capabilities were not dropped"));
     }
     if no_new_privs() != Ok(true) {
         return Err(io::Error::other("no_new_privs is not set"));

@@ -356,7 +356,7 @@ impl Ring {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a null address lets the kernel choose a free range, so no memory in use is replaced.
         let at = unsafe { mmap(std::ptr::null_mut(), size.bytes(), protection, flags, socket, 0) }
-            .map_err(|error| with_context("cannot map a ring", error))?;
+            .map_err(|error| with_context("cannot map the receive ring of a packet socket", error))?;
         let mut ring = Self {
             at: at.cast(),
             size,

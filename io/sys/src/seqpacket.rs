@@ -109,7 +109,10 @@ pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Opt
 }
 
 fn truncated() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "message longer than its buffer")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the message is longer than the buffer or has too many descriptors",
+    )
 }
 
 fn receive_any(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(Option<SeqpacketMessage>, ReturnFlags)> {

@@ -29,7 +29,7 @@ pub struct Words {
 
 // SAFETY: the mapping belongs to this value, and the words in it are atomics.
 unsafe impl Send for Words {}
-// SAFETY: as above.
+// SAFETY: the mapping belongs to this value, and the words in it are atomics.
 unsafe impl Sync for Words {}
 
 impl Words {

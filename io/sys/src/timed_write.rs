@@ -88,14 +88,14 @@ impl TimedWrite {
             it_interval: interval,
             it_value: interval,
         };
-        // SAFETY: the timer is ours, and exists until this value is dropped; the call keeps no pointer.
+        // SAFETY: the timer belongs to this value and exists until it is dropped; the call keeps no pointer.
         unsafe { libc::timer_settime(self.timer, 0, &raw const value, ptr::null_mut()) };
     }
 }
 
 impl Drop for TimedWrite {
     fn drop(&mut self) {
-        // SAFETY: the timer is ours, and nothing uses it after this.
+        // SAFETY: the timer belongs to this value, and nothing uses it after this call.
         unsafe { libc::timer_delete(self.timer) };
     }
 }

@@ -25,13 +25,13 @@ pub unsafe extern "C" fn pontoon_attach(
     if interface.is_null() || path.is_null() {
         return code::INVALID;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let path = unsafe { CStr::from_ptr(path) };
     let Ok(attached) = open(OsStr::from_bytes(path.to_bytes()), Options { frame, pacing }) else {
         return code::REFUSED;
     };
     let pontoon = Box::into_raw(Box::new(Pontoon(Kind::Attached(attached))));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     unsafe { interface.write(pontoon) };
     0
 }

@@ -75,10 +75,10 @@ pub unsafe extern "C" fn pontoon_create(
     if interface.is_null() || config.is_null() || rings.is_null() {
         return code::INVALID;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let config = unsafe { config.read() };
     let map = Map::<SIZE>::new(config.address, config.frame);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     match unsafe { create(config, map) } {
         // SAFETY: the caller promises that all can be written.
         Ok(pontoon) => unsafe {
@@ -155,13 +155,13 @@ impl pontoon_guest::Platform for Callbacks {
     }
 
     fn notify(&mut self, ring: Ring) {
-        // SAFETY: as for `now`.
+        // SAFETY: the caller of `pontoon_create` promised that function and context may be used.
         unsafe { (self.notify)(self.context, ring as c_int) }
     }
 
     fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
         let until = until.and_then(|until| u64::try_from(until.as_nanos()).ok());
-        // SAFETY: as for `now`.
+        // SAFETY: the caller of `pontoon_create` promised that function and context may be used.
         match unsafe { (self.sleep)(self.context, until.unwrap_or(FOREVER)) } {
             0 => Ok(()),
             _ => Err(Gone),

@@ -51,7 +51,7 @@ impl<M: Memory, P: Platform, const N: usize> FrameOperations for Interface<M, P,
 /// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_start(interface: *mut Pontoon) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     unsafe { frames(interface) }.start();
     0
 }
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn pontoon_queue(interface: *mut Pontoon, frame: *const c_
     if frame.is_null() {
         return code::INVALID;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let (interface, frame) = unsafe { (frames(interface), slice::from_raw_parts(frame.cast(), len)) };
     interface.queue(frame).map_or_else(code::of_queue, |()| 0)
 }
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn pontoon_queue(interface: *mut Pontoon, frame: *const c_
 /// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_flush(interface: *mut Pontoon) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let interface = unsafe { frames(interface) };
     interface.flush().map_or_else(code::of, |()| 0)
 }
@@ -87,9 +87,9 @@ pub unsafe extern "C" fn pontoon_flush(interface: *mut Pontoon) -> c_int {
 /// Those of [`pontoon_queue`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_write(interface: *mut Pontoon, frame: *const c_void, len: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     match unsafe { pontoon_queue(interface, frame, len) } {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller of this function promises it (section Safety).
         0 => unsafe { pontoon_flush(interface) },
         error => error,
     }
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn pontoon_read(interface: *mut Pontoon, frame: *mut c_voi
     if frame.is_null() {
         return code::INVALID as isize;
     }
-    // SAFETY: the caller's promise. The bytes need not be initialised: they are only written.
+    // SAFETY: the caller of this function promises it (section Safety). The bytes need not be initialised: they are only written.
     let (interface, into) = unsafe { (frames(interface), slice::from_raw_parts_mut(frame.cast(), len)) };
     match interface.read(into) {
         // A frame is no longer than a buffer, so its length fits.
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn pontoon_read(interface: *mut Pontoon, frame: *mut c_voi
 /// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_poll(interface: *mut Pontoon, deadline: u64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let interface = unsafe { frames(interface) };
     let deadline = (deadline != FOREVER).then_some(Duration::from_nanos(deadline));
     match interface.poll(deadline) {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn pontoon_poll(interface: *mut Pontoon, deadline: u64) ->
 /// `interface` was created by this library, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_now(interface: *mut Pontoon) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let now = unsafe { frames(interface) }.now();
     u64::try_from(now.as_nanos()).unwrap_or(FOREVER)
 }
@@ -147,6 +147,6 @@ pub(crate) const FOREVER: u64 = u64::MAX;
 /// # Safety
 /// `interface` was created by this library, and is not used otherwise during 'i.
 unsafe fn frames<'i>(interface: *mut Pontoon) -> &'i mut dyn FrameOperations {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     unsafe { &mut *interface }.frames()
 }

@@ -43,7 +43,7 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The vhost-user session has failed.
-    #[error("vhost-user session: {0}")]
+    #[error("the vhost-user session has failed: {0}")]
     FrontendSession(#[from] vhost::Error),
     /// The device does not offer VIRTIO_F_VERSION_1 (a legacy device).
     #[error("the device does not offer VIRTIO_F_VERSION_1")]

@@ -19,7 +19,7 @@ pub enum Error {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The device has violated the virtqueue protocol.
-    #[error("device protocol error: {0}")]
+    #[error("the device has violated the virtqueue protocol: {0}")]
     Device(#[from] driver::VirtqueueError),
     /// The device has disconnected or ended.
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub enum QueueError {
     #[error("no free transmit buffer")]
     Full,
     /// The frame is longer than the map allows.
-    #[error("frame of {len} bytes exceeds the maximum of {room}")]
+    #[error("the frame of {len} bytes exceeds the maximum of {room} bytes")]
     Long {
         /// Length in bytes of the frame that was not queued.
         len: usize,

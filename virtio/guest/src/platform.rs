@@ -35,5 +35,5 @@ pub trait Platform {
 
 /// Error: the device has disconnected or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device is gone")]
+#[error("the device has disconnected or ended")]
 pub struct Gone;

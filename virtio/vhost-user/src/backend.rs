@@ -74,7 +74,7 @@ enum RequestError {
     Mtu(u64),
     #[error(transparent)]
     Memory(#[from] memory::MemoryError),
-    #[error("the log: {0}")]
+    #[error("cannot map the dirty log: {0}")]
     Log(io::Error),
     #[error("ring {ring}: {error}")]
     RingError { ring: u32, error: RingError },

@@ -37,13 +37,13 @@ pub(crate) struct Message<'a> {
 /// Reason why the connection to a front-end cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
-    #[error("closed by the front-end")]
+    #[error("the front-end has closed the connection")]
     Closed,
-    #[error("closed by the front-end in the middle of a message")]
+    #[error("the front-end has closed the connection within a message")]
     Truncated,
     #[error(transparent)]
     Malformed(#[from] MalformedMessage),
-    #[error("more than {MAX_REGIONS} descriptors with a message")]
+    #[error("a message has more than {MAX_REGIONS} descriptors")]
     Descriptors,
     #[error("the front-end does not read its replies")]
     SendBufferFull,

@@ -47,9 +47,9 @@ pub(crate) enum RingError {
     Base(u32),
     #[error("address {0:#x} is not in guest memory")]
     Address(u64),
-    #[error("changed while running")]
+    #[error("a running ring cannot be changed")]
     Running,
-    #[error("started without addresses")]
+    #[error("the ring was started without addresses")]
     NoAddress,
     #[error("polling mode is not supported")]
     Polled,

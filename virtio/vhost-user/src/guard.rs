@@ -174,18 +174,20 @@ fn call_previous(
     // Some previous handlers, such as that of the standard library, do not resolve the fault but reset the action, so
     // that the next fault ends the process. In a sandbox that forbids `sigaction` the fault would repeat forever.
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: it writes to a live `sigaction`; the call is async-signal-safe.
+    // SAFETY: the call writes to a live `sigaction` and is async-signal-safe.
     if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
         exit(signal);
     }
     match previous.sa_flags & libc::SA_SIGINFO {
         0 => {
-            // SAFETY: neither SIG_DFL nor SIG_IGN, and without SA_SIGINFO: a function that takes the signal.
+            // SAFETY: the value is neither SIG_DFL nor SIG_IGN, and SA_SIGINFO is not set, so it is a function with one
+            // argument.
             let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(previous.sa_sigaction) };
             handler(signal);
         }
         _ => {
-            // SAFETY: neither SIG_DFL nor SIG_IGN, and with SA_SIGINFO: a function that takes all three.
+            // SAFETY: the value is neither SIG_DFL nor SIG_IGN, and SA_SIGINFO is set, so it is a function with three
+            // arguments.
             let handler: Action = unsafe { std::mem::transmute(previous.sa_sigaction) };
             handler(signal, info, context);
         }
@@ -195,7 +197,7 @@ fn call_previous(
 /// Restores the previous action (default or ignore) for a signal outside of protected mappings. A fault occurs again
 /// when this handler returns.
 fn restore(signal: libc::c_int, previous: &libc::sigaction, fault: bool) {
-    // SAFETY: sets what was set before; `sigaction` is async-signal-safe.
+    // SAFETY: the call restores the action that was set before; `sigaction` is async-signal-safe.
     let set = unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
     if set != 0 {
         // In a sandbox that forbids `sigaction` the fault would repeat forever.
@@ -240,7 +242,7 @@ mod tests {
         let map = MmapRegion::<()>::from_file(FileOffset::new(file.try_clone().unwrap(), 0), LEN).unwrap();
         let guard = MappingGuard::new(&map).unwrap();
         file.set_len(0).unwrap();
-        // SAFETY: it is mapped for as long as `map` exists.
+        // SAFETY: the page is mapped for as long as `map` exists.
         assert_eq!(unsafe { map.as_ptr().read_volatile() }, 0);
         assert!(guard.has_faulted());
         // The kernel refuses memory to a process above the limit.

@@ -157,7 +157,7 @@ pub(crate) enum MalformedMessage {
     #[error("unknown message {0}")]
     Unknown(u32),
     /// The body of the message does not have the length that the message requires.
-    #[error("message {code} has {size} bytes")]
+    #[error("message {code} has an invalid length of {size} bytes")]
     Size {
         /// Number of the message in its header (VHOST_USER_*).
         code: u32,
@@ -165,7 +165,7 @@ pub(crate) enum MalformedMessage {
         size: usize,
     },
     /// The message does not have the number of file descriptors that it requires.
-    #[error("message {code} has {count} descriptors")]
+    #[error("message {code} has an invalid number of descriptors, {count}")]
     Descriptors {
         /// Number of the message in its header (VHOST_USER_*).
         code: u32,
@@ -206,7 +206,7 @@ impl MessageHeader {
         Self {
             code,
             flags: VERSION | REPLY,
-            size: u32::try_from(size).expect("replies are short"),
+            size: u32::try_from(size).expect("the body of a reply fits 32 bits"),
         }
     }
 

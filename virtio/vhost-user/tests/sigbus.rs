@@ -45,7 +45,7 @@ fn set(handler: usize, flags: libc::c_int) {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: a live `sigaction`, with a handler that is for its flags.
+    // SAFETY: the call reads a live `sigaction`, whose handler has the type that its flags require.
     let result = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
     assert_eq!(result, 0);
 }
@@ -54,7 +54,7 @@ fn set(handler: usize, flags: libc::c_int) {
 fn current() -> usize {
     // SAFETY: all-zero bytes are a `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes to a live `sigaction`.
+    // SAFETY: the call writes to a live `sigaction`.
     let result = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut action) };
     assert_eq!(result, 0);
     action.sa_sigaction
@@ -67,12 +67,12 @@ fn fault() {
     let map = MmapRegion::<()>::from_file(FileOffset::new(file.try_clone().unwrap(), 0), PAGE).unwrap();
     file.set_len(0).unwrap();
     PLACE.store(map.as_ptr().addr(), Ordering::Relaxed);
-    // SAFETY: it is mapped for as long as `map` lives.
+    // SAFETY: the page is mapped for as long as `map` exists.
     assert_eq!(unsafe { map.as_ptr().read_volatile() }, 0);
 }
 
 fn raise() {
-    // SAFETY: it touches no memory.
+    // SAFETY: the call accesses no memory.
     assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
 }
 

@@ -11,7 +11,7 @@ pub(crate) fn load(register: u64) -> u32 {
 
 /// Writes a 32-bit device register.
 pub(crate) fn store(register: u64, value: u32) {
-    // SAFETY: as for `load`.
+    // SAFETY: everything below 4 GiB is mapped, and no object of the program is at the address of a register.
     unsafe { with_exposed_provenance_mut::<u32>(register as usize).write_volatile(value) }
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn put(address: u64, bytes: &[u8]) {
 /// Copies from memory that is shared with the VMM.
 pub(crate) fn take(address: u64, bytes: &mut [u8]) {
     let from = with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: as for `put`.
+    // SAFETY: no object of the program is in that memory, and it is longer than any frame.
     unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
 }
 
@@ -45,6 +45,6 @@ pub(crate) fn halt() {
 
 /// Reads the time stamp counter.
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: it reads a register that every x86-64 has.
+    // SAFETY: the instruction reads a register that every x86-64 has.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

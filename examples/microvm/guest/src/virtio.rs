@@ -69,7 +69,7 @@ pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, TaskFailure> {
 
     let map = Map::<SIZE>::new(RINGS, 1514);
     let base = NonNull::new(with_exposed_provenance_mut(RINGS as usize));
-    let base = base.ok_or(TaskFailure::Text("no place for the rings"))?;
+    let base = base.ok_or(TaskFailure::Text("invalid address of the rings"))?;
     // SAFETY: the memory from RINGS to MEMORY is mapped, holds no object of the program, and has no other `Raw`.
     let raw = unsafe { Raw::new(base, (MEMORY - RINGS) as usize) };
     let features = Features {

@@ -30,7 +30,7 @@ impl<F: Framing> Attach for Socket<F> {
 
     fn serve(source: Source, mtu: u16, server: impl Serve) -> io::Result<()> {
         let link =
-            Self::new(source, mtu).map_err(|error| context("cannot take over the guest's socket", &error))?;
+            Self::new(source, mtu).map_err(|error| context("cannot use the guest's socket", &error))?;
         server.serve(vec![link])
     }
 }

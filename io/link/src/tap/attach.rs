@@ -61,7 +61,7 @@ impl Attach for Tap {
     fn serve(tap: TapQueues, mtu: u16, server: impl Serve) -> io::Result<()> {
         let open = |queue| Self::new(queue, tap.offload, mtu);
         let taps: io::Result<Vec<_>> = tap.queues.into_iter().map(open).collect();
-        let taps = taps.map_err(|error| context("cannot take over the tap", &error))?;
+        let taps = taps.map_err(|error| context("cannot use the tap", &error))?;
         let Some(pairs) = vhost_pairs(&taps, tap.vhost)? else {
             return server.serve(taps);
         };
@@ -81,7 +81,7 @@ fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<Vhos
         (Ok(pairs), _) => Ok(Some(pairs)),
         (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
         (Err(error), Vhost::Wanted) => {
-            info!("cannot set up vhost-net ({error}); using the tap without it");
+            info!("cannot set up vhost-net ({error}); the tap is used without it");
             Ok(None)
         }
     }

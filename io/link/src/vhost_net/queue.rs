@@ -44,13 +44,13 @@ pub(super) enum VhostNetFailure {
     #[error("{0}")]
     Ring(#[from] driver::VirtqueueError),
     /// A frame from the kernel has fewer buffers than it needs, or more than the longest frame needs.
-    #[error("the kernel completed a frame of {0} buffers")]
+    #[error("the kernel completed a frame with an invalid number of buffers, {0}")]
     Frame(u16),
     /// A buffer could not be added to a ring with free descriptors, or its address is outside the device's memory.
-    #[error("cannot add a buffer to the ring")]
+    #[error("cannot add a buffer to the virtqueue")]
     Add,
     /// The kernel could not be notified (write to the eventfd).
-    #[error("cannot wake the kernel: {0}")]
+    #[error("cannot notify the kernel: {0}")]
     Wake(Errno),
 }
 

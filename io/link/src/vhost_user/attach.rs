@@ -43,7 +43,7 @@ impl Attach for VhostUser {
 
     fn serve(socket: FrontEndSocket, mtu: u16, server: impl Serve) -> io::Result<()> {
         let links = super::open(socket.source, socket.workers, mtu)
-            .map_err(|error| context("cannot take over the guest's socket", &error))?;
+            .map_err(|error| context("cannot use the guest's socket", &error))?;
         server.serve(links)
     }
 }

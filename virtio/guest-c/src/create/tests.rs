@@ -33,14 +33,14 @@ unsafe extern "C" fn now(context: *mut c_void) -> u64 {
     world.now
 }
 
-// SAFETY: see `now`.
+// SAFETY: `notify` is called with the context of `Program::config`.
 unsafe extern "C" fn notify(context: *mut c_void, ring: c_int) {
-    // SAFETY: as for `now`.
+    // SAFETY: the context is the test's `World`, which nothing else uses during the call.
     unsafe { &mut *context.cast::<World>() }.notified.push(ring);
 }
 
 unsafe extern "C" fn sleep(context: *mut c_void, until: u64) -> c_int {
-    // SAFETY: as for `now`.
+    // SAFETY: the context is the test's `World`, which nothing else uses during the call.
     let world = unsafe { &mut *context.cast::<World>() };
     world.slept.push(until);
     world.now = until;
@@ -145,7 +145,7 @@ fn frames_are_carried_in_both_directions() {
         .unwrap();
     ring.put(chain, HEADER as u32 + 6);
     assert!(!ring.publish(), "the guest is awake");
-    // SAFETY: as above.
+    // SAFETY: only this test uses the interface, and the lengths of buffers are correct.
     unsafe {
         assert_eq!(pontoon_poll(net, FOREVER), 1, "a frame");
         assert_eq!(pontoon_read(net, buffer.as_mut_ptr().cast(), buffer.len()), 6);
@@ -162,7 +162,7 @@ fn errors_are_converted_to_codes() {
     let mut program = Program::new();
     let (net, _) = create(&program.config()).unwrap();
     let frame = [0_u8; 2000];
-    // SAFETY: as above.
+    // SAFETY: only this test uses the interface, and the lengths of buffers are correct.
     unsafe {
         assert_eq!(pontoon_queue(net, frame.as_ptr().cast(), frame.len()), code::LONG);
         assert_eq!(pontoon_queue(net, ptr::null(), 0), code::INVALID);
@@ -172,7 +172,7 @@ fn errors_are_converted_to_codes() {
         assert_eq!(pontoon_queue(net, frame.as_ptr().cast(), 60), code::AGAIN);
     }
     program.world.gone = true;
-    // SAFETY: as above.
+    // SAFETY: only this test uses the interface.
     assert_eq!(unsafe { pontoon_poll(net, FOREVER) }, code::GONE);
 }
 

@@ -5,7 +5,7 @@
 pub enum VirtqueueError {
     /// The available index moved backwards, or so far that more chains would be in flight than the queue has
     /// descriptors (virtio 1.2, section 2.7.6.1, 2.7.13).
-    #[error("the available index went from {seen} to {index} in a queue of {size}")]
+    #[error("the available index went from {seen} to {index} in a queue of {size} descriptors")]
     AvailableIndex {
         /// The ring index at the previous poll.
         seen: u16,
@@ -15,7 +15,7 @@ pub enum VirtqueueError {
         size: u16,
     },
     /// A descriptor index is outside its table (virtio 1.2, section 2.7.5).
-    #[error("chain {head} has descriptor index {index} in a table of {table}")]
+    #[error("chain {head} has descriptor index {index} in a table of {table} descriptors")]
     Index {
         /// Index of the first descriptor of the chain.
         head: u16,
@@ -38,7 +38,7 @@ pub enum VirtqueueError {
         head: u16,
     },
     /// A descriptor has undefined flags (virtio 1.2, section 2.7.5).
-    #[error("chain {head} has a descriptor with flags {flags:#x}")]
+    #[error("chain {head} has a descriptor with undefined flags {flags:#x}")]
     Flags {
         /// Index of the first descriptor of the chain.
         head: u16,

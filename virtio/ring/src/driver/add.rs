@@ -40,7 +40,7 @@ impl Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// The queue has fewer free descriptors than the chain needs.
-    #[error("{needed} descriptors needed, {free} free")]
+    #[error("the chain needs {needed} descriptors, {free} are free")]
     Full {
         /// Number of descriptors that the chain needs.
         needed: usize,
@@ -48,16 +48,16 @@ pub enum AddError {
         free: u16,
     },
     /// The chain has more buffers than the queue has descriptors (virtio 1.2, section 2.7.5.3.1).
-    #[error("{0} buffers exceed the queue size")]
+    #[error("the chain has {0} buffers, more than the queue size")]
     TooManyBuffers(usize),
     /// The chain has 2^32 bytes or more (virtio 1.2, section 2.7.5.2).
-    #[error("a chain of 2^32 bytes or more")]
+    #[error("the chain has 2^32 bytes or more")]
     TooManyBytes,
     /// The chain has no buffers, or a buffer of length 0 (virtio 1.2, section 2.7.13.1).
-    #[error("no buffer, or an empty one")]
+    #[error("the chain has no buffer, or an empty buffer")]
     Empty,
     /// A readable buffer follows a writable one (virtio 1.2, section 2.7.4.2).
-    #[error("a readable buffer after a writable one")]
+    #[error("the chain has a readable buffer after a writable one")]
     Order,
     /// An indirect chain was added, but VIRTIO_F_INDIRECT_DESC was not negotiated (virtio 1.2, section 2.7.5.3.1).
     #[error("indirect descriptors were not negotiated")]

@@ -20,7 +20,7 @@ pub enum VirtqueueError {
         id: u32,
     },
     /// The device claims to have written more bytes than the chain has writable bytes (virtio 1.2, section 2.7.8.2).
-    #[error("the device claims {len} bytes written to chain {id}, which has {room}")]
+    #[error("the device claims to have written {len} bytes to chain {id}, which has {room}")]
     Length {
         /// Index of the first descriptor of the chain.
         id: u32,
