@@ -133,7 +133,7 @@ impl<G: Guest> Guest for CapturingGuest<G> {
 macro_rules! suite {
     ($guest:ty) => {
         $crate::conformance::suite! { $guest:
-            carries_datagrams_of_every_size
+            datagrams_of_every_size_are_carried
             bursts_are_bounded_and_report_remaining_frames
             frame_wakes_a_sleeping_worker
             frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker
@@ -157,7 +157,7 @@ macro_rules! suite {
 }
 pub(super) use suite;
 
-pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
+pub(super) fn datagrams_of_every_size_are_carried<G: Guest>() {
     let (mut link, mut guest) = G::open(65_520);
     drain(&mut link);
     for pair in PAIRS {

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_each_feature() {
+    fn each_feature_is_parsed() {
         let all = Disabled::parse(
             "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp,limits",
         )
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_empty_items() {
+    fn empty_items_are_ignored() {
         assert_eq!(Disabled::parse("").unwrap(), Disabled::default());
         let uso = Disabled {
             uso: true,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_unknown_features() {
+    fn unknown_features_are_refused() {
         let error = Disabled::parse("uso,warp").unwrap_err();
         assert_eq!(error.to_string(), "PONTOON_DISABLE: unknown feature \"warp\"");
     }

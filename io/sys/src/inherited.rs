@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_zero_words() {
+    fn words_refuses_a_mapping_of_zero_words() {
         assert_eq!(words(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

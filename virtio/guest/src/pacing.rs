@@ -38,7 +38,8 @@ impl Pacer {
     }
 
     /// Records a wait of the duration `waited`. The wait has ended because a frame or room was ready (`found`), or at
-    /// its deadline. A short wait that has ended at its deadline says nothing about the device and is ignored.
+    /// its deadline. A short wait that has ended at its deadline is ignored, because it carries no information
+    /// about the device.
     pub(crate) fn record_wait(&mut self, waited: Duration, found: bool) {
         let is_short = WaitHistory::is_short(waited);
         if found || !is_short {

@@ -222,9 +222,9 @@ fn clients_of_published_ports_are_accepted() {
 
 /// Runs in its own process, as it uses up all descriptors.
 #[test]
-fn a_listener_without_descriptors_is_registered_again_when_a_socket_closes() {
+fn listener_without_descriptors_is_registered_again_when_a_socket_closes() {
     namespace::run(
-        "tests::streams::a_listener_without_descriptors_is_registered_again_when_a_socket_closes",
+        "tests::streams::listener_without_descriptors_is_registered_again_when_a_socket_closes",
         || {
             ip("link set lo up");
             let (listener, at) = listener(Family::V4.loopback());
@@ -245,9 +245,9 @@ fn a_listener_without_descriptors_is_registered_again_when_a_socket_closes() {
 
 /// Another process holds the descriptors, so that no event reports a free one.
 #[test]
-fn a_listener_without_descriptors_is_registered_again_after_a_pause() {
+fn listener_without_descriptors_is_registered_again_after_a_pause() {
     namespace::run(
-        "tests::streams::a_listener_without_descriptors_is_registered_again_after_a_pause",
+        "tests::streams::listener_without_descriptors_is_registered_again_after_a_pause",
         || {
             ip("link set lo up");
             let (listener, at) = listener(Family::V4.loopback());
@@ -331,8 +331,8 @@ fn outbound_option_sets_the_source_address() {
 /// The kernel connects to 127.0.0.2 from 127.0.0.1; so only the check of the host's addresses recognizes the
 /// destination.
 #[test]
-fn a_connection_to_the_host_itself_is_recognized() {
-    for ip in loopbacks("a_connection_to_the_host_itself_is_recognized") {
+fn connection_to_the_host_itself_is_recognized() {
+    for ip in loopbacks("connection_to_the_host_itself_is_recognized") {
         let mut host = host(NONE);
         let (mut socket, _peer) = connection(&mut host, ip);
         assert!(host.tcp_reaches_host(&mut socket, ip, Duration::ZERO));

@@ -6,7 +6,7 @@ use pontoon_ring::device::VirtqueueError;
 use crate::forge::{Forged, HEAP, SIZE};
 
 #[test]
-fn refuses_available_index_beyond_queue_size() {
+fn available_index_beyond_the_queue_size_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, 0, 0);
     let mut device = forged.device(Features::default());
@@ -30,7 +30,7 @@ fn refuses_available_index_beyond_queue_size() {
 }
 
 #[test]
-fn refuses_available_index_that_moves_backwards() {
+fn available_index_that_moves_backwards_is_refused() {
     let forged = Forged::new();
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();

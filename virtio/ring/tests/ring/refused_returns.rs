@@ -42,7 +42,7 @@ fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, VirtqueueE
 }
 
 #[test]
-fn accepts_used_chains_in_any_order() {
+fn used_chains_are_accepted_in_any_order() {
     let used = |tag, len| Used { tag, len };
     assert_eq!(reap_all(0, &[]), Ok(vec![]));
     assert_eq!(reap_all(2, &[(2, 0), (0, 4)]), Ok(vec![used(11, 0), used(10, 4)]));
@@ -50,7 +50,7 @@ fn accepts_used_chains_in_any_order() {
 }
 
 #[test]
-fn refuses_used_chains_not_in_flight() {
+fn used_chain_that_is_not_in_flight_is_refused() {
     // The second descriptor of a chain, a free descriptor, a number that is no descriptor, numbers above 16 bits, and
     // then a chain that is returned twice.
     for id in [1, 3, 4, 0x1_0000, u32::MAX] {
@@ -66,7 +66,7 @@ fn refuses_used_chains_not_in_flight() {
 }
 
 #[test]
-fn refuses_used_length_beyond_writable_bytes() {
+fn used_length_beyond_the_writable_bytes_is_refused() {
     assert_eq!(
         reap_all(1, &[(0, 5)]),
         Err(VirtqueueError::Length {
@@ -86,7 +86,7 @@ fn refuses_used_length_beyond_writable_bytes() {
 }
 
 #[test]
-fn refuses_used_index_beyond_chains_in_flight() {
+fn used_index_beyond_the_chains_in_flight_is_refused() {
     for index in [3, 0x8000, u16::MAX] {
         let error = VirtqueueError::UsedIndex {
             seen: 0,
