@@ -224,10 +224,10 @@ impl KernelHost {
     }
 
     /// Receives the next packet of the raw socket of `family`: see [`RawSocket::take`].
-    pub fn take_shared(&mut self, family: Family) -> ping::Next {
+    pub fn take_shared(&mut self, family: Family) -> ping::TakenPacket {
         self.raw[index(family)]
             .as_mut()
-            .map_or(ping::Next::Drained, RawSocket::take)
+            .map_or(ping::TakenPacket::Drained, RawSocket::take)
     }
 
     /// Binds `socket`, which will send to `towards`, to the address or interface of `--outbound`. A socket that sends

@@ -71,7 +71,7 @@ enum RawPacket {
 
 /// Result of [`RawSocket::take`]: the flow to which the received packet belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum TakenPacket {
     /// A packet for this flow was received: an echo reply (readable) or an error.
     Flow(FlowId, Readiness),
     /// A packet that belongs to no flow of this process was received and dropped.
@@ -105,7 +105,7 @@ impl RawSocket {
     }
 
     /// Receives the next packet, and returns the flow to which it belongs.
-    pub fn take(&mut self) -> Next {
+    pub fn take(&mut self) -> TakenPacket {
         self.packet = None;
         if let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             let sent = self.buffer.get(..problem.payload_len).unwrap_or_default();
@@ -114,20 +114,20 @@ impl RawSocket {
         }
         match self.reply() {
             Ok(Some((ident, packet))) => self.deliver(Some(ident), packet),
-            Ok(None) => Next::Unmatched,
-            Err(Errno::AGAIN) => Next::Drained,
+            Ok(None) => TakenPacket::Unmatched,
+            Err(Errno::AGAIN) => TakenPacket::Drained,
             // The error queue has reported this error already.
-            Err(_) => Next::Unmatched,
+            Err(_) => TakenPacket::Unmatched,
         }
     }
 
-    fn deliver(&mut self, ident: Option<u16>, packet: RawPacket) -> Next {
+    fn deliver(&mut self, ident: Option<u16>, packet: RawPacket) -> TakenPacket {
         let Some((ident, flow)) = ident.and_then(|ident| Some((ident, *self.flows.get(&ident)?))) else {
-            return Next::Unmatched;
+            return TakenPacket::Unmatched;
         };
         let error = matches!(packet, RawPacket::Problem(_));
         self.packet = Some((ident, packet));
-        Next::Flow(
+        TakenPacket::Flow(
             flow,
             Readiness {
                 readable: !error,

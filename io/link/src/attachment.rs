@@ -31,11 +31,11 @@ pub trait Attach {
     ///
     /// # Errors
     /// A link could not be opened, or `server` has returned an error.
-    fn serve(endpoint: Self::Endpoint, mtu: u16, server: impl Serve) -> io::Result<()>;
+    fn serve(endpoint: Self::Endpoint, mtu: u16, server: impl LinkServer) -> io::Result<()>;
 }
 
 /// A function that serves a guest by links of any type: the engine process.
-pub trait Serve {
+pub trait LinkServer {
     /// Serves a guest by its links, one for each worker, until it has disconnected and no other guest can connect.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ macro_rules! attachments {
             ///
             /// # Errors
             /// A link could not be opened, or `server` has returned an error.
-            pub fn serve(self, mtu: u16, server: impl $crate::Serve) -> std::io::Result<()> {
+            pub fn serve(self, mtu: u16, server: impl $crate::LinkServer) -> std::io::Result<()> {
                 match self {
                     $(Self::$name(endpoint) => <$link as $crate::Attach>::serve(endpoint, mtu, server),)*
                 }

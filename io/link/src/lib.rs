@@ -26,7 +26,7 @@ pub mod tap;
 pub mod vhost_net;
 pub mod vhost_user;
 
-pub use attachment::{Attach, Serve};
+pub use attachment::{Attach, LinkServer};
 pub use counters::LinkCounters;
 pub use guest_listener::Source;
 pub use machine_protocol::{MACHINE_PROTOCOLS, MachineProtocol};

@@ -22,17 +22,17 @@ pub fn create(words: usize) -> io::Result<OwnedFd> {
 
 /// 64-bit words of a memfd, mapped into this process and shared with other processes.
 #[derive(Debug)]
-pub struct Words {
+pub struct SharedWords {
     at: *mut AtomicU64,
     len: usize,
 }
 
 // SAFETY: the mapping belongs to this value, and the words in it are atomics.
-unsafe impl Send for Words {}
+unsafe impl Send for SharedWords {}
 // SAFETY: the mapping belongs to this value, and the words in it are atomics.
-unsafe impl Sync for Words {}
+unsafe impl Sync for SharedWords {}
 
-impl Words {
+impl SharedWords {
     /// Maps the words of a memfd that [`create`] has made.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Words {
     }
 }
 
-impl std::ops::Deref for Words {
+impl std::ops::Deref for SharedWords {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
@@ -63,7 +63,7 @@ impl std::ops::Deref for Words {
     }
 }
 
-impl Drop for Words {
+impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: the range is what `map` has mapped, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), self.len * size_of::<u64>()) };
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn mappings_of_one_memfd_share_their_words() {
         let file = create(1000).unwrap();
-        let (ours, theirs) = (Words::map(&file).unwrap(), Words::map(&file).unwrap());
+        let (ours, theirs) = (SharedWords::map(&file).unwrap(), SharedWords::map(&file).unwrap());
         assert_eq!(ours.len(), 1000);
         assert!(ours.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         ours[999].store(7, Ordering::Relaxed);
@@ -92,7 +92,10 @@ mod tests {
     fn map_refuses_memory_that_may_shrink() {
         let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, 4096).unwrap();
-        assert_eq!(Words::map(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            SharedWords::map(&file).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
         assert!(ftruncate(create(8).unwrap(), 0).is_err());
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use core::time::Duration;
 
-use pontoon_guest::{Gone, Interface, Map, Ring};
+use pontoon_guest::{DeviceGone, Interface, Map, Ring};
 use pontoon_ring::memory::{Raw, Window};
 use pontoon_ring::{Features, Layout};
 
@@ -159,12 +159,12 @@ impl pontoon_guest::Platform for Callbacks {
         unsafe { (self.notify)(self.context, ring as c_int) }
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         let until = until.and_then(|until| u64::try_from(until.as_nanos()).ok());
         // SAFETY: the caller of `pontoon_create` promised that function and context may be used.
         match unsafe { (self.sleep)(self.context, until.unwrap_or(FOREVER)) } {
             0 => Ok(()),
-            _ => Err(Gone),
+            _ => Err(DeviceGone),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use pontoon_ring::{LayoutError, driver};
 
-use crate::Gone;
+use crate::DeviceGone;
 
 /// Reason why an interface cannot be created or used any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum Error {
     Device(#[from] driver::VirtqueueError),
     /// The device has disconnected or ended.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Gone(#[from] DeviceGone),
 }
 
 /// Reason why a frame was not queued.

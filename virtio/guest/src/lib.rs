@@ -29,7 +29,7 @@
 //! ```
 //! use core::ptr::NonNull;
 //! use core::time::Duration;
-//! use pontoon_guest::{Gone, HEADER, Interface, Map, Pacing, Platform, Ring};
+//! use pontoon_guest::{DeviceGone, HEADER, Interface, Map, Pacing, Platform, Ring};
 //! use pontoon_ring::Features;
 //! use pontoon_ring::device::{Device, State};
 //! use pontoon_ring::memory::{Area, Raw, Window};
@@ -42,7 +42,7 @@
 //!         Duration::ZERO
 //!     }
 //!     fn notify(&mut self, _ring: Ring) {}
-//!     fn sleep(&mut self, _until: Option<Duration>) -> Result<(), Gone> {
+//!     fn sleep(&mut self, _until: Option<Duration>) -> Result<(), DeviceGone> {
 //!         Ok(())
 //!     }
 //! }
@@ -96,5 +96,5 @@ pub use interface::{Counters, Interface, Ready};
 pub use map::{HEADER, Map};
 #[cfg(feature = "smoltcp")]
 pub use phy::Phy;
-pub use platform::{Gone, Platform, Ring};
+pub use platform::{DeviceGone, Platform, Ring};
 pub use pontoon_ring::pacing::Pacing;

@@ -30,10 +30,10 @@ pub trait Platform {
     ///
     /// # Errors
     /// The device has disconnected or ended.
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone>;
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone>;
 }
 
 /// Error: the device has disconnected or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the device has disconnected or ended")]
-pub struct Gone;
+pub struct DeviceGone;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pontoon_guest::{Gone, Platform, Ring};
+use pontoon_guest::{DeviceGone, Platform, Ring};
 
 use crate::{interrupts, memory};
 use pontoon_microvm_abi::DEVICE;
@@ -37,7 +37,7 @@ impl Platform for Machine {
         memory::store(QUEUE_NOTIFY, ring as u32);
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         if let Some(until) = until {
             let left = until.saturating_sub(self.now()).as_nanos();
             interrupts::after(u64::try_from(left).unwrap_or(u64::MAX).max(1));

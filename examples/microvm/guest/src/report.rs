@@ -4,7 +4,7 @@ use core::fmt::{self, Write};
 
 use crate::memory;
 use crate::tasks::TaskFailure;
-use pontoon_microvm_abi::{PORT_STAGE, REPORT, TaskReport, Stage};
+use pontoon_microvm_abi::{PORT_STAGE, REPORT, Stage, TaskReport};
 
 /// Reports to the VMM that the measured task begins or ends.
 pub(crate) fn stage(stage: Stage) {

@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 
 use crate::report;
-use pontoon_microvm_abi::{BootParameters, TaskReport, Stage, Task};
+use pontoon_microvm_abi::{BootParameters, Stage, Task, TaskReport};
 
 mod crr;
 mod datagrams;

@@ -9,7 +9,7 @@ use pontoon_ring::{Features, Layout};
 
 use crate::machine::Machine;
 use crate::memory::{load, store};
-use crate::tasks::{TaskFailure, Net, TrafficCounters};
+use crate::tasks::{Net, TaskFailure, TrafficCounters};
 use pontoon_microvm_abi::{BootParameters, DEVICE, MEMORY, RINGS};
 
 /// Number of frame buffers in each direction.
@@ -57,7 +57,9 @@ pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, TaskFailure> {
     for (word, wanted) in (0..).zip(wanted) {
         store(DEVICE_FEATURES_SEL, word);
         if load(DEVICE_FEATURES) & wanted != wanted {
-            return Err(TaskFailure::Text("the device does not offer the requested features"));
+            return Err(TaskFailure::Text(
+                "the device does not offer the requested features",
+            ));
         }
         store(DRIVER_FEATURES_SEL, word);
         store(DRIVER_FEATURES, wanted);

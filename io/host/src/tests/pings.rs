@@ -10,7 +10,7 @@ use rustix::net::{SocketFlags, SocketType, getsockname, ipproto, socket_with};
 
 use super::*;
 use crate::namespace::{self, ip, sysctl};
-use crate::ping::Next;
+use crate::ping::TakenPacket;
 
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 61,
@@ -46,9 +46,9 @@ fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
     let mut dealt = Vec::new();
     loop {
         match host.take_shared(family) {
-            Next::Drained => return dealt,
-            Next::Unmatched => {}
-            Next::Flow(flow, ready) => dealt.push((flow, ready)),
+            TakenPacket::Drained => return dealt,
+            TakenPacket::Unmatched => {}
+            TakenPacket::Flow(flow, ready) => dealt.push((flow, ready)),
         }
     }
 }
@@ -93,7 +93,7 @@ fn all_echo_ids_share_one_raw_socket() {
 
             let mut data = [0; 9];
             for (nth, seq, text) in [(1, 11, &b"first"[..]), (2, 22, &b"second"[..])] {
-                let Next::Flow(who, ready) = host.take_shared(family) else {
+                let TakenPacket::Flow(who, ready) = host.take_shared(family) else {
                     panic!("there is a reply")
                 };
                 assert!(who == id(nth) && ready.readable && !ready.error);
@@ -106,7 +106,7 @@ fn all_echo_ids_share_one_raw_socket() {
                 assert_eq!((reply.from, reply.seq, &data[..reply.len]), (ip, seq, text));
                 assert_eq!(host.ping_receive(mine, &mut data), Err(Failure::WouldBlock));
             }
-            assert_eq!(host.take_shared(family), Next::Drained);
+            assert_eq!(host.take_shared(family), TakenPacket::Drained);
 
             // Replies for an echo id that was closed belong to no flow.
             host.ping_send(&mut first, ip, META, 33, b"").unwrap();
@@ -223,7 +223,7 @@ fn icmp_errors_of_routers_are_reported() {
             transmitter.send(Offload::NONE, head.bytes(), &complaint).unwrap();
 
             if !allowed {
-                let Next::Flow(who, ready) = host.take_shared(Family::V4) else {
+                let TakenPacket::Flow(who, ready) = host.take_shared(Family::V4) else {
                     panic!("there is an error")
                 };
                 assert!(who == id(4) && ready.error);

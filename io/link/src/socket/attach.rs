@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use pontoon_sys::context;
 
 use super::{Framing, Socket, Source};
-use crate::attachment::{Attach, Serve};
+use crate::attachment::{Attach, LinkServer};
 
 impl<F: Framing> Attach for Socket<F> {
     type Endpoint = Source;
@@ -28,7 +28,7 @@ impl<F: Framing> Attach for Socket<F> {
         F::PREFIX == 0 || !matches!(source, Source::Connected(_))
     }
 
-    fn serve(source: Source, mtu: u16, server: impl Serve) -> io::Result<()> {
+    fn serve(source: Source, mtu: u16, server: impl LinkServer) -> io::Result<()> {
         let link =
             Self::new(source, mtu).map_err(|error| context("cannot use the guest's socket", &error))?;
         server.serve(vec![link])

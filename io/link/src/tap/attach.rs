@@ -8,7 +8,7 @@ use pontoon_sys::tun::TapOffload;
 use tracing::info;
 
 use super::Tap;
-use crate::attachment::{Attach, Serve};
+use crate::attachment::{Attach, LinkServer};
 use crate::vhost_net::{VhostNet, VhostPair};
 
 /// The queues of a tap, and how the engine uses them.
@@ -58,7 +58,7 @@ impl Attach for Tap {
         true
     }
 
-    fn serve(tap: TapQueues, mtu: u16, server: impl Serve) -> io::Result<()> {
+    fn serve(tap: TapQueues, mtu: u16, server: impl LinkServer) -> io::Result<()> {
         let open = |queue| Self::new(queue, tap.offload, mtu);
         let taps: io::Result<Vec<_>> = tap.queues.into_iter().map(open).collect();
         let taps = taps.map_err(|error| context("cannot use the tap", &error))?;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use pontoon_sys::context;
 
 use super::VhostUser;
-use crate::attachment::{Attach, Serve};
+use crate::attachment::{Attach, LinkServer};
 use crate::guest_listener::Source;
 
 /// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
@@ -41,7 +41,7 @@ impl Attach for VhostUser {
         !matches!(socket.source, Source::Connected(_))
     }
 
-    fn serve(socket: FrontEndSocket, mtu: u16, server: impl Serve) -> io::Result<()> {
+    fn serve(socket: FrontEndSocket, mtu: u16, server: impl LinkServer) -> io::Result<()> {
         let links = super::open(socket.source, socket.workers, mtu)
             .map_err(|error| context("cannot use the guest's socket", &error))?;
         server.serve(links)

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::{Gone, Platform, Ring};
+use crate::{DeviceGone, Platform, Ring};
 
 /// A platform with a kick and a call eventfd for each ring. It can be used also with memory and descriptors that
 /// another process has sent.
@@ -52,7 +52,7 @@ impl Platform for Process {
         let _ = rustix::io::write(&self.kicks[ring as usize], &1_u64.to_ne_bytes());
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         // A timeout that the kernel cannot represent means no timeout.
         let timeout = until.and_then(|until| Timespec::try_from(until.saturating_sub(self.now())).ok());
         let [receive, transmit] = &self.calls;
@@ -64,7 +64,7 @@ impl Platform for Process {
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => return Ok(()),
             Ok(_) => {}
-            Err(_) => return Err(Gone),
+            Err(_) => return Err(DeviceGone),
         }
         let [receive, transmit, connection] = fds.map(|fd| fd.revents());
         let called = [receive, transmit].map(|events| events.contains(PollFlags::IN));
@@ -76,7 +76,7 @@ impl Platform for Process {
         if connection.is_empty() || called.contains(&true) {
             Ok(())
         } else {
-            Err(Gone)
+            Err(DeviceGone)
         }
     }
 }

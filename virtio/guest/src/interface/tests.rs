@@ -295,7 +295,7 @@ fn disconnected_device_ends_the_sleep() {
     let shared = Shared::new();
     let (mut net, _peer) = open(&shared, Pacing::Event, true);
     net.platform().leave();
-    assert_eq!(net.poll(None), Err(Error::Gone(crate::Gone)));
+    assert_eq!(net.poll(None), Err(Error::Gone(crate::DeviceGone)));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use pontoon_guest::{Attached, Error, Gone, Options, Pacing, Platform, QueueError, Ready, attach};
+use pontoon_guest::{Attached, DeviceGone, Error, Options, Pacing, Platform, QueueError, Ready, attach};
 use pontoon_test_support::vhost_user_device::Device;
 
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
@@ -78,5 +78,5 @@ fn disconnected_device_ends_a_sleep() {
     let device = Device::new(Vec::new(), None);
     let mut interface = open(&device, Pacing::Event);
     drop(device);
-    assert_eq!(interface.poll(None), Err(Error::Gone(Gone)));
+    assert_eq!(interface.poll(None), Err(Error::Gone(DeviceGone)));
 }

@@ -4,7 +4,7 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::Ipv4Address;
 
-use super::{TaskFailure, Net, NetworkStack};
+use super::{Net, NetworkStack, TaskFailure};
 
 /// First ephemeral port (RFC 6335, section 6).
 const FIRST_PORT: u16 = 49_152;

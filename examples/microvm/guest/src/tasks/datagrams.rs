@@ -4,7 +4,7 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, Socket};
 use smoltcp::wire::Ipv4Address;
 
-use super::{TaskFailure, Net, NetworkStack};
+use super::{Net, NetworkStack, TaskFailure};
 
 /// Length of the socket's queues in datagrams.
 const QUEUE: usize = 192;

@@ -5,13 +5,17 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::socket::icmp::{Endpoint, PacketBuffer, PacketMetadata, Socket};
 use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Ipv4Address};
 
-use super::{TaskFailure, Net, NetworkStack};
+use super::{Net, NetworkStack, TaskFailure};
 
 const IDENT: u16 = 0x706f;
 const DATA: &[u8] = b"across a floating bridge";
 
 /// Sends `count` echo requests to `target`, and returns the number of replies.
-pub(super) fn ping<N: Net>(world: &mut NetworkStack<N>, target: Ipv4Address, count: u32) -> Result<u32, TaskFailure> {
+pub(super) fn ping<N: Net>(
+    world: &mut NetworkStack<N>,
+    target: Ipv4Address,
+    count: u32,
+) -> Result<u32, TaskFailure> {
     let (mut requests, mut replies) = ([PacketMetadata::EMPTY], [PacketMetadata::EMPTY]);
     let (mut out, mut back) = ([0; 64], [0; 64]);
     let mut storage = [SocketStorage::EMPTY];

@@ -13,7 +13,7 @@ use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
 use pontoon_ring::{Access, Features};
 
-use crate::{Gone, HEADER, Interface, Map, Pacing, Platform, Ring};
+use crate::{DeviceGone, HEADER, Interface, Map, Pacing, Platform, Ring};
 
 pub(crate) const ORIGIN: u64 = 0x4_0000;
 pub(crate) const MAP: Map<16> = Map::new(ORIGIN, 1514);
@@ -222,10 +222,10 @@ impl Platform for Host<'_> {
         self.peer.borrow_mut().take_notifications.push(ring);
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         self.slept_at = self.now;
         match (self.asleep.take(), until) {
-            _ if self.gone => return Err(Gone),
+            _ if self.gone => return Err(DeviceGone),
             (Some(action), _) => action(&mut self.peer.borrow_mut()),
             (None, Some(until)) => self.now = until,
             (None, None) => panic!("the sleep would never end"),

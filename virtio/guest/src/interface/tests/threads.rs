@@ -6,7 +6,7 @@ use pontoon_ring::memory::{Raw, Window};
 
 use super::peer::{MAP, Peer, Shared};
 use super::*;
-use crate::Gone;
+use crate::DeviceGone;
 use pontoon_test_support::notifier::Notifier;
 
 const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
@@ -29,7 +29,7 @@ impl Platform for Thread<'_> {
         self.kick.notify();
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         assert_eq!(until, None);
         self.call.wait();
         Ok(())
