@@ -73,7 +73,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let vm = Arc::new(kvm.create_vm().context("cannot create the virtual machine")?);
     vm.create_irq_chip()
         .context("cannot create the interrupt controllers")?;
-    give(&vm, &memory)?;
+    map_memory(&vm, &memory)?;
     let mut vcpu = vm.create_vcpu(0).context("cannot create the CPU")?;
     vcpu.set_cpuid2(&kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?)?;
     boot::prepare(&memory, &vcpu)?;
@@ -103,12 +103,12 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
             let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
             // The VMM waits for the call eventfd if it sends the interrupts itself.
             let (kicks, call) = ([event()?, event()?], EventFd::new(EFD_CLOEXEC)?);
-            join(&vm, &kicks, &call, args, &signals)?;
+            connect_device(&vm, &kicks, &call, args, &signals)?;
             let virtio = Virtio::new(device, memory.clone(), kicks, call);
             (network, Devices::Virtio(Box::new(virtio)))
         }
     };
-    let outcome = go(&mut vcpu, &mut devices, &memory, &signals);
+    let outcome = run_cpu(&mut vcpu, &mut devices, &memory, &signals);
     drop(network);
     outcome
 }
@@ -141,7 +141,7 @@ fn parameters(args: &Args, port: u16, khz: u32) -> BootParameters {
 }
 
 /// Maps the guest's memory into the virtual machine.
-fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
+fn map_memory(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
     let region = kvm_userspace_memory_region {
         slot: 0,
         guest_phys_addr: 0,
@@ -155,7 +155,7 @@ fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
 
 /// Connects the device to the virtual machine: notifications and interrupts are sent by eventfds, or by the VMM.
 /// Returns the counter of interrupts that the VMM sends.
-fn join(
+fn connect_device(
     vm: &Arc<VmFd>,
     kicks: &[EventFd; 2],
     call: &EventFd,
@@ -218,7 +218,7 @@ struct CounterSnapshot {
 }
 
 /// Runs the CPU until the guest has reported the end of its task.
-fn go(
+fn run_cpu(
     vcpu: &mut VcpuFd,
     devices: &mut Devices,
     memory: &GuestMemoryMmap,
@@ -247,7 +247,7 @@ fn go(
                         ..now
                     };
                 } else {
-                    return conclude(value(stage), memory, before, now);
+                    return read_report(value(stage), memory, before, now);
                 }
             }
             VcpuExit::IoOut(port, bytes) => {
@@ -287,7 +287,7 @@ fn value(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the guest's report, and returns it with the differences of the counters.
-fn conclude(
+fn read_report(
     stage: u32,
     memory: &GuestMemoryMmap,
     before: CounterSnapshot,

@@ -344,7 +344,7 @@ impl Host for KernelHost {
             }
             Socket::Udp(endpoint) => {
                 if let Some((index, fd)) = endpoint.into_published() {
-                    self.published.give_back(&self.epoll, index, fd);
+                    self.published.return_udp(&self.epoll, index, fd);
                 }
             }
             Socket::Ping(ping) => self.close_ping(ping),

@@ -201,7 +201,7 @@ impl PublishedSockets {
     }
 
     /// Stores the socket of a closed endpoint in its place again, as the port is still published.
-    pub(super) fn give_back(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
+    pub(super) fn return_udp(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
         if let Some(PublishedSocket {
             socket: PublishedFd::Udp(held),
             ..

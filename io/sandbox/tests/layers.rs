@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         (
             "send to an abstract socket",
             SingleLayer::Landlock,
-            speak,
+            send_to_abstract_socket,
             libc::EPERM,
         ),
         ("open a file", SingleLayer::Seccomp, open, libc::EPERM),
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         (
             "send to an abstract socket",
             SingleLayer::Seccomp,
-            speak,
+            send_to_abstract_socket,
             libc::EPERM,
         ),
         ("make a descriptor non-blocking", SingleLayer::Seccomp, unblock, 0),
@@ -267,7 +267,7 @@ fn signal() -> i32 {
     errno(unsafe { libc::kill(parent, 0) }.into())
 }
 
-fn speak() -> i32 {
+fn send_to_abstract_socket() -> i32 {
     let spoken =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixStream::connect_addr(&address));
     spoken.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0)
