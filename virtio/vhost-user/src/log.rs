@@ -13,7 +13,7 @@ use crate::guard::MappingGuard;
 /// The dirty log: one bit for each page of guest memory, in memory shared with the front-end, which clears the bits.
 #[derive(Debug)]
 pub(crate) struct DirtyLog {
-    /// Declared before `map`, so that it is dropped first.
+    /// Protection of `map` against SIGBUS. It is declared before `map`, so that it is dropped first.
     guard: MappingGuard,
     map: MmapRegion,
     begin: usize,

@@ -159,7 +159,7 @@ impl<'m> Memory for &'m MemoryTable {
 #[derive(Debug)]
 struct MappedRegion {
     region: RegionDescription,
-    /// Declared before `map`, so that it is dropped first.
+    /// Protection of `map` against SIGBUS. It is declared before `map`, so that it is dropped first.
     guard: Option<MappingGuard>,
     map: Arc<MmapRegion>,
     /// Offset of the region's first byte in the mapping.

@@ -69,7 +69,7 @@ impl VringTransmitter {
         &self.queue
     }
 
-    /// Calls [`VhostNetQueue::take_due`].
+    /// Returns true if the kernel needs a notification for buffers that were published since the last call.
     pub(super) fn take_due(&mut self) -> bool {
         self.queue.take_due()
     }
