@@ -1,18 +1,19 @@
-//! Counters of a link: frames that it dropped or could not send.
+//! Counters of a link: frames that the link has dropped, and failures of the link.
 
-/// Counters of a worker's link, or the sum of several.
+/// Counters of the link of one worker, or their sum for several workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Frames that were dropped for invalid offload metadata or an invalid length.
+    /// Frames from the guest that were dropped because of invalid offload metadata or an invalid length.
     pub malformed: u64,
-    /// The number of times that the link fell back to a slower method after a faster one had failed.
+    /// Number of times that the link changed to a slower method after a faster one had failed, for example from
+    /// vhost-net to the tap.
     pub withdrawals: u64,
-    /// Queues in shared memory that were disabled for invalid content.
+    /// Number of virtqueues in the guest's memory that were disabled because their content was invalid.
     pub queue_faults: u64,
 }
 
 impl LinkCounters {
-    /// Adds another worker's counters.
+    /// Adds the counters of another worker's link.
     pub fn add(&mut self, other: &Self) {
         let Self {
             malformed,
@@ -24,7 +25,7 @@ impl LinkCounters {
         self.queue_faults += queue_faults;
     }
 
-    /// Returns names and values.
+    /// Returns name and value of each counter.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let Self {
             malformed,

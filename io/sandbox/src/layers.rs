@@ -1,33 +1,34 @@
-//! The layers of the sandbox, each of which is active, refused by the host or disabled.
+//! State of the sandbox's layers, each of which is active, refused by the host or disabled.
 
 use std::fmt;
 
-/// One layer of the sandbox.
+/// State of one layer of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// The layer is in force; the text describes it.
+    /// The layer is active; the text lists details, for example the types of namespaces.
     Active(String),
-    /// The host does not support it, or only in part; the text is the reason.
+    /// The host does not support the layer, or only in part; the text is the reason.
     Refused(String),
-    /// Switched off for a test (`PONTOON_DISABLE`).
+    /// The layer was disabled by `PONTOON_DISABLE`, for a test.
     Disabled,
 }
 
-/// The layers that a host may refuse. No capability, `no_new_privs` and not being dumpable are never missing.
+/// States of the layers that a host may refuse. The other layers (no capability, `no_new_privs`, not dumpable) are
+/// always active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Namespaces of its own.
+    /// Namespaces of the process's own, other than the network namespace.
     pub namespaces: Layer,
-    /// An empty root.
+    /// Empty root directory in the mount namespace.
     pub root: Layer,
-    /// Landlock, for files, signals and abstract sockets.
+    /// Landlock, which restricts files, signals and abstract Unix sockets.
     pub landlock: Layer,
-    /// The list of system calls.
+    /// Seccomp filters with the list of permitted system calls.
     pub seccomp: Layer,
 }
 
 impl Layers {
-    /// Each layer by its name, in the order in which they are entered.
+    /// Returns name and state of each layer, in the order in which the process enters them.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Layer)> {
         [
             ("namespaces", &self.namespaces),
@@ -38,7 +39,7 @@ impl Layers {
         .into_iter()
     }
 
-    /// Returns the gauge of each layer: 1 if it is active, else 0.
+    /// Returns name and value of each layer's gauge in the metrics: 1 if the layer is active, else 0.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("sandbox_layer_namespaces", &self.namespaces),
@@ -50,7 +51,7 @@ impl Layers {
         .map(|(name, layer)| (name, u64::from(matches!(layer, Layer::Active(_)))))
     }
 
-    /// Returns true if every layer is in force.
+    /// Returns true if all layers are active.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.missing().is_empty()

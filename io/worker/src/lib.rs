@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_link::vhost_user::VhostUser;
-use pontoon_link::{Link, Serve};
+use pontoon_link::{Link, LinkServer};
 use pontoon_sandbox::{ResourceLimits, Sandbox};
 use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
@@ -149,7 +149,7 @@ struct EngineStart<'a> {
     supervisor: EngineChannel,
 }
 
-impl Serve for EngineStart<'_> {
+impl LinkServer for EngineStart<'_> {
     /// Runs a worker on each of `links`.
     fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()> {
         let Self {

@@ -12,7 +12,7 @@ use pontoon_engine::{Engine, Histogram, Instant};
 use pontoon_event::Events;
 use pontoon_host::KernelHost;
 use pontoon_link::capturing::CaptureQueue;
-use pontoon_link::{BURSTS, Disconnected, For, Link, NextGuest, StopAt};
+use pontoon_link::{AwaitedEvents, BURSTS, Disconnected, Link, NextGuest, StopAt};
 use pontoon_sandbox::Layers;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
@@ -208,7 +208,7 @@ impl<L: Link> Worker<L> {
         if pending.disconnected.is_some() {
             return Some(Duration::ZERO);
         }
-        let wait = For {
+        let wait = AwaitedEvents {
             frames: !pending.frames,
             room: pending.room,
         };

@@ -8,7 +8,7 @@ use std::thread::{self, ScopedJoinHandle};
 use pontoon_engine::config::Protocol;
 use pontoon_engine::{Config, Engine, Histogram, WorkerId, siblings};
 use pontoon_event::Edge;
-use pontoon_host::{Can, KernelHost};
+use pontoon_host::{HostFeatures, KernelHost};
 use pontoon_link::capturing::CapturingLink;
 use pontoon_link::{BURSTS, Link};
 use pontoon_sys::context;
@@ -30,7 +30,7 @@ pub(crate) fn build<L: Link>(
     disabled: &Disabled,
     supervisor: EngineChannel,
 ) -> io::Result<Vec<Worker<L>>> {
-    let can = Can::probe(disabled);
+    let can = HostFeatures::probe(disabled);
     if let Some(mac) = setup.ledger.guest() {
         setup.config.guest_mac = mac;
     }

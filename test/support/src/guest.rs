@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pontoon_guest::{Error, Gone, Interface, Map, Pacing, Platform, QueueError, Ring};
+use pontoon_guest::{DeviceGone, Error, Interface, Map, Pacing, Platform, QueueError, Ring};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
@@ -61,7 +61,7 @@ impl Platform for Host {
 
     fn notify(&mut self, _: Ring) {}
 
-    fn sleep(&mut self, _: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, _: Option<Duration>) -> Result<(), DeviceGone> {
         Ok(())
     }
 }

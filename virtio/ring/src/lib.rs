@@ -3,26 +3,28 @@
 //! The crate works on memory that another party may rewrite at any moment. It allocates nothing, makes no system calls
 //! and does not need std. All unsafe code is in one file, that of [`memory::Raw`].
 //!
-//! - [`device`] serves a queue: it takes chains of buffers from the driver and returns them used. vhost-user and a
-//!   VMM's own virtio-net device use it.
-//! - [`driver`] owns a queue: it makes buffers available and takes them back. A vhost-net link and a guest use it.
-//! - [`memory`] has the traits through which both access memory: behind a pointer, in rust-vmm's guest memory, in a
-//!   model or in a model checker.
-//! - [`pacing`] decides how a side waits for the other.
+//! - [`device`] is the device side: it takes chains of buffers from the driver and returns them as used. vhost-user and
+//!   a VMM's own virtio-net device use it.
+//! - [`driver`] is the driver side: it makes buffers available and reaps them. A vhost-net link and a guest use it.
+//! - [`memory`] has the traits through which both sides access memory: behind a pointer, in rust-vmm's guest memory, in
+//!   a model or in a model checker.
+//! - [`pacing`] decides how a side waits for the other side: by sleeping, polling or both.
 //!
 //! # The peer is hostile
 //!
-//! Each word that the peer may write is read once, then checked, then used. A violation of the protocol is returned as
-//! an error that names it, and the queue is broken from then on. It never causes a panic, an access outside of memory,
-//! or unbounded work: a chain has at most as many buffers as the queue has descriptors, and an index may be no further
-//! ahead than that. Neither side reads back what it wrote itself, since the other side may have overwritten it.
+//! Each word that the peer may write is read once, then validated, then used. A violation of the protocol is returned
+//! as an error that names it, and the queue is unusable from then on. It never causes a panic, an access outside of
+//! memory, or unbounded work: a chain has at most as many buffers as the queue has descriptors, and an index may not be
+//! further ahead than that. Neither side reads back what it has written itself, because the other side may have
+//! overwritten it.
 //!
-//! # In batches
+//! # Batches
 //!
 //! One load of the peer's index finds a whole batch, and one store of the own index publishes one; between them are
-//! plain memory accesses. Publishing takes one full fence and one load of the peer's notification request. The order of
-//! memory accesses, with the sections that require it, is in `rings.rs` (acquire and release on indices) and
-//! `cursor.rs` (the fence). The tests in `tests/loom` run all interleavings of both sides that the memory model allows.
+//! plain memory accesses. Publishing needs one full fence and one load of the peer's notification request. The order of
+//! memory accesses, with the sections of the specification that require it, is in `rings.rs` (acquire and release on
+//! indices) and `cursor.rs` (the fence). The tests in `tests/loom` run all interleavings of both sides that the memory
+//! model allows.
 //!
 //! # Why not rust-vmm's `virtio-queue`
 //!

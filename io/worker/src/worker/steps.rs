@@ -4,7 +4,7 @@ use std::io;
 
 use pontoon_engine::{Instant, Transmit as _};
 use pontoon_event::{EVENTS, Edge, Events};
-use pontoon_host::ping::Next;
+use pontoon_host::ping::TakenPacket;
 use pontoon_link::{BURST, Disconnected, Link, Receive as _, ReceivedBurst, Rest, StopAt};
 use pontoon_sys::Family;
 
@@ -159,9 +159,9 @@ impl<L: Link> Worker<L> {
     fn receive_echoes(&mut self, family: Family, now: Instant) -> RawSocketState {
         for _ in 0..EVENTS {
             match self.host.take_shared(family) {
-                Next::Drained => return RawSocketState::Drained,
-                Next::Unmatched => {}
-                Next::Flow(flow, ready) => {
+                TakenPacket::Drained => return RawSocketState::Drained,
+                TakenPacket::Unmatched => {}
+                TakenPacket::Flow(flow, ready) => {
                     self.engine
                         .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
                 }

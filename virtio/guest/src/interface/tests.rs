@@ -1,4 +1,4 @@
-//! The interface with this crate's device side as its peer.
+//! Tests of the interface with the device side of `pontoon-ring` as its peer.
 
 use core::time::Duration;
 use std::vec;
@@ -13,11 +13,11 @@ mod threads;
 
 use peer::{Host, MAP, Net, Shared, open};
 
-/// A deadline on the tests' clock, which each reading advances.
+/// A deadline on the clock of the tests, which advances at each reading.
 const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 1 } else { 1000 }));
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
-/// More than the ring's 16-bit indices, so that every notification request expires.
+/// Number of rounds: more than the 16-bit indices of a ring, so that every notification request expires.
 const ROUNDS: u32 = if cfg!(miri) { 20 } else { 100_000 };
 
 #[test]
@@ -70,7 +70,7 @@ fn polling_device_is_not_notified() {
 }
 
 #[test]
-fn reads_frames_and_returns_their_buffers() {
+fn frames_are_read_and_their_buffers_returned() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let mut buffer = [0; 2048];
@@ -101,7 +101,7 @@ fn device_without_buffers_is_notified_of_new_ones() {
 }
 
 #[test]
-fn truncates_frame_longer_than_the_buffer() {
+fn frame_longer_than_the_buffer_is_truncated() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().send(b"longer than that");
@@ -114,7 +114,7 @@ fn truncates_frame_longer_than_the_buffer() {
 }
 
 #[test]
-fn carries_frames_of_every_length() {
+fn frames_of_every_length_are_carried() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let longest: Vec<u8> = (0..MAP.frame()).map(|at| at as u8).collect();
@@ -132,7 +132,7 @@ fn carries_frames_of_every_length() {
 }
 
 #[test]
-fn waits_for_room() {
+fn poll_waits_for_room() {
     for pacing in PACINGS {
         let shared = Shared::new();
         let (mut net, peer) = open(&shared, pacing, true);
@@ -254,7 +254,7 @@ fn hybrid_requests_calls_only_to_sleep() {
 fn frame_arriving_before_sleep_is_noticed() {
     let shared = Shared::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
-    // The last reading of the clock is between the last poll and the request for a notification.
+    // The last reading of the clock is between the last poll of the rings and the request for a notification.
     net.platform()
         .at_next_clock_reading(|peer| peer.send(b"just now"));
     assert!(net.poll(None).unwrap().frame);
@@ -295,11 +295,11 @@ fn disconnected_device_ends_the_sleep() {
     let shared = Shared::new();
     let (mut net, _peer) = open(&shared, Pacing::Event, true);
     net.platform().leave();
-    assert_eq!(net.poll(None), Err(Error::Gone(crate::Gone)));
+    assert_eq!(net.poll(None), Err(Error::Gone(crate::DeviceGone)));
 }
 
 #[test]
-fn refuses_unmapped_memory() {
+fn unmapped_memory_is_refused() {
     let shared = Shared::new();
     let (_net, peer) = open(&shared, Pacing::Event, true);
     let addr = peer::ORIGIN + 64;

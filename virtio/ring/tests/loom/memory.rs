@@ -1,4 +1,4 @@
-//! Memory made of loom's atomics, for the model checker.
+//! Memory that consists of loom's atomics, for the model checker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,37 +7,37 @@ use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Window};
 
-/// Descriptors of the queue.
+/// Number of descriptors of the queue.
 pub(crate) const SIZE: u16 = 2;
 /// Address of the queue.
 pub(crate) const ORIGIN: u64 = 0x1000;
 
 pub(crate) const LAYOUT: Layout = Layout::contiguous(SIZE, ORIGIN);
 
-/// Address of one of the [`SIZE`] buffers of 8 bytes.
+/// Returns the address of one of the [`SIZE`] buffers of 8 bytes.
 pub(crate) const fn buffer(index: u16) -> u64 {
     ORIGIN + (Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8) + 8 * index as u64
 }
 
-/// An atomic of the width with which the ring code accesses the word.
+/// An atomic of the width with which the ring code accesses the word at this offset.
 #[derive(Debug)]
 enum Word {
     U16(AtomicU16),
     U32(AtomicU32),
     U64(AtomicU64),
-    /// Not the first two bytes of a word.
+    /// Not the first two bytes of a word, so that it is never accessed.
     None,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
-    /// One element for each two bytes.
+    /// One element for each two bytes of memory.
     words: Arc<[Word]>,
     at: usize,
     len: usize,
 }
 
-/// Zeroed memory: the queue, then the buffers.
+/// Returns zeroed memory with the queue and the buffers behind it.
 pub(crate) fn memory() -> Window<Words> {
     let (available, used) = (LAYOUT.available, LAYOUT.used);
     let words = (ORIGIN..buffer(SIZE)).step_by(2).map(|addr| {

@@ -1,4 +1,5 @@
-//! A sleeping side is woken. A lost notification leaves a thread waiting forever, which loom reports as a deadlock.
+//! Tests that a sleeping side is woken. If a notification is lost, a thread waits forever, which loom reports as a
+//! deadlock.
 
 use std::sync::Arc;
 
@@ -20,37 +21,37 @@ const FLAGS: Features = Features {
 };
 
 #[test]
-fn wakes_sleeping_device_with_event_idx() {
+fn sleeping_device_is_woken_with_event_idx() {
     device_sleeps(EVENT_IDX);
 }
 
 #[test]
-fn wakes_sleeping_device_with_flags() {
+fn sleeping_device_is_woken_with_flags() {
     device_sleeps(FLAGS);
 }
 
 #[test]
-fn wakes_sleeping_driver_with_event_idx() {
+fn sleeping_driver_is_woken_with_event_idx() {
     driver_sleeps(EVENT_IDX);
 }
 
 #[test]
-fn wakes_sleeping_driver_with_flags() {
+fn sleeping_driver_is_woken_with_flags() {
     driver_sleeps(FLAGS);
 }
 
 #[test]
-fn wakes_both_sides_with_event_idx() {
+fn both_sleeping_sides_are_woken_with_event_idx() {
     both_sleep(EVENT_IDX);
 }
 
 #[test]
-fn wakes_both_sides_with_flags() {
+fn both_sleeping_sides_are_woken_with_flags() {
     both_sleep(FLAGS);
 }
 
-/// The driver publishes two chains, one at a time. The device works with notifications suppressed and sleeps when there
-/// is no chain.
+/// The driver publishes two chains, one at a time. The device suppresses notifications while it works, and sleeps when
+/// there is no chain.
 fn device_sleeps(features: Features) {
     loom::model(move || {
         let memory = memory();
@@ -84,8 +85,8 @@ fn device_sleeps(features: Features) {
     });
 }
 
-/// The device returns two chains, one at a time. The driver works with notifications suppressed and sleeps when no
-/// chain has come back.
+/// The device returns two chains, one at a time. The driver suppresses notifications while it works, and sleeps when no
+/// chain has been returned.
 fn driver_sleeps(features: Features) {
     loom::model(move || {
         let memory = memory();
@@ -125,9 +126,11 @@ fn driver_sleeps(features: Features) {
     });
 }
 
-/// Two requests and replies; each side sleeps until the other has published something.
+/// The driver sends two requests, and the device replies to each; each side sleeps until the other has published
+/// something.
 fn both_sleep(features: Features) {
-    // Limited to interleavings with at most this many preemptions: all of them would take too long.
+    // The model is limited to interleavings with at most this many preemptions, because all of them would take too
+    // long.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(5);
     model.check(move || {

@@ -1,4 +1,4 @@
-//! Driver and device in one thread, with random operations: no chain is lost, duplicated or altered.
+//! Random operations of a driver and a device in one thread: no chain is lost, duplicated or altered.
 
 use pontoon_ring::Features;
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ fn take(world: &mut World<'_>, step: Step) {
     }
 }
 
-/// Operations of the longest test case.
+/// Number of operations of the longest test case.
 const LONGEST: usize = if cfg!(miri) { 60 } else { 300 };
 
 fn features() -> impl Strategy<Value = Features> {
@@ -100,7 +100,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// The same, near the point where the 16-bit indices wrap.
+    /// Random operations near the point at which the 16-bit indices wrap.
     #[test]
     fn chains_survive_index_wrap_around(
         before in 65_500..65_536_u32,
@@ -110,7 +110,7 @@ proptest! {
         let shared = Shared::new(World::bytes(8));
         let mut world = World::new(shared.window(), 8, features);
         world.turn(before as u16);
-        // An event index from the beginning would match again after the wrap.
+        // An event index from before the wrap would match again after it.
         world.driver_suppress();
         world.device_suppress();
         for step in steps {
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// With event indices, suppression expires after 65,535 entries unless it is renewed.
+/// With event indices, suppression of notifications expires after 65,535 entries unless it is renewed.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of thousands of steps")]
 fn suppression_lasts_longer_than_the_index() {

@@ -1,4 +1,4 @@
-//! Queues in guest memory of the `vm-memory` crate.
+//! Tests with virtqueues in guest memory of the `vm-memory` crate.
 
 use pontoon_ring::device::{Device, State, VirtqueueError};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
@@ -11,7 +11,7 @@ const PAGE: u64 = 0x1000;
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn accepts_buffers_across_regions_and_refuses_holes() {
+fn buffers_may_cross_regions_but_not_holes() {
     // Two adjacent regions, a hole, and a third region.
     let regions = [(0x1_0000, 0x2000), (0x1_2000, 0x1000), (0x2_0000, 0x1000)];
     let regions = regions.map(|(addr, len)| (GuestAddress(addr), len));
@@ -62,7 +62,7 @@ fn accepts_buffers_across_regions_and_refuses_holes() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn refuses_ring_across_regions() {
+fn ring_across_regions_is_refused() {
     let regions = [(GuestAddress(0), 0x1000), (GuestAddress(0x1000), 0x1000)];
     let memory = GuestMemoryMmap::<()>::from_ranges(&regions).unwrap();
     let layout = Layout::contiguous(8, 0xfc0);
@@ -82,14 +82,14 @@ fn refuses_ring_across_regions() {
 fn device_writes_are_marked_dirty() {
     let memory = GuestMemoryMmap::<AtomicBitmap>::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
     let guest = VmMemory::new(&memory);
-    // Each part, and the buffer, on a page of its own.
+    // Each part of the queue, and the buffer, is on its own page.
     let layout = Layout {
         size: 8,
         descriptors: 0,
         available: PAGE,
         used: 2 * PAGE,
     };
-    // Written directly, as a driver would: a writable buffer and the available index.
+    // The test writes a writable buffer and the available index in place of a driver.
     memory
         .write_slice(&(3 * PAGE).to_le_bytes(), GuestAddress(0))
         .unwrap();

@@ -1,4 +1,4 @@
-//! This crate's driver with rust-vmm's device.
+//! Tests of this crate's driver with rust-vmm's device.
 
 #![cfg(not(miri))]
 
@@ -91,7 +91,7 @@ proptest! {
             for (head, _, len) in &done {
                 device.add_used(&memory, *head, *len).unwrap();
             }
-            // Without event indices rust-vmm always notifies.
+            // Without event indices rust-vmm's device always notifies.
             prop_assert_eq!(device.needs_notification(&memory).unwrap(), sleep || !event_idx);
 
             let mut driver_queue = driver.attach(guest).unwrap();

@@ -1,4 +1,4 @@
-//! A driver and a device in two threads that sleep whenever there is nothing to do.
+//! Tests with a driver and a device in two threads, each of which sleeps when it has nothing to do.
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
@@ -40,7 +40,7 @@ fn exchange(features: Features) {
     });
 }
 
-/// The driver: 8 readable and 16 writable bytes per chain.
+/// Runs the driver, whose chains have 8 readable and 16 writable bytes.
 fn run_driver(
     mut driver: Driver<[Slot; SIZE as usize]>,
     memory: Window<Raw<'_>>,
@@ -96,7 +96,7 @@ fn run_driver(
     }
 }
 
-/// The device: replies with the request repeated.
+/// Runs the device, which replies with the bytes of the request, repeated.
 fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &Notifier) {
     let mut queue = device.attach(memory).unwrap();
     let mut served = 0;
@@ -117,7 +117,7 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &No
             pieces[1].copy_in(0, &reply[..len as usize]);
             taken.push((chain, len));
         }
-        // In reverse order.
+        // The chains are returned in reverse order.
         while let Some((chain, len)) = taken.pop() {
             queue.put(chain, len);
             served += 1;
