@@ -1,4 +1,4 @@
-//! Calibration: the cost of the load generator itself.
+//! Calibration: measures the CPU time that the load generator itself needs for each operation.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use crate::schema::Calibration;
 use super::latency;
 use super::stamp::{BUFFER, Checker, stamp};
 
-/// Measures the clock, the stamps, and the histograms, in a few milliseconds.
+/// Measures the cost of reading the clock, of position stamps, and of recording in a histogram, in a few
+/// milliseconds.
 #[must_use]
 pub fn calibrate() -> Calibration {
     let mut histogram = latency::histogram();
@@ -23,7 +24,7 @@ pub fn calibrate() -> Calibration {
     }
 }
 
-/// Returns the average time of `calls` calls, in nanoseconds.
+/// Returns the average time of one call of `call` over `calls` calls, in nanoseconds.
 fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
     let began = Instant::now();
     for count in 0..calls {
