@@ -1,10 +1,10 @@
 //! `pontoon bench relay`: compares the throughput, loss and CPU time of multicast relays.
 //!
-//! The network has a sender with a constant rate, a chain of relays or one with several outputs, and sinks. Sinks count
-//! in the kernel, so that they need no CPU time of their own: their sockets have a filter that drops everything, and
-//! the kernel counts the drops. The sender has one CPU and the relays another, if there are two. The sender sends
+//! The network has a sender with a constant rate, a chain of relays or one relay with several outputs, and sinks. The
+//! sockets of the sinks have a filter that drops every datagram, and the kernel counts the drops, so that sinks need
+//! no CPU time in user mode. The sender has one CPU and the relays another, if the machine has two. The sender sends
 //! sixteen datagrams in each call, as one call for each would limit the rate, and the kernel segments them before the
-//! link; with `--super` they stay together.
+//! link; with `--super` they stay in one frame.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -135,7 +135,7 @@ fn one(
     if let Frames::Segmented(_) = frames {
         network.disable_tx_segmentation()?;
     }
-    // Processes that are started from here on inherit the affinity.
+    // Processes that are started after this call inherit the affinity.
     cpus.pin_to_first()?;
     let relays = start(relay, &network)?;
     let group = network.last_group(relay.rewrites_group());
@@ -171,24 +171,24 @@ fn one(
     })
 }
 
-/// A relay of multicast.
+/// An installed multicast relay that can run at each hop of the network.
 pub(crate) trait Relay {
-    /// Returns true if it sends to the next hop's group. The kernel's routes keep the group.
+    /// Returns true if the relay sends to the group of the next hop. The kernel's multicast routes keep the group.
     fn rewrites_group(&self) -> bool {
         true
     }
 
-    /// Starts its processes at one hop.
+    /// Starts the processes of the relay in the namespace of `hop`.
     ///
     /// # Errors
     /// A program cannot be run, or refuses its configuration.
     fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>>;
 }
 
-/// The directory for sockets and files of relays; no other program runs in this mount namespace.
+/// Directory for sockets and files of the relays; no other program runs in this mount namespace.
 pub(crate) const SCRATCH: &str = "/tmp";
 
-/// Starts a relay at every hop.
+/// Starts a relay at every hop of the network.
 fn start(relay: &dyn Relay, network: &RelayNetwork) -> Result<Running> {
     let mut running = Running(Vec::new());
     for hop in network.hops() {
@@ -197,10 +197,10 @@ fn start(relay: &dyn Relay, network: &RelayNetwork) -> Result<Running> {
     Ok(running)
 }
 
-/// Starts a program in a hop's namespace.
+/// Starts a program in the namespace of `hop`.
 ///
 /// # Errors
-/// It cannot be run.
+/// The program cannot be run.
 pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
     command
         .stdin(Stdio::null())
@@ -215,7 +215,7 @@ fn against(text: &str) -> Result<Selection, String> {
     Selection::parse(text, Purpose::Relay)
 }
 
-/// The first and the last CPU that this process may use.
+/// The first and the last CPU of this process's affinity mask: the first for the relays, the last for the sender.
 struct Cpus {
     first: usize,
     last: usize,

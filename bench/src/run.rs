@@ -24,23 +24,23 @@ use measurement::{Measurement, Observation};
 use plan::Task;
 use progress::Progress;
 
-/// Descriptors of a process with one for each of 100,000 connections, and some more.
+/// Limit on open descriptors (RLIMIT_NOFILE) with which a process can open 100,000 connections.
 const DESCRIPTORS: u64 = 262_144;
 
-/// A run, from its first measurement or resumed.
+/// A run of all planned measurements, new or resumed from a report file.
 pub(crate) struct BenchmarkRun {
     pub(crate) cells: Vec<CellSpec>,
     pub(crate) candidates: Vec<Candidate>,
-    /// The report so far. Its cells and stacks have the order of `cells` and `candidates`.
+    /// The report of the samples so far. Its cells and stacks have the order of `cells` and `candidates`.
     pub(crate) report: BenchmarkReport,
     pub(crate) output: Option<PathBuf>,
 }
 
 impl BenchmarkRun {
-    /// Continues with the report in `path`.
+    /// Continues the run whose report is in the file `path`.
     ///
     /// # Errors
-    /// The report is that of another run.
+    /// The report in the file has another plan.
     pub(crate) fn resume(&mut self, path: &Path) -> Result<()> {
         let earlier = report::read_json(path)?;
         let differs = |what: &str| -> Result<()> {
@@ -62,7 +62,7 @@ impl BenchmarkRun {
         Ok(())
     }
 
-    /// Writes the report so far, if there is an output file.
+    /// Writes the report of the samples so far, if there is an output file.
     ///
     /// # Errors
     /// See [`report::write_json`].
@@ -73,7 +73,7 @@ impl BenchmarkRun {
         }
     }
 
-    /// Makes the remaining measurements. The calling process must be alone in new namespaces.
+    /// Makes the remaining measurements. The calling process must be the only one in new namespaces.
     ///
     /// # Errors
     /// The network cannot be built, or the report cannot be written.
@@ -159,14 +159,14 @@ impl BenchmarkRun {
     }
 }
 
-/// Returns seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// Raises the limit on descriptors as far as this user may; root may raise it to what the largest cell needs.
+/// Raises the limit on open descriptors to [`DESCRIPTORS`], or, for users without the privilege, to the hard limit.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.map(|hard| hard.max(DESCRIPTORS));

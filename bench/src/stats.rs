@@ -14,7 +14,7 @@ mod ratio;
 pub use rank::{CONFIDENCE, LEAST_PAIRS};
 pub use ratio::{Difference, Interval, Ratio};
 
-/// Median, quartiles and extremes.
+/// Median, quartiles and extremes of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub count: usize,
@@ -28,7 +28,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns `None` without a value. NaNs are ignored.
+    /// Returns the spread of `values`, or `None` without a value. NaNs are ignored.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         Some(Self {

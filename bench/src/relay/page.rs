@@ -1,11 +1,11 @@
-//! The figures as a self-contained HTML page.
+//! The report of `pontoon bench relay` as a self-contained HTML page.
 
 use maud::{Markup, html};
 
 use super::report::{Figure, RelayReport};
 use crate::report::html::page;
 
-/// Returns the whole page.
+/// Returns the HTML page of a report.
 pub(super) fn html(report: &RelayReport) -> String {
     let title = "Multicast relays side by side";
     let machine = &report.machine;

@@ -1,4 +1,4 @@
-//! The sender: datagrams at a constant rate.
+//! The sender of `pontoon bench relay`: UDP datagrams at a constant rate.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,47 +7,47 @@ use anyhow::{Context, Result};
 use pontoon_sys::udp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The TTL of datagrams.
+/// TTL of the sent multicast datagrams, more than the number of relays in a chain.
 pub(super) const HOPS: u32 = 32;
 
-/// The number of datagrams of a call, and of a frame.
+/// The number of datagrams in one send call, and whether they leave in one frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Frames {
-    /// One call for each.
+    /// One send call for each datagram.
     Single,
-    /// This number in a call, which the kernel segments before the link.
+    /// This number of datagrams in one send call; the kernel segments them before the link.
     Segmented(u32),
-    /// This number in a call, which stay in one frame (GSO).
+    /// This number of datagrams in one send call and in one frame (GSO) on the link.
     Coalesced(u32),
 }
 
-/// The load of a measurement.
+/// The load of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendPlan {
     /// Datagrams per second.
     pub(super) rate: u32,
-    /// Bytes of the longest datagram.
+    /// UDP payload of the longest datagram, in bytes.
     pub(super) size: u16,
-    /// The number of senders, which send in turn; their datagrams have different lengths.
+    /// Number of sockets that send in turn; the datagrams of each have another length.
     pub(super) flows: u16,
     pub(super) frames: Frames,
     pub(super) time: Duration,
 }
 
-/// The datagrams that were sent.
+/// Number of datagrams that the sender has sent, and the time it took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentDatagrams {
     pub(super) datagrams: u64,
     pub(super) time: Duration,
 }
 
-/// The delay that a late sender makes up for.
+/// The largest delay for which a late sender compensates. Compensation of a longer one would be a burst.
 const MAX_BACKLOG: Duration = Duration::from_millis(10);
 
-/// The number of different lengths of datagrams.
+/// Number of different datagram lengths.
 const SIZES: u16 = 8;
 
-/// Sends from the caller's namespace, busy waiting on `cpu` between calls.
+/// Sends to `to` from the caller's network namespace, busy waiting on `cpu` between calls.
 pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<SentDatagrams> {
     super::pin_to_cpu(cpu)?;
     let together = match plan.frames {
@@ -86,7 +86,7 @@ pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<SentDat
     }
 }
 
-/// A sender with datagrams of one length.
+/// One socket of the sender, whose datagrams have one length.
 struct SenderFlow {
     socket: UdpSocket,
     size: usize,
@@ -121,7 +121,7 @@ impl SenderFlow {
     }
 }
 
-/// Returns nanoseconds of the clock that the kernel uses for timestamps.
+/// Returns the time of CLOCK_REALTIME, which the kernel uses for receive timestamps, in nanoseconds.
 fn stamp() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64

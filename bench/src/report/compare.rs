@@ -1,9 +1,9 @@
 //! The comparison of two reports, such as of two revisions or two machines, as Markdown.
 //!
-//! The samples of two runs are not pairs: the machine's state in the third round of one is unrelated to that of the
-//! other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
-//! between the runs that is not the stack's shows in a control, veth or direct, that was measured in both: the stack's
-//! ratio *to the control* in each round of one run is compared with the same of the other.
+//! The samples of two runs are not pairs: the machine's state in the third round of one run is unrelated to that of
+//! the other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
+//! that was not caused by the stack also shows in a control, veth or direct, that was measured in both runs: the
+//! stack's ratio *to the control* in each round of one run is compared with the same ratio of the other run.
 //!
 //! Runs that overlap in time were interleaved, as by `cargo xtask bench-ab`; their rounds are pairs
 //! ([`Ratio::paired`]).
@@ -19,7 +19,7 @@ use super::markdown::{bullets, table};
 use super::summary::{self, CellSummary, StackSummary, Summary, Verdict};
 use super::{label, machine, number, outcome};
 
-/// Compares two reports. `left` is called A and `right` B; ratios are B to A.
+/// Compares two reports and returns Markdown. `left` is called A and `right` B; ratios are B to A.
 pub fn compare(left: &BenchmarkReport, right: &BenchmarkReport) -> String {
     let pair = Pair {
         left: &Summary::of(left),
@@ -47,7 +47,7 @@ struct Pair<'a> {
     interleaved: bool,
 }
 
-/// A stack in a cell of both reports.
+/// The figures of one stack in one cell that both reports contain.
 struct Both<'a> {
     left: (&'a CellSummary<'a>, &'a StackSummary<'a>),
     right: (&'a CellSummary<'a>, &'a StackSummary<'a>),
@@ -126,7 +126,7 @@ impl<'a> Pair<'a> {
         ]
     }
 
-    /// Returns a warning if a control is not the same in both runs.
+    /// Returns a warning if the figure of a control (veth, direct) differs significantly between both runs.
     fn moved(&self, both: &Both<'_>) -> Option<String> {
         let (of, entry) = both.left;
         let ratio = self.ratio(both).filter(|_| of.baseline == Some(entry.stack))?;
@@ -157,8 +157,8 @@ impl<'a> Pair<'a> {
         Ratio::unpaired(&right, &left)
     }
 
-    /// Returns the ratio of the ratios to the control. Returns `None` for the control itself, and for interleaved runs,
-    /// where it would only add noise.
+    /// Returns the ratio, B to A, of this stack's ratios to the control. Returns `None` for the control itself, and
+    /// for interleaved runs, in which it would only add noise.
     fn relative_to_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
         let control = |(of, entry): (&'a CellSummary<'a>, &StackSummary<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
@@ -191,7 +191,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Returns notes on cells and stacks that only one report has.
+    /// Returns notes on cells and stacks that only one of the reports contains.
     fn alone(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (name, has, lacks) in [("A", self.left, self.right), ("B", self.right, self.left)] {
@@ -211,7 +211,7 @@ impl Both<'_> {
     }
 }
 
-/// Returns the cell of the same name and figure.
+/// Returns the cell of `summary` with the same name and figure as `like`.
 fn find<'a>(summary: &'a Summary<'a>, like: &CellSummary<'_>) -> Option<&'a CellSummary<'a>> {
     let same = |of: &&CellSummary<'_>| of.cell.name == like.cell.name && of.cell.figure == like.cell.figure;
     summary.cells.iter().find(same)

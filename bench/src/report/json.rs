@@ -1,4 +1,4 @@
-//! The report file.
+//! Reads and writes the report file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use crate::schema::{BenchmarkReport, VERSION};
 
-/// Writes a report to a temporary file beside `path`, synchronises it, and renames it, so that `path` contains a
-/// complete report at any time, even after a crash. `backends` and void-box's fields of the first level are computed
-/// here.
+/// Writes a report to a temporary file in the directory of `path`, synchronises it, and renames it, so that `path`
+/// contains a complete report at any time, even after a crash. This function computes `backends` and void-box's
+/// fields of the first level.
 ///
 /// # Errors
 /// The directory is not writable, or the disk is full; `path` is then unchanged.
@@ -22,7 +22,7 @@ pub fn write_json(report: &BenchmarkReport, path: &Path) -> Result<()> {
     write_whole(report, path).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
-/// Reads a report.
+/// Reads a report file.
 ///
 /// # Errors
 /// The file cannot be read, is not a report, or has another version than [`VERSION`].
@@ -53,7 +53,7 @@ struct Tag {
     version: u32,
 }
 
-/// A report together with void-box's fields of one stack.
+/// The JSON object of the report file: a report together with void-box's fields of one stack on the first level.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(flatten)]
@@ -74,7 +74,7 @@ fn write_whole(report: &BenchmarkReport, path: &Path) -> Result<()> {
     };
     let temporary = tempfile::Builder::new()
         .prefix(".pontoon-bench")
-        // The mode of other files, to which the umask applies; a temporary file would be readable by its owner only.
+        // Mode 0666, to which the umask applies as for other files; a temporary file has mode 0600 by default.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
     let mut out = BufWriter::new(&temporary);
@@ -83,7 +83,7 @@ fn write_whole(report: &BenchmarkReport, path: &Path) -> Result<()> {
     out.flush()?;
     drop(out);
     temporary.as_file().sync_all()?;
-    // Inside the error, the temporary file would stay until the error is dropped.
+    // The error value owns the temporary file, which would exist until the error is dropped.
     temporary.persist(path).map_err(|error| error.error)?;
     fs::File::open(directory)?.sync_all()?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The measurement of one cell of one stack.
+//! Takes one sample: the measurement of one cell with one stack.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,29 +16,29 @@ use crate::scenario::Unit;
 use crate::schema::{Conditions, Histogram, Sample, SampleOutcome, Trial};
 use crate::stack::{NetworkConfig, Stack, StackAddresses};
 
-/// Time limit for a stack to start, and for a client to begin.
+/// Time limit for a stack to start, and for its client to write `Begin`.
 const START: Duration = Duration::from_secs(5);
 
-/// The longest time without progress, as a multiple of a measurement's length.
+/// The longest time without progress of a job, as a multiple of the measurement's duration.
 const TIMEOUT: f64 = 2.0;
 
-/// Time limit of a measurement, as a multiple of its length: a wait may begin at its end.
+/// Time limit of a measurement as a multiple of its duration: a wait of [`TIMEOUT`] may begin at its end.
 const DEADLINE: f64 = 1.0 + TIMEOUT;
 
-/// Extra time for the client to report a stall itself, as it knows the position.
+/// Time beyond the deadline in which the client reports a stall itself, with the position that only the client knows.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// The environment of one measurement.
+/// The inputs of one measurement: cell, stack and host.
 pub(crate) struct Measurement<'a> {
     pub(crate) host: &'a Host,
     pub(crate) stack: &'a dyn Stack,
     pub(crate) ports: ServerPorts,
     pub(crate) congestion_control: String,
-    /// Seconds of one measurement.
+    /// Duration of the measurement in seconds.
     pub(crate) duration: f64,
     pub(crate) unit: Unit,
     pub(crate) config: NetworkConfig,
-    /// Earlier samples of this stack in this round.
+    /// Samples of this stack in the same round, taken earlier.
     pub(crate) earlier: Vec<&'a Sample>,
 }
 
@@ -52,18 +52,18 @@ pub(crate) struct Observation {
     pub(crate) conditions: Conditions,
 }
 
-/// A job for the client, with options.
+/// A job for the client, with the duration and limits that a scenario may change.
 pub(crate) struct JobRequest {
     pub(crate) job: Job,
-    /// Seconds of the measurement.
+    /// Duration of the measurement in seconds.
     pub(crate) duration: f64,
-    /// Time to begin, beyond [`START`].
+    /// Additional time limit, beyond [`START`], for the client to write `Begin`.
     pub(crate) start: Duration,
-    /// Reads the stack's memory at the end.
+    /// True if the memory of the stack's processes is read at the end.
     pub(crate) memory: bool,
 }
 
-/// The event that ends a timed start of a program.
+/// The event up to which the start of a program is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     End,
@@ -71,7 +71,7 @@ pub(crate) enum Until {
 }
 
 impl JobRequest {
-    /// Returns a job with the usual duration and no options.
+    /// Returns a request with the duration of the measurement and default limits.
     pub(crate) fn usual(measurement: &Measurement<'_>, job: Job) -> Self {
         Self {
             job,
@@ -87,7 +87,7 @@ impl Observation {
         Self::of(SampleOutcome::Measured)
     }
 
-    /// Returns an observation without figures.
+    /// Returns an observation with this outcome and without figures.
     pub(crate) fn of(outcome: SampleOutcome) -> Self {
         Self {
             outcome,
@@ -120,12 +120,12 @@ impl Measurement<'_> {
         self.stack.addresses()
     }
 
-    /// Runs a job with the usual duration.
+    /// Runs a job for the duration of the measurement, and returns its figures.
     pub(crate) fn client(&self, job: Job) -> Observation {
         self.request(JobRequest::usual(self, job))
     }
 
-    /// Runs a job of the client inside the stack.
+    /// Starts the stack with the load client inside, runs the job, and returns the figures.
     pub(crate) fn request(&self, request: JobRequest) -> Observation {
         let busy_before = busy_cpus();
         let mut observation = self
@@ -135,7 +135,7 @@ impl Measurement<'_> {
         observation
     }
 
-    /// Returns the time from the start of the stack with `program` inside.
+    /// Returns the time from the start of the stack with `program` inside to the event `until`.
     ///
     /// # Errors
     /// The observation of a failed start.
@@ -199,7 +199,7 @@ impl Measurement<'_> {
         Ok(self.observation(job_spec.duration, results, &delta, memory, interface))
     }
 
-    /// Returns the client's next message, or the reason why there is none.
+    /// Returns the client's next message, or the reason why there was none before `deadline`.
     fn message(&self, session: &ClientSession, deadline: Instant) -> Result<JobMessage, NoMessage> {
         loop {
             match session.next(deadline) {
@@ -259,13 +259,13 @@ impl Measurement<'_> {
     }
 }
 
-/// The reason for a missing message.
+/// The reason why the client sent no message.
 enum NoMessage {
     Closed,
     TimedOut,
 }
 
-/// Returns the observation for a message that ends the measurement early.
+/// Returns the observation for a client's message that ended the measurement early.
 fn ended_by(message: JobMessage, session: ClientSession) -> Observation {
     session.finish();
     match message {

@@ -1,33 +1,33 @@
-//! Snapshots of clocks and counters before and after a measurement, and their difference.
+//! Snapshots of clocks and counters before and after a measurement, and the difference of two.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use super::processes::{Processes, Usage};
 
-/// Clocks and counters of the machine at one moment.
+/// Values of the machine's clocks and CPU counters at one moment.
 pub(super) struct Snapshot {
     at: Instant,
     wall: SystemTime,
     cpu: Cpu,
-    /// Usage of the stack's processes, if there are any.
+    /// Resource usage of the stack's processes; `None` if no stack is measured.
     stack: Option<Usage>,
 }
 
-/// The difference of two snapshots.
+/// The difference between two snapshots.
 pub(super) struct Delta {
     pub(super) seconds: f64,
-    /// CPU seconds of the whole machine.
+    /// CPU seconds that all processes and the kernel used.
     pub(super) machine_cpu_s: f64,
-    /// CPU seconds of the stack.
+    /// CPU seconds that the stack's processes used.
     pub(super) stack_cpu_s: Option<f64>,
     pub(super) switches: Option<u64>,
-    /// Share of CPU time.
+    /// Share of the CPU time that the hypervisor took (steal), 0 to 1.
     pub(super) steal: f64,
     pub(super) clock_drift_us: f64,
 }
 
 impl Snapshot {
-    /// Takes a snapshot without a stack.
+    /// Takes a snapshot of the machine only.
     pub(super) fn of_machine() -> Self {
         Self {
             at: Instant::now(),
@@ -37,7 +37,7 @@ impl Snapshot {
         }
     }
 
-    /// Takes a snapshot with the stack's processes.
+    /// Takes a snapshot of the machine and of a stack's processes.
     pub(super) fn of_stack(processes: &Processes) -> Self {
         let stack = processes.stack();
         Self {
@@ -70,7 +70,7 @@ impl Snapshot {
     }
 }
 
-/// Returns the number of CPUs busy over the next 50 ms.
+/// Measures for 50 ms how many CPUs are busy.
 pub(super) fn busy_cpus() -> f64 {
     let begin = Snapshot::of_machine();
     std::thread::sleep(Duration::from_millis(50));
@@ -78,7 +78,7 @@ pub(super) fn busy_cpus() -> f64 {
     delta.machine_cpu_s / delta.seconds
 }
 
-/// The first line of /proc/stat, in ticks.
+/// The first line of /proc/stat: CPU time of the machine since boot, in ticks.
 struct Cpu {
     busy: u64,
     idle: u64,
@@ -91,7 +91,7 @@ impl Cpu {
         Self::parse(text.lines().next().unwrap_or_default())
     }
 
-    /// Parses fields as in proc_stat(5); guest time is part of user time.
+    /// Parses the fields of the line `cpu` (proc_stat(5)). Guest time is contained in user time.
     fn parse(line: &str) -> Self {
         let fields: Vec<u64> = line
             .split_whitespace()

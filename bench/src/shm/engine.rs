@@ -1,4 +1,4 @@
-//! A measurement through the engine: source on the host, published port, `pontoon vm`, link, guest.
+//! A measurement through the engine: source on the host, published UDP port, `pontoon vm`, link, guest.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -19,13 +19,13 @@ use super::{Case, FrameLink, GuestTask, Harness, Sample, SendMode};
 use crate::run::processes::{Processes, Usage};
 use crate::stack::unprivileged;
 
-/// The published port, on the host and of the guest.
+/// Number of the published UDP port, the same on the host and the guest.
 pub(super) const PORT: u16 = 5000;
 
-/// Time limit for the engine to start, and to end.
+/// Time limit for the engine to start, and to exit.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a guest waits for a frame before it reads the clock.
+/// Time that the guest waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
 pub(super) fn measure(
@@ -59,14 +59,15 @@ pub(super) fn measure(
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
             let mut command = command(harness, pacing)?;
             command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
-            // There is one thread, so no other program inherits it.
+            // This process has one thread, so no other program that it starts inherits the descriptor.
             fcntl_setfd(&theirs, FdFlags::empty())?;
             let engine = EngineProcess::start(&mut command)?;
             drop(theirs);
             for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
                 sockopt::set_socket_timeout(&ours, way, Some(TURN))?;
             }
-            // The socket stays open: at its end the engine would end before its CPU time is read.
+            // The harness keeps its copy of the socket open: at the end of the stream the engine would exit before
+            // its CPU time is read.
             let mut net = Packets(ours);
             let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
@@ -105,7 +106,7 @@ impl EngineProcess {
         Ok(Self(child.context("cannot run pontoon vm")?))
     }
 
-    /// Waits until `done` returns a value.
+    /// Polls `done` until it returns a value.
     fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -120,7 +121,7 @@ impl EngineProcess {
         }
     }
 
-    /// Runs the source, and returns the sample.
+    /// Runs the source until the guest has finished, and returns the figures.
     fn measure(
         mut self,
         guest: GuestProcess,
@@ -162,7 +163,7 @@ impl Drop for EngineProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        // Processes that the engine has started end a moment later, and must not be part of the next measurement.
+        // Child processes of the engine exit a moment later, and must not run during the next measurement.
         let begin = Instant::now();
         while !Processes::running(&[]).is_empty() && begin.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));

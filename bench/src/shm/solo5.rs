@@ -1,4 +1,5 @@
-//! Solo5's tender for seccomp with its network test, over a tap: echo requests from the host's kernel.
+//! Solo5's tender for seccomp (spt) with its network test as guest, over a tap; the host's kernel sends echo
+//! requests.
 
 use std::io::IoSlice;
 use std::net::Ipv4Addr;
@@ -22,16 +23,16 @@ use super::process::Stopwatch;
 use super::{GuestTask, Sample};
 use crate::run::processes::Usage;
 
-/// The guest's address, a constant of Solo5's test.
+/// IPv4 address of the guest, a constant of Solo5's test.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Timeout of an answer.
+/// Timeout of an echo reply.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time limit for the tender to start.
+/// Time limit for the tender and its guest to start.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// The programs of a Solo5 tree.
+/// Paths of the tender and the test in a source tree of Solo5.
 pub(super) struct Solo5 {
     tender: PathBuf,
     guest: PathBuf,
@@ -58,7 +59,7 @@ impl Solo5 {
         })
     }
 
-    /// Measures echo requests with `window` of them in flight.
+    /// Starts the tender and measures echo requests with `window` of them in flight.
     pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<Sample> {
         ip(&format!(
             "tuntap add dev solo5 mode tap user {}
@@ -105,7 +106,7 @@ impl Drop for Tender {
     }
 }
 
-/// The sender of echo requests.
+/// The sender of ICMP echo requests.
 struct PingSource {
     socket: OwnedFd,
     request: Vec<u8>,
@@ -131,7 +132,7 @@ impl PingSource {
         icmp::only_echo_replies(&socket, Family::V4)?;
         connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        // RFC 792: an echo request with its checksum, and zeros.
+        // RFC 792: header of an echo request with its checksum, and a payload of zeros.
         let mut request = vec![0; 8 + GuestTask::Echo.payload()];
         request[0] = 8;
         request[2..4].copy_from_slice(&[0xf7, 0xff]);
@@ -142,7 +143,7 @@ impl PingSource {
         })
     }
 
-    /// Sends requests and receives replies for `duration`, many in each call.
+    /// Sends echo requests and receives replies for `duration`, many in each system call.
     fn exchange(&mut self, window: usize, duration: Duration) -> Result<Exchanged> {
         let mut exchanged = Exchanged::default();
         let requests = vec![IoSlice::new(&self.request); window];

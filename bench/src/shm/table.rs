@@ -1,4 +1,4 @@
-//! The tables of `pontoon bench shm`.
+//! The tables of `pontoon bench shm`, as Markdown and JSON.
 
 use pontoon_guest::Pacing;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::{factor, figure, percent};
 
-/// Returns the tables with one line for each case, and the published figures that they are to be compared with.
+/// Returns the Markdown tables: one line for each row, and published figures of other systems for comparison.
 pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
     let (alone, through): (Vec<_>, Vec<_>) = rows
         .iter()
@@ -25,7 +25,7 @@ pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
     format!("# A guest's link\n\n{conditions}\n\n{ALONE}{alone}\n{THROUGH}{through}\n{NOTES}")
 }
 
-/// Returns the figures as JSON: the program, the machine, and an object for each case with the medians of its
+/// Returns the figures as JSON: the program, the machine, and an object for each row with the medians of its
 /// measurements.
 pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
     let row = |(case, summary): &(Case, Summary)| {
@@ -144,11 +144,11 @@ fn rate(case: Case, summary: &Summary) -> String {
     }
 }
 
-/// Returns the ratio of the rate to that of the fastest packet link with the same task.
+/// Returns the ratio of this row's rate to that of the fastest packet link with the same task, as text.
 fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
     let same = |other: &Case| {
         let task = match (case.task, other.task) {
-            // With a call for each frame there is no flush.
+            // A packet link has one system call for each frame and no flush, so its batch size does not matter.
             (GuestTask::Send(_), GuestTask::Send(_)) => true,
             (one, other) => one == other,
         };

@@ -1,4 +1,4 @@
-//! Tests of the rows and the tables. `tests/program.rs` runs the measurements.
+//! Tests of the rows and tables of `pontoon bench shm`. `tests/program.rs` runs the measurements.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The host's loopback, without a namespace.
+//! The stack `direct`: the client runs on the host and uses its loopback, without a namespace.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,4 @@
-//! mcr: a daemon, whose rules are added by `mcrctl` once it listens.
+//! The relay mcr: a daemon, to which `mcrctl` adds the rules when it listens.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ pub(super) const KIND: StackKind = StackKind {
     find: Find::Relay(find),
 };
 
-/// Time limit for the daemon to listen.
+/// Time limit for the daemon to listen on its control socket.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Mcr(PathBuf);

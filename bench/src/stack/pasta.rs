@@ -1,4 +1,4 @@
-//! pasta, of the passt project, with the options of container engines.
+//! The stack pasta, of the passt project, with the options of container engines.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,7 +28,7 @@ const COMMAND: &[&str] = &[
     "-U",
     "none",
 ];
-/// The host's gateway, which pasta copies into the guest and maps to the host's loopback.
+/// The host's gateway. pasta copies its address into the guest and maps it to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 53));
 

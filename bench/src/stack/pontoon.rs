@@ -1,4 +1,4 @@
-//! `pontoon run`.
+//! The stack `pontoon run`.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,7 +17,7 @@ pub(super) const KIND: StackKind = StackKind {
 };
 
 const COMMAND: &[&str] = &["run", "--quiet", "--host-loopback", "--ipv4", "10.0.2.0/24"];
-/// The gateway's address, which is mapped to the host's loopback.
+/// The guest's gateway, which pontoon maps to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 

@@ -1,4 +1,4 @@
-//! `pontoon relay`.
+//! The relay `pontoon relay`.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};

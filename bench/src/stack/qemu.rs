@@ -1,4 +1,4 @@
-//! QEMU with a backend at a socket.
+//! QEMU whose network interface is served by a backend on a UNIX socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> 
 }
 
 impl Qemu {
-    /// Returns QEMU's options for an interface that is served at `socket`.
+    /// Returns QEMU's options for a network interface that the backend at `socket` serves.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
             BackendLink::Stream => pontoon_vm_peer::qemu::stream(socket),

@@ -1,4 +1,4 @@
-//! libslirp, which is part of QEMU.
+//! The stack libslirp, which is QEMU's `-netdev user`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) const KIND: StackKind = StackKind {
 
 const NETDEV: &str = "user,id=net";
 
-/// The MTU that QEMU's guests get; there is no option for another.
+/// MTU of QEMU's guests with libslirp in bytes; no option changes it.
 const MTU: u16 = 1500;
 
 struct QemuLibslirp {

@@ -1,4 +1,4 @@
-//! smcroute: sets the kernel's multicast routes, which forward without changing the group.
+//! The relay smcroute: configures the kernel's multicast routes, which forward without changing the group.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};

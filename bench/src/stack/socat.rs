@@ -1,4 +1,4 @@
-//! socat: one process for each output.
+//! The relay socat: one process for each output.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};

@@ -1,9 +1,11 @@
-//! A guest without a virtual machine: a namespace with a tap, whose frames are carried by a virtio driver to a
-//! vhost-user device, or over a stream. The carrier is part of what is measured, and the same for every backend.
+//! Stacks whose guest is a namespace with a tap instead of a virtual machine. A virtio driver carries the tap's
+//! frames to a vhost-user device, or they are sent over a stream socket. This carrier is part of what is measured,
+//! and the same for every backend.
 //!
-//! With passt, measurements of TCP up must take seconds. passt advertises the server's window, whatever room its socket
-//! has. It drops what the socket does not accept, and sends one duplicate acknowledgement; without SACK the guest then
-//! waits for its retransmission timer. This happens early in most runs, and a short one contains nothing else.
+//! With passt, measurements of TCP up must take seconds. passt advertises the server's receive window regardless of
+//! the free space in its own socket buffer. It drops data that the socket does not accept, and sends one duplicate
+//! acknowledgement; without SACK the guest then waits for its retransmission timeout. This happens early in most
+//! runs, and would dominate a short one.
 
 use std::ffi::OsString;
 
@@ -32,7 +34,7 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink)
     })
 }
 
-/// Returns the arguments of `pontoon-bench` before the socket and the command.
+/// Returns the command line of `pontoon-bench tap-guest` up to the socket and the command.
 fn command_line(guest_link: GuestLink, config: &NetworkConfig) -> [String; 5] {
     let guest_link = guest_link
         .to_possible_value()

@@ -9,7 +9,7 @@ fn wanted(name: &str, program: Option<&str>) -> Selection {
 }
 
 #[test]
-fn finds_stacks_in_the_order_of_their_kinds() {
+fn stacks_are_found_in_the_order_of_their_kinds() {
     let candidates = find(&[
         wanted("pasta-b", Some("/nowhere")),
         wanted("veth", None),
@@ -54,7 +54,7 @@ fn kinds_of_one_purpose_have_distinct_names() {
 }
 
 #[test]
-fn finds_named_relays_in_order_and_fails_where_one_is_missing() {
+fn named_relays_are_found_in_order_and_a_missing_one_is_an_error() {
     let program = std::env::current_exe().unwrap();
     let wanted = ["socat", "pontoon-old", "mcr"].map(|name| wanted(name, program.to_str()));
     let missing = Selection::parse("smcroute=/nowhere", Purpose::Relay).unwrap();

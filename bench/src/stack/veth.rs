@@ -1,4 +1,4 @@
-//! The kernel's own path: a veth pair between the host and a namespace.
+//! The stack `veth`, the kernel's own path: a veth pair between the host and a namespace.
 
 use std::ffi::OsString;
 use std::process::Command;

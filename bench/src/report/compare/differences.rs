@@ -1,4 +1,4 @@
-//! Differences between two runs other than in their figures.
+//! Differences between two runs in machine, plan, calibration and conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,11 @@ use crate::report::{machine, number};
 use crate::schema::{BenchmarkReport, Conditions};
 use crate::stats;
 
-/// The factor from which on calibrations differ. They are small numbers, and noisy.
+/// The factor between two calibrations from which on a difference is reported. They are short measurements, and
+/// noisy.
 const CALIBRATION: f64 = 1.5;
-/// The differences of medians from which on the load differs: CPUs busy before a sample, and share of CPU time stolen.
+/// The difference of medians from which on a difference in load is reported: CPUs busy before a sample, and the share
+/// of stolen CPU time.
 const LOAD: f64 = 0.1;
 const STEAL: f64 = 0.01;
 
@@ -118,7 +120,7 @@ fn load(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     warnings
 }
 
-/// Returns one warning for each difference, with the cells and stacks that share it.
+/// Returns one warning for each condition that differs, with the cells and stacks in which it does.
 fn conditions(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     let (left, right) = (by_cell(left), by_cell(right));
     let mut where_of: BTreeMap<String, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
