@@ -1,6 +1,7 @@
-//! Applications at the two ends of a connection: the same script language for the guest's and the host's.
+//! Simulated applications at the two ends of a connection, with the same script type for guest and host.
 //!
-//! An application decides only how many bytes are read and written; their contents are those of [`crate::pattern`].
+//! An application decides only how many bytes are read and written; [`crate::pattern`] computes the contents of
+//! streams.
 
 use core::time::Duration;
 
@@ -9,82 +10,82 @@ use pontoon_engine::Instant;
 use crate::clock::earlier;
 use crate::rng::Rng;
 
-/// Actions of an application on its connection.
+/// The actions of an application on its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The bytes that it sends, besides echoed ones.
+    /// Number of bytes that the application sends, in addition to echoed ones.
     pub send: u64,
-    /// It also sends as many bytes as it has read.
+    /// True if the application also sends as many bytes as it has read.
     pub echo: bool,
-    /// Pace of its reads.
+    /// Rate at which the application reads.
     pub read: Pace,
-    /// Pace of its writes.
+    /// Rate at which the application writes.
     pub write: Pace,
-    /// It stops reading for a while.
+    /// A pause during which the application does not read.
     pub stall: Option<Stall>,
-    /// Its last action.
+    /// The last action of the application on its connection.
     pub end: End,
-    /// Time without progress after which it resets the connection.
+    /// Time without progress after which the application resets the connection.
     pub patience: Duration,
 }
 
-/// Rate at which an application reads or writes.
+/// The rate at which an application reads or writes: `chunk` bytes in each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The most bytes at one time.
+    /// Largest number of bytes in one interval.
     pub chunk: u64,
-    /// Time between two chunks; zero: all at once, without a limit to `chunk`.
+    /// Length of the interval; zero removes the limit of `chunk` bytes.
     pub every: Duration,
 }
 
-/// A time without reading.
+/// A pause during which an application does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// It begins after this many bytes were read.
+    /// Number of bytes read after which the pause begins.
     pub after: u64,
-    /// Its duration.
+    /// Duration of the pause.
     pub time: Duration,
 }
 
-/// Last action of an application on its connection.
+/// The last action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It closes its direction when all is sent, and reads until the other side closes.
+    /// Closes the application's direction when all bytes are sent, and reads until the other side closes.
     AfterSending,
-    /// It closes its direction when all is sent and the other side has closed.
+    /// Closes the application's direction when all bytes are sent and the other side has closed.
     AfterPeer,
-    /// It resets the connection as soon as the bytes read and sent are this many.
+    /// Resets the connection as soon as the sum of bytes read and sent reaches this number.
     Reset(u64),
 }
 
-/// End of a connection, as an application sees it.
+/// The end of a connection as its application observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Both directions were closed in order.
     Closed,
-    /// The other side reset it.
+    /// The other side has reset the connection.
     Reset,
-    /// The application reset it, as its script requires.
+    /// The application has reset the connection, as its script requires ([`End::Reset`]).
     Aborted,
-    /// The application reset it after a time without progress.
+    /// The application has reset the connection after a time without progress.
     GaveUp,
-    /// It was never established: reset or timed out while connecting.
+    /// The connection was never established: a reset arrived or the connect timed out.
     Refused,
 }
 
-/// Next action on the connection.
+/// The next action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing.
+    /// No action.
     None,
-    /// Close this direction.
+    /// Close the application's direction of the connection.
     Close,
     /// Reset the connection.
     Reset,
 }
 
 impl Script {
-    /// Sends nothing, reads everything at once, closes after the other side.
+    /// A script that sends nothing, reads everything at once, and closes after the other side.
     pub const SINK: Self = Self {
         send: 0,
         echo: false,
@@ -95,7 +96,7 @@ impl Script {
         patience: Duration::from_secs(600),
     };
 
-    /// Sends `bytes`, and closes after the other side.
+    /// Returns a script that sends `bytes` bytes and closes after the other side.
     #[must_use]
     pub const fn sending(bytes: u64) -> Self {
         Self {
@@ -104,7 +105,7 @@ impl Script {
         }
     }
 
-    /// Sends `bytes`, then closes its direction.
+    /// Returns a script that sends `bytes` bytes and then closes its direction.
     #[must_use]
     pub const fn source(bytes: u64) -> Self {
         Self {
@@ -114,7 +115,7 @@ impl Script {
         }
     }
 
-    /// Sends back what it reads.
+    /// Returns a script that sends back all bytes that it reads.
     #[must_use]
     pub const fn echo() -> Self {
         Self {
@@ -125,14 +126,14 @@ impl Script {
 }
 
 impl Pace {
-    /// As fast as the connection allows.
+    /// Pace without a limit: as fast as the connection allows.
     pub const UNLIMITED: Self = Self {
         chunk: u64::MAX,
         every: Duration::ZERO,
     };
 }
 
-/// A running script.
+/// A running application: its script and its state.
 #[derive(Clone, Debug)]
 pub struct App {
     script: Script,
@@ -149,7 +150,7 @@ pub struct App {
 }
 
 impl App {
-    /// Starts `script`.
+    /// Starts an application with this script.
     #[must_use]
     pub fn new(script: Script, rng: Rng, now: Instant) -> Self {
         Self {
@@ -167,7 +168,7 @@ impl App {
         }
     }
 
-    /// Returns how much of `available` bytes it reads now.
+    /// Returns how many of the `available` received bytes the application reads now.
     pub fn read(&mut self, available: u64, now: Instant) -> u64 {
         if let Some(stall) = self.script.stall
             && !self.stalled
@@ -191,7 +192,7 @@ impl App {
         len
     }
 
-    /// Returns the number of bytes that it writes now into `room`.
+    /// Returns the number of bytes that the application writes now, at most `room`.
     pub fn write(&mut self, room: u64, now: Instant) -> u64 {
         let left = self.to_send() - self.sent;
         if self.outcome.is_some() || self.closed || left == 0 || room == 0 || now < self.write_at {
@@ -204,7 +205,7 @@ impl App {
         len
     }
 
-    /// Records that the end of the other side's stream was read.
+    /// Records that the application has read the end of the other side's stream.
     pub fn peer_ended(&mut self, now: Instant) {
         if !self.peer_ended {
             self.peer_ended = true;
@@ -213,7 +214,7 @@ impl App {
         self.settle();
     }
 
-    /// Records that the connection was reset by the other side, or was never established.
+    /// Records that the other side has reset the connection, or that the connection was never established.
     pub fn was_reset(&mut self, outcome: Outcome) {
         self.outcome.get_or_insert(outcome);
     }
@@ -246,7 +247,7 @@ impl App {
         Act::None
     }
 
-    /// Returns the time of its next action, with `available` bytes to read and room to write `room` bytes.
+    /// Returns the time of the application's next action if `available` bytes can be read and `room` bytes written.
     #[must_use]
     pub fn next(&self, available: u64, room: u64) -> Option<Instant> {
         if self.outcome.is_some() {
@@ -257,37 +258,37 @@ impl App {
         earlier(earlier(read, write), Some(self.moved_at + self.script.patience))
     }
 
-    /// End of the connection; `None` while it is open.
+    /// Returns how the connection has ended, or `None` while it is open.
     #[must_use]
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
     }
 
-    /// Bytes read.
+    /// Returns the number of bytes that the application has read.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Bytes written.
+    /// Returns the number of bytes that the application has written.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Returns true if the script has closed this direction.
+    /// Returns true if the application has closed its direction.
     #[must_use]
     pub fn closed(&self) -> bool {
         self.closed
     }
 
-    /// Returns true if the other side's end was read.
+    /// Returns true if the application has read the end of the other side's stream.
     #[must_use]
     pub fn saw_end(&self) -> bool {
         self.peer_ended
     }
 
-    /// The script.
+    /// Returns the script of the application.
     #[must_use]
     pub fn script(&self) -> &Script {
         &self.script

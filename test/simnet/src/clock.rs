@@ -1,11 +1,11 @@
-//! Virtual time: a queue of events; the time advances from one event to the next.
+//! Virtual time: a queue of events. The time advances from one event to the next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use pontoon_engine::Instant;
 
-/// Events in the order of their times; events at the same time keep the order of insertion.
+/// A queue of events by time. Events at the same time are returned in the order of insertion.
 #[derive(Debug)]
 pub struct Agenda<T> {
     heap: BinaryHeap<Reverse<Entry<T>>>,
@@ -38,7 +38,7 @@ impl<T> Agenda<T> {
         self.heap.peek().map(|entry| entry.0.at)
     }
 
-    /// Removes and returns the next event that is due by `now`.
+    /// Removes and returns the next event if it is due at `now`.
     pub fn pop(&mut self, now: Instant) -> Option<T> {
         if self.next()? > now {
             return None;
@@ -46,20 +46,20 @@ impl<T> Agenda<T> {
         self.heap.pop().map(|entry| entry.0.what)
     }
 
-    /// Returns the number of events.
+    /// Returns the number of queued events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Returns true if there are no events.
+    /// Returns true if no event is queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 }
 
-/// Returns the earlier of two times; `None` is never.
+/// Returns the earlier of two times; `None` means never.
 #[must_use]
 pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_ordered_by_time_and_then_by_insertion() {
+    fn events_are_ordered_by_time_and_then_by_insertion() {
         let mut agenda = Agenda::default();
         agenda.push(Instant(20), 'c');
         agenda.push(Instant(10), 'a');

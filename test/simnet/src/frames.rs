@@ -1,4 +1,4 @@
-//! Packets as values: built for a test by struct update, and parsed strictly.
+//! Packets as values, which tests build by struct update syntax, and a strict parser.
 //!
 //! The code is independent of `pontoon_wire`, so that a second implementation of the RFCs checks the engine's frames.
 
@@ -11,68 +11,68 @@ use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
 pub use crate::segment::Segment;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
 
-/// URG; the engine delivers urgent data in line.
+/// The flag URG. The engine delivers urgent data in line.
 pub const URG: Flags = Flags(0x20);
 
 /// A UDP datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Sender.
+    /// Source address and port.
     pub from: SocketAddr,
-    /// Receiver.
+    /// Destination address and port.
     pub to: SocketAddr,
-    /// Data.
+    /// UDP payload.
     pub payload: Vec<u8>,
 }
 
 /// An ICMP or ICMPv6 message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Icmp {
-    /// Sender.
+    /// Source address of the IP packet.
     pub from: IpAddr,
-    /// Receiver.
+    /// Destination address of the IP packet.
     pub to: IpAddr,
-    /// Type.
+    /// Field type of the ICMP header.
     pub kind: u8,
-    /// Code.
+    /// Field code of the ICMP header.
     pub code: u8,
-    /// Everything after the checksum.
+    /// Bytes of the message after the checksum.
     pub rest: Vec<u8>,
 }
 
-/// Content of a frame.
+/// The packet in an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// TCP.
+    /// A TCP segment.
     Tcp(Segment),
-    /// UDP.
+    /// A UDP datagram.
     Udp(Datagram),
-    /// ICMP or ICMPv6.
+    /// An ICMP or ICMPv6 message.
     Icmp(Icmp),
-    /// An EtherType that is not IP, or an IP protocol beyond these (or a fragment), with its bytes.
+    /// Another EtherType or IP protocol (or an IP fragment), by its number, with the bytes after the header.
     Other(u16, Vec<u8>),
 }
 
-/// Addresses of a frame.
+/// Ethernet addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ether {
-    /// Sender.
+    /// Source Ethernet address.
     pub source: Mac,
-    /// Receiver.
+    /// Destination Ethernet address.
     pub destination: Mac,
 }
 
 impl Packet {
-    /// A frame with every checksum complete.
+    /// Returns the frame of this packet, with complete checksums.
     #[must_use]
     pub fn emit(&self, ether: Ether) -> Vec<u8> {
         self.build(ether, Form::Complete).0
     }
 
-    /// A frame whose transport checksum is left to the receiver.
+    /// Returns the frame of this packet with a partial TCP or UDP checksum (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     #[must_use]
     pub fn emit_partial(&self, ether: Ether, segmentation: Segmentation) -> (Offload, Vec<u8>) {
         let (frame, checksum) = self.build(ether, Form::Partial);
@@ -125,7 +125,8 @@ impl Packet {
         (frame, checksum)
     }
 
-    /// Parses a frame; every length and checksum must be right, and a partial checksum must be the pseudo-header's sum.
+    /// Parses a frame. Every length and checksum must be correct, and a partial checksum must be that of the
+    /// pseudo-header.
     ///
     /// # Errors
     /// A description of the first error in the frame.
@@ -220,6 +221,7 @@ impl Icmp {
     }
 }
 
+/// IP version, addresses and protocol from the header of an IP packet.
 struct IpHeader {
     from: IpAddr,
     to: IpAddr,
@@ -267,6 +269,7 @@ impl IpHeader {
     }
 }
 
+/// The checksum of an emitted frame: complete, or partial for offload.
 #[derive(Clone, Copy)]
 enum Form {
     Complete,

@@ -1,7 +1,7 @@
-//! The simulated host: sockets with bounded queues, and their peers, which follow scripts.
+//! The simulated host: sockets with bounded queues, and their peers, which run scripts.
 //!
-//! Events are those of an edge-triggered epoll: each is caused by a change, and reports the whole state.
-//! Violations of the socket API are recorded, and the world fails the run for them.
+//! Events are those of an edge-triggered epoll: each is caused by a change and reports the whole state of the socket.
+//! The host records violations of the socket API by the engine, and the world fails the run because of them.
 
 mod calls;
 mod conn;
@@ -19,24 +19,24 @@ use crate::rng::Rng;
 use conn::{Activity, Arrival, Conn, Schedule, Tick};
 use datagram::Datagrams;
 
-/// Behaviour of the host. Chances are per mille.
+/// Sizes, delays and random refusals of the simulated host. Probabilities are per mille of the calls.
 #[derive(Clone, Debug)]
 pub struct HostPlan {
-    /// Bytes that a TCP socket's send queue holds.
+    /// Size of a TCP socket's send buffer in bytes.
     pub send_buffer: u64,
-    /// Bytes that a TCP socket's receive queue holds.
+    /// Size of a TCP socket's receive buffer in bytes.
     pub receive_buffer: u64,
-    /// A send takes fewer bytes than there is room for.
+    /// Probability that a send accepts fewer bytes than fit into the buffer.
     pub short_writes: u32,
-    /// A send finds no room, independent of the queue, for [`Self::block_time`].
+    /// Probability that a send is refused (EAGAIN), regardless of the buffer, for [`Self::block_time`].
     pub blocks: u32,
-    /// Duration of such a phase.
+    /// Time for which sends are refused.
     pub block_time: Duration,
-    /// Peeks may begin at any offset, not only at the head.
+    /// True if a peek may begin at any offset of the receive queue (`SO_PEEK_OFF`); otherwise only at its start.
     pub peeks_at_offset: bool,
-    /// Time from a socket to the peer behind it.
+    /// One-way delay between a socket and its peer.
     pub delay: Duration,
-    /// Sockets that may be open at one time.
+    /// Number of sockets that may be open at one time (RLIMIT_NOFILE).
     pub descriptors: usize,
 }
 
@@ -55,39 +55,40 @@ impl Default for HostPlan {
     }
 }
 
-/// The peer at a port of the world.
+/// The result of connects to a remote TCP port, and the script of the peer there.
 #[derive(Clone, Debug)]
 struct Remote {
     answer: Answer,
     script: Script,
 }
 
-/// Result of a connect.
+/// The result of a connect, and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is established at once.
+    /// The connection is established at once.
     Now,
-    /// It is established after this time.
+    /// The connection is established after this time.
     After(Duration),
-    /// The call fails.
+    /// The connect call fails at once.
     Fail(Failure),
-    /// It fails after this time.
+    /// The connection fails after this time.
     FailAfter(Duration, Failure),
-    /// No answer arrives (the connect times out after 127 s, as in Linux with six retransmissions of SYN).
+    /// No answer arrives: the connect times out after 127 s, as in Linux with six retransmissions of SYN.
     Never,
 }
 
-/// A socket. It is not `Clone`, so that a closed socket cannot be used.
+/// A socket of the simulated host. It is not `Clone`, so that a closed socket cannot be used.
 #[derive(Debug)]
 pub struct SimSocket(Name);
 
+/// Index of a socket among those of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Tcp(usize),
     Datagram(usize),
 }
 
-/// The simulated host.
+/// The simulated host, with the sockets that the engine has opened and their peers.
 #[derive(Debug)]
 pub struct SimHost {
     plan: HostPlan,
@@ -95,11 +96,11 @@ pub struct SimHost {
     now: Instant,
     remotes: BTreeMap<u16, Remote>,
     taken: BTreeSet<u16>,
-    /// Addresses that are the host's own, whether the engine was given them or not.
+    /// Addresses of the host's own interfaces, including those that the engine was not given yet.
     own: BTreeSet<IpAddr>,
     conns: Vec<Conn>,
     listeners: BTreeMap<u32, VecDeque<usize>>,
-    /// Listeners with a client for which there was no descriptor.
+    /// Listeners with a client that could not be accepted for lack of a descriptor.
     unreported: BTreeSet<u32>,
     datagrams: Datagrams,
     agenda: Agenda<Due>,
@@ -112,12 +113,14 @@ pub struct SimHost {
     wrong: Vec<String>,
 }
 
+/// A socket whose peer has an action at a scheduled time.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     Conn(usize),
     Datagram(usize),
 }
 
+/// A socket or listener with an unreported event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     Conn(usize),
@@ -125,21 +128,21 @@ enum Woken {
     Datagram(usize),
 }
 
-/// Result of one connection, seen from its peer.
+/// The result of one connection, as its peer on the host's side observed it.
 #[derive(Clone, Debug)]
 pub struct PeerReport {
-    /// The port that names the connection.
+    /// The port that identifies the connection and its streams.
     pub port: u16,
-    /// The peer's application; `None` if it was never reached.
+    /// The peer's application; `None` if the connection was never established.
     pub app: Option<App>,
-    /// The engine has not closed the socket.
+    /// True if the engine has not closed the socket.
     pub held: bool,
-    /// Keepalive was turned on.
+    /// True if the engine has enabled keepalive (SO_KEEPALIVE).
     pub keepalive: bool,
 }
 
 impl SimHost {
-    /// A host where every port refuses.
+    /// Returns a host on which every remote port refuses connections.
     #[must_use]
     pub fn new(plan: HostPlan, rng: Rng) -> Self {
         Self {
@@ -164,58 +167,60 @@ impl SimHost {
         }
     }
 
-    /// Sets the peer at TCP port `port` of every address: the result of a connect, and the peer's script.
+    /// Sets the result of connects to TCP port `port` of every address, and the script of the peer there.
     pub fn serve(&mut self, port: u16, answer: Answer, script: Script) {
         self.remotes.insert(port, Remote { answer, script });
     }
 
-    /// The host has the address `own` from now on.
+    /// Adds `own` to the addresses of the host's interfaces.
     pub fn gain_address(&mut self, own: IpAddr) {
         self.own.insert(own);
     }
 
-    /// A client at `peer` connects to the listener `listener` at `at`. `stream` names the contents.
+    /// Schedules a client that connects from `peer` to the listener `listener` at the time `at`. `stream` selects the
+    /// contents of the streams.
     pub fn connect_in(&mut self, listener: u32, peer: SocketAddr, stream: u16, script: Script, at: Instant) {
         let conn = Conn::incoming(&self.plan, listener, peer, stream, script, self.rng.fork(), at);
         self.conns.push(conn);
         self.schedule(self.conns.len() - 1, at);
     }
 
-    /// Returns the result of every connection.
+    /// Returns the results of all connections.
     pub fn reports(&self) -> impl Iterator<Item = PeerReport> {
         self.conns.iter().map(Conn::report)
     }
 
-    /// Sockets that the engine has open.
+    /// Returns the number of sockets that the engine has open.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Peers that are not done.
+    /// Returns the number of peers whose script has not finished.
     #[must_use]
     pub fn busy(&self) -> usize {
         self.conns.iter().filter(|conn| !conn.done()).count()
     }
 
-    /// Calls that the engine has made.
+    /// Returns the number of calls that the engine has made.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// Makes the call after this many others panic, as a handler with a bug would. Calls that close a socket are not counted
-    /// and do not panic, as the socket would be lost.
+    /// Makes the call after the next `calls` calls panic, as a handler with a bug would. Calls that close a socket
+    /// are not counted and do not panic, as the socket would be lost.
     pub fn panic_after(&mut self, calls: u64) {
         self.panic_at = Some(self.calls + calls);
     }
 
-    /// Makes the next send on a TCP socket fail with this error, as if a firewall forbade it. The connection stays open.
+    /// Makes the next send on a TCP socket fail with this error, as if a firewall rejected it. The connection stays
+    /// open.
     pub fn fail_send(&mut self, failure: Failure) {
         self.send_failure = Some(failure);
     }
 
-    /// Returns the number of calls that panicked on request.
+    /// Returns the number of calls that panicked because of [`Self::panic_after`].
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.panics
@@ -230,13 +235,13 @@ impl SimHost {
         }
     }
 
-    /// Returns the engine's violations of the socket API.
+    /// Returns descriptions of the engine's violations of the socket API.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong
     }
 
-    /// Returns the time of the next event.
+    /// Returns the time of the host's next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         if self.woken.is_empty() {
@@ -246,7 +251,7 @@ impl SimHost {
         }
     }
 
-    /// Processes everything that is due by `now`.
+    /// Runs the peers until `now`, and delivers datagrams that have arrived.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         while let Some(due) = self.agenda.pop(now) {
@@ -267,7 +272,7 @@ impl SimHost {
         }
     }
 
-    /// Takes the events.
+    /// Removes and returns the pending socket events.
     pub fn events(&mut self) -> Vec<(FlowId, Readiness)> {
         let woken = core::mem::take(&mut self.woken);
         woken.into_iter().filter_map(|woken| self.event(woken)).collect()
@@ -319,7 +324,7 @@ impl SimHost {
         }
     }
 
-    /// Schedules the arrival at the peer of bytes or an end that were sent to it.
+    /// Schedules the time at which sent bytes or a FIN arrive at the peer of connection `index`.
     fn reach_peer(&mut self, index: usize) {
         let at = self.now + self.plan.delay;
         self.schedule(index, at);
@@ -365,13 +370,13 @@ impl SimHost {
         }
     }
 
-    /// Sets the number of descriptors.
+    /// Sets the number of sockets that may be open at one time.
     pub fn set_descriptors(&mut self, descriptors: usize) {
         self.plan.descriptors = descriptors;
         self.report_listeners();
     }
 
-    /// Reports listeners again for which a descriptor may be free now.
+    /// Reports an event for listeners whose clients could not be accepted for lack of a descriptor.
     fn report_listeners(&mut self) {
         for listener in core::mem::take(&mut self.unreported) {
             self.wake(Woken::Listener(listener));
@@ -407,6 +412,7 @@ impl SimHost {
     }
 }
 
+/// The last action of the engine on a TCP socket: close or reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     Orderly,
@@ -414,12 +420,13 @@ enum Closing {
 }
 
 impl SimHost {
-    /// UDP to `port` of any address is answered by ICMP port unreachable.
+    /// Makes UDP datagrams to `port` of any address fail with ICMP port unreachable.
     pub fn refuse_udp(&mut self, port: u16) {
         self.datagrams.refuse(port);
     }
 
-    /// Delivers a datagram to the socket of the published UDP port `index`. Returns false if no engine has opened it.
+    /// Delivers a datagram to the socket of the published UDP port `index`. Returns false if the engine has not
+    /// opened it.
     pub fn datagram_in(&mut self, index: u32, from: SocketAddr, payload: Vec<u8>) -> bool {
         let Some(socket) = self.datagrams.deliver(index, from, payload) else {
             return false;
@@ -428,7 +435,7 @@ impl SimHost {
         true
     }
 
-    /// Returns the outcomes of the peers with scripts, by port.
+    /// Returns how the peers' connections have ended, by port.
     #[must_use]
     pub fn outcomes(&self) -> BTreeMap<u16, Option<Outcome>> {
         self.reports()

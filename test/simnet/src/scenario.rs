@@ -1,4 +1,5 @@
-//! Scenarios: the connections of a world, their scripts, and the behaviour of network and host, derived from a seed.
+//! Scenarios: the connections of a world, their scripts, and the behaviour of network and host, all derived from a
+//! seed.
 
 mod draw;
 mod expect;
@@ -19,91 +20,91 @@ use crate::rng::Rng;
 use crate::settings::{SERVER_V4, SERVER_V6, addressing};
 use crate::world::{World, WorldPlan};
 
-/// The side that opens a connection.
+/// The side that opens a connection, and the response of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The guest; the host responds as specified.
+    /// The guest opens the connection; the host responds as specified.
     Guest(Answer),
-    /// A client of a published port.
+    /// A client of the host opens the connection to a published port.
     Host,
-    /// A client of a published port on which the guest does not listen.
+    /// A client opens a connection to a published port on which the guest does not listen.
     HostToClosedPort,
 }
 
-/// One connection of a scenario.
+/// One TCP connection of a scenario.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// The port that names it.
+    /// The port that identifies the connection and its streams.
     pub port: u16,
-    /// IPv6.
+    /// True for IPv6, false for IPv4.
     pub v6: bool,
-    /// The side that opens it.
+    /// The side that opens the connection.
     pub opening: Opening,
     /// Script of the guest's application.
     pub guest: Script,
     /// Script of the peer on the host's side.
     pub host: Script,
-    /// The time at which it begins, since the start of the world.
+    /// Time from the start of the world to the start of the connection.
     pub after: Duration,
 }
 
-/// The guest's TCP stack.
+/// The TCP stack of the guest.
 #[derive(Clone, Debug)]
 pub enum GuestPlan {
     /// smoltcp, with the sizes of its receive and send buffers in bytes.
     Smol(usize, usize),
-    /// The scripted guest.
+    /// The scripted guest, with its configuration.
     Scripted(ScriptedPlan),
 }
 
-/// A world with its guest and connections.
+/// A world, its guest, and the connections between guest and host.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Seed of the random number generator.
+    /// Seed of the world's random number generator.
     pub seed: u64,
-    /// The world.
+    /// Configuration of network, link, host and engine.
     pub world: WorldPlan,
-    /// The guest.
+    /// Configuration of the guest.
     pub guest: GuestPlan,
-    /// The connections.
+    /// The connections of the scenario.
     pub connections: Vec<Connection>,
-    /// The time within which all connections end.
+    /// Virtual time within which all connections must end.
     pub limit: Duration,
 }
 
-/// Result of a run.
+/// The result of a run of a scenario.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The engine's counters at the end.
+    /// Counters of the engine at the end of the run.
     pub counters: Counters,
     /// Sum of the connect times that the workers have recorded.
     pub connecting: Duration,
-    /// Description of the failure.
+    /// Description of the failure; `None` if the run succeeded.
     pub failure: Option<String>,
-    /// A line for each packet and event, if requested.
+    /// One line for each packet and event, if a trace was requested.
     pub trace: String,
-    /// Applications that gave up because a reset was lost.
+    /// Number of applications that gave up because a reset was lost.
     pub gave_up: usize,
-    /// Connections that never reached the guest's application, as every segment of the handshake was lost.
+    /// Number of connections that the guest's application never got, as every segment of the handshake was lost.
     pub unopened: usize,
-    /// Connections that the guest's own stack broke.
+    /// Number of connections that stalled because of a defect of the guest's own TCP stack.
     pub broken: usize,
-    /// The number of host connections on which keepalive was enabled.
+    /// Number of host connections on which the engine has enabled keepalive.
     pub keepalives: usize,
-    /// Frames that the engine's link rejected.
+    /// Number of frames that the simulated link has rejected.
     pub rejected: u64,
-    /// The virtual time that the run took.
+    /// Virtual time of the run.
     pub virtual_time: Duration,
 }
 
 impl Scenario {
-    /// Returns the scenario of `seed`.
+    /// Returns the scenario that `seed` determines.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         draw::scenario(seed)
     }
 
-    /// Returns the scenario of `seed`, with two to four workers.
+    /// Returns the scenario that `seed` determines, with two to four workers.
     #[must_use]
     pub fn with_workers(seed: u64) -> Self {
         let mut scenario = draw::scenario(seed);
@@ -111,19 +112,19 @@ impl Scenario {
         scenario
     }
 
-    /// Returns a scenario without impairments: one connection, and a peer that responds at once.
+    /// Returns a scenario with one connection, without impairments, and with a peer that responds at once.
     #[must_use]
     pub fn calm(guest: GuestPlan, connection: Connection) -> Self {
         draw::calm(guest, connection)
     }
 
-    /// Runs the scenario. `traced`: records a line for each packet and event.
+    /// Runs the scenario. If `traced` is true, the result has a line for each packet and event.
     #[must_use]
     pub fn run(&self, traced: bool) -> Run {
         self.run_filtered(traced, None, None)
     }
 
-    /// Runs the scenario with filters for frames from and to the guest.
+    /// Runs the scenario with filters for the frames from the guest (`up`) and to the guest (`down`).
     #[must_use]
     pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> Run {
         let mut rng = Rng::new(self.seed ^ 0x5eed);
@@ -140,7 +141,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the world's settings, with the ports published at which clients connect.
+    /// Returns the configuration of the world, with published ports for the clients of the scenario.
     #[must_use]
     pub fn world(&self) -> WorldPlan {
         let mut plan = self.world.clone();
@@ -154,7 +155,7 @@ impl Scenario {
             .filter(|connection| !matches!(connection.opening, Opening::Guest(_)))
     }
 
-    /// Adds the applications to a world.
+    /// Adds the guest's calls and listeners, and the host's peers, to a world.
     pub fn populate<G: Guest>(&self, world: &mut World<G>) {
         let start = world.now();
         for (index, connection) in self.connections.iter().enumerate() {
@@ -225,7 +226,7 @@ fn published(connection: &Connection) -> Published {
     }
 }
 
-/// The server's address.
+/// Returns the address of the simulated server.
 #[must_use]
 pub fn server(v6: bool) -> IpAddr {
     match v6 {

@@ -1,7 +1,6 @@
-//! A scripted TCP guest: a small stack that also sends segments that well-behaved stacks never send.
+//! A scripted guest: a small TCP stack that also sends segments that well-behaved stacks never send.
 //!
-//! It checks every segment that it receives: data, acknowledgements and resets byte for byte. Violations of the engine are
-//! recorded.
+//! It checks every byte, acknowledgement and reset that it receives, and records violations by the engine.
 
 mod peer;
 mod receiver;
@@ -19,24 +18,24 @@ use peer::Peer;
 
 pub use peer::Mischief;
 
-/// Configuration of the guest's TCP.
+/// Configuration of a scripted guest's TCP.
 #[derive(Clone, Debug)]
 pub struct ScriptedPlan {
-    /// Its maximum segment size.
+    /// Maximum segment size that the guest announces.
     pub mss: u16,
-    /// Its window scale; `None`: it does not offer one.
+    /// Window scale that the guest offers; `None` if it offers none (RFC 7323).
     pub scale: Option<u8>,
-    /// It offers SACK and reports with it.
+    /// True if the guest offers SACK and sends SACK blocks (RFC 2018).
     pub sack: bool,
-    /// Bytes that it holds until its application reads them.
+    /// Size of the receive buffer in bytes, by which the guest's window is limited.
     pub receive_buffer: u64,
-    /// Bytes that it holds until they are acknowledged.
+    /// Size of the send buffer in bytes, which holds data until it is acknowledged.
     pub send_buffer: u64,
-    /// Its first sequence number, so that wrapping is tested; each connection adds to it.
+    /// Initial sequence number of the first connection, to test wrapping; each connection adds to it.
     pub iss: u32,
-    /// It acknowledges every segment at once, instead of every second one or after 40 ms.
+    /// True if the guest acknowledges every segment at once; otherwise every second segment or after 40 ms.
     pub quick_ack: bool,
-    /// Its deviations from a well-behaved stack.
+    /// Deviations of the guest from a well-behaved stack.
     pub mischief: Mischief,
 }
 
@@ -55,7 +54,7 @@ impl Default for ScriptedPlan {
     }
 }
 
-/// A scripted guest.
+/// A scripted guest with its connections.
 #[derive(Debug)]
 pub struct Scripted {
     addressing: Addressing,
@@ -64,16 +63,16 @@ pub struct Scripted {
     listeners: Vec<GuestListener>,
     peers: Vec<Peer>,
     output: Vec<Segment>,
-    /// Packets that a test has queued.
+    /// Packets that a test has queued, which belong to no connection of the guest.
     extra: Vec<Packet>,
-    /// ICMP messages and datagrams that were received.
+    /// Received ICMP messages; `datagrams` has the received UDP datagrams.
     icmp: Vec<Icmp>,
     datagrams: Vec<Datagram>,
     wrong: Vec<String>,
 }
 
 impl Scripted {
-    /// A guest with no connections.
+    /// Returns a guest without connections.
     #[must_use]
     pub fn new(addressing: Addressing, plan: ScriptedPlan, rng: Rng) -> Self {
         Self {
@@ -102,12 +101,13 @@ impl Scripted {
         &self.datagrams
     }
 
-    /// Sends a packet that belongs to no connection of the guest.
+    /// Queues a packet to be sent that belongs to no connection of the guest.
     pub fn inject(&mut self, packet: Packet) {
         self.extra.push(packet);
     }
 
-    /// Returns the number of resets with an inexact sequence number, which the guest answered by an acknowledgement.
+    /// Returns the number of received resets with an inexact sequence number, which the guest has answered by an
+    /// acknowledgement (RFC 5961).
     #[must_use]
     pub fn resets_ignored(&self) -> u32 {
         self.peers.iter().map(Peer::resets_ignored).sum()

@@ -1,6 +1,7 @@
-//! A guest with smoltcp's sockets, an independent TCP.
+//! A guest with smoltcp's sockets, which are an implementation of TCP independent of the engine.
 //!
-//! smoltcp runs without Ethernet and so without neighbour discovery: Ethernet headers are added and removed here.
+//! smoltcp runs without Ethernet and so without neighbour discovery; this module adds and removes the Ethernet
+//! headers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,7 +21,7 @@ use crate::pattern;
 use crate::rng::Rng;
 use crate::streams;
 
-/// A smoltcp guest.
+/// A guest with smoltcp's TCP stack.
 pub struct Smol {
     addressing: Addressing,
     interface: Interface,
@@ -30,60 +31,66 @@ pub struct Smol {
     receive_buffer: usize,
     send_buffer: usize,
     rng: Rng,
-    /// By guest port.
+    /// Observed segments of each connection, by guest port.
     exchange: BTreeMap<u16, Exchange>,
-    /// Guest ports of connections that sent more than the engine's window allowed: smoltcp's fast retransmit ignores the
-    /// window, and data that it has sent beyond a window that closes is never sent again.
+    /// Guest ports of connections on which smoltcp has sent more than the engine's window: its fast retransmit
+    /// ignores the window, and it never retransmits data that it has sent beyond a window that closed.
     overran: BTreeSet<u16>,
     wrong: Vec<String>,
 }
 
-/// The state of one connection's segments in both directions, with the number of copies of the engine's last bare
+/// Sequence numbers and windows observed on one connection, and the number of duplicates of the engine's last bare
 /// acknowledgement.
 #[derive(Default)]
 struct Exchange {
-    /// The guest's last acknowledgement, and the right edge of its window.
+    /// The guest's most recent acknowledgement number.
     acknowledged: u32,
+    /// Right edge of the guest's window, as a sequence number.
     allowed: u32,
-    /// The guest's window scale.
+    /// Window scale that the guest has offered.
     own_scale: u8,
+    /// Acknowledgement number of the engine's last bare acknowledgement.
     ack: u32,
     window: u16,
+    /// Number of duplicates of that acknowledgement.
     count: u32,
-    /// The engine's window scale and the right edge of its window.
+    /// Window scale that the engine has offered.
     scale: u8,
+    /// Right edge of the engine's window, as a sequence number.
     edge: u32,
 }
 
+/// A connection or listener of the guest: smoltcp's socket, and the application on it.
 struct Conn {
     handle: SocketHandle,
-    /// `None` for a listener.
+    /// The connection to open; `None` for a listener.
     call: Option<Call>,
     port: u16,
     script: Script,
     app: Option<App>,
     called: bool,
-    /// The other side's FIN was received.
+    /// True if the other side's FIN was received.
     ended: bool,
     refused: bool,
-    /// Bytes taken from the socket, and those of them that the application has yet to read.
+    /// Number of bytes read from smoltcp's socket.
     arrived: u64,
+    /// Number of these bytes that the application has not read yet.
     backlog: u64,
     send_stream: u64,
     receive_stream: u64,
 }
 
-/// Which side of a pair a smoltcp is.
+/// The side of a connection that a smoltcp stack simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guest's.
+    /// The guest, behind the engine.
     Guest,
-    /// The host's, in tests of two smoltcp stacks.
+    /// The host, in tests of two smoltcp stacks without an engine.
     Host,
 }
 
 impl Smol {
-    /// A guest with no connections.
+    /// Returns a guest without connections.
     #[must_use]
     pub fn new(
         addressing: Addressing,
@@ -109,7 +116,7 @@ impl Smol {
         });
         let routes = interface.routes_mut();
         for address in addressing.addresses {
-            // Without a link layer the gateway's address is not used, but the route must exist.
+            // Without a link layer the gateway's address is unused, but smoltcp requires the route.
             match address {
                 core::net::IpAddr::V4(own) => routes.add_default_ipv4_route(own).map(drop),
                 core::net::IpAddr::V6(own) => routes.add_default_ipv6_route(own).map(drop),
@@ -131,7 +138,7 @@ impl Smol {
         }
     }
 
-    /// Listens for connections whose streams are those of `side`.
+    /// Accepts a connection on the listener's port, with the stream contents of `side`.
     pub fn listen_as(&mut self, listener: GuestListener, side: Side) {
         let handle = self.socket();
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
@@ -146,8 +153,8 @@ impl Smol {
         self.sockets.add(tcp::Socket::new(receive, send))
     }
 
-    /// Records a frame to smoltcp, and detects those that make smoltcp 0.14 stall for ever, which is not a defect of the
-    /// engine.
+    /// Records a frame that arrives at the guest, and detects those that make smoltcp 0.14 stall forever, which is
+    /// not a defect of the engine.
     fn note_received(&mut self, frame: &[u8]) -> Effect {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return Effect::Harmless;
@@ -159,7 +166,8 @@ impl Smol {
         seen.count_repeat(&segment)
     }
 
-    /// Records a frame from smoltcp: its acknowledgement, and data beyond the engine's window.
+    /// Records a frame that smoltcp sends: its acknowledgement number, and whether its data exceeds the engine's
+    /// window.
     fn note_sent(&mut self, frame: &[u8]) {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return;
@@ -205,33 +213,33 @@ impl Smol {
 /// The effect of a frame on smoltcp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    /// smoltcp processes it.
+    /// smoltcp processes the frame correctly.
     Harmless,
-    /// smoltcp would stall for ever.
+    /// smoltcp would stall forever.
     Stall,
 }
 
-/// The result of running applications.
+/// The result of running the applications of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Progress {
-    /// Nothing has changed.
+    /// No application has called its socket.
     None,
-    /// An application has called a socket.
+    /// An application has called its socket, so smoltcp has to be polled again.
     Made,
 }
 
 impl Exchange {
-    /// Returns true for an old segment with a window of zero. smoltcp takes the window from the last segment, even from an
-    /// older one (which SND.WL1 of RFC 9293 section 3.10.7.4 prevents), and does not probe a closed window while data is in
-    /// flight.
+    /// Returns true for a segment with an old sequence number and a window of zero. smoltcp updates its send window
+    /// even from older segments (which SND.WL1 of RFC 9293 section 3.10.7.4 prevents), and does not probe a closed
+    /// window while data is in flight.
     fn is_old_zero_window(&self, segment: &Segment) -> bool {
         let behind = (segment.ack.wrapping_sub(self.edge) as i32) < 0;
         segment.window == 0 && behind && !segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::RST)
     }
 
-    /// Counts duplicates of an acknowledgement. smoltcp answers the third duplicate by a fast retransmit; if only a FIN is
-    /// not acknowledged, it sends nothing and stops its timer, so that the FIN is lost for ever. Duplicates that report a
-    /// gap in the data have SACK blocks and are passed on.
+    /// Counts duplicates of an acknowledgement. smoltcp answers the third duplicate by a fast retransmit; if only a
+    /// FIN is unacknowledged, it sends nothing and stops its timer, so that the FIN is lost forever. Duplicates that
+    /// report a gap in the data have SACK blocks and are delivered.
     fn count_repeat(&mut self, segment: &Segment) -> Effect {
         let begins = segment.flags.has(Flags::SYN);
         if begins {
@@ -241,12 +249,12 @@ impl Exchange {
         if begins || edge.wrapping_sub(self.edge) as i32 > 0 {
             self.edge = edge;
         }
-        // A window probe has an older sequence number, and must be answered.
+        // A window probe has an older sequence number, and smoltcp must answer it.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
         if !bare || (segment.seq.wrapping_sub(self.acknowledged) as i32) < 0 {
             return Effect::Harmless;
         }
-        // smoltcp ignores segments beyond its window.
+        // smoltcp ignores segments beyond its window, so they are not duplicates for it.
         if (segment.seq.wrapping_sub(self.allowed) as i32) >= 0 {
             return Effect::Harmless;
         }
@@ -261,7 +269,7 @@ impl Exchange {
     }
 }
 
-/// Returns the right edge of a segment's window: that of a SYN is not scaled (RFC 7323 section 2.2).
+/// Returns the right edge of a segment's window. The window of a SYN is not scaled (RFC 7323 section 2.2).
 fn edge(segment: &Segment, scale: u8) -> u32 {
     let shift = if segment.flags.has(Flags::SYN) { 0 } else { scale };
     segment.ack.wrapping_add(u32::from(segment.window) << shift)
@@ -322,7 +330,7 @@ impl Conn {
         self.backlog -= from_backlog;
         let mut pull = read - from_backlog;
         if state == TimeWait {
-            // smoltcp discards unread data at the end of TIME-WAIT.
+            // smoltcp discards unread data at the end of TIME-WAIT, so all data is read before.
             self.backlog += socket.recv_queue() as u64 - pull;
             pull = socket.recv_queue() as u64;
         }
@@ -477,7 +485,7 @@ fn smoltcp_time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros((now.0 / 1000) as i64)
 }
 
-/// Packets in and out; smoltcp computes and verifies every checksum.
+/// A network device for smoltcp with queues of packets. smoltcp computes and verifies all checksums.
 struct Queue {
     input: VecDeque<Vec<u8>>,
     output: Vec<Vec<u8>>,
@@ -505,6 +513,7 @@ impl Device for Queue {
     }
 }
 
+/// A received packet, for smoltcp's trait `RxToken`.
 struct Received(Vec<u8>);
 
 impl RxToken for Received {
@@ -513,6 +522,7 @@ impl RxToken for Received {
     }
 }
 
+/// The queue of packets to send, for smoltcp's trait `TxToken`.
 struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
 
 impl TxToken for Outgoing<'_> {

@@ -1,4 +1,4 @@
-//! The trait [`Host`] for the simulated host: the engine's calls.
+//! Implementation of the engine's trait [`Host`] for the simulated host.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,8 +16,8 @@ impl Host for SimHost {
     type Socket = SimSocket;
 
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SimSocket, Connect), Failure> {
-        // A port refuses once its peer was reached: the cause of a further connect is an old SYN, or a guest that missed a
-        // reset.
+        // A port refuses connects after its peer was reached once: a further connect is caused by an old SYN, or by a
+        // guest that missed a reset.
         let taken = self.taken.contains(&to.port());
         let remote = self
             .remotes
@@ -46,7 +46,7 @@ impl Host for SimHost {
         self.conns.push(conn);
         self.schedule(index, first);
         if connect == Connect::Done {
-            // A socket that is registered while it is writable has an event.
+            // Registration with epoll reports a socket that is writable already.
             self.wake(Woken::Conn(index));
         }
         Ok((SimSocket(Name::Tcp(index)), connect))
@@ -144,7 +144,7 @@ impl Host for SimHost {
         if let Ok(index) = self.conn(socket, "watch") {
             self.conns[index].watch_room();
             self.schedule(index, self.now);
-            // EPOLL_CTL_MOD reports the whole state once more.
+            // EPOLL_CTL_MOD reports the whole state of the socket once more.
             self.wake(Woken::Conn(index));
         }
     }
@@ -255,5 +255,5 @@ impl Host for SimHost {
     }
 }
 
-/// Largest offset of a peek on a kernel without `SO_PEEK_OFF` for TCP.
+/// Largest offset of a peek, in bytes, on a kernel without `SO_PEEK_OFF` for TCP.
 const DISCARD_AREA: u32 = 256 << 10;

@@ -9,12 +9,14 @@ use vm_memory::VolatileSlice;
 
 use super::conn::Activity;
 
+/// UDP and ping sockets that the engine has opened, and the UDP ports that answer by ICMP port unreachable.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
     sockets: Vec<Socket>,
     refused: BTreeSet<u16>,
 }
 
+/// A UDP or ping socket with its receive queue.
 #[derive(Debug)]
 struct Socket {
     flow: FlowId,
@@ -25,6 +27,7 @@ struct Socket {
     queue: VecDeque<Item>,
 }
 
+/// An entry of a socket's receive queue: a datagram, an echo reply, or an ICMP error.
 #[derive(Debug)]
 enum Item {
     Datagram(SocketAddr, Vec<u8>),
@@ -79,7 +82,7 @@ impl Datagrams {
         Some(socket)
     }
 
-    /// Sends, and returns the number of replies that arrive at `at`.
+    /// Sends datagrams, and returns the number of replies, which arrive at the time `at`.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -102,7 +105,7 @@ impl Datagrams {
         }
         let size = match segment {
             Some(0) => return Err(Failure::Invalid),
-            // UDP_MAX_SEGMENTS of Linux before 6.9.
+            // The limit is UDP_MAX_SEGMENTS of Linux before 6.9.
             Some(size) if bytes.len().div_ceil(usize::from(size)) > 64 => return Err(Failure::Invalid),
             Some(size) => usize::from(size),
             None => bytes.len(),
@@ -129,7 +132,7 @@ impl Datagrams {
         self.sockets[index].coming.push_back((at, item));
     }
 
-    /// Queues the next answer if it has arrived.
+    /// Moves the next reply to the receive queue if it has arrived.
     pub(super) fn arrive(&mut self, index: usize, now: Instant) -> Activity {
         let socket = &mut self.sockets[index];
         let due = socket.coming.front().is_some_and(|(at, _)| *at <= now);
@@ -169,7 +172,8 @@ impl Datagrams {
         let room: usize = into.iter().map(VolatileSlice::len).sum();
         bytes.truncate(room);
         let stride = bytes.len();
-        // Datagrams of one sender and size are received together, as with UDP_GRO, as far as they fit.
+        // Consecutive datagrams of one sender and length are received together (UDP_GRO), as far as they fit the
+        // buffer.
         while let Some(Item::Datagram(next, more)) = queue.get(at)
             && *next == from
             && !more.is_empty()

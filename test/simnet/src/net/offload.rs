@@ -1,4 +1,4 @@
-//! Offloads of network cards: consecutive segments are merged into one frame (GRO), frames are segmented (GSO).
+//! Offloads of network cards: merges consecutive segments into one frame (GRO), and segments frames (GSO).
 
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
@@ -6,12 +6,13 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use crate::frames::{Datagram, Ether, Packet, Segment};
 use crate::rng::Rng;
 
-/// Merging of the guest's segments before the engine receives them.
+/// Parameters for the merging of the guest's segments into larger frames before the engine receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merging {
-    /// The most data of a merged segment; 0 disables merging.
+    /// Largest number of payload bytes in a merged segment; 0 disables merging.
     pub most: usize,
-    /// The number of 1,000 unmerged frames that have a partial checksum (a merged one always has).
+    /// Number of frames in 1,000 that have a partial checksum though they were not merged. A merged frame always has
+    /// one.
     pub partial: u32,
 }
 
@@ -30,7 +31,7 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
                 open = Some(Run::new(rng, merging, ether, packet));
             }
-            // ICMP never has a partial checksum, and a malformed frame is passed on unchanged.
+            // ICMP never has a partial checksum, and malformed frames are delivered unchanged.
             Ok(_) | Err(_) => {
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
                 out.push((Offload::NONE, frame));
@@ -41,8 +42,8 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
     out
 }
 
-/// Segments a frame from the engine into packets: into random sizes if `loose` (as the guest's card may merge segments, and
-/// a middlebox may split them), otherwise as the frame's metadata specifies.
+/// Segments a frame from the engine into packets. If `loose` is true, the sizes are random (as the guest's card may
+/// merge segments, and a middlebox may split them), otherwise those of the frame's offload metadata.
 ///
 /// # Errors
 /// The frame contradicts its metadata.
@@ -99,7 +100,7 @@ fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: Ether, whole: Segment) -> Ve
     out
 }
 
-/// Packets that become one frame.
+/// Consecutive packets of one connection that are merged into one frame.
 struct Run {
     ether: Ether,
     packet: Packet,
@@ -125,8 +126,8 @@ impl Run {
         }
     }
 
-    /// Merges the segment into the run; returns true if it did. By the rules of GSO only the last part may be shorter or
-    /// carry FIN or PSH.
+    /// Merges the segment `next` into the run, if possible, and returns true if it did. By the rules of GSO only the
+    /// last segment may be shorter or carry FIN or PSH.
     fn append(&mut self, next: &Segment) -> bool {
         let Packet::Tcp(run) = &mut self.packet else {
             return false;

@@ -1,4 +1,4 @@
-//! Draws the scenario of a seed: network, host, guest and scripts.
+//! Derives a scenario from a seed: network, host, guest and scripts.
 
 use core::time::Duration;
 
@@ -155,7 +155,7 @@ fn guest(rng: &mut Rng, mtu: usize) -> GuestPlan {
     }
     let most = mtu.min(9000) as u64 - 60;
     let receive_buffer = rng.pick(&buffers) as u64;
-    // A scale so coarse that the window field would always be 0 is not used.
+    // A scale that is so coarse that the window field would always be 0 is not drawn.
     let coarsest = (receive_buffer / 16).ilog2() as u8;
     let scale = rng.pick(&[None, Some(0), Some(3), Some(7), Some(14)]);
     GuestPlan::Scripted(ScriptedPlan {
@@ -194,7 +194,7 @@ fn connection(rng: &mut Rng, port: u16) -> Connection {
     }
 }
 
-/// Draws scripts that end: one side closes first, and the condition of a reset occurs.
+/// Returns scripts of guest and host that end: one side closes first, and the condition of a reset is met.
 fn scripts(rng: &mut Rng) -> (Script, Script) {
     let (up, down) = (amount(rng), amount(rng));
     let mut guest = manner(rng, up);

@@ -40,6 +40,7 @@ impl Scenario {
     }
 }
 
+/// How one connection has ended at both sides.
 struct Ends {
     guest: Option<Outcome>,
     host: Option<Outcome>,
@@ -78,7 +79,7 @@ impl Ends {
 
     fn closed(&self) -> Result<(), String> {
         let ends = (self.guest, self.host);
-        // All retransmissions of a handshake segment may be lost, in a few of a hundred thousand worlds.
+        // In some of a hundred thousand worlds all retransmissions of a handshake segment are lost.
         let unopened = self.guest_app.is_none() && self.host != Some(Outcome::Closed);
         if unopened && self.lossy && matches!(self.guest, None | Some(Outcome::Refused)) {
             return Ok(());
@@ -94,11 +95,12 @@ impl Ends {
         Ok(())
     }
 
-    /// One side resets: the other sees that, unless the network lost it.
+    /// Checks a connection that one side has reset (`by`): the other side (`of`) must have observed the reset, unless
+    /// the network lost it.
     fn reset(&self, by: Option<Outcome>, of: Option<Outcome>, who: &str) -> Result<(), String> {
         let fits = match (by, of) {
             (Some(Outcome::Aborted), Some(Outcome::Reset)) => true,
-            // Reset before the guest had the connection.
+            // The reset came before the guest had the connection.
             (Some(Outcome::Aborted), Some(Outcome::Refused) | None) => who == "host",
             (Some(Outcome::Aborted), Some(Outcome::GaveUp)) => self.lossy,
             _ => false,
@@ -128,7 +130,7 @@ impl Ends {
         }
     }
 
-    /// Checks that each side has received no more than the other has sent.
+    /// Checks that each side has received no more bytes than the other has sent.
     fn prefixes(&self) -> Result<(), String> {
         let (Some(guest), Some(host)) = (&self.guest_app, &self.host_app) else {
             return Ok(());
@@ -140,7 +142,7 @@ impl Ends {
     }
 }
 
-/// Returns the number of expected connections that never reached the guest's application.
+/// Returns the number of connections that should have been established and that the guest's application never got.
 pub(super) fn unopened<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
     let guests = world.guest.reports();
     let stands = |connection: &&Connection| {
@@ -162,7 +164,7 @@ pub(super) fn unopened<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize
         .count()
 }
 
-/// Returns the number of applications, at either end, that gave up.
+/// Returns the number of applications, on both sides, that gave up after a time without progress.
 pub(super) fn gave_up<G: Guest>(world: &World<G>) -> usize {
     let gave_up = |outcome: Option<Outcome>| outcome == Some(Outcome::GaveUp);
     let guests = world

@@ -1,4 +1,4 @@
-//! One connection of the scripted guest: its state, segments and timers.
+//! One TCP connection of the scripted guest: its state, segments and timers.
 
 mod handshake;
 mod mischief;
@@ -21,6 +21,7 @@ use crate::streams;
 
 pub use mischief::Mischief;
 
+/// The guest's end of one TCP connection.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) local: SocketAddr,
@@ -34,22 +35,29 @@ pub(super) struct Peer {
     app: Option<App>,
     sender: Sender,
     receiver: Receiver,
-    /// The engine's maximum segment size and window scale, and whether SACK was agreed on.
+    /// Maximum segment size of the engine's SYN, limited by the guest's.
     mss: u64,
+    /// Window scale of the engine.
     shift: u8,
+    /// True if both sides have offered a window scale.
     scaled: bool,
+    /// True if both sides have offered SACK.
     sack: bool,
+    /// Time at which a delayed acknowledgement is due.
     ack_at: Option<Instant>,
+    /// Number of received segments without an acknowledgement yet.
     unacked: u32,
     outcome: Option<Outcome>,
+    /// Number of resets that were not accepted because of their sequence number (RFC 5961 section 3).
     resets_ignored: u32,
 }
 
+/// State of the connection, without the distinctions that its sender and receiver make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Not yet begun.
+    /// The connection has not begun; the guest sends its SYN at this time.
     Waiting(Instant),
-    /// The SYN was sent, and is sent again at `again`.
+    /// The SYN was sent and is retransmitted at `again`.
     SynSent {
         again: Instant,
         tries: u32,
@@ -59,9 +67,9 @@ enum Stage {
         tries: u32,
     },
     Open,
-    /// Both directions are closed.
+    /// Both directions are closed, in order.
     Closed,
-    /// Reset, from either side.
+    /// Either side has reset the connection.
     Reset,
 }
 
@@ -155,7 +163,7 @@ impl Peer {
             Stage::SynSent { .. } => self.receive_syn_ack(segment, now, output, wrong),
             Stage::SynReceived { tries, .. } => {
                 if segment.flags.has(Flags::RST) {
-                    // The connection does not exist yet, and fails.
+                    // The segment arrives before the guest has sent its SYN, so the connection fails.
                     self.fail(Outcome::Refused);
                 } else if segment.flags.has(Flags::SYN) {
                     self.stage = Stage::SynReceived { again: now, tries };
@@ -166,7 +174,7 @@ impl Peer {
             }
             Stage::Open => self.receive_open(segment, now, output, wrong),
             Stage::Closed => {
-                // TIME_WAIT: a repeated segment is acknowledged again.
+                // TIME-WAIT: a repeated segment is acknowledged again.
                 if !segment.flags.has(Flags::RST) && segment.span() > 0 {
                     output.push(self.bare(Flags::ACK));
                 }
@@ -193,7 +201,7 @@ impl Peer {
             return;
         }
         if segment.flags.has(Flags::SYN) {
-            // The handshake's last acknowledgement was lost.
+            // The acknowledgement that completes the handshake was lost.
             output.push(self.bare(Flags::ACK));
             return;
         }
@@ -214,7 +222,7 @@ impl Peer {
                 self.plan.mss
             ));
         }
-        // A keepalive or window probe repeats the sequence number of a byte, possibly without the byte.
+        // A keepalive or window probe repeats the sequence number of an acknowledged byte, with or without that byte.
         let probe = bare && self.receiver.offset(segment.seq) < self.receiver.next as i64;
         let took = self.receiver.take(segment.seq, &segment.payload, fin);
         for error in [acknowledged.err(), took.as_ref().err().cloned()]
@@ -242,7 +250,7 @@ impl Peer {
         }
     }
 
-    /// Largest segment: the guest's card may have merged several.
+    /// Returns the length of the largest segment that may be sent: the guest's card may have merged several (TSO).
     fn most_payload(&self) -> u64 {
         u64::from(self.plan.mss) * 16
     }
@@ -255,7 +263,7 @@ impl Peer {
         }
     }
 
-    /// Sends what is due now, and runs the application.
+    /// Runs the application, and sends the segments that are due at `now`.
     pub(super) fn poll(&mut self, now: Instant, output: &mut Vec<Segment>) {
         match self.stage {
             Stage::Waiting(at) if at <= now => {
@@ -281,7 +289,7 @@ impl Peer {
             }
             Stage::Open => self.poll_open(now, output),
             Stage::Closed => {
-                // The application may still be reading, so it is not reset.
+                // The FIN was sent but the application may still be reading, so it is not reset.
                 self.run_app(now);
             }
             Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Reset => {}
@@ -383,7 +391,7 @@ impl Peer {
         }
     }
 
-    /// Returns the time of the connection's next action.
+    /// Returns the time at which the connection has to be polled next.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         match self.stage {
             Stage::Waiting(at) => Some(at),

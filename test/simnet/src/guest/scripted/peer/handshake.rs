@@ -1,4 +1,4 @@
-//! Handshakes of connections that the guest opens or accepts.
+//! TCP handshakes of connections that the scripted guest opens or accepts.
 
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
@@ -10,7 +10,7 @@ use crate::guest::scripted::receiver::Receiver;
 use crate::streams;
 
 impl Peer {
-    /// Processes options and window of the engine's SYN.
+    /// Processes the options and the window of the engine's SYN or SYN-ACK.
     pub(super) fn receive_syn(&mut self, syn: &Segment) {
         self.mss = u64::from(syn.mss.unwrap_or(536).min(self.plan.mss));
         self.scaled = syn.window_scale.is_some() && self.plan.scale.is_some();
@@ -53,7 +53,7 @@ impl Peer {
             self.receiver.open(self.scaled);
             output.push(self.bare(Flags::ACK));
         } else if fits {
-            // Data has overtaken the SYN-ACK: it is retransmitted.
+            // Data has overtaken the SYN-ACK and is dropped; the engine retransmits it.
         } else {
             output.extend(refusal(segment));
         }
