@@ -8,7 +8,7 @@ use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::scenario::{Profile, SCENARIOS};
-use crate::stack::{self, PONTOON, Purpose, Selection};
+use crate::stack::{self, PONTOON, Selection, StackPurpose};
 use crate::tap_guest::GuestLink;
 
 /// Help text of `pontoon-bench --help`: examples first, then the options, one line each.
@@ -58,7 +58,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Compare multicast relays
-    Relay(crate::relay::Arguments),
+    Relay(crate::relay::RelayArguments),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and installed stacks
@@ -240,7 +240,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn against(text: &str) -> Result<Selection, String> {
-    Selection::parse(text, Purpose::Network)
+    Selection::parse(text, StackPurpose::Network)
 }
 
 fn variant(text: &str) -> Result<Selection, String> {

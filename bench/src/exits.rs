@@ -74,12 +74,12 @@ struct RunResult {
     done: u32,
     doorbells: u64,
     returns: u64,
-    kvm: Statistics,
+    kvm: KvmStatistics,
 }
 
 /// Counters of exits from KVM's statistics of the virtual CPU.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Statistics {
+struct KvmStatistics {
     halts: u64,
     interrupts: u64,
 }

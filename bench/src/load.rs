@@ -45,7 +45,7 @@ mod stream;
 
 pub use calibrate::calibrate;
 pub use fault::{Fault, NoFault};
-pub use server::Server;
+pub use server::ServerThreads;
 
 use client::JobClient;
 
@@ -55,7 +55,8 @@ use client::JobClient;
 /// # Errors
 /// A port cannot be opened, or standard output is closed.
 pub fn serve(listen: IpAddr) -> Result<()> {
-    let server = Server::start::<NoFault>(listen).with_context(|| format!("cannot listen on {listen}"))?;
+    let server =
+        ServerThreads::start::<NoFault>(listen).with_context(|| format!("cannot listen on {listen}"))?;
     write_line(&server.ports())?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())

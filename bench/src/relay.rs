@@ -15,7 +15,7 @@ use clap::{Args, value_parser};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
-use crate::stack::{self, Purpose, Selection};
+use crate::stack::{self, Selection, StackPurpose};
 
 mod latency;
 mod page;
@@ -25,16 +25,16 @@ mod sender;
 mod sink;
 mod topology;
 
-use processes::Running;
-use report::{Figure, RelayReport};
-use sender::{Frames, SendPlan};
+use processes::RelayProcesses;
+use report::{RelayFigure, RelayReport};
+use sender::{SendBatch, SendPlan};
 use topology::{RelayNetwork, Topology};
 
 pub(crate) use topology::{Hop, group, sender_address};
 
 /// Arguments of `pontoon bench relay`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Arguments {
+pub(crate) struct RelayArguments {
     /// Topologies: one-hop, chain-N, tree-N
     #[arg(
         long,
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
 ///
 /// # Errors
 /// A program is missing, or the namespaces cannot be made.
-pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
+pub(crate) fn relay(arguments: &RelayArguments) -> Result<u8> {
     let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
     let report = RelayReport::new(arguments.seconds, arguments.latency);
     run_in_sandbox_ns(|_: &SandboxNs| match measure(arguments, &stacks, report) {
@@ -93,11 +93,11 @@ pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
 }
 
 fn measure(
-    arguments: &Arguments,
-    stacks: &[(String, Box<dyn Relay>)],
+    arguments: &RelayArguments,
+    stacks: &[(String, Box<dyn InstalledRelay>)],
     mut report: RelayReport,
 ) -> Result<()> {
-    let cpus = Cpus::allowed()?;
+    let cpus = AllowedCpus::allowed()?;
     report::print_line(&report.header())?;
     for topology in &arguments.topology {
         for rate in &arguments.rate {
@@ -120,19 +120,19 @@ fn measure(
 }
 
 fn one(
-    arguments: &Arguments,
+    arguments: &RelayArguments,
     topology: Topology,
     rate: u32,
-    (name, relay): (&str, &dyn Relay),
-    cpus: &Cpus,
-) -> Result<Figure> {
+    (name, relay): (&str, &dyn InstalledRelay),
+    cpus: &AllowedCpus,
+) -> Result<RelayFigure> {
     let network = RelayNetwork::new(topology)?;
     let frames = match (arguments.together, arguments.latency) {
-        (true, _) => Frames::Coalesced(32),
-        (false, true) => Frames::Single,
-        (false, false) => Frames::Segmented(16),
+        (true, _) => SendBatch::Coalesced(32),
+        (false, true) => SendBatch::Single,
+        (false, false) => SendBatch::Segmented(16),
     };
-    if let Frames::Segmented(_) = frames {
+    if let SendBatch::Segmented(_) = frames {
         network.disable_tx_segmentation()?;
     }
     // Processes that are started after this call inherit the affinity.
@@ -158,7 +158,7 @@ fn one(
     let arrived = sinks.final_count()? - before.2;
     let seconds = sent.time.as_secs_f64();
     let each = arrived as f64 / network.outputs() as f64;
-    Ok(Figure {
+    Ok(RelayFigure {
         stack: name.to_owned(),
         topology: topology.to_string(),
         wanted: rate,
@@ -172,7 +172,7 @@ fn one(
 }
 
 /// An installed multicast relay that can run at each hop of the network.
-pub(crate) trait Relay {
+pub(crate) trait InstalledRelay {
     /// Returns true if the relay sends to the group of the next hop. The kernel's multicast routes keep the group.
     fn rewrites_group(&self) -> bool {
         true
@@ -189,8 +189,8 @@ pub(crate) trait Relay {
 pub(crate) const SCRATCH: &str = "/tmp";
 
 /// Starts a relay at every hop of the network.
-fn start(relay: &dyn Relay, network: &RelayNetwork) -> Result<Running> {
-    let mut running = Running(Vec::new());
+fn start(relay: &dyn InstalledRelay, network: &RelayNetwork) -> Result<RelayProcesses> {
+    let mut running = RelayProcesses(Vec::new());
     for hop in network.hops() {
         running.0.extend(relay.start(&hop)?);
     }
@@ -212,16 +212,16 @@ pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
 }
 
 fn against(text: &str) -> Result<Selection, String> {
-    Selection::parse(text, Purpose::Relay)
+    Selection::parse(text, StackPurpose::Relay)
 }
 
 /// The first and the last CPU of this process's affinity mask: the first for the relays, the last for the sender.
-struct Cpus {
+struct AllowedCpus {
     first: usize,
     last: usize,
 }
 
-impl Cpus {
+impl AllowedCpus {
     fn allowed() -> Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));

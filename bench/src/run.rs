@@ -21,7 +21,7 @@ mod session;
 mod snapshot;
 
 use measurement::{Measurement, Observation};
-use plan::Task;
+use plan::PlannedSample;
 use progress::Progress;
 
 /// Limit on open descriptors (RLIMIT_NOFILE) with which a process can open 100,000 connections.
@@ -82,7 +82,7 @@ impl BenchmarkRun {
         let mut host = Host::new(sandbox_ns.clone())?;
         let tasks = plan::left(&self.report);
         let duration = self.report.plan.duration;
-        let cost = |task: &Task| self.cells[task.cell].seconds(duration);
+        let cost = |task: &PlannedSample| self.cells[task.cell].seconds(duration);
         let mut progress = Progress::start(tasks.len(), tasks.iter().map(cost).sum());
         for task in tasks {
             let spec = &self.cells[task.cell];

@@ -34,7 +34,7 @@ pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     ensure!(threads == 1, "cannot fork: the harness has {threads} threads");
     unshare()?;
-    let directory = Directory::new()?;
+    let directory = EmptyDirectory::new()?;
     let signals = BlockedSignals::new()?;
     // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
     match unsafe { libc::fork() } {
@@ -188,9 +188,9 @@ fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
 }
 
 /// An empty directory, removed on drop. A tmpfs is mounted on it inside the namespaces.
-struct Directory(PathBuf);
+struct EmptyDirectory(PathBuf);
 
-impl Directory {
+impl EmptyDirectory {
     fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("pontoon-bench.{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -198,7 +198,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for EmptyDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.0);
     }

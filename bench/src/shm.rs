@@ -38,7 +38,7 @@ use solo5::Solo5;
 
 /// A row of the table: the parameters of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct ShmCase {
     task: GuestTask,
     link: FrameLink,
     endpoint: LinkPeer,
@@ -91,7 +91,7 @@ enum SendMode {
 
 /// The figures of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sample {
+struct ShmSample {
     /// Frames per second.
     rate: f64,
     /// Notifications of the device by the guest (kicks), per frame.
@@ -110,8 +110,8 @@ struct Sample {
 
 /// The medians of the figures over all measurements of a row.
 #[derive(Clone, Copy, Debug)]
-struct Summary {
-    median: Sample,
+struct ShmSummary {
+    median: ShmSample,
     /// The lowest and the highest of the measured frame rates.
     rates: [f64; 2],
 }
@@ -161,7 +161,7 @@ fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     }
     let rows: Vec<_> = cases
         .into_iter()
-        .zip(samples.iter().map(|samples| Summary::of(samples)))
+        .zip(samples.iter().map(|samples| ShmSummary::of(samples)))
         .collect();
     if let Some(path) = &arguments.output {
         write_figures(&table::json(arguments, &rows), path)?;
@@ -176,13 +176,13 @@ fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
 }
 
 /// Returns the rows of the table, with those of Solo5 if `solo5` is true.
-fn cases(solo5: bool) -> Vec<Case> {
-    let alone = |task, link| Case {
+fn cases(solo5: bool) -> Vec<ShmCase> {
+    let alone = |task, link| ShmCase {
         task,
         link,
         endpoint: LinkPeer::Nothing,
     };
-    let through = |task, link, pacing, send_mode| Case {
+    let through = |task, link, pacing, send_mode| ShmCase {
         task,
         link,
         endpoint: LinkPeer::Engine(pacing, send_mode),
@@ -207,7 +207,7 @@ fn cases(solo5: bool) -> Vec<Case> {
                 .map(|pacing| through(task, FrameLink::Memory(pacing), pacing, send_mode)),
         );
     }
-    let tap = |window| Case {
+    let tap = |window| ShmCase {
         task: GuestTask::Echo,
         link: FrameLink::Tap(window),
         endpoint: LinkPeer::Kernel,
@@ -226,7 +226,7 @@ struct Harness<'b> {
 }
 
 impl Harness<'_> {
-    fn measure(&self, case: Case) -> Result<Sample> {
+    fn measure(&self, case: ShmCase) -> Result<ShmSample> {
         match (case.endpoint, case.link) {
             (LinkPeer::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
             (LinkPeer::Kernel, FrameLink::Tap(window)) => {
@@ -235,11 +235,11 @@ impl Harness<'_> {
             }
             (_, FrameLink::Memory(pacing)) => {
                 let (guest, device) = memory::measure(case.task, pacing, self.duration)?;
-                Ok(Sample::alone(&guest, &device))
+                Ok(ShmSample::alone(&guest, &device))
             }
             (_, FrameLink::Packet | FrameLink::Tap(_)) => {
                 let (guest, device) = packet::measure(case.task, self.duration)?;
-                Ok(Sample::alone(&guest, &device))
+                Ok(ShmSample::alone(&guest, &device))
             }
         }
     }
@@ -254,7 +254,7 @@ impl Harness<'_> {
     }
 }
 
-impl Sample {
+impl ShmSample {
     /// Returns the figures of a measurement without an engine, from the counts of both sides.
     fn alone(guest: &SideCounts, device: &SideCounts) -> Self {
         let frames = guest.frames.max(1) as f64;
@@ -269,14 +269,14 @@ impl Sample {
     }
 }
 
-impl Summary {
+impl ShmSummary {
     /// Summarises one or more samples of a row.
-    fn of(samples: &[Sample]) -> Self {
-        let all = |figure: fn(&Sample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
+    fn of(samples: &[ShmSample]) -> Self {
+        let all = |figure: fn(&ShmSample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
         let middle = |figure| median(&all(figure)).unwrap_or(f64::NAN);
         let rates = all(|sample| sample.rate);
         Self {
-            median: Sample {
+            median: ShmSample {
                 rate: middle(|sample| sample.rate),
                 kicks: middle(|sample| sample.kicks),
                 calls: middle(|sample| sample.calls),

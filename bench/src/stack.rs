@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 
 use crate::host::Host;
-use crate::relay::Relay;
+use crate::relay::InstalledRelay;
 use crate::schema::{self, StackRole};
 use crate::tap_guest::GuestLink;
 
@@ -83,24 +83,24 @@ const UNPRIVILEGED_USER: u32 = 65534;
 struct StackKind {
     name: &'static str,
     role: StackRole,
-    find: Find,
+    find: StackFinder,
 }
 
 /// The function that looks for the programs of a stack on this machine, by the kind of its guest.
-enum Find {
+enum StackFinder {
     /// A stack whose guest is a network namespace. It is compared by default.
-    Namespace(fn(&Selection) -> Result<Found>),
+    Namespace(fn(&Selection) -> Result<FoundStack>),
     /// A stack whose guest is a virtual machine, as in the next two variants. It is compared only if it is named.
-    Machine(fn(&Selection) -> Result<Found>),
+    Machine(fn(&Selection) -> Result<FoundStack>),
     Native(BackendKind, GuestLink),
     Qemu(BackendKind, BackendLink),
     /// A multicast relay, for `pontoon bench relay`.
-    Relay(fn(&Selection) -> Result<Box<dyn Relay>>),
+    Relay(fn(&Selection) -> Result<Box<dyn InstalledRelay>>),
 }
 
 /// The subcommand for which a stack is used. Names are unique within one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum StackPurpose {
     /// The stack connects a namespace or a machine (`pontoon bench`).
     Network,
     /// The stack relays multicast (`pontoon bench relay`).
@@ -112,7 +112,7 @@ impl StackKind {
         Self {
             name,
             role: backend.role(),
-            find: Find::Native(backend, guest_link),
+            find: StackFinder::Native(backend, guest_link),
         }
     }
 
@@ -120,34 +120,40 @@ impl StackKind {
         Self {
             name,
             role: backend.role(),
-            find: Find::Qemu(backend, link),
+            find: StackFinder::Qemu(backend, link),
         }
     }
 
-    fn purpose(&self) -> Purpose {
+    fn purpose(&self) -> StackPurpose {
         match self.find {
-            Find::Relay(_) => Purpose::Relay,
-            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => Purpose::Network,
+            StackFinder::Relay(_) => StackPurpose::Relay,
+            StackFinder::Namespace(_)
+            | StackFinder::Machine(_)
+            | StackFinder::Native(..)
+            | StackFinder::Qemu(..) => StackPurpose::Network,
         }
     }
 
     fn is_default(&self) -> bool {
-        matches!(self.find, Find::Namespace(_))
+        matches!(self.find, StackFinder::Namespace(_))
     }
 
-    fn find(&self, wanted: &Selection) -> Result<Found> {
+    fn find(&self, wanted: &Selection) -> Result<FoundStack> {
         match &self.find {
-            Find::Namespace(find) | Find::Machine(find) => find(wanted),
-            Find::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
-            Find::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
-            Find::Relay(_) => bail!("{} is a relay", self.name),
+            StackFinder::Namespace(find) | StackFinder::Machine(find) => find(wanted),
+            StackFinder::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
+            StackFinder::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
+            StackFinder::Relay(_) => bail!("{} is a relay", self.name),
         }
     }
 
-    fn find_relay(&self, wanted: &Selection) -> Result<Box<dyn Relay>> {
+    fn find_relay(&self, wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {
         match &self.find {
-            Find::Relay(find) => find(wanted),
-            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => {
+            StackFinder::Relay(find) => find(wanted),
+            StackFinder::Namespace(_)
+            | StackFinder::Machine(_)
+            | StackFinder::Native(..)
+            | StackFinder::Qemu(..) => {
                 bail!("{} is not a relay", self.name)
             }
         }
@@ -166,7 +172,7 @@ pub(crate) struct Selection {
 }
 
 /// A stack whose programs were found, with its version.
-struct Found {
+struct FoundStack {
     version: String,
     stack: Box<dyn Stack>,
 }
@@ -180,7 +186,7 @@ pub(crate) trait Stack {
     ///
     /// # Errors
     /// The program of the stack cannot be started.
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started>;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses>;
 
     /// Returns the command that starts the stack, for the report.
     fn command(&self) -> String;
@@ -212,13 +218,13 @@ pub(crate) struct NetworkConfig {
 }
 
 /// The processes of a started stack. The runner kills all of them at the end of the measurement.
-pub(crate) struct Started {
+pub(crate) struct StackProcesses {
     /// The process to whose standard input, output and error the program inside the stack is connected.
     pub(crate) guest: Child,
     pub(crate) helpers: Vec<Child>,
 }
 
-impl Started {
+impl StackProcesses {
     fn alone(command: &mut Command) -> Result<Self> {
         Ok(Self {
             guest: spawn(command)?,
@@ -247,7 +253,7 @@ impl Selection {
     ///
     /// # Errors
     /// The name does not begin with the name of a kind, or contains characters that [`file_name`] refuses.
-    pub(crate) fn parse(text: &str, purpose: Purpose) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, purpose: StackPurpose) -> Result<Self, String> {
         let (name, program) = match text.split_once('=') {
             Some((name, program)) => (name, Some(PathBuf::from(program))),
             None => (text, None),
@@ -255,8 +261,8 @@ impl Selection {
         if kind_of(name, purpose).is_none() {
             let kinds: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
             let advice = match purpose {
-                Purpose::Network => " (try: pontoon bench list)",
-                Purpose::Relay => "",
+                StackPurpose::Network => " (try: pontoon bench list)",
+                StackPurpose::Relay => "",
             };
             return Err(format!(
                 "unknown stack: known are {}, also with a suffix such as {}-old{advice}",
@@ -294,7 +300,7 @@ pub(crate) fn defaults() -> impl Iterator<Item = Selection> {
 
 /// Returns true if the stack of this name is of a kind that is compared by default.
 pub(crate) fn is_default(name: &str) -> bool {
-    kind_of(name, Purpose::Network).is_some_and(StackKind::is_default)
+    kind_of(name, StackPurpose::Network).is_some_and(StackKind::is_default)
 }
 
 /// Looks for the programs of the stacks of `wanted`, in the order of their kinds. The description of a stack that is
@@ -320,7 +326,7 @@ pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
             stack: found.map(|found| found.stack),
         }
     };
-    in_order(wanted, Purpose::Network).map(candidate).collect()
+    in_order(wanted, StackPurpose::Network).map(candidate).collect()
 }
 
 /// Returns pontoon and the relays of `wanted`, or all installed relays if `wanted` is empty, in the order of their
@@ -328,11 +334,14 @@ pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
 ///
 /// # Errors
 /// Pontoon or a named relay is not installed.
-pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
+pub(crate) fn find_relays(
+    wanted: &[Selection],
+    flags: &str,
+) -> Result<Vec<(String, Box<dyn InstalledRelay>)>> {
     let is_named = !wanted.is_empty();
     let mut wanted = wanted.to_vec();
     if !is_named {
-        wanted = kinds(Purpose::Relay)
+        wanted = kinds(StackPurpose::Relay)
             .map(|kind| Selection::usual(kind.name))
             .collect();
     } else if wanted.iter().all(|one| one.name != PONTOON) {
@@ -342,7 +351,7 @@ pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(Stri
         one.flags = flags.split_whitespace().map(str::to_owned).collect();
     }
     let mut relays = Vec::new();
-    for (kind, one) in in_order(&wanted, Purpose::Relay) {
+    for (kind, one) in in_order(&wanted, StackPurpose::Relay) {
         match kind.find_relay(one) {
             Ok(relay) => relays.push((one.name.clone(), relay)),
             // Without named relays those that are installed are compared.
@@ -353,12 +362,12 @@ pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(Stri
     Ok(relays)
 }
 
-fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static StackKind> {
+fn kinds(purpose: StackPurpose) -> impl Iterator<Item = &'static StackKind> {
     KINDS.iter().filter(move |kind| kind.purpose() == purpose)
 }
 
 /// Returns the kind whose name is `name` or a prefix before `-`: `pasta-debian` is of the kind `pasta`.
-fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
+fn kind_of(name: &str, purpose: StackPurpose) -> Option<&'static StackKind> {
     kinds(purpose).find(|kind| {
         name.strip_prefix(kind.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -367,7 +376,7 @@ fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
 
 fn in_order(
     wanted: &[Selection],
-    purpose: Purpose,
+    purpose: StackPurpose,
 ) -> impl Iterator<Item = (&'static StackKind, &Selection)> {
     kinds(purpose).flat_map(move |kind| {
         wanted

@@ -42,9 +42,9 @@ fn pontoon() -> PathBuf {
 }
 
 /// A world-writable directory with copies of both programs that every user may execute.
-struct Directory(TempDir);
+struct ProgramDirectory(TempDir);
 
-impl Directory {
+impl ProgramDirectory {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -145,7 +145,7 @@ fn namespace_of(harness: &Child) -> PathBuf {
 
 #[test]
 fn root_and_unprivileged_user_measure() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
     let users: &[Option<u32>] = if rustix::process::geteuid().is_root() {
         &[None, Some(UNPRIVILEGED_USER)]
@@ -213,7 +213,7 @@ fn root_and_unprivileged_user_measure() {
 
 #[test]
 fn hanging_stack_is_reported_and_killed() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     directory.script(
         "hangs",
         "[ \"$1\" = --version ] && echo hangs 1 && exit; exec sleep 1000",
@@ -242,7 +242,7 @@ fn hanging_stack_is_reported_and_killed() {
 
 #[test]
 fn last_line_of_failed_stack_is_reported() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     directory.script(
         "fails",
         "[ \"$1\" = --version ] && echo fails 1 && exit; echo no tap here >&2; exit 1",
@@ -262,7 +262,7 @@ fn last_line_of_failed_stack_is_reported() {
 
 #[test]
 fn missing_stack_is_a_warning() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let output =
         run(&mut directory.bench("rr --rounds 1 --duration 0.3 --against pasta=/nowhere --output r.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
@@ -281,7 +281,7 @@ fn missing_stack_is_a_warning() {
 
 #[test]
 fn wrong_usage_has_one_line_and_status_2() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     for wrong in [
         "nonsense",
         "--against nonsense",
@@ -301,7 +301,7 @@ fn wrong_usage_has_one_line_and_status_2() {
 
 #[test]
 fn killed_run_leaves_no_process_and_can_be_resumed() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let line = "rr udp-rr --rounds 3 --duration 0.3 --against direct,veth --output r.json";
     let expected = 2 * 3 * 3;
     let mut harness = directory
@@ -350,7 +350,7 @@ fn killed_run_leaves_no_process_and_can_be_resumed() {
 
 #[test]
 fn interrupted_run_leaves_no_process_and_no_file() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let mut harness = directory
         .bench("rr --rounds 100 --duration 0.3 --against veth")
         .stderr(Stdio::null())
@@ -372,7 +372,7 @@ fn interrupted_run_leaves_no_process_and_no_file() {
 
 #[test]
 fn two_builds_are_compared_round_by_round() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let measured = run(&mut directory.bench(
         "rr --rounds 2 --duration 0.2 --against pontoon-old=pontoon --variant event=--io=event --output r.json",
     ));
@@ -405,7 +405,7 @@ fn two_builds_are_compared_round_by_round() {
 
 #[test]
 fn guests_in_shared_memory_are_measured() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let output = run(&mut directory.bench("shm --rounds 1 --duration 0.1 --output s.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let text = String::from_utf8_lossy(&output.stdout);

@@ -14,12 +14,12 @@ use fixture::Fixture;
 const FEW: &[&str] = &["tcp-down", "rr", "publish-crr", "idle"];
 
 #[test]
-fn markdown_of_a_run_matches_expected_text() {
+fn markdown_of_a_run() {
     insta::assert_snapshot!(report::markdown(&Fixture::default().scenarios(FEW).build()));
 }
 
 #[test]
-fn comparison_of_two_runs_matches_expected_text() {
+fn comparison_of_two_runs() {
     let left = Fixture::default().scenarios(FEW).build();
     let mut right = Fixture::default().scenarios(FEW).seed(2).build();
     right.machine.kernel = "6.12.1".to_owned();

@@ -13,7 +13,7 @@ use crate::job::JobMessage;
 use super::client::JobClient;
 use super::control::ControlConnection;
 use super::latency;
-use super::round_trip::Pinger;
+use super::round_trip::EchoConnection;
 use super::{descriptors, failed, socket, unreachable};
 
 /// Destination port of the pending connections: discard (RFC 863). If the address exists by mistake, that
@@ -27,7 +27,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 pub(crate) fn run(client: &mut JobClient, pending: u32, address: IpAddr) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(pending) + OTHER_DESCRIPTORS)?;
     let control = ControlConnection::open(client)?;
-    let mut pinger = Pinger::connect(client)?;
+    let mut pinger = EchoConnection::connect(client)?;
     let to = SocketAddr::new(address, PORT);
     let connections = (0..pending)
         .map(|_| attempt(to))

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::schema::Calibration;
 
 use super::latency;
-use super::stamp::{BUFFER, Checker, stamp};
+use super::stamp::{BUFFER, StampChecker, stamp};
 
 /// Measures the cost of reading the clock, of position stamps, and of recording in a histogram, in a few
 /// milliseconds.
@@ -37,7 +37,7 @@ fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
 /// right after a receive.
 fn stamps(calls: u32) -> f64 {
     let mut buffer = vec![0; BUFFER];
-    let mut checker = Checker::new();
+    let mut checker = StampChecker::new();
     let mut spent = Duration::ZERO;
     for _ in 0..calls {
         let before = Instant::now();

@@ -13,8 +13,8 @@ use crate::job::JobMessage;
 use super::client::JobClient;
 use super::control::ControlConnection;
 use super::fault::Fault;
-use super::fork::{Child, StartBarrier};
-use super::latency::{self, Samples, TransactionError};
+use super::fork::{ClientProcess, StartBarrier};
+use super::latency::{self, LatencySamples, TransactionError};
 use super::server::thread;
 use super::{failed, socket};
 
@@ -93,7 +93,7 @@ pub(crate) fn run(client: &mut JobClient, clients: u16) -> Result<(), JobMessage
     let to = client.at(client.ports().connect);
     let (warm_up, duration, timeout) = (client.warm_up(), client.duration(), client.timeout());
     let mut children = (0..clients)
-        .map(|_| Child::new(|barrier| run_client(barrier, to, warm_up, duration, timeout)))
+        .map(|_| ClientProcess::new(|barrier| run_client(barrier, to, warm_up, duration, timeout)))
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| failed(format_args!("cannot fork: {error}")))?;
     let control = ControlConnection::open(client)?;
@@ -118,7 +118,7 @@ fn run_client(
     warm_up: Duration,
     duration: Duration,
     timeout: Duration,
-) -> Result<Samples, JobMessage> {
+) -> Result<LatencySamples, JobMessage> {
     let mut transaction = transaction(to, timeout);
     latency::run(warm_up, &mut transaction)?;
     barrier.wait()?;

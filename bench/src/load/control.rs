@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::{Job, JobMessage};
 
 use super::client::JobClient;
-use super::latency::Samples;
+use super::latency::LatencySamples;
 use super::{failed, socket, stalled_or_failed};
 
 /// A request of the load client on the control connection.
@@ -40,7 +40,7 @@ pub(crate) enum SessionReply {
     },
     Checkpoint(Checkpoint),
     Hash(String),
-    Samples(Samples),
+    Samples(LatencySamples),
     /// The reason why the session ends: `Stalled`, `Unreachable` or `Failed`.
     JobMessage(JobMessage),
 }
@@ -173,7 +173,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
-    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, JobMessage> {
+    pub(crate) fn connect(&mut self, duration: Duration) -> Result<LatencySamples, JobMessage> {
         let limit = duration + self.timeout;
         match self.request(&SessionRequest::Connect { duration }, limit, 0)? {
             SessionReply::Samples(samples) => Ok(samples),

@@ -147,7 +147,7 @@ fn send_for(
     mut send: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<SentDatagrams, JobMessage> {
     let began = Instant::now();
-    let mut tokens = rate.map(|rate| Tokens::new(rate, began)).transpose()?;
+    let mut tokens = rate.map(|rate| TokenBucket::new(rate, began)).transpose()?;
     let mut count = 0;
     loop {
         let now = Instant::now();
@@ -180,13 +180,13 @@ fn send_for(
 }
 
 /// A token bucket: one token accrues in each interval of the rate, at most those of [`BACKLOG`].
-struct Tokens {
+struct TokenBucket {
     interval: f64,
     /// The time up to which the accrued tokens were spent.
     spent: Instant,
 }
 
-impl Tokens {
+impl TokenBucket {
     fn new(rate: f64, now: Instant) -> Result<Self, JobMessage> {
         if !(rate.is_finite() && rate > 0.0) {
             return Err(failed(format_args!("invalid rate of {rate} per second")));
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn sender_observes_rate_and_backlog() {
         let began = Instant::now();
-        let mut tokens = Tokens::new(100_000.0, began).ok().unwrap();
+        let mut tokens = TokenBucket::new(100_000.0, began).ok().unwrap();
         assert_eq!(tokens.due(began), 0);
         let later = began + Duration::from_micros(1005);
         assert_eq!(tokens.due(later), 100);
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn sender_observes_rate_below_one_per_backlog() {
         let began = Instant::now();
-        let mut tokens = Tokens::new(10.0, began).ok().unwrap();
+        let mut tokens = TokenBucket::new(10.0, began).ok().unwrap();
         assert_eq!(tokens.due(began + Duration::from_millis(99)), 0);
         assert_eq!(tokens.due(began + Duration::from_millis(101)), 1);
         assert!((1..=2).contains(&tokens.due(began + Duration::from_secs(100))));
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn invalid_rate_is_refused() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(Tokens::new(rate, Instant::now()).is_err());
+            assert!(TokenBucket::new(rate, Instant::now()).is_err());
         }
     }
 }

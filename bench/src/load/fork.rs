@@ -10,11 +10,11 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 
 use crate::job::JobMessage;
 
-use super::latency::Samples;
+use super::latency::LatencySamples;
 use super::{failed, stalled_or_failed};
 
 /// A child process with one load client. The kernel kills it when this process ends.
-pub(crate) struct Child {
+pub(crate) struct ClientProcess {
     pid: Pid,
     pipe: UnixStream,
 }
@@ -22,13 +22,13 @@ pub(crate) struct Child {
 /// The child's end of a socket pair, on which it reports readiness and waits for the start.
 pub(crate) struct StartBarrier(UnixStream);
 
-impl Child {
+impl ClientProcess {
     /// Forks a child process that runs `body`.
     ///
     /// # Errors
     /// Out of memory or processes, or this process has more than one thread.
     pub(crate) fn new(
-        body: impl FnOnce(&mut StartBarrier) -> Result<Samples, JobMessage>,
+        body: impl FnOnce(&mut StartBarrier) -> Result<LatencySamples, JobMessage>,
     ) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
@@ -71,13 +71,13 @@ impl Child {
     }
 
     /// Waits for the child's samples.
-    pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, JobMessage> {
+    pub(crate) fn result(&mut self, timeout: Duration) -> Result<LatencySamples, JobMessage> {
         self.wait_at_most(timeout)?;
         self.read(Vec::new())
     }
 
     /// Reads the remaining bytes of the child's result, whose first bytes are `begun`, and parses it.
-    fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, JobMessage> {
+    fn read(&mut self, mut begun: Vec<u8>) -> Result<LatencySamples, JobMessage> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
         serde_json::from_slice(&begun).map_err(|_| failed("a client process ended without a result"))?
     }
@@ -100,7 +100,7 @@ fn lost(error: io::Error) -> JobMessage {
     }
 }
 
-impl Drop for Child {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         // The process id cannot have been reused: the child was not waited for.
         let _ = kill_process(self.pid, Signal::KILL);
@@ -121,7 +121,7 @@ impl StartBarrier {
 
 fn perform(
     mut barrier: StartBarrier,
-    body: impl FnOnce(&mut StartBarrier) -> Result<Samples, JobMessage>,
+    body: impl FnOnce(&mut StartBarrier) -> Result<LatencySamples, JobMessage>,
 ) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let result = body(&mut barrier);

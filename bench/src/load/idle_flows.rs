@@ -13,7 +13,7 @@ use crate::job::{JobMessage, ServerPorts};
 use super::blackhole::ended;
 use super::client::JobClient;
 use super::control::ControlConnection;
-use super::round_trip::Pinger;
+use super::round_trip::EchoConnection;
 use super::{descriptors, failed, latency, unreachable};
 
 /// Number of threads that open the connections.
@@ -32,7 +32,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) fn run(client: &mut JobClient, flows: u32) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(flows) + OTHER_DESCRIPTORS)?;
     let mut control = ControlConnection::open(client)?;
-    let mut pinger = Pinger::connect(client)?;
+    let mut pinger = EchoConnection::connect(client)?;
     let deadline = Instant::now() + client.timeout() + TIME_PER_FLOW * flows;
     let connections = open(client, flows, deadline)?;
     while control.checkpoint(0)?.count < flows.into() {

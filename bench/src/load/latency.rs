@@ -28,7 +28,7 @@ pub(crate) enum TransactionError {
 
 /// Times of the transactions of one client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Samples {
+pub(crate) struct LatencySamples {
     /// Pairs of a time in nanoseconds and the number of transactions that took it.
     counts: Vec<(u64, u64)>,
     errors: u64,
@@ -56,7 +56,7 @@ pub(crate) fn measure(
 pub(crate) fn run(
     duration: Duration,
     mut transaction: impl FnMut() -> Result<(), TransactionError>,
-) -> Result<Samples, JobMessage> {
+) -> Result<LatencySamples, JobMessage> {
     let mut histogram = histogram();
     let (mut errors, mut last_error) = (0, None);
     let began = Instant::now();
@@ -75,7 +75,7 @@ pub(crate) fn run(
         before = now;
     }
     let counts = histogram.iter_recorded();
-    Ok(Samples {
+    Ok(LatencySamples {
         counts: counts
             .map(|step| (step.value_iterated_to(), step.count_at_value()))
             .collect(),
@@ -90,7 +90,7 @@ pub(crate) fn run(
 /// # Errors
 /// `Failed`: no transaction succeeded.
 pub(crate) fn results(
-    processes: &[Samples],
+    processes: &[LatencySamples],
     congestion_control: Option<[String; 2]>,
 ) -> Result<JobResults, JobMessage> {
     let mut histogram = histogram();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn merges_samples_of_processes() {
-        let samples = |value, seconds| Samples {
+        let samples = |value, seconds| LatencySamples {
             counts: vec![(value, 100)],
             errors: 1,
             last_error: Some("refused".to_owned()),

@@ -28,17 +28,17 @@ pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
 /// Runs the client side.
 pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     let control = ControlConnection::open(client)?;
-    let mut pinger = Pinger::connect(client)?;
+    let mut pinger = EchoConnection::connect(client)?;
     latency::measure(client, control.congestion_control(), || pinger.exchange())
 }
 
 /// A TCP connection to the echo port of the load server.
-pub(crate) struct Pinger {
+pub(crate) struct EchoConnection {
     socket: TcpStream,
     exchanged: u64,
 }
 
-impl Pinger {
+impl EchoConnection {
     pub(crate) fn connect(client: &JobClient) -> Result<Self, JobMessage> {
         let socket = socket::connect(client.at(client.ports().echo), client.timeout())?;
         socket.set_nodelay(true).map_err(failed)?;

@@ -20,14 +20,14 @@ pub(crate) fn stamp(buffer: &mut [u8], position: u64) {
 }
 
 /// The receiver of a stamped stream, which checks every stamp.
-pub(crate) struct Checker {
+pub(crate) struct StampChecker {
     /// Received bytes, from the start of a block on. If the last stamp is incomplete, its first bytes are at
     /// the front.
     buffer: Vec<u8>,
     position: u64,
 }
 
-impl Checker {
+impl StampChecker {
     pub(crate) fn new() -> Self {
         Self {
             buffer: vec![0; BLOCK + BUFFER],
@@ -82,7 +82,7 @@ mod tests {
 
     /// Checks `stream` in slices of the given lengths, in turn.
     fn check(stream: &[u8], lengths: &[usize]) -> Result<(), u64> {
-        let mut checker = Checker::new();
+        let mut checker = StampChecker::new();
         let mut rest = stream;
         for length in lengths.iter().cycle() {
             let (piece, after) = rest.split_at(rest.len().min(*length));

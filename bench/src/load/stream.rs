@@ -9,7 +9,7 @@ use super::client::JobClient;
 use super::control::{Checkpoint, ControlConnection};
 use super::fault::{Fault, NoFault};
 use super::flow::{BulkFlow, all_moved};
-use super::stamp::{BLOCK, BUFFER, Checker, stamp};
+use super::stamp::{BLOCK, BUFFER, StampChecker, stamp};
 use super::{failed, socket, stalled_or_failed};
 
 /// Sends stamped bytes until the connection ends. Returns the reason of the end.
@@ -37,7 +37,7 @@ pub(crate) fn send<F: Fault>(flow: &BulkFlow) -> JobMessage {
 
 /// Receives bytes until the connection ends or a stamp is wrong. Returns the reason of the end.
 pub(crate) fn receive<F: Fault>(flow: &BulkFlow) -> JobMessage {
-    let mut checker = Checker::new();
+    let mut checker = StampChecker::new();
     loop {
         F::block(checker.position());
         let room = checker.room();
@@ -72,7 +72,7 @@ pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) ->
         })
         .collect::<Result<Vec<_>, JobMessage>>()?;
     std::thread::scope(|scope| {
-        let _ending = Ending(&flows);
+        let _ending = FlowCloser(&flows);
         for flow in &flows {
             scope.spawn(move || {
                 flow.end(Err(match direction {
@@ -117,9 +117,9 @@ fn measure(
 }
 
 /// A guard that closes the flows on drop, which ends the threads that transfer their data.
-struct Ending<'a>(&'a [BulkFlow]);
+struct FlowCloser<'a>(&'a [BulkFlow]);
 
-impl Drop for Ending<'_> {
+impl Drop for FlowCloser<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(BulkFlow::close);
     }

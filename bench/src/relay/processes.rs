@@ -10,16 +10,16 @@ use rustix::process::{Pid, Signal, kill_process};
 const EXIT_TIME: Duration = Duration::from_millis(200);
 
 /// The running relays of a measurement. These processes and their descendants are killed on drop.
-pub(super) struct Running(pub(super) Vec<Child>);
+pub(super) struct RelayProcesses(pub(super) Vec<Child>);
 
-impl Running {
+impl RelayProcesses {
     /// Returns the CPU time that all processes of the relays have used, in seconds.
     pub(super) fn cpu(&self) -> f64 {
         others().into_iter().filter_map(cpu_of).sum()
     }
 }
 
-impl Drop for Running {
+impl Drop for RelayProcesses {
     fn drop(&mut self) {
         for child in &self.0 {
             if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {

@@ -21,12 +21,12 @@ pub(super) struct RelayReport {
     pub(super) seconds: u32,
     /// True if latencies were measured (`--latency`).
     pub(super) latency: bool,
-    pub(super) figures: Vec<Figure>,
+    pub(super) figures: Vec<RelayFigure>,
 }
 
 /// The figures of one measurement of one relay in one topology.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Figure {
+pub(super) struct RelayFigure {
     pub(super) stack: String,
     pub(super) topology: String,
     /// Datagrams per second that the sender was configured to send.
@@ -86,7 +86,7 @@ const COLUMNS: [&str; 8] = [
     "machine CPU",
 ];
 
-impl Figure {
+impl RelayFigure {
     /// Returns the text of each column of this figure's row.
     pub(super) fn cells(&self) -> Vec<String> {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
@@ -123,7 +123,7 @@ pub(super) fn print_line(line: &str) -> Result<()> {
 
 #[cfg(test)]
 pub(super) fn example() -> RelayReport {
-    let figure = |stack: &str, loss| Figure {
+    let figure = |stack: &str, loss| RelayFigure {
         stack: stack.to_owned(),
         topology: "chain-3".to_owned(),
         wanted: 500_000,
@@ -152,7 +152,7 @@ mod tests {
             header.starts_with("| topology | offered |") && header.contains("us |\n|---|---|"),
             "{header}"
         );
-        let rows: Vec<String> = report.figures.iter().map(Figure::row).collect();
+        let rows: Vec<String> = report.figures.iter().map(RelayFigure::row).collect();
         assert_eq!(
             rows,
             [

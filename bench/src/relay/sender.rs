@@ -12,7 +12,7 @@ pub(super) const HOPS: u32 = 32;
 
 /// The number of datagrams in one send call, and whether they leave in one frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Frames {
+pub(super) enum SendBatch {
     /// One send call for each datagram.
     Single,
     /// This number of datagrams in one send call; the kernel segments them before the link.
@@ -30,7 +30,7 @@ pub(super) struct SendPlan {
     pub(super) size: u16,
     /// Number of sockets that send in turn; the datagrams of each have another length.
     pub(super) flows: u16,
-    pub(super) frames: Frames,
+    pub(super) frames: SendBatch,
     pub(super) time: Duration,
 }
 
@@ -51,8 +51,8 @@ const SIZES: u16 = 8;
 pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<SentDatagrams> {
     super::pin_to_cpu(cpu)?;
     let together = match plan.frames {
-        Frames::Single => 1,
-        Frames::Segmented(count) | Frames::Coalesced(count) => count,
+        SendBatch::Single => 1,
+        SendBatch::Segmented(count) | SendBatch::Coalesced(count) => count,
     };
     let mut flows = (0..plan.flows)
         .map(|number| SenderFlow::new(to, plan.size - plan.size / SIZES * (number % SIZES), together))

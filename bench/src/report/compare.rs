@@ -21,7 +21,7 @@ use super::{label, machine, number, outcome};
 
 /// Compares two reports and returns Markdown. `left` is called A and `right` B; ratios are B to A.
 pub fn compare(left: &BenchmarkReport, right: &BenchmarkReport) -> String {
-    let pair = Pair {
+    let pair = ReportPair {
         left: &Summary::of(left),
         right: &Summary::of(right),
         interleaved: overlap(left, right),
@@ -41,19 +41,19 @@ fn overlap(left: &BenchmarkReport, right: &BenchmarkReport) -> bool {
     left.began < right.ended && right.began < left.ended
 }
 
-struct Pair<'a> {
+struct ReportPair<'a> {
     left: &'a Summary<'a>,
     right: &'a Summary<'a>,
     interleaved: bool,
 }
 
 /// The figures of one stack in one cell that both reports contain.
-struct Both<'a> {
+struct StackPair<'a> {
     left: (&'a CellSummary<'a>, &'a StackSummary<'a>),
     right: (&'a CellSummary<'a>, &'a StackSummary<'a>),
 }
 
-impl<'a> Pair<'a> {
+impl<'a> ReportPair<'a> {
     fn method(&self) -> String {
         let method = if self.interleaved {
             "The runs overlap in time, so they count as interleaved and are compared round by round: a ratio is the median \
@@ -95,7 +95,7 @@ impl<'a> Pair<'a> {
         )
     }
 
-    fn row(&self, both: &Both<'a>) -> Vec<String> {
+    fn row(&self, both: &StackPair<'a>) -> Vec<String> {
         let (of, entry) = both.left;
         let figure = |entry: &StackSummary<'_>| match &entry.spread {
             Some(spread) => summary::spread(spread),
@@ -127,7 +127,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Returns a warning if the figure of a control (veth, direct) differs significantly between both runs.
-    fn moved(&self, both: &Both<'_>) -> Option<String> {
+    fn moved(&self, both: &StackPair<'_>) -> Option<String> {
         let (of, entry) = both.left;
         let ratio = self.ratio(both).filter(|_| of.baseline == Some(entry.stack))?;
         let verdict = summary::verdict(&ratio, of.metric);
@@ -143,7 +143,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    fn ratio(&self, both: &Both<'_>) -> Option<Ratio> {
+    fn ratio(&self, both: &StackPair<'_>) -> Option<Ratio> {
         let metric = &both.left.0.cell.figure;
         if self.interleaved {
             return summary::paired(both.right.1, both.left.1, metric);
@@ -159,7 +159,7 @@ impl<'a> Pair<'a> {
 
     /// Returns the ratio, B to A, of this stack's ratios to the control. Returns `None` for the control itself, and
     /// for interleaved runs, in which it would only add noise.
-    fn relative_to_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
+    fn relative_to_control(&self, both: &StackPair<'a>) -> Option<(&'a str, Ratio)> {
         let control = |(of, entry): (&'a CellSummary<'a>, &StackSummary<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
             let control = of.entries.iter().find(|entry| entry.stack == baseline)?;
@@ -174,7 +174,7 @@ impl<'a> Pair<'a> {
         (name == other && !self.interleaved).then_some((name, ratio))
     }
 
-    fn both(&self) -> impl Iterator<Item = Both<'a>> {
+    fn both(&self) -> impl Iterator<Item = StackPair<'a>> {
         let (left, right) = (self.left, self.right);
         let cells = left.cells.iter().filter_map(|of| Some((of, find(right, of)?)));
         cells.flat_map(|(left, right)| {
@@ -183,7 +183,7 @@ impl<'a> Pair<'a> {
                     .entries
                     .iter()
                     .find(|other| other.stack.name == entry.stack.name)?;
-                Some(Both {
+                Some(StackPair {
                     left: (left, entry),
                     right: (right, other),
                 })
@@ -205,7 +205,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-impl Both<'_> {
+impl StackPair<'_> {
     fn measured(&self) -> [bool; 2] {
         [self.left, self.right].map(|(_, entry)| entry.is_measured())
     }

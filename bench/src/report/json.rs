@@ -29,8 +29,8 @@ pub fn write_json(report: &BenchmarkReport, path: &Path) -> Result<()> {
 pub fn read_json(path: &Path) -> Result<BenchmarkReport> {
     let open = || -> Result<BenchmarkReport> {
         let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
-        let Tag { version } =
-            Tag::deserialize(&value).context("the file is not a report of pontoon bench")?;
+        let VersionTag { version } =
+            VersionTag::deserialize(&value).context("the file is not a report of pontoon bench")?;
         if version != VERSION {
             bail!("the report has version {version}, and this program reads version {VERSION}");
         }
@@ -49,13 +49,13 @@ pub(crate) fn write_figures(figures: &impl Serialize, path: &Path) -> Result<()>
 }
 
 #[derive(Deserialize)]
-struct Tag {
+struct VersionTag {
     version: u32,
 }
 
 /// The JSON object of the report file: a report together with void-box's fields of one stack on the first level.
 #[derive(Serialize)]
-struct Written<'a> {
+struct ReportDocument<'a> {
     #[serde(flatten)]
     report: &'a BenchmarkReport,
     #[serde(flatten)]
@@ -78,7 +78,7 @@ fn write_whole(report: &BenchmarkReport, path: &Path) -> Result<()> {
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
     let mut out = BufWriter::new(&temporary);
-    serde_json::to_writer(&mut out, &Written { report, headline })?;
+    serde_json::to_writer(&mut out, &ReportDocument { report, headline })?;
     out.write_all(b"\n")?;
     out.flush()?;
     drop(out);

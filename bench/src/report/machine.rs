@@ -13,14 +13,14 @@ const MEMORY: f64 = 0.02;
 const OF_THE_RUN: [&str; 3] = ["began", "took", "memory"];
 
 /// A property in which two machines differ.
-pub(crate) struct Difference {
+pub(crate) struct MachineDifference {
     pub(crate) what: String,
     pub(crate) left: String,
     pub(crate) right: String,
 }
 
 /// Returns the properties in which the machines of two reports differ.
-pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<Difference> {
+pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<MachineDifference> {
     let facts = |report| -> BTreeMap<String, String> { facts(report).into_iter().collect() };
     let (left_facts, right_facts) = (facts(left), facts(right));
     let names: BTreeSet<_> = left_facts.keys().chain(right_facts.keys()).collect();
@@ -35,12 +35,12 @@ pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Ve
         let (left, right) = (value(&left_facts), value(&right_facts));
         if left != right {
             let what = name.clone();
-            differences.push(Difference { what, left, right });
+            differences.push(MachineDifference { what, left, right });
         }
     }
     let [one, other] = [left, right].map(|report| report.machine.memory_bytes as f64);
     if (one - other).abs() > MEMORY * one.max(other) {
-        differences.push(Difference {
+        differences.push(MachineDifference {
             what: "memory".to_owned(),
             left: gib(one),
             right: gib(other),

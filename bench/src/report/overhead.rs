@@ -10,7 +10,7 @@ pub(super) const TITLE: &str = "work of the harness";
 
 /// The harness's share of a figure.
 #[derive(Clone, Copy)]
-pub(super) enum Share {
+pub(super) enum HarnessShare {
     /// CPU time of the harness in units of one CPU: stamps are written at one end and checked at the other; this is
     /// the sum.
     Cpu(f64),
@@ -18,7 +18,7 @@ pub(super) enum Share {
     Transaction(f64),
 }
 
-impl Share {
+impl HarnessShare {
     pub(super) fn value(self) -> f64 {
         match self {
             Self::Cpu(share) | Self::Transaction(share) => share,
@@ -49,16 +49,16 @@ pub(super) fn shares(of: &CellSummary<'_>, calibration: &Calibration) -> Option<
 }
 
 /// Returns the harness's share of a figure with this median.
-pub(super) fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<Share> {
+pub(super) fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<HarnessShare> {
     match figure {
         "mbps" => {
             let mib_per_s = median * 1e6 / 8.0 / f64::from(1 << 20);
-            Some(Share::Cpu(mib_per_s * calibration.stamp_ns_per_mib * 1e-9))
+            Some(HarnessShare::Cpu(mib_per_s * calibration.stamp_ns_per_mib * 1e-9))
         }
         // The client reads the clock at the start and at the end of a transaction.
         "p50_us" | "p99_us" if median > 0.0 => {
             let own_us = (2.0 * calibration.clock_ns + calibration.record_ns) / 1e3;
-            Some(Share::Transaction(own_us / median))
+            Some(HarnessShare::Transaction(own_us / median))
         }
         _ => None,
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::processes::Usage;
-use super::session::{ClientSession, Next};
-use super::snapshot::{Delta, Snapshot, busy_cpus};
+use super::processes::ProcessUsage;
+use super::session::{ClientEvent, ClientSession};
+use super::snapshot::{Snapshot, SnapshotDelta, busy_cpus};
 use crate::host::{CLIENT, Host};
 use crate::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
 use crate::network;
@@ -65,7 +65,7 @@ pub(crate) struct JobRequest {
 
 /// The event up to which the start of a program is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum TimedEvent {
     End,
     FirstLine,
 }
@@ -139,13 +139,13 @@ impl Measurement<'_> {
     ///
     /// # Errors
     /// The observation of a failed start.
-    pub(crate) fn time(&self, program: &[OsString], until: Until) -> Result<Duration, Box<Observation>> {
+    pub(crate) fn time(&self, program: &[OsString], until: TimedEvent) -> Result<Duration, Box<Observation>> {
         let begun = Instant::now();
         let mut session = ClientSession::start(self.host, self.stack, &self.config, program)
             .map_err(|error| Observation::failed(format!("{error:#}")))?;
         let reached = match until {
-            Until::End => session.wait_for_success(begun + START),
-            Until::FirstLine => matches!(session.next(begun + START), Next::Other),
+            TimedEvent::End => session.wait_for_success(begun + START),
+            TimedEvent::FirstLine => matches!(session.next(begun + START), ClientEvent::Other),
         };
         let elapsed = begun.elapsed();
         if reached {
@@ -191,7 +191,7 @@ impl Measurement<'_> {
         };
         let processes = session.processes();
         let delta = begin.until(&Snapshot::of_stack(&processes));
-        let memory = request.memory.then(|| Usage::all(&processes.stack()));
+        let memory = request.memory.then(|| ProcessUsage::all(&processes.stack()));
         let interface = processes
             .client()
             .and_then(|client| network::interface_of(client, self.addresses().server).ok());
@@ -203,10 +203,10 @@ impl Measurement<'_> {
     fn message(&self, session: &ClientSession, deadline: Instant) -> Result<JobMessage, NoMessage> {
         loop {
             match session.next(deadline) {
-                Next::JobMessage(message) => return Ok(message),
-                Next::Other => {}
-                Next::Closed => return Err(NoMessage::Closed),
-                Next::TimedOut => return Err(NoMessage::TimedOut),
+                ClientEvent::JobMessage(message) => return Ok(message),
+                ClientEvent::Other => {}
+                ClientEvent::Closed => return Err(NoMessage::Closed),
+                ClientEvent::TimedOut => return Err(NoMessage::TimedOut),
             }
         }
     }
@@ -215,8 +215,8 @@ impl Measurement<'_> {
         &self,
         duration: f64,
         results: JobResults,
-        delta: &Delta,
-        memory: Option<Usage>,
+        delta: &SnapshotDelta,
+        memory: Option<ProcessUsage>,
         interface: Option<(u32, u32)>,
     ) -> Observation {
         let mut observation = Observation {

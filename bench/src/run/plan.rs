@@ -7,7 +7,7 @@ use crate::schema::BenchmarkReport;
 
 /// A planned measurement that was not made yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct PlannedSample {
     pub(crate) round: u32,
     /// Index of the cell in `BenchmarkReport::cells`.
     pub(crate) cell: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Task {
 }
 
 /// Returns the planned measurements without a sample, in order. Stacks that are not installed are not in the plan.
-pub(crate) fn left(report: &BenchmarkReport) -> Vec<Task> {
+pub(crate) fn left(report: &BenchmarkReport) -> Vec<PlannedSample> {
     let done: BTreeSet<_> = report
         .samples
         .iter()
@@ -32,7 +32,7 @@ pub(crate) fn left(report: &BenchmarkReport) -> Vec<Task> {
                 let is_done =
                     done.contains(&(round, cell_of_report.name.as_str(), stack_of_report.name.as_str()));
                 if stack_of_report.missing.is_none() && !is_done {
-                    left.push(Task { round, cell, stack });
+                    left.push(PlannedSample { round, cell, stack });
                 }
             }
         }

@@ -19,7 +19,7 @@ pub(crate) struct Processes(BTreeMap<u32, ProcessStat>);
 
 /// Resource usage, summed over the processes of a stack. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     pub(crate) cpu_s: f64,
     pub(crate) switches: u64,
     pub(crate) rss: u64,
@@ -111,7 +111,7 @@ fn stat(directory: &Path) -> Option<Vec<String>> {
     Some(rest.split(' ').map(str::to_owned).collect())
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Returns the CPU time and context switches of these processes. A process that has ended counts as zero.
     pub(crate) fn activity(ids: &[u32]) -> Self {
         let mut sum = Self::default();
@@ -129,7 +129,7 @@ impl Usage {
         sum
     }
 
-    /// Returns [`Usage::activity`] together with the memory, which takes longer to read.
+    /// Returns [`ProcessUsage::activity`] together with the memory, which takes longer to read.
     pub(crate) fn all(ids: &[u32]) -> Self {
         let mut sum = Self {
             pss: Some(0),
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn usage_of_this_process_is_read() {
-        let usage = Usage::all(&[std::process::id()]);
+        let usage = ProcessUsage::all(&[std::process::id()]);
         assert!(
             usage.rss > 100_000 && usage.pss.is_some_and(|pss| pss > 0) && usage.cpu_s > 0.0,
             "{usage:?}"

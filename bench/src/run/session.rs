@@ -12,20 +12,20 @@ use rustix::process::{WaitOptions, wait};
 use super::processes::Processes;
 use crate::host::Host;
 use crate::job::JobMessage;
-use crate::stack::{NetworkConfig, Stack, Started};
+use crate::stack::{NetworkConfig, Stack, StackProcesses};
 
 /// Time limit for a client to exit after the harness has closed its standard input.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(super) struct ClientSession {
-    started: Started,
+    started: StackProcesses,
     lines: Receiver<String>,
     last_stderr_line: Option<JoinHandle<String>>,
     persistent: Vec<u32>,
 }
 
 /// An event of a client that the harness waits for.
-pub(super) enum Next {
+pub(super) enum ClientEvent {
     JobMessage(JobMessage),
     /// The client has written a line that is not a message.
     Other,
@@ -69,17 +69,17 @@ impl ClientSession {
     }
 
     /// Waits for the client's next line until `deadline`.
-    pub(super) fn next(&self, deadline: Instant) -> Next {
+    pub(super) fn next(&self, deadline: Instant) -> ClientEvent {
         match self
             .lines
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(message) => Next::JobMessage(message),
-                Err(_) => Next::Other,
+                Ok(message) => ClientEvent::JobMessage(message),
+                Err(_) => ClientEvent::Other,
             },
-            Err(RecvTimeoutError::Timeout) => Next::TimedOut,
-            Err(RecvTimeoutError::Disconnected) => Next::Closed,
+            Err(RecvTimeoutError::Timeout) => ClientEvent::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => ClientEvent::Closed,
         }
     }
 

@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::processes::{Processes, Usage};
+use super::processes::{ProcessUsage, Processes};
 
 /// Values of the machine's clocks and CPU counters at one moment.
 pub(super) struct Snapshot {
     at: Instant,
     wall: SystemTime,
-    cpu: Cpu,
+    cpu: CpuTicks,
     /// Resource usage of the stack's processes; `None` if no stack is measured.
-    stack: Option<Usage>,
+    stack: Option<ProcessUsage>,
 }
 
 /// The difference between two snapshots.
-pub(super) struct Delta {
+pub(super) struct SnapshotDelta {
     pub(super) seconds: f64,
     /// CPU seconds that all processes and the kernel used.
     pub(super) machine_cpu_s: f64,
@@ -32,7 +32,7 @@ impl Snapshot {
         Self {
             at: Instant::now(),
             wall: SystemTime::now(),
-            cpu: Cpu::read(),
+            cpu: CpuTicks::read(),
             stack: None,
         }
     }
@@ -41,13 +41,13 @@ impl Snapshot {
     pub(super) fn of_stack(processes: &Processes) -> Self {
         let stack = processes.stack();
         Self {
-            stack: (!stack.is_empty()).then(|| Usage::activity(&stack)),
+            stack: (!stack.is_empty()).then(|| ProcessUsage::activity(&stack)),
             ..Self::of_machine()
         }
     }
 
     /// Returns the difference between this snapshot and a later one.
-    pub(super) fn until(&self, end: &Self) -> Delta {
+    pub(super) fn until(&self, end: &Self) -> SnapshotDelta {
         let elapsed = end.at - self.at;
         let wall = end.wall.duration_since(self.wall).unwrap_or_default();
         let used = self.stack.zip(end.stack);
@@ -55,7 +55,7 @@ impl Snapshot {
         let stolen = end.cpu.steal.saturating_sub(self.cpu.steal);
         let idle = end.cpu.idle.saturating_sub(self.cpu.idle);
         let ticks = busy + stolen + idle;
-        Delta {
+        SnapshotDelta {
             seconds: elapsed.as_secs_f64(),
             machine_cpu_s: seconds(busy),
             stack_cpu_s: used.map(|(begin, end)| (end.cpu_s - begin.cpu_s).max(0.0)),
@@ -79,13 +79,13 @@ pub(super) fn busy_cpus() -> f64 {
 }
 
 /// The first line of /proc/stat: CPU time of the machine since boot, in ticks.
-struct Cpu {
+struct CpuTicks {
     busy: u64,
     idle: u64,
     steal: u64,
 }
 
-impl Cpu {
+impl CpuTicks {
     fn read() -> Self {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         Self::parse(text.lines().next().unwrap_or_default())
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn busy_time_excludes_idle_iowait_and_steal() {
-        let cpu = Cpu::parse("cpu  1 2 4 8 16 32 64 128 256 512");
+        let cpu = CpuTicks::parse("cpu  1 2 4 8 16 32 64 128 256 512");
         assert_eq!(
             (cpu.busy, cpu.idle, cpu.steal),
             (1 + 2 + 4 + 32 + 64, 8 + 16, 128)

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::host::FIRST_BYTE;
-use crate::run::measurement::{Measurement, Observation, Until};
+use crate::run::measurement::{Measurement, Observation, TimedEvent};
 use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -33,8 +33,8 @@ fn measure(measurement: &Measurement<'_>) -> Observation {
             measurement.ports.echo.to_string().into(),
         ];
         let timed = measurement
-            .time(&["true".into()], Until::End)
-            .and_then(|start| Ok((start, measurement.time(&touch, Until::FirstLine)?)));
+            .time(&["true".into()], TimedEvent::End)
+            .and_then(|start| Ok((start, measurement.time(&touch, TimedEvent::FirstLine)?)));
         match timed {
             Ok((start, first_byte)) => {
                 starts.push(start);

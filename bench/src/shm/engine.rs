@@ -14,9 +14,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use super::memory::SharedCounter;
 use super::process::GuestProcess;
 use super::source::{DatagramSource, SourceResult};
-use super::unikernel::{self, Packets, Rings};
-use super::{Case, FrameLink, GuestTask, Harness, Sample, SendMode};
-use crate::run::processes::{Processes, Usage};
+use super::unikernel::{self, PacketLink, RingLink};
+use super::{FrameLink, GuestTask, Harness, SendMode, ShmCase, ShmSample};
+use crate::run::processes::{ProcessUsage, Processes};
 use crate::stack::unprivileged;
 
 /// Number of the published UDP port, the same on the host and the guest.
@@ -30,10 +30,10 @@ const TURN: Duration = Duration::from_millis(20);
 
 pub(super) fn measure(
     harness: &Harness<'_>,
-    case: Case,
+    case: ShmCase,
     pacing: Pacing,
     send_mode: SendMode,
-) -> Result<Sample> {
+) -> Result<ShmSample> {
     let received = SharedCounter::new()?;
     let (task, duration) = (case.task, harness.duration);
     match case.link {
@@ -50,7 +50,7 @@ pub(super) fn measure(
                 ..Options::default()
             };
             let net: Attached = attach(socket, options)?;
-            let mut net = Rings(net);
+            let mut net = RingLink(net);
             let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
         }
@@ -68,7 +68,7 @@ pub(super) fn measure(
             }
             // The harness keeps its copy of the socket open: at the end of the stream the engine would exit before
             // its CPU time is read.
-            let mut net = Packets(ours);
+            let mut net = PacketLink(ours);
             let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
         }
@@ -128,7 +128,7 @@ impl EngineProcess {
         task: GuestTask,
         send_mode: SendMode,
         received: &SharedCounter,
-    ) -> Result<Sample> {
+    ) -> Result<ShmSample> {
         self.until(|| match guest.is_done() {
             // The guest has failed, and has printed the reason.
             Ok(true) | Err(_) => Some(()),
@@ -136,7 +136,7 @@ impl EngineProcess {
         })?;
         let source = DatagramSource::new(task, send_mode)?;
         let ids = Processes::running(&[guest.id()]).stack();
-        let (begin, before) = (Instant::now(), Usage::activity(&ids).cpu_s);
+        let (begin, before) = (Instant::now(), ProcessUsage::activity(&ids).cpu_s);
         let SourceResult {
             sent,
             lost,
@@ -144,10 +144,10 @@ impl EngineProcess {
             cpu,
         } = source.run(&guest, received)?;
         let elapsed = begin.elapsed().as_secs_f64();
-        let device = Usage::activity(&ids).cpu_s - before;
+        let device = ProcessUsage::activity(&ids).cpu_s - before;
         let guest = guest.counts()?;
         let frames = guest.frames.max(1) as f64;
-        Ok(Sample {
+        Ok(ShmSample {
             rate: rate.unwrap_or(guest.frames as f64 / guest.seconds()),
             kicks: guest.notifications as f64 / frames,
             calls: guest.sleeps as f64 / frames,

@@ -20,8 +20,8 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::process::Stopwatch;
-use super::{GuestTask, Sample};
-use crate::run::processes::Usage;
+use super::{GuestTask, ShmSample};
+use crate::run::processes::ProcessUsage;
 
 /// IPv4 address of the guest, a constant of Solo5's test.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -60,7 +60,7 @@ impl Solo5 {
     }
 
     /// Starts the tender and measures echo requests with `window` of them in flight.
-    pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<Sample> {
+    pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<ShmSample> {
         ip(&format!(
             "tuntap add dev solo5 mode tap user {}
              address add 10.0.0.1/24 dev solo5
@@ -72,34 +72,34 @@ impl Solo5 {
         measured
     }
 
-    fn measure_over_tap(&self, window: usize, duration: Duration) -> Result<Sample> {
+    fn measure_over_tap(&self, window: usize, duration: Duration) -> Result<ShmSample> {
         let mut command = Command::new(&self.tender);
         command.arg("--net:service0=solo5").arg(&self.guest);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let tender = Tender(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
+        let tender = TenderProcess(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
         let mut source = PingSource::new()?;
         let begin = Instant::now();
         while source.exchange(1, Duration::ZERO)?.answers == 0 {
             ensure!(begin.elapsed() < BEGIN, "Solo5's guest does not answer");
         }
         let ids = [tender.0.id()];
-        let (before, watch) = (Usage::activity(&ids).cpu_s, Stopwatch::start());
+        let (before, watch) = (ProcessUsage::activity(&ids).cpu_s, Stopwatch::start());
         let exchanged = source.exchange(window, duration)?;
         let source = watch.stop(exchanged.answers, 0);
-        let guest = Usage::activity(&ids).cpu_s - before;
-        Ok(Sample {
+        let guest = ProcessUsage::activity(&ids).cpu_s - before;
+        Ok(ShmSample {
             rate: exchanged.answers as f64 / source.seconds(),
             guest: guest / source.seconds(),
             source: source.load(),
             lost: exchanged.lost as f64 / exchanged.sent.max(1) as f64,
-            ..Sample::default()
+            ..ShmSample::default()
         })
     }
 }
 
-struct Tender(Child);
+struct TenderProcess(Child);
 
-impl Drop for Tender {
+impl Drop for TenderProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -114,7 +114,7 @@ struct PingSource {
 }
 
 #[derive(Default)]
-struct Exchanged {
+struct EchoCounts {
     sent: u64,
     answers: u64,
     lost: u64,
@@ -144,8 +144,8 @@ impl PingSource {
     }
 
     /// Sends echo requests and receives replies for `duration`, many in each system call.
-    fn exchange(&mut self, window: usize, duration: Duration) -> Result<Exchanged> {
-        let mut exchanged = Exchanged::default();
+    fn exchange(&mut self, window: usize, duration: Duration) -> Result<EchoCounts> {
+        let mut exchanged = EchoCounts::default();
         let requests = vec![IoSlice::new(&self.request); window];
         let mut ahead = 0;
         let begin = Instant::now();

@@ -39,12 +39,12 @@ pub(super) trait FrameLink {
 }
 
 /// A link over a socket, with one system call for each frame.
-pub(super) struct Packets(pub(super) OwnedFd);
+pub(super) struct PacketLink(pub(super) OwnedFd);
 
 /// A link over virtqueues in shared memory, through the guest library.
-pub(super) struct Rings(pub(super) Attached);
+pub(super) struct RingLink(pub(super) Attached);
 
-impl FrameLink for Packets {
+impl FrameLink for PacketLink {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         match recv(&self.0, into, RecvFlags::empty()) {
             Ok((0, _)) => bail!("the engine has closed the link"),
@@ -70,7 +70,7 @@ impl FrameLink for Packets {
     }
 }
 
-impl FrameLink for Rings {
+impl FrameLink for RingLink {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         if let Some(len) = self.0.read(into)? {
             return Ok(Some(len));

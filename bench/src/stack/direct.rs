@@ -6,20 +6,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "direct",
     role: StackRole::Kernel,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
 struct Direct;
 
-fn find(_: &Selection) -> Result<Found> {
-    Ok(Found {
+fn find(_: &Selection) -> Result<FoundStack> {
+    Ok(FoundStack {
         version: super::version_of_kernel(),
         stack: Box::new(Direct),
     })
@@ -35,12 +37,12 @@ impl Stack for Direct {
         }
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         if let Some(mtu) = config.mtu {
             host.network.set_loopback_mtu(mtu.into())?;
         }
         let (program, arguments) = program.split_first().context("no program")?;
-        Started::alone(Command::new(program).args(arguments))
+        StackProcesses::alone(Command::new(program).args(arguments))
     }
 
     fn command(&self) -> String {

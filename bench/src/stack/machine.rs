@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
 
-use super::Started;
+use super::StackProcesses;
 use crate::host::Host;
 
 /// Shell script of the guest's first process: configures the interface, and runs the program of the kernel's
@@ -65,7 +65,7 @@ impl QemuMachine {
         mtu: u16,
         program: &[OsString],
         helpers: Vec<Child>,
-    ) -> Result<Started> {
+    ) -> Result<StackProcesses> {
         let image = image(host)?;
         let mut command = super::unprivileged("sh");
         command
@@ -79,7 +79,7 @@ impl QemuMachine {
             .arg(&image.initrd)
             .arg("-append")
             .arg(kernel_arguments(host, mtu, program)?);
-        Ok(Started {
+        Ok(StackProcesses {
             guest: super::spawn(&mut command)?,
             helpers,
         })

@@ -6,14 +6,16 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "pasta",
     role: StackRole::Peer,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
 const COMMAND: &[&str] = &[
@@ -37,9 +39,9 @@ struct Pasta {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Selection) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<FoundStack> {
     let (program, version) = super::passt_program(wanted, "pasta")?;
-    Ok(Found {
+    Ok(FoundStack {
         version,
         stack: Box::new(Pasta {
             program,
@@ -57,7 +59,7 @@ impl Stack for Pasta {
         }
     }
 
-    fn start(&self, _: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, _: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let mut command = super::unprivileged(&self.program);
         command.args(COMMAND).args(&self.flags);
         let published = config.publish.map(|port| format!("127.0.0.1/{port}"));
@@ -65,7 +67,7 @@ impl Stack for Pasta {
         if let Some(mtu) = config.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
-        Started::alone(command.arg("--").args(program))
+        StackProcesses::alone(command.arg("--").args(program))
     }
 
     fn command(&self) -> String {

@@ -6,14 +6,16 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "pontoon",
     role: StackRole::Pontoon,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
 const COMMAND: &[&str] = &["run", "--quiet", "--host-loopback", "--ipv4", "10.0.2.0/24"];
@@ -27,9 +29,9 @@ struct Pontoon {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Selection) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<FoundStack> {
     let (program, version) = super::pontoon_program(wanted)?;
-    Ok(Found {
+    Ok(FoundStack {
         version,
         stack: Box::new(Pontoon {
             name: wanted.name.clone(),
@@ -48,7 +50,7 @@ impl Stack for Pontoon {
         }
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let program_copy = host.sandbox_ns.install_program(&self.program, &self.name)?;
         let mut command = super::unprivileged(program_copy);
         command.args(COMMAND).args(&self.flags);
@@ -58,7 +60,7 @@ impl Stack for Pontoon {
         if let Some(port) = config.publish {
             command.args(["--publish", &format!("127.0.0.1:{port}:{port}")]);
         }
-        Started::alone(command.arg("--").args(program))
+        StackProcesses::alone(command.arg("--").args(program))
     }
 
     fn command(&self) -> String {

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::backend::{self, Backend, BackendKind, BackendLink};
 use super::machine::{self, QemuMachine};
-use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
+use super::{FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackProcesses};
 use crate::host::Host;
 
 struct Qemu {
@@ -17,10 +17,10 @@ struct Qemu {
     backend: Backend,
 }
 
-pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<Found> {
+pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<FoundStack> {
     let backend = Backend::find(wanted, kind, link)?;
     let machine = QemuMachine::find()?;
-    Ok(Found {
+    Ok(FoundStack {
         version: format!("{}, {}", backend.version, machine.version()?),
         stack: Box::new(Qemu {
             link,
@@ -45,7 +45,7 @@ impl Stack for Qemu {
         backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
         let helper = self.backend.serve(host, config, &socket)?;
         let interface = self.interface(&socket);

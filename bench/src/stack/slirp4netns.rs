@@ -15,14 +15,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "slirp4netns",
     role: StackRole::Peer,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
@@ -53,9 +55,9 @@ struct Slirp4netns {
     flags: Vec<String>,
 }
 
-fn find(wanted: &Selection) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<FoundStack> {
     let program = super::program(wanted, "slirp4netns", "slirp4netns")?;
-    Ok(Found {
+    Ok(FoundStack {
         version: super::version(&program)?,
         stack: Box::new(Slirp4netns {
             program,
@@ -73,7 +75,7 @@ impl Stack for Slirp4netns {
         }
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let mut waiting = super::unprivileged(WAITING_COMMAND[0]);
         let mut guest = super::spawn(waiting.args(&WAITING_COMMAND[1..]).args(program))?;
         wait_for_namespaces(&guest)?;
@@ -115,7 +117,7 @@ impl Stack for Slirp4netns {
             .as_mut()
             .context("the pipe is missing")?
             .write_all(b"go\n")?;
-        Ok(Started {
+        Ok(StackProcesses {
             guest,
             helpers: vec![helper],
         })

@@ -13,24 +13,24 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::backend::{self, Backend, BackendKind, BackendLink};
-use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
+use super::{FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackProcesses};
 use crate::host::{Host, TAP_GUEST};
 use crate::tap_guest::GuestLink;
 
-struct Native {
+struct TapGuestStack {
     guest_link: GuestLink,
     backend: Backend,
 }
 
-pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<Found> {
+pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<FoundStack> {
     let link = match guest_link {
         GuestLink::Driver | GuestLink::BareDriver => BackendLink::VhostUser,
         GuestLink::Stream | GuestLink::LossyStream => BackendLink::Stream,
     };
     let backend = Backend::find(wanted, kind, link)?;
-    Ok(Found {
+    Ok(FoundStack {
         version: backend.version.clone(),
-        stack: Box::new(Native { guest_link, backend }),
+        stack: Box::new(TapGuestStack { guest_link, backend }),
     })
 }
 
@@ -50,12 +50,12 @@ fn command_line(guest_link: GuestLink, config: &NetworkConfig) -> [String; 5] {
     ]
 }
 
-impl Stack for Native {
+impl Stack for TapGuestStack {
     fn addresses(&self) -> StackAddresses {
         backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
         let helper = self.backend.serve(host, config, &socket)?;
         let mut guest = super::unprivileged("unshare");
@@ -66,7 +66,7 @@ impl Stack for Native {
             .arg(&socket)
             .arg("--")
             .args(program);
-        Ok(Started {
+        Ok(StackProcesses {
             guest: super::spawn(&mut guest)?,
             helpers: vec![helper],
         })

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pontoon_bench::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
-use pontoon_bench::load::{Fault, NoFault, Server};
+use pontoon_bench::load::{Fault, NoFault, ServerThreads};
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -101,7 +101,7 @@ impl Drop for Program {
 
 /// Starts a server with the fault `F` in this process, and returns its ports.
 pub(crate) fn faulty<F: Fault>() -> ServerPorts {
-    Server::start::<F>(LOOPBACK).unwrap().ports()
+    ServerThreads::start::<F>(LOOPBACK).unwrap().ports()
 }
 
 /// Returns the last message of a client that runs `job` with a server that has the fault `F`.

@@ -262,7 +262,7 @@ fn jobs_run_over_ipv6() {
     if UdpSocket::bind((address, 0)).is_err() {
         return skipped("jobs_run_over_ipv6", "this machine has no ::1");
     }
-    let ports = pontoon_bench::load::Server::start::<NoFault>(address)
+    let ports = pontoon_bench::load::ServerThreads::start::<NoFault>(address)
         .unwrap()
         .ports();
     let results = |job| found(last_message(address, ports, job));

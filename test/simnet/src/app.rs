@@ -18,20 +18,20 @@ pub struct Script {
     /// True if the application also sends as many bytes as it has read.
     pub echo: bool,
     /// Rate at which the application reads.
-    pub read: Pace,
+    pub read: TransferPace,
     /// Rate at which the application writes.
-    pub write: Pace,
+    pub write: TransferPace,
     /// A pause during which the application does not read.
-    pub stall: Option<Stall>,
+    pub stall: Option<ReadPause>,
     /// The last action of the application on its connection.
-    pub end: End,
+    pub end: FinalAction,
     /// Time without progress after which the application resets the connection.
     pub patience: Duration,
 }
 
 /// The rate at which an application reads or writes: `chunk` bytes in each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct TransferPace {
     /// Largest number of bytes in one interval.
     pub chunk: u64,
     /// Length of the interval; zero removes the limit of `chunk` bytes.
@@ -40,7 +40,7 @@ pub struct Pace {
 
 /// A pause during which an application does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stall {
+pub struct ReadPause {
     /// Number of bytes read after which the pause begins.
     pub after: u64,
     /// Duration of the pause.
@@ -49,7 +49,7 @@ pub struct Stall {
 
 /// The last action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum FinalAction {
     /// Closes the application's direction when all bytes are sent, and reads until the other side closes.
     AfterSending,
     /// Closes the application's direction when all bytes are sent and the other side has closed.
@@ -60,12 +60,12 @@ pub enum End {
 
 /// The end of a connection as its application observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ConnectionEnd {
     /// Both directions were closed in order.
     Closed,
     /// The other side has reset the connection.
     Reset,
-    /// The application has reset the connection, as its script requires ([`End::Reset`]).
+    /// The application has reset the connection, as its script requires ([`FinalAction::Reset`]).
     Aborted,
     /// The application has reset the connection after a time without progress.
     GaveUp,
@@ -75,7 +75,7 @@ pub enum Outcome {
 
 /// The next action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum AppAction {
     /// No action.
     None,
     /// Close the application's direction of the connection.
@@ -89,10 +89,10 @@ impl Script {
     pub const SINK: Self = Self {
         send: 0,
         echo: false,
-        read: Pace::UNLIMITED,
-        write: Pace::UNLIMITED,
+        read: TransferPace::UNLIMITED,
+        write: TransferPace::UNLIMITED,
         stall: None,
-        end: End::AfterPeer,
+        end: FinalAction::AfterPeer,
         patience: Duration::from_secs(600),
     };
 
@@ -110,7 +110,7 @@ impl Script {
     pub const fn source(bytes: u64) -> Self {
         Self {
             send: bytes,
-            end: End::AfterSending,
+            end: FinalAction::AfterSending,
             ..Self::SINK
         }
     }
@@ -125,7 +125,7 @@ impl Script {
     }
 }
 
-impl Pace {
+impl TransferPace {
     /// Pace without a limit: as fast as the connection allows.
     pub const UNLIMITED: Self = Self {
         chunk: u64::MAX,
@@ -135,7 +135,7 @@ impl Pace {
 
 /// A running application: its script and its state.
 #[derive(Clone, Debug)]
-pub struct App {
+pub struct SimApp {
     script: Script,
     rng: Rng,
     sent: u64,
@@ -146,10 +146,10 @@ pub struct App {
     moved_at: Instant,
     peer_ended: bool,
     closed: bool,
-    outcome: Option<Outcome>,
+    outcome: Option<ConnectionEnd>,
 }
 
-impl App {
+impl SimApp {
     /// Starts an application with this script.
     #[must_use]
     pub fn new(script: Script, rng: Rng, now: Instant) -> Self {
@@ -215,36 +215,36 @@ impl App {
     }
 
     /// Records that the other side has reset the connection, or that the connection was never established.
-    pub fn was_reset(&mut self, outcome: Outcome) {
+    pub fn was_reset(&mut self, outcome: ConnectionEnd) {
         self.outcome.get_or_insert(outcome);
     }
 
-    /// Returns the next action on the connection. [`Act::Close`] and [`Act::Reset`] are returned once.
-    pub fn act(&mut self, now: Instant) -> Act {
+    /// Returns the next action on the connection. [`AppAction::Close`] and [`AppAction::Reset`] are returned once.
+    pub fn act(&mut self, now: Instant) -> AppAction {
         if self.outcome.is_some() {
-            return Act::None;
+            return AppAction::None;
         }
         if now.since(self.moved_at) >= self.script.patience {
-            self.outcome = Some(Outcome::GaveUp);
-            return Act::Reset;
+            self.outcome = Some(ConnectionEnd::GaveUp);
+            return AppAction::Reset;
         }
         let all_sent = self.sent == self.to_send() && (!self.script.echo || self.peer_ended);
         let close = match self.script.end {
-            End::Reset(after) if self.sent + self.received >= after => {
-                self.outcome = Some(Outcome::Aborted);
-                return Act::Reset;
+            FinalAction::Reset(after) if self.sent + self.received >= after => {
+                self.outcome = Some(ConnectionEnd::Aborted);
+                return AppAction::Reset;
             }
-            End::Reset(_) => false,
-            End::AfterSending => all_sent,
-            End::AfterPeer => all_sent && self.peer_ended,
+            FinalAction::Reset(_) => false,
+            FinalAction::AfterSending => all_sent,
+            FinalAction::AfterPeer => all_sent && self.peer_ended,
         };
         if close && !self.closed {
             self.closed = true;
             self.moved_at = now;
             self.settle();
-            return Act::Close;
+            return AppAction::Close;
         }
-        Act::None
+        AppAction::None
     }
 
     /// Returns the time of the application's next action if `available` bytes can be read and `room` bytes written.
@@ -260,7 +260,7 @@ impl App {
 
     /// Returns how the connection has ended, or `None` while it is open.
     #[must_use]
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<ConnectionEnd> {
         self.outcome
     }
 
@@ -298,7 +298,7 @@ impl App {
         self.script.send + if self.script.echo { self.received } else { 0 }
     }
 
-    fn amount(&mut self, pace: Pace, most: u64) -> u64 {
+    fn amount(&mut self, pace: TransferPace, most: u64) -> u64 {
         if pace.every.is_zero() {
             most
         } else {
@@ -308,7 +308,7 @@ impl App {
 
     fn settle(&mut self) {
         if self.closed && self.peer_ended {
-            self.outcome.get_or_insert(Outcome::Closed);
+            self.outcome.get_or_insert(ConnectionEnd::Closed);
         }
     }
 }
@@ -321,42 +321,45 @@ mod tests {
 
     #[test]
     fn source_closes_first_and_echo_last() {
-        let mut source = App::new(Script::source(10), Rng::new(1), T0);
-        let mut echo = App::new(Script::echo(), Rng::new(2), T0);
+        let mut source = SimApp::new(Script::source(10), Rng::new(1), T0);
+        let mut echo = SimApp::new(Script::echo(), Rng::new(2), T0);
         assert_eq!(source.write(100, T0), 10);
-        assert_eq!(source.act(T0), Act::Close);
-        assert_eq!(source.act(T0), Act::None);
+        assert_eq!(source.act(T0), AppAction::Close);
+        assert_eq!(source.act(T0), AppAction::None);
         assert_eq!(echo.read(10, T0), 10);
-        assert_eq!((echo.write(4, T0), echo.act(T0)), (4, Act::None));
+        assert_eq!((echo.write(4, T0), echo.act(T0)), (4, AppAction::None));
         echo.peer_ended(T0);
-        assert_eq!((echo.act(T0), echo.write(100, T0)), (Act::None, 6));
+        assert_eq!((echo.act(T0), echo.write(100, T0)), (AppAction::None, 6));
         assert_eq!(
             (echo.act(T0), echo.outcome()),
-            (Act::Close, Some(Outcome::Closed))
+            (AppAction::Close, Some(ConnectionEnd::Closed))
         );
         assert_eq!((source.read(10, T0), source.outcome()), (10, None));
         source.peer_ended(T0);
-        assert_eq!(source.outcome(), Some(Outcome::Closed));
+        assert_eq!(source.outcome(), Some(ConnectionEnd::Closed));
     }
 
     #[test]
     fn stall_begins_at_its_byte_and_timeout_ends_the_application() {
         let script = Script {
-            stall: Some(Stall {
+            stall: Some(ReadPause {
                 after: 5,
                 time: Duration::from_secs(9),
             }),
             patience: Duration::from_secs(20),
             ..Script::SINK
         };
-        let mut app = App::new(script, Rng::new(1), T0);
+        let mut app = SimApp::new(script, Rng::new(1), T0);
         assert_eq!(app.read(8, T0), 5);
         assert_eq!(app.read(3, T0), 0);
         let resumed = T0 + Duration::from_secs(9);
         assert_eq!(app.next(3, 0), Some(resumed));
         assert_eq!(app.read(3, resumed), 3);
         let end = resumed + Duration::from_secs(20);
-        assert_eq!((app.next(0, 0), app.act(resumed)), (Some(end), Act::None));
-        assert_eq!((app.act(end), app.outcome()), (Act::Reset, Some(Outcome::GaveUp)));
+        assert_eq!((app.next(0, 0), app.act(resumed)), (Some(end), AppAction::None));
+        assert_eq!(
+            (app.act(end), app.outcome()),
+            (AppAction::Reset, Some(ConnectionEnd::GaveUp))
+        );
     }
 }

@@ -7,12 +7,12 @@ use pontoon_engine::Instant;
 
 /// A queue of events by time. Events at the same time are returned in the order of insertion.
 #[derive(Debug)]
-pub struct Agenda<T> {
-    heap: BinaryHeap<Reverse<Entry<T>>>,
+pub struct EventQueue<T> {
+    heap: BinaryHeap<Reverse<QueuedEvent<T>>>,
     count: u64,
 }
 
-impl<T> Default for Agenda<T> {
+impl<T> Default for EventQueue<T> {
     fn default() -> Self {
         Self {
             heap: BinaryHeap::new(),
@@ -21,11 +21,11 @@ impl<T> Default for Agenda<T> {
     }
 }
 
-impl<T> Agenda<T> {
+impl<T> EventQueue<T> {
     /// Adds the event `what` at the time `at`.
     pub fn push(&mut self, at: Instant, what: T) {
         self.count += 1;
-        self.heap.push(Reverse(Entry {
+        self.heap.push(Reverse(QueuedEvent {
             at,
             order: self.count,
             what,
@@ -69,27 +69,27 @@ pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct QueuedEvent<T> {
     at: Instant,
     order: u64,
     what: T,
 }
 
-impl<T> PartialEq for Entry<T> {
+impl<T> PartialEq for QueuedEvent<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.order) == (other.at, other.order)
     }
 }
 
-impl<T> Eq for Entry<T> {}
+impl<T> Eq for QueuedEvent<T> {}
 
-impl<T> PartialOrd for Entry<T> {
+impl<T> PartialOrd for QueuedEvent<T> {
     fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> Ord for Entry<T> {
+impl<T> Ord for QueuedEvent<T> {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn events_are_ordered_by_time_and_then_by_insertion() {
-        let mut agenda = Agenda::default();
+        let mut agenda = EventQueue::default();
         agenda.push(Instant(20), 'c');
         agenda.push(Instant(10), 'a');
         agenda.push(Instant(10), 'b');

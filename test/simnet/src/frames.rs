@@ -30,7 +30,7 @@ pub struct Datagram {
 
 /// An ICMP or ICMPv6 message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Icmp {
+pub struct IcmpMessage {
     /// Source address of the IP packet.
     pub from: IpAddr,
     /// Destination address of the IP packet.
@@ -51,14 +51,14 @@ pub enum Packet {
     /// A UDP datagram.
     Udp(Datagram),
     /// An ICMP or ICMPv6 message.
-    Icmp(Icmp),
+    Icmp(IcmpMessage),
     /// Another EtherType or IP protocol (or an IP fragment), by its number, with the bytes after the header.
     Other(u16, Vec<u8>),
 }
 
 /// Ethernet addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ether {
+pub struct EtherAddresses {
     /// Source Ethernet address.
     pub source: Mac,
     /// Destination Ethernet address.
@@ -68,13 +68,13 @@ pub struct Ether {
 impl Packet {
     /// Returns the frame of this packet, with complete checksums.
     #[must_use]
-    pub fn emit(&self, ether: Ether) -> Vec<u8> {
+    pub fn emit(&self, ether: EtherAddresses) -> Vec<u8> {
         self.build(ether, Form::Complete).0
     }
 
     /// Returns the frame of this packet with a partial TCP or UDP checksum (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     #[must_use]
-    pub fn emit_partial(&self, ether: Ether, segmentation: Segmentation) -> (Offload, Vec<u8>) {
+    pub fn emit_partial(&self, ether: EtherAddresses, segmentation: Segmentation) -> (Offload, Vec<u8>) {
         let (frame, checksum) = self.build(ether, Form::Partial);
         (
             Offload {
@@ -85,7 +85,7 @@ impl Packet {
         )
     }
 
-    fn build(&self, ether: Ether, form: Form) -> (Vec<u8>, Checksum) {
+    fn build(&self, ether: EtherAddresses, form: Form) -> (Vec<u8>, Checksum) {
         let (from, to, number, mut body, field) = match self {
             Self::Tcp(tcp) => (tcp.from.ip(), tcp.to.ip(), protocol::TCP, tcp.bytes(), 16),
             Self::Udp(udp) => (udp.from.ip(), udp.to.ip(), protocol::UDP, udp.bytes(), 6),
@@ -130,11 +130,11 @@ impl Packet {
     ///
     /// # Errors
     /// A description of the first error in the frame.
-    pub fn parse(offload: Offload, frame: &[u8]) -> Result<(Ether, Self), String> {
+    pub fn parse(offload: Offload, frame: &[u8]) -> Result<(EtherAddresses, Self), String> {
         if frame.len() < ETHERNET {
             return Err(format!("frame of {} bytes", frame.len()));
         }
-        let ether = Ether {
+        let ether = EtherAddresses {
             destination: mac(&frame[..6]),
             source: mac(&frame[6..12]),
         };
@@ -181,7 +181,7 @@ impl Packet {
         match ip.protocol {
             protocol::TCP => Segment::parse(ip.from, ip.to, body).map(Self::Tcp),
             protocol::UDP => Datagram::parse(ip.from, ip.to, body).map(Self::Udp),
-            _ => Ok(Self::Icmp(Icmp {
+            _ => Ok(Self::Icmp(IcmpMessage {
                 from: ip.from,
                 to: ip.to,
                 kind: body[0],
@@ -215,7 +215,7 @@ impl Datagram {
     }
 }
 
-impl Icmp {
+impl IcmpMessage {
     fn bytes(&self) -> Vec<u8> {
         [&[self.kind, self.code, 0, 0], &self.rest[..]].concat()
     }
@@ -276,7 +276,7 @@ enum Form {
     Partial,
 }
 
-fn ethernet(ether: Ether, ethertype: u16, body: &[u8]) -> Vec<u8> {
+fn ethernet(ether: EtherAddresses, ethertype: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(ETHERNET + body.len());
     frame.extend(ether.destination.0);
     frame.extend(ether.source.0);

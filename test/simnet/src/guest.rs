@@ -8,12 +8,12 @@ use core::net::{IpAddr, SocketAddr};
 use pontoon_engine::Instant;
 use pontoon_wire::Mac;
 
-use crate::app::{App, Outcome, Script};
-use crate::frames::Ether;
+use crate::app::{ConnectionEnd, Script, SimApp};
+use crate::frames::EtherAddresses;
 
 /// A TCP connection that the guest opens. The remote port selects the contents of its streams.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct GuestCall {
     /// Remote address and port.
     pub to: SocketAddr,
     /// Source port.
@@ -50,9 +50,9 @@ pub struct GuestReport {
     /// The port that identifies the connection and its streams.
     pub port: u16,
     /// The guest's application on the connection; `None` if the connection was never established.
-    pub app: Option<App>,
+    pub app: Option<SimApp>,
     /// How the connection has ended for the guest; `None` while it is open.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<ConnectionEnd>,
     /// True if the guest's own TCP stack has violated TCP in a way that may stall the connection forever.
     pub broken: bool,
 }
@@ -60,7 +60,7 @@ pub struct GuestReport {
 /// A simulated guest.
 pub trait Guest {
     /// Opens a connection at the time `call.at`.
-    fn call(&mut self, call: Call);
+    fn call(&mut self, call: GuestCall);
 
     /// Accepts one connection on the listener's port.
     fn listen(&mut self, listener: GuestListener);
@@ -90,8 +90,8 @@ impl Addressing {
 
     /// Returns source and destination Ethernet address of the guest's frames.
     #[must_use]
-    pub fn ether(&self) -> Ether {
-        Ether {
+    pub fn ether(&self) -> EtherAddresses {
+        EtherAddresses {
             source: self.mac,
             destination: self.gateway,
         }

@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pontoon_engine::{Failure, FlowId, Instant, Kind, Readiness, WorkerId};
 
-use crate::app::{App, Outcome, Script};
-use crate::clock::Agenda;
+use crate::app::{ConnectionEnd, Script, SimApp};
+use crate::clock::EventQueue;
 use crate::rng::Rng;
-use conn::{Activity, Arrival, Conn, Schedule, Tick};
-use datagram::Datagrams;
+use conn::{Activity, Arrival, Schedule, SimConnection, Tick};
+use datagram::DatagramSockets;
 
 /// Sizes, delays and random refusals of the simulated host. Probabilities are per mille of the calls.
 #[derive(Clone, Debug)]
@@ -57,14 +57,14 @@ impl Default for HostPlan {
 
 /// The result of connects to a remote TCP port, and the script of the peer there.
 #[derive(Clone, Debug)]
-struct Remote {
-    answer: Answer,
+struct RemotePort {
+    answer: ConnectResult,
     script: Script,
 }
 
 /// The result of a connect, and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ConnectResult {
     /// The connection is established at once.
     Now,
     /// The connection is established after this time.
@@ -79,11 +79,11 @@ pub enum Answer {
 
 /// A socket of the simulated host. It is not `Clone`, so that a closed socket cannot be used.
 #[derive(Debug)]
-pub struct SimSocket(Name);
+pub struct SimSocket(SocketIndex);
 
 /// Index of a socket among those of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Name {
+enum SocketIndex {
     Tcp(usize),
     Datagram(usize),
 }
@@ -94,17 +94,17 @@ pub struct SimHost {
     plan: HostPlan,
     rng: Rng,
     now: Instant,
-    remotes: BTreeMap<u16, Remote>,
+    remotes: BTreeMap<u16, RemotePort>,
     taken: BTreeSet<u16>,
     /// Addresses of the host's own interfaces, including those that the engine was not given yet.
     own: BTreeSet<IpAddr>,
-    conns: Vec<Conn>,
+    conns: Vec<SimConnection>,
     listeners: BTreeMap<u32, VecDeque<usize>>,
     /// Listeners with a client that could not be accepted for lack of a descriptor.
     unreported: BTreeSet<u32>,
-    datagrams: Datagrams,
-    agenda: Agenda<Due>,
-    woken: Vec<Woken>,
+    datagrams: DatagramSockets,
+    agenda: EventQueue<ScheduledPeer>,
+    woken: Vec<PendingEvent>,
     open: usize,
     calls: u64,
     panic_at: Option<u64>,
@@ -115,14 +115,14 @@ pub struct SimHost {
 
 /// A socket whose peer has an action at a scheduled time.
 #[derive(Clone, Copy, Debug)]
-enum Due {
+enum ScheduledPeer {
     Conn(usize),
     Datagram(usize),
 }
 
 /// A socket or listener with an unreported event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
+enum PendingEvent {
     Conn(usize),
     Listener(u32),
     Datagram(usize),
@@ -134,7 +134,7 @@ pub struct PeerReport {
     /// The port that identifies the connection and its streams.
     pub port: u16,
     /// The peer's application; `None` if the connection was never established.
-    pub app: Option<App>,
+    pub app: Option<SimApp>,
     /// True if the engine has not closed the socket.
     pub held: bool,
     /// True if the engine has enabled keepalive (SO_KEEPALIVE).
@@ -155,8 +155,8 @@ impl SimHost {
             conns: Vec::new(),
             listeners: BTreeMap::new(),
             unreported: BTreeSet::new(),
-            datagrams: Datagrams::default(),
-            agenda: Agenda::default(),
+            datagrams: DatagramSockets::default(),
+            agenda: EventQueue::default(),
             woken: Vec::new(),
             open: 0,
             calls: 0,
@@ -168,8 +168,8 @@ impl SimHost {
     }
 
     /// Sets the result of connects to TCP port `port` of every address, and the script of the peer there.
-    pub fn serve(&mut self, port: u16, answer: Answer, script: Script) {
-        self.remotes.insert(port, Remote { answer, script });
+    pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
+        self.remotes.insert(port, RemotePort { answer, script });
     }
 
     /// Adds `own` to the addresses of the host's interfaces.
@@ -180,14 +180,14 @@ impl SimHost {
     /// Schedules a client that connects from `peer` to the listener `listener` at the time `at`. `stream` selects the
     /// contents of the streams.
     pub fn connect_in(&mut self, listener: u32, peer: SocketAddr, stream: u16, script: Script, at: Instant) {
-        let conn = Conn::incoming(&self.plan, listener, peer, stream, script, self.rng.fork(), at);
+        let conn = SimConnection::incoming(&self.plan, listener, peer, stream, script, self.rng.fork(), at);
         self.conns.push(conn);
         self.schedule(self.conns.len() - 1, at);
     }
 
     /// Returns the results of all connections.
     pub fn reports(&self) -> impl Iterator<Item = PeerReport> {
-        self.conns.iter().map(Conn::report)
+        self.conns.iter().map(SimConnection::report)
     }
 
     /// Returns the number of sockets that the engine has open.
@@ -256,16 +256,16 @@ impl SimHost {
         self.now = now;
         while let Some(due) = self.agenda.pop(now) {
             match due {
-                Due::Conn(index) => {
+                ScheduledPeer::Conn(index) => {
                     let tick = self.conns[index].take_tick(now);
                     if tick == Tick::Expired {
                         self.run(index);
                     }
                 }
-                Due::Datagram(index) => {
+                ScheduledPeer::Datagram(index) => {
                     let activity = self.datagrams.arrive(index, now);
                     if activity == Activity::Event {
-                        self.wake(Woken::Datagram(index));
+                        self.wake(PendingEvent::Datagram(index));
                     }
                 }
             }
@@ -278,11 +278,11 @@ impl SimHost {
         woken.into_iter().filter_map(|woken| self.event(woken)).collect()
     }
 
-    fn event(&mut self, woken: Woken) -> Option<(FlowId, Readiness)> {
+    fn event(&mut self, woken: PendingEvent) -> Option<(FlowId, Readiness)> {
         match woken {
-            Woken::Conn(index) => self.conns[index].poll(self.now),
-            Woken::Datagram(index) => self.datagrams.poll(index),
-            Woken::Listener(index) => {
+            PendingEvent::Conn(index) => self.conns[index].poll(self.now),
+            PendingEvent::Datagram(index) => self.datagrams.poll(index),
+            PendingEvent::Listener(index) => {
                 let readable = self.listeners.get(&index).is_some_and(|queue| !queue.is_empty());
                 let flow = FlowId {
                     kind: Kind::Listener,
@@ -305,12 +305,12 @@ impl SimHost {
         if arrival == Arrival::Completed {
             let listener = conn.listener;
             self.listeners.entry(listener).or_default().push_back(index);
-            self.wake(Woken::Listener(listener));
+            self.wake(PendingEvent::Listener(listener));
         }
         let conn = &mut self.conns[index];
         let activity = conn.run(self.now);
         if activity == Activity::Event {
-            self.wake(Woken::Conn(index));
+            self.wake(PendingEvent::Conn(index));
         }
         if let Some(next) = self.conns[index].next(self.now) {
             self.schedule(index, next);
@@ -320,7 +320,7 @@ impl SimHost {
     fn schedule(&mut self, index: usize, at: Instant) {
         let schedule = self.conns[index].schedule_tick(at);
         if schedule == Schedule::Changed {
-            self.agenda.push(at, Due::Conn(index));
+            self.agenda.push(at, ScheduledPeer::Conn(index));
         }
     }
 
@@ -330,7 +330,7 @@ impl SimHost {
         self.schedule(index, at);
     }
 
-    fn wake(&mut self, woken: Woken) {
+    fn wake(&mut self, woken: PendingEvent) {
         if !self.woken.contains(&woken) {
             self.woken.push(woken);
         }
@@ -347,7 +347,7 @@ impl SimHost {
 
     fn held_conn(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
         match socket.0 {
-            Name::Tcp(index) if self.conns[index].held => Ok(index),
+            SocketIndex::Tcp(index) if self.conns[index].held => Ok(index),
             name => {
                 self.complain(format!("{what} on {name:?}, which is closed or not TCP"));
                 Err(Failure::Invalid)
@@ -362,7 +362,7 @@ impl SimHost {
 
     fn held_datagram(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
         match socket.0 {
-            Name::Datagram(index) if self.datagrams.held(index) => Ok(index),
+            SocketIndex::Datagram(index) if self.datagrams.held(index) => Ok(index),
             name => {
                 self.complain(format!("{what} on {name:?}, which is closed or TCP"));
                 Err(Failure::Invalid)
@@ -379,7 +379,7 @@ impl SimHost {
     /// Reports an event for listeners whose clients could not be accepted for lack of a descriptor.
     fn report_listeners(&mut self) {
         for listener in core::mem::take(&mut self.unreported) {
-            self.wake(Woken::Listener(listener));
+            self.wake(PendingEvent::Listener(listener));
         }
     }
 
@@ -392,16 +392,16 @@ impl SimHost {
         Ok(())
     }
 
-    fn release(&mut self, socket: SimSocket, kind: Closing) {
+    fn release(&mut self, socket: SimSocket, kind: CloseMode) {
         match socket.0 {
-            Name::Tcp(_) => {
+            SocketIndex::Tcp(_) => {
                 if let Ok(index) = self.held_conn(&socket, "close") {
                     self.open -= 1;
                     self.conns[index].release(kind);
                     self.reach_peer(index);
                 }
             }
-            Name::Datagram(_) => {
+            SocketIndex::Datagram(_) => {
                 if let Ok(index) = self.held_datagram(&socket, "close") {
                     self.open -= 1;
                     self.datagrams.release(index);
@@ -414,7 +414,7 @@ impl SimHost {
 
 /// The last action of the engine on a TCP socket: close or reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
+enum CloseMode {
     Orderly,
     Abortive,
 }
@@ -431,13 +431,13 @@ impl SimHost {
         let Some(socket) = self.datagrams.deliver(index, from, payload) else {
             return false;
         };
-        self.wake(Woken::Datagram(socket));
+        self.wake(PendingEvent::Datagram(socket));
         true
     }
 
     /// Returns how the peers' connections have ended, by port.
     #[must_use]
-    pub fn outcomes(&self) -> BTreeMap<u16, Option<Outcome>> {
+    pub fn outcomes(&self) -> BTreeMap<u16, Option<ConnectionEnd>> {
         self.reports()
             .filter_map(|report| Some((report.port, report.app?.outcome())))
             .collect()

@@ -7,7 +7,7 @@
 //! Engine<SimHost> SimHost: sockets, and scripted peers behind them (App)            Pipe + offload split   SimLink
 //! (App) ```
 //!
-//! [`world::World`] advances the time from one event to the next. A run fails if a byte is wrong, a connection does
+//! [`world::SimWorld`] advances the time from one event to the next. A run fails if a byte is wrong, a connection does
 //! not end as the other side has ended it, the engine uses a closed socket, a loop does not end, or a flow or buffer
 //! is not freed. [`scenario`] derives a whole world from a seed. [`transcript`] is for tests of single packets.
 #![forbid(unsafe_code)]

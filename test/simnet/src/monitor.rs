@@ -11,13 +11,13 @@ use crate::frames::{Packet, Segment};
 /// Observed state of all TCP connections.
 #[derive(Debug, Default)]
 pub struct Monitor {
-    seen: BTreeMap<(SocketAddr, SocketAddr), Seen>,
+    seen: BTreeMap<(SocketAddr, SocketAddr), MonitoredConnection>,
     wrong: Vec<String>,
 }
 
 /// Observed sequence numbers and options of one connection, by its addresses (guest, remote).
 #[derive(Debug, Default)]
-struct Seen {
+struct MonitoredConnection {
     /// Window scale in the guest's SYN.
     guest_scale: Option<u8>,
     /// True if the guest's SYN permits SACK.
@@ -63,7 +63,7 @@ impl Monitor {
                 .guest_max
                 .is_none_or(|max| known.fin.is_some() && after(segment.seq, max))
             {
-                *known = Seen {
+                *known = MonitoredConnection {
                     guest_scale: segment.window_scale,
                     guest_sack: segment.sack_permitted,
                     guest_window: segment.window,
@@ -106,7 +106,7 @@ impl Monitor {
     }
 }
 
-impl Seen {
+impl MonitoredConnection {
     fn renewed(self, syn: &Segment) -> Self {
         // A SYN-ACK of the guest answers the engine's SYN, and so belongs to the connection that the SYN opened.
         if syn.flags.has(Flags::ACK) {

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use pontoon_engine::Instant;
 
-use crate::clock::Agenda;
+use crate::clock::EventQueue;
 use crate::frames::Packet;
 use crate::rng::Rng;
 use pontoon_wire::frame::Flags;
@@ -37,7 +37,7 @@ pub struct Impairment {
 
 /// The decision of a [`Filter`] about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FilterVerdict {
     /// The frame is passed on, subject to the random impairments.
     Pass,
     /// The frame is lost.
@@ -47,7 +47,7 @@ pub enum Verdict {
 }
 
 /// A function of a test that decides about each frame, before the random impairments.
-pub type Filter = Box<dyn FnMut(&Packet) -> Verdict + Send>;
+pub type Filter = Box<dyn FnMut(&Packet) -> FilterVerdict + Send>;
 
 /// One direction of the network.
 pub struct Pipe {
@@ -60,7 +60,7 @@ pub struct Pipe {
     /// Number of lost frames with RST. After such a loss one end may not know that the connection has ended.
     pub lost_resets: u64,
     rng: Rng,
-    agenda: Agenda<Vec<u8>>,
+    agenda: EventQueue<Vec<u8>>,
     burst_left: u64,
     burst_until: Instant,
 }
@@ -75,7 +75,7 @@ impl Pipe {
             lost: 0,
             lost_resets: 0,
             rng,
-            agenda: Agenda::default(),
+            agenda: EventQueue::default(),
             burst_left: 0,
             burst_until: Instant(0),
         }
@@ -84,15 +84,14 @@ impl Pipe {
     /// Sends a frame that contains one packet with a complete checksum.
     pub fn send(&mut self, frame: Vec<u8>, now: Instant) {
         let verdict = match &mut self.filter {
-            Some(filter) => {
-                Packet::parse(Offload::NONE, &frame).map_or(Verdict::Pass, |(_, packet)| filter(&packet))
-            }
-            None => Verdict::Pass,
+            Some(filter) => Packet::parse(Offload::NONE, &frame)
+                .map_or(FilterVerdict::Pass, |(_, packet)| filter(&packet)),
+            None => FilterVerdict::Pass,
         };
         let hold = match verdict {
-            Verdict::Pass => None,
-            Verdict::Drop => return self.lose(&frame),
-            Verdict::Hold(time) => Some(time),
+            FilterVerdict::Pass => None,
+            FilterVerdict::Drop => return self.lose(&frame),
+            FilterVerdict::Hold(time) => Some(time),
         };
         if hold.is_none() && self.chance_of_loss(now) {
             return self.lose(&frame);

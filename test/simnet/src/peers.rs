@@ -17,13 +17,13 @@ use crate::rng::mix;
 
 /// The mesh of one simulated engine, shared by its workers.
 #[derive(Clone, Debug)]
-pub struct SimMesh(Arc<Mutex<Shared>>);
+pub struct SimMesh(Arc<Mutex<MeshState>>);
 
 /// State of the mesh that all workers share.
 #[derive(Debug, Default)]
-struct Shared {
+struct MeshState {
     owners: BTreeMap<String, WorkerId>,
-    inboxes: Vec<VecDeque<Parcel>>,
+    inboxes: Vec<VecDeque<InboxFrame>>,
     room: usize,
     flows: u32,
     clients: PortClients,
@@ -38,7 +38,7 @@ struct Shared {
 
 /// A frame in an inbox, with its offload metadata.
 #[derive(Debug)]
-struct Parcel {
+struct InboxFrame {
     offload: Offload,
     bytes: Vec<u8>,
     reassembled: bool,
@@ -55,10 +55,10 @@ impl SimMesh {
     /// Returns a mesh of `workers` workers, whose inboxes hold `room` frames each.
     #[must_use]
     pub(crate) fn new(workers: usize, room: usize) -> Self {
-        Self(Arc::new(Mutex::new(Shared {
+        Self(Arc::new(Mutex::new(MeshState {
             inboxes: (0..workers).map(|_| VecDeque::new()).collect(),
             room,
-            ..Shared::default()
+            ..MeshState::default()
         })))
     }
 
@@ -76,7 +76,7 @@ impl SimMesh {
 
     /// Removes up to `most` frames from the inbox of a worker, and passes them to `sink`.
     pub(crate) fn serve(&self, worker: usize, most: usize, sink: impl FnOnce(&[Handed<'_>])) {
-        let mut parcels: Vec<Parcel> = {
+        let mut parcels: Vec<InboxFrame> = {
             let inbox = &mut self.lock().inboxes[worker];
             let count = most.min(inbox.len());
             inbox.drain(..count).collect()
@@ -133,7 +133,7 @@ impl SimMesh {
         self.lock().wrong.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, MeshState> {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
@@ -186,7 +186,7 @@ impl Siblings for SimMember {
         }
         let mut bytes = vec![0; frame.len];
         frame.copy(0, &mut bytes);
-        inbox.push_back(Parcel {
+        inbox.push_back(InboxFrame {
             offload: frame.offload,
             bytes,
             reassembled,

@@ -13,18 +13,18 @@ use pontoon_engine::{Counters, Instant};
 use crate::app::Script;
 use crate::guest::scripted::{Scripted, ScriptedPlan};
 use crate::guest::smol::Smol;
-use crate::guest::{Call, Guest, GuestListener};
-use crate::host::Answer;
+use crate::guest::{Guest, GuestCall, GuestListener};
+use crate::host::ConnectResult;
 use crate::net::Filter;
 use crate::rng::Rng;
 use crate::settings::{SERVER_V4, SERVER_V6, addressing};
-use crate::world::{World, WorldPlan};
+use crate::world::{SimWorld, WorldPlan};
 
 /// The side that opens a connection, and the response of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// The guest opens the connection; the host responds as specified.
-    Guest(Answer),
+    Guest(ConnectResult),
     /// A client of the host opens the connection to a published port.
     Host,
     /// A client opens a connection to a published port on which the guest does not listen.
@@ -33,7 +33,7 @@ pub enum Opening {
 
 /// One TCP connection of a scenario.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct ScenarioConnection {
     /// The port that identifies the connection and its streams.
     pub port: u16,
     /// True for IPv6, false for IPv4.
@@ -67,14 +67,14 @@ pub struct Scenario {
     /// Configuration of the guest.
     pub guest: GuestPlan,
     /// The connections of the scenario.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ScenarioConnection>,
     /// Virtual time within which all connections must end.
     pub limit: Duration,
 }
 
 /// The result of a run of a scenario.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct ScenarioResult {
     /// Counters of the engine at the end of the run.
     pub counters: Counters,
     /// Sum of the connect times that the workers have recorded.
@@ -114,29 +114,29 @@ impl Scenario {
 
     /// Returns a scenario with one connection, without impairments, and with a peer that responds at once.
     #[must_use]
-    pub fn calm(guest: GuestPlan, connection: Connection) -> Self {
+    pub fn calm(guest: GuestPlan, connection: ScenarioConnection) -> Self {
         draw::calm(guest, connection)
     }
 
     /// Runs the scenario. If `traced` is true, the result has a line for each packet and event.
     #[must_use]
-    pub fn run(&self, traced: bool) -> Run {
+    pub fn run(&self, traced: bool) -> ScenarioResult {
         self.run_filtered(traced, None, None)
     }
 
     /// Runs the scenario with filters for the frames from the guest (`up`) and to the guest (`down`).
     #[must_use]
-    pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> Run {
+    pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> ScenarioResult {
         let mut rng = Rng::new(self.seed ^ 0x5eed);
         match &self.guest {
             GuestPlan::Smol(receive, send) => {
                 let mtu = self.world.link.limits.mtu;
                 let make = |rng| Smol::new(addressing(), mtu, *receive, *send, rng);
-                self.run_in(World::new(self.world(), rng.fork(), make), traced, [up, down])
+                self.run_in(SimWorld::new(self.world(), rng.fork(), make), traced, [up, down])
             }
             GuestPlan::Scripted(plan) => {
                 let make = |rng| Scripted::new(addressing(), plan.clone(), rng);
-                self.run_in(World::new(self.world(), rng.fork(), make), traced, [up, down])
+                self.run_in(SimWorld::new(self.world(), rng.fork(), make), traced, [up, down])
             }
         }
     }
@@ -149,19 +149,19 @@ impl Scenario {
         plan
     }
 
-    fn incoming(&self) -> impl Iterator<Item = &Connection> {
+    fn incoming(&self) -> impl Iterator<Item = &ScenarioConnection> {
         self.connections
             .iter()
             .filter(|connection| !matches!(connection.opening, Opening::Guest(_)))
     }
 
     /// Adds the guest's calls and listeners, and the host's peers, to a world.
-    pub fn populate<G: Guest>(&self, world: &mut World<G>) {
+    pub fn populate<G: Guest>(&self, world: &mut SimWorld<G>) {
         let start = world.now();
         for (index, connection) in self.connections.iter().enumerate() {
             if let Opening::Guest(answer) = connection.opening {
                 world.host.serve(connection.port, answer, connection.host.clone());
-                world.guest.call(Call {
+                world.guest.call(GuestCall {
                     to: (server(connection.v6), connection.port).into(),
                     from: 40_000 + index as u16,
                     script: connection.guest.clone(),
@@ -186,7 +186,12 @@ impl Scenario {
         }
     }
 
-    fn run_in<G: Guest>(&self, mut world: World<G>, traced: bool, filters: [Option<Filter>; 2]) -> Run {
+    fn run_in<G: Guest>(
+        &self,
+        mut world: SimWorld<G>,
+        traced: bool,
+        filters: [Option<Filter>; 2],
+    ) -> ScenarioResult {
         [world.up.filter, world.down.filter] = filters;
         if traced {
             world.keep_trace();
@@ -194,7 +199,7 @@ impl Scenario {
         let start: Instant = world.now();
         self.populate(&mut world);
         let ended = world.run_to_end(self.limit).and_then(|()| self.judge(&world));
-        Run {
+        ScenarioResult {
             counters: world.counters(),
             connecting: world.connecting(),
             failure: ended.err(),
@@ -214,7 +219,7 @@ impl Scenario {
     }
 }
 
-fn published(connection: &Connection) -> Published {
+fn published(connection: &ScenarioConnection) -> Published {
     let any: IpAddr = match connection.v6 {
         true => core::net::Ipv6Addr::UNSPECIFIED.into(),
         false => core::net::Ipv4Addr::UNSPECIFIED.into(),

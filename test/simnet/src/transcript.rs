@@ -32,7 +32,7 @@ use vm_memory::VolatileSlice;
 use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
-use crate::host::{Answer, HostPlan, SimHost};
+use crate::host::{ConnectResult, HostPlan, SimHost};
 use crate::link::{LinkPlan, RoomEvent, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
@@ -144,7 +144,7 @@ impl Given {
     #[must_use]
     pub fn serving(script: Script) -> Self {
         let mut given = Self::new(config(1500), PLAIN, HostPlan::default());
-        given.host.serve(PORT, Answer::Now, script);
+        given.host.serve(PORT, ConnectResult::Now, script);
         given
     }
 

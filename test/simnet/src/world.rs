@@ -63,7 +63,7 @@ impl WorkersPlan {
 }
 
 /// A simulated world with a guest of type `G`.
-pub struct World<G> {
+pub struct SimWorld<G> {
     /// The engine of each worker.
     pub workers: Vec<Engine<SimHost>>,
     /// The mesh between the workers; `None` with one worker.
@@ -91,7 +91,7 @@ pub struct World<G> {
     trace: Option<String>,
 }
 
-impl<G: Guest> World<G> {
+impl<G: Guest> SimWorld<G> {
     /// Returns a world before its first event. `guest` creates the guest, with its own random number generator.
     pub fn new(plan: WorldPlan, mut rng: Rng, guest: impl FnOnce(Rng) -> G) -> Self {
         let start = Instant(rng.within(1..=1 << 40));

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pontoon_simnet::scenario::{Run, Scenario};
+use pontoon_simnet::scenario::{Scenario, ScenarioResult};
 
 const THREADS: usize = 2;
 
@@ -30,7 +30,7 @@ const EXERCISED: [&str; 13] = [
 
 /// Results of the seeds so far.
 #[derive(Default)]
-struct Tally {
+struct SeedResults {
     failures: Vec<(u64, String)>,
     moved: BTreeMap<&'static str, u64>,
     gave_up: usize,
@@ -38,8 +38,8 @@ struct Tally {
     unopened: usize,
 }
 
-impl Tally {
-    fn add(&mut self, seed: u64, run: Result<Run, Box<dyn Any + Send>>) {
+impl SeedResults {
+    fn add(&mut self, seed: u64, run: Result<ScenarioResult, Box<dyn Any + Send>>) {
         match run {
             Ok(run) => {
                 self.failures.extend(run.failure.map(|what| (seed, what)));
@@ -80,7 +80,7 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
     let count: u64 = std::env::var("PONTOON_SEEDS").map_or(count, |count| count.parse().expect("a number"));
     let first: u64 = std::env::var("PONTOON_FIRST_SEED").map_or(0, |first| first.parse().expect("a number"));
     let next = AtomicU64::new(first);
-    let tally = Mutex::new(Tally::default());
+    let tally = Mutex::new(SeedResults::default());
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -95,7 +95,7 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
             });
         }
     });
-    let Tally {
+    let SeedResults {
         mut failures,
         moved,
         gave_up,

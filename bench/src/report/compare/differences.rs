@@ -152,10 +152,10 @@ fn conditions(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     where_of.into_iter().map(note).collect()
 }
 
-type Seen = BTreeMap<&'static str, BTreeSet<String>>;
+type ConditionValues = BTreeMap<&'static str, BTreeSet<String>>;
 
-fn by_cell(report: &BenchmarkReport) -> BTreeMap<(&str, &str), Seen> {
-    let mut cells: BTreeMap<_, Seen> = BTreeMap::new();
+fn by_cell(report: &BenchmarkReport) -> BTreeMap<(&str, &str), ConditionValues> {
+    let mut cells: BTreeMap<_, ConditionValues> = BTreeMap::new();
     for sample in &report.samples {
         let at = &sample.conditions;
         let seen = cells.entry((&*sample.cell, &*sample.stack)).or_default();

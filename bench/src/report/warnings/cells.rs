@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::list;
-use crate::report::overhead::{self, Share};
+use crate::report::overhead::{self, HarnessShare};
 use crate::report::summary::{CellSummary, StackSummary, Summary, Verdict};
 use crate::report::{number, outcome};
 use crate::schema::{Calibration, Conditions};
@@ -38,7 +38,7 @@ pub(in crate::report) enum CellWarning<'a> {
         values: String,
     },
     HarnessShare {
-        share: Share,
+        share: HarnessShare,
         cell: &'a str,
         stack: &'a str,
     },
@@ -221,7 +221,7 @@ impl fmt::Display for CellWarning<'_> {
                     share.text()
                 )?;
                 match share {
-                    Share::Cpu(share) if *share >= LIMITING_SHARE => {
+                    HarnessShare::Cpu(share) if *share >= LIMITING_SHARE => {
                         f.write_str(" It limits the fastest stacks: without it they would be faster.")
                     }
                     _ => Ok(()),

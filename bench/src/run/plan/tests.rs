@@ -41,7 +41,7 @@ fn report() -> BenchmarkReport {
     }
 }
 
-fn sample(report: &BenchmarkReport, task: Task) -> Sample {
+fn sample(report: &BenchmarkReport, task: PlannedSample) -> Sample {
     Sample {
         cell: report.cells[task.cell].name.clone(),
         stack: report.stacks[task.stack].name.clone(),
@@ -55,7 +55,7 @@ fn sample(report: &BenchmarkReport, task: Task) -> Sample {
     }
 }
 
-fn numbers(tasks: &[Task]) -> Vec<(u32, usize, usize)> {
+fn numbers(tasks: &[PlannedSample]) -> Vec<(u32, usize, usize)> {
     tasks
         .iter()
         .map(|task| (task.round, task.cell, task.stack))

@@ -10,11 +10,11 @@ use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::Offload;
 
-use super::{Addressing, Call, Guest, GuestListener, GuestReport};
+use super::{Addressing, Guest, GuestCall, GuestListener, GuestReport};
 use crate::clock::earlier;
-use crate::frames::{Datagram, Icmp, Packet, Segment};
+use crate::frames::{Datagram, IcmpMessage, Packet, Segment};
 use crate::rng::Rng;
-use peer::Peer;
+use peer::ScriptedConnection;
 
 pub use peer::Mischief;
 
@@ -61,12 +61,12 @@ pub struct Scripted {
     plan: ScriptedPlan,
     rng: Rng,
     listeners: Vec<GuestListener>,
-    peers: Vec<Peer>,
+    peers: Vec<ScriptedConnection>,
     output: Vec<Segment>,
     /// Packets that a test has queued, which belong to no connection of the guest.
     extra: Vec<Packet>,
     /// Received ICMP messages; `datagrams` has the received UDP datagrams.
-    icmp: Vec<Icmp>,
+    icmp: Vec<IcmpMessage>,
     datagrams: Vec<Datagram>,
     wrong: Vec<String>,
 }
@@ -91,7 +91,7 @@ impl Scripted {
 
     /// Returns the received ICMP messages, oldest first.
     #[must_use]
-    pub fn icmp(&self) -> &[Icmp] {
+    pub fn icmp(&self) -> &[IcmpMessage] {
         &self.icmp
     }
 
@@ -110,7 +110,7 @@ impl Scripted {
     /// acknowledgement (RFC 5961).
     #[must_use]
     pub fn resets_ignored(&self) -> u32 {
-        self.peers.iter().map(Peer::resets_ignored).sum()
+        self.peers.iter().map(ScriptedConnection::resets_ignored).sum()
     }
 
     fn accept(&mut self, segment: &Segment, now: Instant) {
@@ -122,7 +122,7 @@ impl Scripted {
         match listener {
             Some(listener) if opens => {
                 let listener = self.listeners.remove(listener);
-                let mut peer = Peer::accepting(&self.plan, listener, segment, self.rng.fork());
+                let mut peer = ScriptedConnection::accepting(&self.plan, listener, segment, self.rng.fork());
                 self.plan.iss = self.plan.iss.wrapping_add(99_991);
                 peer.receive(segment, now, &mut self.output, &mut self.wrong);
                 self.peers.push(peer);
@@ -133,10 +133,14 @@ impl Scripted {
 }
 
 impl Guest for Scripted {
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: GuestCall) {
         let from = (self.addressing.own(call.to.ip()), call.from).into();
-        self.peers
-            .push(Peer::calling(&self.plan, from, call, self.rng.fork()));
+        self.peers.push(ScriptedConnection::calling(
+            &self.plan,
+            from,
+            call,
+            self.rng.fork(),
+        ));
         self.plan.iss = self.plan.iss.wrapping_add(99_991);
     }
 

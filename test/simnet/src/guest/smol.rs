@@ -13,8 +13,8 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::{Addressing, Call, Guest, GuestListener, GuestReport};
-use crate::app::{Act, App, Outcome, Script};
+use super::{Addressing, Guest, GuestCall, GuestListener, GuestReport};
+use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::frames::{ETHERNET, Packet, Segment};
 use crate::pattern;
@@ -26,13 +26,13 @@ pub struct Smol {
     addressing: Addressing,
     interface: Interface,
     sockets: SocketSet<'static>,
-    device: Queue,
-    conns: Vec<Conn>,
+    device: PacketQueue,
+    conns: Vec<SmolConnection>,
     receive_buffer: usize,
     send_buffer: usize,
     rng: Rng,
     /// Observed segments of each connection, by guest port.
-    exchange: BTreeMap<u16, Exchange>,
+    exchange: BTreeMap<u16, ObservedConnection>,
     /// Guest ports of connections on which smoltcp has sent more than the engine's window: its fast retransmit
     /// ignores the window, and it never retransmits data that it has sent beyond a window that closed.
     overran: BTreeSet<u16>,
@@ -42,7 +42,7 @@ pub struct Smol {
 /// Sequence numbers and windows observed on one connection, and the number of duplicates of the engine's last bare
 /// acknowledgement.
 #[derive(Default)]
-struct Exchange {
+struct ObservedConnection {
     /// The guest's most recent acknowledgement number.
     acknowledged: u32,
     /// Right edge of the guest's window, as a sequence number.
@@ -61,13 +61,13 @@ struct Exchange {
 }
 
 /// A connection or listener of the guest: smoltcp's socket, and the application on it.
-struct Conn {
+struct SmolConnection {
     handle: SocketHandle,
     /// The connection to open; `None` for a listener.
-    call: Option<Call>,
+    call: Option<GuestCall>,
     port: u16,
     script: Script,
-    app: Option<App>,
+    app: Option<SimApp>,
     called: bool,
     /// True if the other side's FIN was received.
     ended: bool,
@@ -99,7 +99,7 @@ impl Smol {
         send_buffer: usize,
         mut rng: Rng,
     ) -> Self {
-        let mut device = Queue {
+        let mut device = PacketQueue {
             input: VecDeque::new(),
             output: Vec::new(),
             mtu,
@@ -143,8 +143,13 @@ impl Smol {
         let handle = self.socket();
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
         socket.listen(listener.port).expect("the port is not 0");
-        self.conns
-            .push(Conn::new(handle, None, listener.port, listener.script, side));
+        self.conns.push(SmolConnection::new(
+            handle,
+            None,
+            listener.port,
+            listener.script,
+            side,
+        ));
     }
 
     fn socket(&mut self) -> SocketHandle {
@@ -155,13 +160,13 @@ impl Smol {
 
     /// Records a frame that arrives at the guest, and detects those that make smoltcp 0.14 stall forever, which is
     /// not a defect of the engine.
-    fn note_received(&mut self, frame: &[u8]) -> Effect {
+    fn note_received(&mut self, frame: &[u8]) -> FrameEffect {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
-            return Effect::Harmless;
+            return FrameEffect::Harmless;
         };
         let seen = self.exchange.entry(segment.to.port()).or_default();
         if seen.is_old_zero_window(&segment) {
-            return Effect::Stall;
+            return FrameEffect::Stall;
         }
         seen.count_repeat(&segment)
     }
@@ -186,8 +191,8 @@ impl Smol {
         }
     }
 
-    fn run_apps(&mut self, now: Instant) -> Progress {
-        let mut progress = Progress::None;
+    fn run_apps(&mut self, now: Instant) -> AppProgress {
+        let mut progress = AppProgress::None;
         for conn in &mut self.conns {
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(conn.handle);
             if let Some(call) = &conn.call
@@ -201,7 +206,7 @@ impl Smol {
                 socket
                     .connect(self.interface.context(), call.to, local)
                     .expect("addresses and ports are set");
-                progress = Progress::Made;
+                progress = AppProgress::Made;
             }
             let run = conn.run(socket, &mut self.rng, now, &mut self.wrong);
             progress = progress.max(run);
@@ -212,23 +217,23 @@ impl Smol {
 
 /// The effect of a frame on smoltcp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
+enum FrameEffect {
     /// smoltcp processes the frame correctly.
     Harmless,
     /// smoltcp would stall forever.
-    Stall,
+    ReadPause,
 }
 
 /// The result of running the applications of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
+enum AppProgress {
     /// No application has called its socket.
     None,
     /// An application has called its socket, so smoltcp has to be polled again.
     Made,
 }
 
-impl Exchange {
+impl ObservedConnection {
     /// Returns true for a segment with an old sequence number and a window of zero. smoltcp updates its send window
     /// even from older segments (which SND.WL1 of RFC 9293 section 3.10.7.4 prevents), and does not probe a closed
     /// window while data is in flight.
@@ -240,7 +245,7 @@ impl Exchange {
     /// Counts duplicates of an acknowledgement. smoltcp answers the third duplicate by a fast retransmit; if only a
     /// FIN is unacknowledged, it sends nothing and stops its timer, so that the FIN is lost forever. Duplicates that
     /// report a gap in the data have SACK blocks and are delivered.
-    fn count_repeat(&mut self, segment: &Segment) -> Effect {
+    fn count_repeat(&mut self, segment: &Segment) -> FrameEffect {
         let begins = segment.flags.has(Flags::SYN);
         if begins {
             self.scale = segment.window_scale.unwrap_or(0);
@@ -252,19 +257,19 @@ impl Exchange {
         // A window probe has an older sequence number, and smoltcp must answer it.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
         if !bare || (segment.seq.wrapping_sub(self.acknowledged) as i32) < 0 {
-            return Effect::Harmless;
+            return FrameEffect::Harmless;
         }
         // smoltcp ignores segments beyond its window, so they are not duplicates for it.
         if (segment.seq.wrapping_sub(self.allowed) as i32) >= 0 {
-            return Effect::Harmless;
+            return FrameEffect::Harmless;
         }
         if (self.ack, self.window) != (segment.ack, segment.window) {
             (self.ack, self.window, self.count) = (segment.ack, segment.window, 0);
         }
         self.count += 1;
         match self.count {
-            ..=2 => Effect::Harmless,
-            _ => Effect::Stall,
+            ..=2 => FrameEffect::Harmless,
+            _ => FrameEffect::Stall,
         }
     }
 }
@@ -275,8 +280,8 @@ fn edge(segment: &Segment, scale: u8) -> u32 {
     segment.ack.wrapping_add(u32::from(segment.window) << shift)
 }
 
-impl Conn {
-    fn new(handle: SocketHandle, call: Option<Call>, port: u16, script: Script, side: Side) -> Self {
+impl SmolConnection {
+    fn new(handle: SocketHandle, call: Option<GuestCall>, port: u16, script: Script, side: Side) -> Self {
         let (send_stream, receive_stream) = match side {
             Side::Guest => (streams::up(port), streams::down(port)),
             Side::Host => (streams::down(port), streams::up(port)),
@@ -303,27 +308,27 @@ impl Conn {
         rng: &mut Rng,
         now: Instant,
         wrong: &mut Vec<String>,
-    ) -> Progress {
+    ) -> AppProgress {
         use tcp::State::{CloseWait, Closed, Closing, LastAck, Listen, SynReceived, SynSent, TimeWait};
         let state = socket.state();
         self.ended |= matches!(state, CloseWait | LastAck | Closing | TimeWait);
         if self.app.is_none() {
             if matches!(state, Listen | SynSent | SynReceived) {
-                return Progress::None;
+                return AppProgress::None;
             }
             if state == Closed {
                 self.refused = self.called;
-                return Progress::None;
+                return AppProgress::None;
             }
-            self.app = Some(App::new(self.script.clone(), rng.fork(), now));
+            self.app = Some(SimApp::new(self.script.clone(), rng.fork(), now));
         }
         let Some(app) = &mut self.app else {
-            return Progress::None;
+            return AppProgress::None;
         };
         let mut moved = false;
         if state == Closed && !(self.ended && app.closed()) {
-            app.was_reset(Outcome::Reset);
-            return Progress::None;
+            app.was_reset(ConnectionEnd::Reset);
+            return AppProgress::None;
         }
         let read = app.read(self.backlog + socket.recv_queue() as u64, now);
         let from_backlog = read.min(self.backlog);
@@ -365,19 +370,19 @@ impl Conn {
             moved |= len > 0;
         }
         match app.act(now) {
-            Act::None => {}
-            Act::Close => {
+            AppAction::None => {}
+            AppAction::Close => {
                 socket.close();
                 moved = true;
             }
-            Act::Reset => {
+            AppAction::Reset => {
                 socket.abort();
                 moved = true;
             }
         }
         match moved {
-            true => Progress::Made,
-            false => Progress::None,
+            true => AppProgress::Made,
+            false => AppProgress::None,
         }
     }
 
@@ -385,20 +390,20 @@ impl Conn {
         self.call.as_ref().map_or(self.port, |call| call.from)
     }
 
-    fn outcome(&self) -> Option<Outcome> {
+    fn outcome(&self) -> Option<ConnectionEnd> {
         if self.refused {
-            return Some(Outcome::Refused);
+            return Some(ConnectionEnd::Refused);
         }
-        self.app.as_ref().and_then(App::outcome)
+        self.app.as_ref().and_then(SimApp::outcome)
     }
 }
 
 impl Guest for Smol {
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: GuestCall) {
         let handle = self.socket();
         let (port, script) = (call.to.port(), call.script.clone());
         self.conns
-            .push(Conn::new(handle, Some(call), port, script, Side::Guest));
+            .push(SmolConnection::new(handle, Some(call), port, script, Side::Guest));
     }
 
     fn listen(&mut self, listener: GuestListener) {
@@ -411,7 +416,7 @@ impl Guest for Smol {
             return;
         }
         let effect = self.note_received(frame);
-        if effect == Effect::Harmless {
+        if effect == FrameEffect::Harmless {
             self.device.input.push_back(frame[ETHERNET..].to_vec());
         }
     }
@@ -421,7 +426,7 @@ impl Guest for Smol {
         for _ in 0..64 {
             let polled = self.interface.poll(time, &mut self.device, &mut self.sockets);
             let progress = self.run_apps(now);
-            if progress == Progress::None && polled == PollResult::None {
+            if progress == AppProgress::None && polled == PollResult::None {
                 break;
             }
         }
@@ -486,23 +491,23 @@ fn smoltcp_time(now: Instant) -> smoltcp::time::Instant {
 }
 
 /// A network device for smoltcp with queues of packets. smoltcp computes and verifies all checksums.
-struct Queue {
+struct PacketQueue {
     input: VecDeque<Vec<u8>>,
     output: Vec<Vec<u8>>,
     mtu: usize,
 }
 
-impl Device for Queue {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Outgoing<'a>;
+impl Device for PacketQueue {
+    type RxToken<'a> = ReceivedPacket;
+    type TxToken<'a> = OutgoingPackets<'a>;
 
-    fn receive(&mut self, _time: smoltcp::time::Instant) -> Option<(Received, Outgoing<'_>)> {
+    fn receive(&mut self, _time: smoltcp::time::Instant) -> Option<(ReceivedPacket, OutgoingPackets<'_>)> {
         let packet = self.input.pop_front()?;
-        Some((Received(packet), Outgoing(&mut self.output)))
+        Some((ReceivedPacket(packet), OutgoingPackets(&mut self.output)))
     }
 
-    fn transmit(&mut self, _time: smoltcp::time::Instant) -> Option<Outgoing<'_>> {
-        Some(Outgoing(&mut self.output))
+    fn transmit(&mut self, _time: smoltcp::time::Instant) -> Option<OutgoingPackets<'_>> {
+        Some(OutgoingPackets(&mut self.output))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -514,18 +519,18 @@ impl Device for Queue {
 }
 
 /// A received packet, for smoltcp's trait `RxToken`.
-struct Received(Vec<u8>);
+struct ReceivedPacket(Vec<u8>);
 
-impl RxToken for Received {
+impl RxToken for ReceivedPacket {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(&self.0)
     }
 }
 
 /// The queue of packets to send, for smoltcp's trait `TxToken`.
-struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
+struct OutgoingPackets<'a>(&'a mut Vec<Vec<u8>>);
 
-impl TxToken for Outgoing<'_> {
+impl TxToken for OutgoingPackets<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut packet = vec![0; len];
         let result = f(&mut packet);

@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use pontoon_engine::{Failure, FlowId, Instant, Readiness};
 use vm_memory::VolatileSlice;
 
-use super::{Answer, Closing, HostPlan, PeerReport, Remote};
-use crate::app::{Act, App, Outcome, Script};
+use super::{CloseMode, ConnectResult, HostPlan, PeerReport, RemotePort};
+use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::pattern;
 use crate::rng::Rng;
@@ -33,14 +33,14 @@ pub(super) enum Phase {
 
 /// A TCP connection of the simulated host: both queues of the engine's socket, and the peer with its script.
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(super) struct SimConnection {
     flow: Option<FlowId>,
     port: u16,
     pub(super) listener: u32,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     script: Script,
-    app: Option<App>,
+    app: Option<SimApp>,
     rng: Rng,
     /// True if the engine has not closed the socket.
     pub(super) held: bool,
@@ -79,7 +79,7 @@ pub(super) struct Conn {
     tick_at: Option<Instant>,
 }
 
-/// The result of [`Conn::take_tick`], which checks the scheduled time of the peer.
+/// The result of [`SimConnection::take_tick`], which checks the scheduled time of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tick {
     /// The scheduled time has come.
@@ -88,7 +88,7 @@ pub(super) enum Tick {
     Pending,
 }
 
-/// The result of [`Conn::schedule_tick`].
+/// The result of [`SimConnection::schedule_tick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
     /// The time was changed, and an event has to be added to the agenda.
@@ -97,7 +97,7 @@ pub(super) enum Schedule {
     Unchanged,
 }
 
-/// The result of [`Conn::complete_arrival`], the end of a client's handshake.
+/// The result of [`SimConnection::complete_arrival`], the end of a client's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// The client is in the listener's accept queue now.
@@ -115,7 +115,7 @@ pub(super) enum Activity {
     None,
 }
 
-impl Conn {
+impl SimConnection {
     fn new(plan: &HostPlan, port: u16, peer: SocketAddr, phase: Phase, script: Script, rng: Rng) -> Self {
         Self {
             flow: None,
@@ -156,22 +156,22 @@ impl Conn {
         plan: &HostPlan,
         flow: FlowId,
         to: SocketAddr,
-        remote: Remote,
+        remote: RemotePort,
         rng: Rng,
         now: Instant,
     ) -> Self {
         let phase = match remote.answer {
-            Answer::Now => Phase::Open,
-            Answer::After(time) => Phase::Connecting {
+            ConnectResult::Now => Phase::Open,
+            ConnectResult::After(time) => Phase::Connecting {
                 at: now + time,
                 answer: Ok(()),
             },
-            Answer::Fail(failure) => Phase::Failed(failure),
-            Answer::FailAfter(time, failure) => Phase::Connecting {
+            ConnectResult::Fail(failure) => Phase::Failed(failure),
+            ConnectResult::FailAfter(time, failure) => Phase::Connecting {
                 at: now + time,
                 answer: Err(failure),
             },
-            Answer::Never => Phase::Connecting {
+            ConnectResult::Never => Phase::Connecting {
                 at: now + HOST_GIVES_UP,
                 answer: Err(Failure::TimedOut),
             },
@@ -207,7 +207,7 @@ impl Conn {
     }
 
     fn start(&mut self, now: Instant) {
-        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
+        self.app = Some(SimApp::new(self.script.clone(), self.rng.fork(), now));
     }
 
     pub(super) fn accept(&mut self, flow: FlowId) {
@@ -280,7 +280,7 @@ impl Conn {
         if self.reset_peer {
             self.reset_peer = false;
             self.is_reset = true;
-            app.was_reset(Outcome::Reset);
+            app.was_reset(ConnectionEnd::Reset);
         }
         if !self.is_reset {
             let read = app.read(self.up_tail - self.up_head, now);
@@ -295,15 +295,15 @@ impl Conn {
             if written > 0 && !self.held && self.flow.is_some() {
                 // Data has arrived for a socket that the engine has closed: the kernel resets the connection.
                 self.is_reset = true;
-                app.was_reset(Outcome::Reset);
+                app.was_reset(ConnectionEnd::Reset);
             }
             match app.act(now) {
-                Act::None => {}
-                Act::Close => {
+                AppAction::None => {}
+                AppAction::Close => {
                     self.down_end = true;
                     event = true;
                 }
-                Act::Reset => {
+                AppAction::Reset => {
                     self.is_reset = true;
                     self.error = Some(Failure::Reset);
                     event = true;
@@ -506,14 +506,14 @@ impl Conn {
         self.error.take()
     }
 
-    pub(super) fn release(&mut self, kind: Closing) {
+    pub(super) fn release(&mut self, kind: CloseMode) {
         self.held = false;
         if self.phase != Phase::Open || self.is_reset {
             return;
         }
         // Linux resets a connection that is closed with unread data.
         let unread = self.down_tail > self.down_head;
-        if kind == Closing::Abortive || unread {
+        if kind == CloseMode::Abortive || unread {
             self.reset_peer = true;
         } else {
             self.up_end = true;

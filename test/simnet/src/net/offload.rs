@@ -3,7 +3,7 @@
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
 
-use crate::frames::{Datagram, Ether, Packet, Segment};
+use crate::frames::{Datagram, EtherAddresses, Packet, Segment};
 use crate::rng::Rng;
 
 /// Parameters for the merging of the guest's segments into larger frames before the engine receives them.
@@ -19,7 +19,7 @@ pub struct Merging {
 /// Merges consecutive segments of one connection, as a guest with segmentation offload would have sent them.
 pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offload, Vec<u8>)> {
     let mut out = Vec::with_capacity(frames.len());
-    let mut open: Option<Run> = None;
+    let mut open: Option<MergeRun> = None;
     for frame in frames {
         match Packet::parse(Offload::NONE, &frame) {
             Ok((ether, packet @ (Packet::Tcp(_) | Packet::Udp(_)))) => {
@@ -29,7 +29,7 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
                     continue;
                 }
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
-                open = Some(Run::new(rng, merging, ether, packet));
+                open = Some(MergeRun::new(rng, merging, ether, packet));
             }
             // ICMP never has a partial checksum, and malformed frames are delivered unchanged.
             Ok(_) | Err(_) => {
@@ -69,7 +69,7 @@ pub fn split(rng: &mut Rng, loose: bool, offload: Offload, frame: &[u8]) -> Resu
     }
 }
 
-fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: Ether, whole: Segment) -> Vec<Vec<u8>> {
+fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: EtherAddresses, whole: Segment) -> Vec<Vec<u8>> {
     let mss = usize::from(mss.max(1));
     let mut out = Vec::new();
     let mut at = 0;
@@ -101,8 +101,8 @@ fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: Ether, whole: Segment) -> Ve
 }
 
 /// Consecutive packets of one connection that are merged into one frame.
-struct Run {
-    ether: Ether,
+struct MergeRun {
+    ether: EtherAddresses,
     packet: Packet,
     mss: usize,
     room: usize,
@@ -110,8 +110,8 @@ struct Run {
     sealed: bool,
 }
 
-impl Run {
-    fn new(rng: &mut Rng, merging: Merging, ether: Ether, packet: Packet) -> Self {
+impl MergeRun {
+    fn new(rng: &mut Rng, merging: Merging, ether: EtherAddresses, packet: Packet) -> Self {
         let mss = match &packet {
             Packet::Tcp(segment) => segment.payload.len(),
             Packet::Udp(_) | Packet::Icmp(_) | Packet::Other(..) => 0,

@@ -7,7 +7,7 @@ use pontoon_engine::Bandwidth;
 use super::*;
 
 /// Runs what carries 2 MB without a limit and with one of 8 Mbit/s, where a byte takes a microsecond.
-fn free_and_limited(mut scenario: Scenario) -> [Run; 2] {
+fn free_and_limited(mut scenario: Scenario) -> [ScenarioResult; 2] {
     let free = check(scenario.run(true));
     scenario.world.config.bandwidth = NonZeroU64::new(8_000_000).map(Bandwidth::new);
     let limited = check(scenario.run(true));

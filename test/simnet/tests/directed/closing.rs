@@ -39,7 +39,7 @@ fn simultaneous_close() {
 #[test]
 fn reset_by_the_guest() {
     let guest = Script {
-        end: End::Reset(20_000),
+        end: FinalAction::Reset(20_000),
         ..Script::source(50_000)
     };
     for scenario in everywhere(&dial(guest, Script::sending(50_000))) {
@@ -52,7 +52,7 @@ fn reset_by_the_guest() {
 fn reset_by_the_host() {
     for after in [0, 1, 20_000, 50_000] {
         let host = Script {
-            end: End::Reset(after),
+            end: FinalAction::Reset(after),
             ..Script::source(50_000)
         };
         for scenario in everywhere(&dial(Script::sending(50_000), host)) {
@@ -89,7 +89,7 @@ fn time_wait_acknowledges_a_retransmitted_fin() {
             {
                 seen.store(1, Ordering::Relaxed);
             }
-            Verdict::Pass
+            FilterVerdict::Pass
         });
         let (down, lost) = lose(1, move |segment| {
             fin.load(Ordering::Relaxed) == 1 && segment.flags == ACK && segment.span() == 0
@@ -107,7 +107,7 @@ fn reset_at_the_edge_of_a_full_window_is_accepted() {
     let first = plan.iss + 1;
     let guest = Script {
         write: pace(20_000, 1),
-        end: End::Reset(200_000),
+        end: FinalAction::Reset(200_000),
         ..Script::source(200_000)
     };
     let scenario = Scenario::calm(GuestPlan::Scripted(plan), dial(guest, Script::SINK));

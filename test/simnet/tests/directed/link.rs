@@ -43,7 +43,7 @@ fn often_full_link_delays_streams_only_by_its_pauses() {
 #[test]
 fn link_with_segmentation_gets_many_segments_per_frame() {
     for v6 in [false, true] {
-        let connection = Connection {
+        let connection = ScenarioConnection {
             v6,
             ..dial(Script::SINK, Script::source(1_000_000))
         };

@@ -35,7 +35,7 @@ fn keepalive_probe_of_the_guest_enables_keepalive_on_the_host() {
         mischief,
         ..ScriptedPlan::default()
     };
-    let write = Pace {
+    let write = TransferPace {
         chunk: 100,
         every: 5 * SECOND,
     };

@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn refused_connect() {
     for answer in [
-        Answer::Fail(Failure::Refused),
-        Answer::FailAfter(SECOND / 2, Failure::Refused),
+        ConnectResult::Fail(Failure::Refused),
+        ConnectResult::FailAfter(SECOND / 2, Failure::Refused),
     ] {
         for scenario in everywhere(&connection(
             Opening::Guest(answer),
@@ -25,7 +25,7 @@ fn refused_connect() {
 #[test]
 fn unreachable_destination() {
     for failure in [Failure::NetUnreachable, Failure::HostUnreachable] {
-        let opening = Opening::Guest(Answer::FailAfter(SECOND / 2, failure));
+        let opening = Opening::Guest(ConnectResult::FailAfter(SECOND / 2, failure));
         for scenario in everywhere(&connection(opening, Script::source(10), Script::SINK)) {
             let run = check(scenario.run(true));
             assert_eq!(
@@ -39,7 +39,7 @@ fn unreachable_destination() {
 #[test]
 fn connect_timeout() {
     for scenario in everywhere(&connection(
-        Opening::Guest(Answer::Never),
+        Opening::Guest(ConnectResult::Never),
         Script::source(10),
         Script::SINK,
     )) {
@@ -51,9 +51,12 @@ fn connect_timeout() {
 #[test]
 fn successful_connects_are_timed() {
     for (answer, time) in [
-        (Answer::Now, Duration::ZERO),
-        (Answer::After(SECOND / 2), SECOND / 2),
-        (Answer::FailAfter(SECOND / 2, Failure::Refused), Duration::ZERO),
+        (ConnectResult::Now, Duration::ZERO),
+        (ConnectResult::After(SECOND / 2), SECOND / 2),
+        (
+            ConnectResult::FailAfter(SECOND / 2, Failure::Refused),
+            Duration::ZERO,
+        ),
     ] {
         for scenario in everywhere(&connection(
             Opening::Guest(answer),

@@ -1,8 +1,8 @@
 //! Panics of handlers, in any call of the host: only the current flow ends.
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_simnet::app::Outcome;
-use pontoon_simnet::frames::Icmp;
+use pontoon_simnet::app::ConnectionEnd;
+use pontoon_simnet::frames::IcmpMessage;
 use pontoon_simnet::guest::Guest;
 use pontoon_simnet::world::WorkersPlan;
 
@@ -14,22 +14,22 @@ fn scenario() -> Scenario {
         write: pace(2000, 3),
         ..Script::source(bytes)
     };
-    let both = |port: u16, opening| Connection {
+    let both = |port: u16, opening| ScenarioConnection {
         port,
         ..connection(opening, sending(40_000), sending(30_000))
     };
-    let first = both(1000, Opening::Guest(Answer::Now));
+    let first = both(1000, Opening::Guest(ConnectResult::Now));
     let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first);
-    let later = Opening::Guest(Answer::After(Duration::from_millis(2)));
+    let later = Opening::Guest(ConnectResult::After(Duration::from_millis(2)));
     scenario
         .connections
         .extend([both(1001, later), both(1002, Opening::Host)]);
     scenario
 }
 
-fn world(scenario: &Scenario) -> World<Scripted> {
+fn world(scenario: &Scenario) -> SimWorld<Scripted> {
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(11), make);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(11), make);
     scenario.populate(&mut world);
     for port in [7000, 7001] {
         world.guest.inject(Packet::Udp(Datagram {
@@ -38,7 +38,7 @@ fn world(scenario: &Scenario) -> World<Scripted> {
             payload: vec![1; 100],
         }));
     }
-    world.guest.inject(Packet::Icmp(Icmp {
+    world.guest.inject(Packet::Icmp(IcmpMessage {
         from: GUEST_V4.into(),
         to: server(false),
         kind: 8,
@@ -49,11 +49,11 @@ fn world(scenario: &Scenario) -> World<Scripted> {
 }
 
 /// Connections that did not end as in their scripts, and datagrams that were not echoed.
-fn lost(world: &World<Scripted>) -> usize {
+fn lost(world: &SimWorld<Scripted>) -> usize {
     let reports = world.guest.reports();
     let broken = reports
         .iter()
-        .filter(|report| report.outcome != Some(Outcome::Closed));
+        .filter(|report| report.outcome != Some(ConnectionEnd::Closed));
     broken.count() + (2 - world.guest.datagrams().len()) + (1 - world.guest.icmp().len())
 }
 
@@ -69,7 +69,7 @@ fn published_port_stays_open_after_a_panic() {
         guest_port: 53,
     });
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(plan, Rng::new(12), make);
+    let mut world = SimWorld::new(plan, Rng::new(12), make);
     let client = (server(false), 4000).into();
     assert_eq!(world.open_published(), Ok(()));
     for (count, panics) in [(1, false), (1, true), (2, false)] {
@@ -122,7 +122,7 @@ fn endpoint_whose_opening_panicked_is_opened_by_the_next_datagram() {
         room: 256,
     };
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(plan, Rng::new(12), make);
+    let mut world = SimWorld::new(plan, Rng::new(12), make);
     world.host.panic_after(0);
     for answered in [0, 1] {
         world.guest.inject(Packet::Udp(Datagram {

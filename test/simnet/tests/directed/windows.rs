@@ -35,7 +35,7 @@ fn window_closes_and_opens() {
                 ..ScriptedPlan::default()
             }),
         ] {
-            let connection = Connection {
+            let connection = ScenarioConnection {
                 v6,
                 ..dial(guest.clone(), Script::source(100_000))
             };
@@ -78,7 +78,7 @@ fn exhausted_pool_loses_no_data() {
     let mut scenario = Scenario::calm(GuestPlan::Scripted(plan), first.clone());
     scenario.world.host.send_buffer = 4000;
     scenario.connections = (0..700)
-        .map(|index| Connection {
+        .map(|index| ScenarioConnection {
             port: 1000 + index,
             ..first.clone()
         })
@@ -96,7 +96,7 @@ fn slow_small_buffers_with_an_exhausted_pool_lose_no_data() {
     let first = dial(Script::source(100_000), stalled.clone());
     for (send_buffer, to_send) in [(4000, 0), (12_000, 0), (4000, 100_000), (12_000, 100_000)] {
         let slow = Script {
-            read: Pace {
+            read: TransferPace {
                 chunk: 2000,
                 every: SECOND / 4,
             },
@@ -109,7 +109,7 @@ fn slow_small_buffers_with_an_exhausted_pool_lose_no_data() {
         };
         let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first.clone());
         scenario.connections = (0..800)
-            .map(|index| Connection {
+            .map(|index| ScenarioConnection {
                 port: 1000 + index,
                 host: if index < 600 {
                     stalled.clone()

@@ -1,7 +1,7 @@
 //! Several workers, and frames that arrive at any of them.
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_simnet::frames::Icmp;
+use pontoon_simnet::frames::IcmpMessage;
 use pontoon_simnet::world::WorkersPlan;
 
 use super::*;
@@ -12,14 +12,14 @@ const ANYWHERE: WorkersPlan = WorkersPlan {
     room: 256,
 };
 
-fn world(seed: u64) -> World<Scripted> {
+fn world(seed: u64) -> SimWorld<Scripted> {
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),
     );
     scenario.world.workers = ANYWHERE;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    World::new(scenario.world(), Rng::new(seed), make)
+    SimWorld::new(scenario.world(), Rng::new(seed), make)
 }
 
 fn own(v6: bool) -> core::net::IpAddr {
@@ -78,7 +78,7 @@ fn segment_of_no_workers_connection_is_reset_once() {
 fn echo_id_has_one_socket_in_all_workers() {
     let mut world = world(3);
     for seq in 0..40 {
-        world.guest.inject(Packet::Icmp(Icmp {
+        world.guest.inject(Packet::Icmp(IcmpMessage {
             from: own(false),
             to: server(false),
             kind: 8,
@@ -105,9 +105,9 @@ fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
         let [failed, working] = [9991, 9992];
         scenario.world.config.resolvers = vec![(server(v6), failed).into(), (server(v6), working).into()];
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-        let mut world = World::new(scenario.world(), Rng::new(11), make);
+        let mut world = SimWorld::new(scenario.world(), Rng::new(11), make);
         world.host.refuse_udp(failed);
-        world.host.serve(working, Answer::Never, Script::SINK);
+        world.host.serve(working, ConnectResult::Never, Script::SINK);
         let addresses = scenario.world.config.addresses;
         let forwarder: core::net::IpAddr = match v6 {
             true => addresses.v6.unwrap().dns.into(),
@@ -146,8 +146,8 @@ fn datagram_flows_of_other_workers_are_evicted() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_flows = 5;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(5), make);
-    world.host.serve(80, Answer::Never, Script::SINK);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(5), make);
+    world.host.serve(80, ConnectResult::Never, Script::SINK);
     for _ in 0..5 {
         for port in 0..5 {
             world.guest.inject(Packet::Udp(Datagram {
@@ -183,7 +183,7 @@ fn max_udp_ports_limits_all_workers_together() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_udp_ports = 20;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(5), make);
     for port in 0..60 {
         for v6 in [false, true] {
             world.guest.inject(Packet::Udp(Datagram {
@@ -213,7 +213,7 @@ fn max_flows_limits_all_workers_together() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_flows = 20;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(5), make);
     for port in 0..60 {
         world.guest.inject(Packet::Udp(Datagram {
             from: (own(false), 5000 + port).into(),
@@ -240,8 +240,8 @@ fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     let forwarder = scenario.world.config.addresses.v4.dns;
     for seed in 0..20 {
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-        let mut world = World::new(scenario.world(), Rng::new(seed), make);
-        world.host.serve(9992, Answer::Never, Script::SINK);
+        let mut world = SimWorld::new(scenario.world(), Rng::new(seed), make);
+        world.host.serve(9992, ConnectResult::Never, Script::SINK);
         for port in 0..3 {
             world.guest.inject(Packet::Udp(Datagram {
                 from: (own(false), 5000 + port).into(),
@@ -285,7 +285,7 @@ fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
     let mut plan = scenario.world();
     plan.config.published = vec![port(8000)];
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(plan, Rng::new(1), make);
+    let mut world = SimWorld::new(plan, Rng::new(1), make);
     let now = world.now();
     world.workers[1]
         .publish(0, port(8001), &mut world.link, &mut world.host, now)

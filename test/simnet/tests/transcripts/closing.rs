@@ -30,7 +30,7 @@ fn guest_closes_first_with_data_and_fin_in_one_segment() {
     given.up(up(ACK, 1012, 2));
     given.quiet();
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Closed));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn about_to_reset(host: HostPlan) -> Given {
         patience: Duration::from_secs(2),
         ..Script::source(100)
     };
-    given.host.serve(PORT, Answer::Now, closes_and_resets);
+    given.host.serve(PORT, ConnectResult::Now, closes_and_resets);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
@@ -268,7 +268,7 @@ fn connection_with_a_pending_reset_frees_its_descriptor_for_a_listener() {
 fn forget_guest_closes_all_connections() {
     let mut given = Given::open(Script::SINK);
     // One more connection, and a datagram's endpoint.
-    given.host.serve(81, Answer::Now, Script::SINK);
+    given.host.serve(81, ConnectResult::Now, Script::SINK);
     given.up(dial(41_000, 81));
     given.packet_up(&Packet::Udp(Datagram {
         from: (GUEST_V4, 5000).into(),
@@ -281,12 +281,12 @@ fn forget_guest_closes_all_connections() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
     given.pass(Duration::from_secs(120));
     given.quiet();
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 
     // The next guest opens new connections.
     given.up(up(ACK, 1001, 1));
     assert!(given.take_one().flags.has(RST));
-    given.host.serve(82, Answer::Now, Script::SINK);
+    given.host.serve(82, ConnectResult::Now, Script::SINK);
     given.up(dial(41_000, 82));
     let answer = given.take_one();
     assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");

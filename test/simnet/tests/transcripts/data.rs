@@ -170,7 +170,7 @@ fn slot_is_reused_within_a_burst() {
         to: (SERVER_V4, PORT + 1).into(),
         ..syn()
     };
-    given.host.serve(PORT + 1, Answer::Now, Script::SINK);
+    given.host.serve(PORT + 1, ConnectResult::Now, Script::SINK);
     given.burst_up([data, up(RST, 1011, 0), again.clone()]);
     let answer = given.take_one();
     assert_eq!((answer.flags, answer.to), (SYN.and(ACK), again.from));
@@ -203,7 +203,7 @@ fn fin_beyond_the_window_is_ignored_and_a_second_fin_has_no_effect() {
     given.take();
     given.up(up(FIN.and(ACK), 2401, 1));
     given.take();
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Closed));
 }
 
 #[test]
@@ -233,5 +233,5 @@ fn failed_send_resets_both_connections() {
     given.quiet();
     given.pass(millis(1));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }

@@ -94,7 +94,7 @@ fn listener_with_two_events_is_queued_once() {
 fn panic_behind_data_of_a_full_burst_ends_one_flow_at_most() {
     for after in 0..8 {
         let mut given = Given::open(Script::SINK);
-        given.host.serve(81, Answer::Now, SILENT);
+        given.host.serve(81, ConnectResult::Now, SILENT);
         let data = (0..256).map(|nth| up(ACK, 1001 + nth, 1).carrying(vec![1]));
         given.host.panic_after(after);
         given.burst_up(data.chain([dial(2, 81)]));

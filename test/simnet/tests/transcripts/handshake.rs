@@ -14,7 +14,9 @@ fn syn_received() -> Given {
 #[test]
 fn syn_is_answered_when_the_connect_has_succeeded() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
-    given.host.serve(PORT, Answer::After(millis(50)), Script::SINK);
+    given
+        .host
+        .serve(PORT, ConnectResult::After(millis(50)), Script::SINK);
     given.up(syn());
     given.pass(millis(49));
     given.quiet();
@@ -66,7 +68,9 @@ fn data_of_the_server_follows_the_handshake_at_once() {
 #[test]
 fn only_exact_reset_ends_a_pending_connect() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
-    given.host.serve(80, Answer::After(millis(50)), Script::SINK);
+    given
+        .host
+        .serve(80, ConnectResult::After(millis(50)), Script::SINK);
     let syn = dial(1, 80);
     given.up(syn.clone());
     let other = Segment::between(syn.from, syn.to);

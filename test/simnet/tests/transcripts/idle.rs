@@ -1,6 +1,6 @@
 //! Idle connections: keepalive probes, and the end and eviction of half-closed connections.
 
-use pontoon_simnet::app::Pace;
+use pontoon_simnet::app::TransferPace;
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn unanswered_probes_end_the_connection_on_both_sides() {
     });
     given.pass(millis(1));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 /// CLOSE_WAIT has no timer of its own (RFC 9293 section 3.3.2): a guest that answers probes may stay in it for any time.
@@ -141,7 +141,7 @@ fn half_closed_connection_ends_if_probes_are_not_answered() {
 fn acknowledged_data_keeps_a_half_closed_connection() {
     let mut given = half_closed(Script {
         send: 8,
-        write: Pace {
+        write: TransferPace {
             chunk: 1,
             every: seconds(50),
         },
@@ -177,7 +177,7 @@ fn undelivered_fin_does_not_keep_the_connection() {
             ..HostPlan::default()
         },
     );
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
@@ -201,7 +201,7 @@ fn full_under(room: u16, config: Config) -> Given {
         HostPlan::default(),
     );
     for port in 1..=2 * room {
-        given.host.serve(port, Answer::Now, SILENT);
+        given.host.serve(port, ConnectResult::Now, SILENT);
     }
     for port in 1..=room {
         half_close(&mut given, port);
@@ -362,14 +362,14 @@ fn half_closed_connection_without_unread_data_is_evicted_first() {
     );
     let late = Script {
         send: 2,
-        write: Pace {
+        write: TransferPace {
             chunk: 1,
             every: seconds(10),
         },
         ..SILENT
     };
     for (port, script) in [(1, late), (2, SILENT), (3, SILENT)] {
-        given.host.serve(port, Answer::Now, script);
+        given.host.serve(port, ConnectResult::Now, script);
     }
     let between = |port| Segment::between((GUEST_V4, port).into(), (SERVER_V4, port).into());
     for port in [1, 2] {
@@ -410,8 +410,8 @@ fn with_the_only_place_taken() -> Given {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(PORT, Answer::Now, SILENT);
-    given.host.serve(81, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
+    given.host.serve(81, ConnectResult::Now, SILENT);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));

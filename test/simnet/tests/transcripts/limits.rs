@@ -77,7 +77,7 @@ fn idlest_datagram_flow_is_evicted_for_a_connection() {
 #[test]
 fn echo_id_is_evicted_for_an_endpoint_of_the_same_time() {
     let mut given = given(at_most(1, config(1500)), HostPlan::default());
-    given.packet_up(&Packet::Icmp(Icmp {
+    given.packet_up(&Packet::Icmp(IcmpMessage {
         from: GUEST.ip(),
         to: SERVER_V4.into(),
         kind: 8,
@@ -133,14 +133,14 @@ fn idlest_datagram_flow_is_evicted_for_a_client() {
 fn established_connections_are_not_evicted() {
     let mut given = given(at_most(2, config(1500)), HostPlan::default());
     for port in [80, 81] {
-        given.host.serve(port, Answer::Now, Script::source(0));
+        given.host.serve(port, ConnectResult::Now, Script::source(0));
         into_time_wait(&mut given, GUEST, (SERVER_V4, port).into());
     }
     let reset = |given: &mut Given, port, seq| {
         given.up(Segment::between(GUEST, (SERVER_V4, port).into()).with(RST, seq, 0));
     };
     reset(&mut given, 81, 1002);
-    given.host.serve(82, Answer::Never, Script::SINK);
+    given.host.serve(82, ConnectResult::Never, Script::SINK);
     for _ in 0..u16::MAX {
         given.up(syn_between(GUEST, (SERVER_V4, 82).into()));
         reset(&mut given, 82, 1001);
@@ -270,7 +270,7 @@ fn listener_without_descriptor_accepts_after_time_wait_begins() {
 fn connections_in_time_wait_are_limited() {
     let mut given = given(any(), HostPlan::default());
     for port in 1..=9000 {
-        given.host.serve(port, Answer::Now, Script::source(0));
+        given.host.serve(port, ConnectResult::Now, Script::source(0));
         into_time_wait(&mut given, GUEST, (SERVER.ip(), port).into());
     }
     assert_eq!((given.engine.flows(), given.host.open()), (8192, 0));
@@ -329,7 +329,7 @@ fn clients_of_one_port_are_limited_to_three_fourths_of_max_flows() {
 #[test]
 fn half_closed_client_is_evicted_for_another_of_its_port() {
     let mut given = given(at_most(4, any()), HostPlan::default());
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(FIN.and(ACK), 1001, 1));
@@ -363,7 +363,7 @@ fn half_closed_client_is_evicted_for_another_of_its_port() {
 fn with_two_ports(max_flows: u32) -> Given {
     let config = published(&[Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 77).into()]);
     let mut given = given(at_most(max_flows, config), HostPlan::default());
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given
 }
 
@@ -478,7 +478,7 @@ fn ended_connections_are_removed_from_the_parked_list() {
     is_silent_about(&mut given, &dial(9, 80));
     for nth in 0..1000 {
         let syn = dial(5000, 1000 + nth);
-        given.host.serve(1000 + nth, Answer::Now, Script::SINK);
+        given.host.serve(1000 + nth, ConnectResult::Now, Script::SINK);
         is_silent_about(&mut given, &syn);
         given.up(Segment::between(syn.from, syn.to).with(RST, syn.seq + 1, 0));
     }
@@ -500,7 +500,9 @@ fn is_silent_about(given: &mut Given, syn: &Segment) {
 fn client_evicts_time_wait_of_its_ports_share() {
     let mut given = given(at_most(272, any()), HostPlan::default());
     for nth in 0..65 {
-        given.host.serve(1000 + nth, Answer::Now, Script::source(0));
+        given
+            .host
+            .serve(1000 + nth, ConnectResult::Now, Script::source(0));
         into_time_wait(&mut given, GUEST, (SERVER_V4, 1000 + nth).into());
     }
     for nth in 0..204 {

@@ -25,9 +25,9 @@ use core::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Counters, Failure, FlowId, Kind, Readiness, WorkerId};
-use pontoon_simnet::app::{End, Outcome, Script};
-use pontoon_simnet::frames::{Datagram, Icmp, Packet, Segment, URG};
-use pontoon_simnet::host::{Answer, HostPlan};
+use pontoon_simnet::app::{ConnectionEnd, FinalAction, Script};
+use pontoon_simnet::frames::{Datagram, IcmpMessage, Packet, Segment, URG};
+use pontoon_simnet::host::{ConnectResult, HostPlan};
 use pontoon_simnet::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, config};
 use pontoon_simnet::transcript::{
     ACK, FIN, GUEST, Given, PLAIN, PORT, PSH, RST, SERVER, START, SYN, down, syn, syn_ack, up,
@@ -47,7 +47,7 @@ fn syn_between(from: SocketAddr, to: SocketAddr) -> Segment {
 
 /// A peer that reads, sends nothing, and never closes.
 const SILENT: Script = Script {
-    end: End::Reset(u64::MAX),
+    end: FinalAction::Reset(u64::MAX),
     patience: Duration::from_secs(1_000_000),
     ..Script::SINK
 };
@@ -72,7 +72,7 @@ fn refusal(of: &Segment) -> Segment {
 fn given(config: Config, host: HostPlan) -> Given {
     let mut given = Given::new(config, PLAIN, host);
     for port in 80..90 {
-        given.host.serve(port, Answer::Now, Script::SINK);
+        given.host.serve(port, ConnectResult::Now, Script::SINK);
     }
     given
 }
@@ -125,7 +125,7 @@ fn into_time_wait(given: &mut Given, guest: SocketAddr, server: SocketAddr) {
 }
 
 fn closing_server(given: &mut Given) {
-    given.host.serve(PORT, Answer::Now, Script::source(0));
+    given.host.serve(PORT, ConnectResult::Now, Script::source(0));
 }
 
 /// Checks that the host's bytes reach the guest: events of the accepted connection are processed.

@@ -10,18 +10,18 @@ use super::*;
 
 /// A log of lines, in order.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<Lines>>);
+struct RecordedLog(Arc<Mutex<LedgerLines>>);
 
 /// Slots with the connections that were recorded there; `None` where the record was removed.
-type Lines = Vec<(u32, Option<Ends>)>;
+type LedgerLines = Vec<(u32, Option<Ends>)>;
 
-impl Book {
-    fn take(&self) -> Lines {
+impl RecordedLog {
+    fn take(&self) -> LedgerLines {
         core::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 }
 
-impl Ledger for Book {
+impl Ledger for RecordedLog {
     fn enter(&self, slot: u32, ends: Ends) {
         self.0.lock().expect("no panic").push((slot, Some(ends)));
     }
@@ -41,7 +41,7 @@ const ENDS: Ends = Ends {
 #[test]
 fn ledger_lists_connections_while_they_last() {
     let mut given = Given::serving(Script::SINK);
-    let book = Book::default();
+    let book = RecordedLog::default();
     given.engine.keep_ledger(Box::new(book.clone()));
     given.up(syn());
     assert_eq!(book.take(), [(0, Some(ENDS))]);

@@ -9,7 +9,7 @@ fn pending(config: Config) -> Given {
     let mut given = Given::new(config, PLAIN, HostPlan::default());
     given
         .host
-        .serve(PORT, Answer::After(millis(500)), Script::sending(100));
+        .serve(PORT, ConnectResult::After(millis(500)), Script::sending(100));
     given.up(syn());
     given.quiet();
     given.forget_counters();
@@ -50,7 +50,7 @@ fn established_connection_is_reset_when_the_host_gains_the_address() {
     given.set_owned(&[HOST]);
     is_refused_now(&mut given);
     given.pass(millis(1));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn permitted_connections_to_the_host_stay() {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(PORT, Answer::Now, Script::SINK);
+    given.host.serve(PORT, ConnectResult::Now, Script::SINK);
     given.host.gain_address(HOST);
     is_answered(&mut given, &syn());
     given.set_owned(&[HOST]);
@@ -113,7 +113,7 @@ fn redirected_connection_may_reach_the_host() {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(PORT, Answer::Now, Script::SINK);
+    given.host.serve(PORT, ConnectResult::Now, Script::SINK);
     given.host.gain_address(loopback);
     is_answered(&mut given, &syn_between(GUEST, (gateway, PORT).into()));
     given.set_owned(&[loopback]);
@@ -132,7 +132,7 @@ fn resolver_may_be_the_host() {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(53, Answer::Now, Script::SINK);
+    given.host.serve(53, ConnectResult::Now, Script::SINK);
     given.host.gain_address(HOST);
     let forwarder = (Ipv4Addr::new(10, 0, 2, 3), 53).into();
     is_answered(&mut given, &syn_between(GUEST, forwarder));

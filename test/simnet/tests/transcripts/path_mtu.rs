@@ -12,7 +12,7 @@ fn fragmentation_needed(segment: &Segment, mtu: u16) -> Packet {
     quote.extend(segment.from.port().to_be_bytes());
     quote.extend(segment.to.port().to_be_bytes());
     quote.extend(segment.seq.to_be_bytes());
-    Packet::Icmp(Icmp {
+    Packet::Icmp(IcmpMessage {
         from: GUEST_V4.into(),
         to: segment.from.ip(),
         kind: 3,

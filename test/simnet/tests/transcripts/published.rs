@@ -51,7 +51,7 @@ fn unusual_segments_in_syn_sent() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
     ends(&mut given, of(RST.and(ACK), 500, 1));
     given.pass(millis(1));
-    assert_eq!(given.host.outcomes()[&7], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&7], Some(ConnectionEnd::Reset));
 }
 
 #[test]

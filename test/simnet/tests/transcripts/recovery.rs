@@ -110,7 +110,7 @@ fn connection_ends_if_the_guest_never_acknowledges() {
     let last = take_last(&mut given);
     assert_eq!((last.flags, last.ack), (RST.and(ACK), 1001));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
     assert_eq!(given.engine.counters().tcp_reset_by_host, 1);
     assert_eq!(given.engine.counters().tcp_timeouts, 12);
 }

@@ -15,7 +15,7 @@ fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
         Packet::Tcp(syn_between((sender, 1000).into(), (server, 80).into())),
         datagram(server, 7),
         datagram(dns, 53),
-        Packet::Icmp(Icmp {
+        Packet::Icmp(IcmpMessage {
             from: sender,
             to: server,
             kind: if sender.is_ipv4() { 8 } else { 128 },

@@ -12,7 +12,9 @@ fn servers(sizes: &[u64]) -> Given {
     };
     let mut given = Given::new(config(1500), PLAIN, host);
     for (port, size) in (80..).zip(sizes) {
-        given.host.serve(port, Answer::Now, Script::source(size * MIB));
+        given
+            .host
+            .serve(port, ConnectResult::Now, Script::source(size * MIB));
     }
     given
 }
@@ -44,7 +46,7 @@ fn largest_stalled_connection_is_reset_beyond_the_budget() {
         (evicted(&given), given.engine.flows(), given.host.open()),
         (1, 6, 6)
     );
-    assert_eq!(given.host.outcomes()[&83], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&83], Some(ConnectionEnd::Reset));
     given.pass(seconds(100));
     assert_eq!((evicted(&given), given.engine.flows()), (1, 6));
 }

@@ -79,7 +79,7 @@ fn connection_ends_if_probes_of_a_closed_window_are_not_answered() {
     given.down(down(RST.and(ACK), 1, 1003));
     given.quiet();
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 /// RFC 9293 section 3.8.6.1: a window may stay closed for any time, and data that is sent when it opens has all of its

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::VecDeque;
 
-use pontoon_simnet::frames::{Datagram, ETHERNET, Icmp, Packet, Segment};
+use pontoon_simnet::frames::{Datagram, ETHERNET, IcmpMessage, Packet, Segment};
 use pontoon_simnet::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, addressing};
 use pontoon_wire::frame::Flags;
 
@@ -186,7 +186,7 @@ fn lease(script: &mut Script<'_>) -> Datagram {
     }
 }
 
-fn message(script: &mut Script<'_>) -> Icmp {
+fn message(script: &mut Script<'_>) -> IcmpMessage {
     let (kind, from, to): (u8, IpAddr, IpAddr) = match script.below(8) {
         0 | 1 => (8, GUEST_V4.into(), SERVER_V4.into()),
         2 => (8, GUEST_V4.into(), GATEWAY.into()),
@@ -196,7 +196,7 @@ fn message(script: &mut Script<'_>) -> Icmp {
         6 => (script.byte(), GUEST_V6.into(), ALL_NODES.into()),
         _ => (script.byte(), GUEST_V4.into(), SERVER_V4.into()),
     };
-    Icmp {
+    IcmpMessage {
         from,
         to,
         kind,

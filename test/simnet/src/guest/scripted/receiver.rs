@@ -4,7 +4,7 @@ use crate::pattern;
 
 /// The receiving half of a scripted connection. Offsets count the bytes of the engine's stream from 0.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct ReceiveHalf {
     /// Sequence number of the stream's first byte (RFC 9293, IRS + 1).
     pub(super) first: u32,
     stream: u64,
@@ -26,7 +26,7 @@ pub(super) struct Receiver {
 
 /// The result of receiving a segment's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Took {
+pub(super) enum ReceiveResult {
     /// The segment had no data.
     Nothing,
     /// The data was in order, so its acknowledgement may be delayed.
@@ -35,7 +35,7 @@ pub(super) enum Took {
     AtOnce,
 }
 
-impl Receiver {
+impl ReceiveHalf {
     pub(super) fn new(first: u32, stream: u64, size: u64, shift: u8) -> Self {
         Self {
             first,
@@ -74,7 +74,7 @@ impl Receiver {
     }
 
     /// Processes a segment's data, and the FIN after it if `fin` is true.
-    pub(super) fn take(&mut self, seq: u32, data: &[u8], fin: bool) -> Result<Took, String> {
+    pub(super) fn take(&mut self, seq: u32, data: &[u8], fin: bool) -> Result<ReceiveResult, String> {
         let begin = self.offset(seq);
         let end = begin + data.len() as i64;
         if begin < 0 && !data.is_empty() {
@@ -94,7 +94,11 @@ impl Receiver {
             return Err(format!("data to {end} beyond the end at {:?}", self.end));
         }
         if data.is_empty() {
-            return Ok(if fin { Took::AtOnce } else { Took::Nothing });
+            return Ok(if fin {
+                ReceiveResult::AtOnce
+            } else {
+                ReceiveResult::Nothing
+            });
         }
         let end = end.min(self.edge);
         let in_order = begin == self.next && !self.has_gap();
@@ -105,7 +109,11 @@ impl Receiver {
             self.runs.push((begin, end));
         }
         self.settle();
-        Ok(if in_order { Took::InOrder } else { Took::AtOnce })
+        Ok(if in_order {
+            ReceiveResult::InOrder
+        } else {
+            ReceiveResult::AtOnce
+        })
     }
 
     fn settle(&mut self) {

@@ -7,7 +7,7 @@ use pontoon_engine::Instant;
 /// The sending half of a scripted connection. Offsets count the bytes of the guest's stream from 0; the FIN occupies
 /// one more.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct SendHalf {
     /// Sequence number of the stream's first byte (RFC 9293, ISS + 1).
     pub(super) first: u32,
     /// Offset of the first unacknowledged byte (RFC 9293, SND.UNA).
@@ -31,13 +31,13 @@ pub(super) struct Sender {
 
 /// A range of the stream to send: first offset, end offset, and whether the FIN is sent after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct StreamRange {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) fin: bool,
 }
 
-impl Sender {
+impl SendHalf {
     pub(super) fn new(first: u32) -> Self {
         Self {
             first,
@@ -126,7 +126,7 @@ impl Sender {
     }
 
     /// Returns the next range to send that was not sent before.
-    pub(super) fn fresh(&mut self, mss: u64) -> Option<Piece> {
+    pub(super) fn fresh(&mut self, mss: u64) -> Option<StreamRange> {
         let from = self.next;
         if from >= self.end() {
             return None;
@@ -140,7 +140,7 @@ impl Sender {
             return None;
         }
         self.next = to + u64::from(fin);
-        Some(Piece { from, to, fin })
+        Some(StreamRange { from, to, fin })
     }
 
     /// Returns true if [`Self::fresh`] or [`Self::again`] has a range to send.
@@ -150,7 +150,7 @@ impl Sender {
     }
 
     /// Returns the range to retransmit: the oldest after three duplicate acknowledgements, or after the timeout.
-    pub(super) fn again(&mut self, mss: u64, now: Instant) -> Option<Piece> {
+    pub(super) fn again(&mut self, mss: u64, now: Instant) -> Option<StreamRange> {
         if self.repeats >= 3 && self.una >= self.recover && self.in_flight() > 0 {
             self.recover = self.next;
             self.repeats = 0;
@@ -171,17 +171,17 @@ impl Sender {
             let to = self.una + u64::from(!fin);
             self.next = self.una + 1;
             let from = self.una;
-            return Some(Piece { from, to, fin });
+            return Some(StreamRange { from, to, fin });
         }
         None
     }
 
-    fn oldest(&self, mss: u64) -> Piece {
+    fn oldest(&self, mss: u64) -> StreamRange {
         let hole = self.sacked.first().map_or(u64::MAX, |&(left, _)| left);
         let to = (self.una + mss).min(self.written).min(self.next).min(hole);
         let fin = self.closed && to == self.written && self.next > self.written;
         let from = self.una.min(to);
-        Piece { from, to, fin }
+        StreamRange { from, to, fin }
     }
 
     /// Starts the retransmission timer.

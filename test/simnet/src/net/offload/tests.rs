@@ -3,7 +3,7 @@ use pontoon_wire::Mac;
 use super::*;
 use crate::pattern;
 
-const ETHER: Ether = Ether {
+const ETHER: EtherAddresses = EtherAddresses {
     source: Mac([2, 0, 0, 0, 0, 1]),
     destination: Mac([2, 0, 0, 0, 0, 2]),
 };

@@ -3,13 +3,13 @@
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
 
-use super::{Peer, Stage, refusal};
-use crate::app::{App, Outcome};
+use super::{ConnectionStage, ScriptedConnection, refusal};
+use crate::app::{ConnectionEnd, SimApp};
 use crate::frames::Segment;
-use crate::guest::scripted::receiver::Receiver;
+use crate::guest::scripted::receiver::ReceiveHalf;
 use crate::streams;
 
-impl Peer {
+impl ScriptedConnection {
     /// Processes the options and the window of the engine's SYN or SYN-ACK.
     pub(super) fn receive_syn(&mut self, syn: &Segment) {
         self.mss = u64::from(syn.mss.unwrap_or(536).min(self.plan.mss));
@@ -26,7 +26,7 @@ impl Peer {
             0
         };
         let stream = streams::down(self.port);
-        self.receiver = Receiver::new(syn.seq.wrapping_add(1), stream, self.plan.receive_buffer, shift);
+        self.receiver = ReceiveHalf::new(syn.seq.wrapping_add(1), stream, self.plan.receive_buffer, shift);
         self.sender.edge = u64::from(syn.window);
     }
 
@@ -40,7 +40,7 @@ impl Peer {
         let fits = segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1);
         if segment.flags.has(Flags::RST) {
             if fits {
-                self.fail(Outcome::Refused);
+                self.fail(ConnectionEnd::Refused);
             } else {
                 wrong.push(format!(
                     "port {}: a reset that does not fit a SYN: {segment:?}",
@@ -60,8 +60,8 @@ impl Peer {
     }
 
     pub(super) fn open(&mut self, now: Instant) {
-        self.stage = Stage::Open;
-        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
+        self.stage = ConnectionStage::Open;
+        self.app = Some(SimApp::new(self.script.clone(), self.rng.fork(), now));
     }
 
     pub(super) fn syn(&self, flags: Flags) -> Segment {

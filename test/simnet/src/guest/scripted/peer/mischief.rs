@@ -2,7 +2,7 @@
 
 use pontoon_wire::frame::Flags;
 
-use super::{Peer, Piece};
+use super::{ScriptedConnection, StreamRange};
 use crate::frames::{Segment, URG};
 
 /// Probabilities of the scripted guest's deviations from TCP, per mille of the opportunities.
@@ -49,10 +49,10 @@ impl Mischief {
     };
 }
 
-impl Peer {
+impl ScriptedConnection {
     /// Returns a retransmission with other boundaries than the original: it may begin before `piece` and end after
     /// it.
-    pub(super) fn overlapped(&mut self, piece: Piece) -> Piece {
+    pub(super) fn overlapped(&mut self, piece: StreamRange) -> StreamRange {
         if piece.from == piece.to || !self.rng.chance(self.plan.mischief.overlap) {
             return piece;
         }
@@ -62,7 +62,7 @@ impl Peer {
             .rng
             .within(piece.from + 1..=most.min(from + self.mss).max(piece.from + 1));
         let fin = self.sender.closed && to == self.sender.written && self.sender.next > to;
-        Piece { from, to, fin }
+        StreamRange { from, to, fin }
     }
 
     /// Adds deviations to the segments of `output` from the index `begin` on.
@@ -93,7 +93,7 @@ impl Peer {
         if self.sender.una > 1 && self.rng.chance(mischief.stale) {
             let from = self.rng.within(0..=self.sender.una.min(self.sender.written) - 1);
             let to = (from + self.mss).min(self.sender.una).min(self.sender.written);
-            output.push(self.data(Piece { from, to, fin: false }));
+            output.push(self.data(StreamRange { from, to, fin: false }));
         }
         // The sequence number is one of which no byte will ever be sent, so that no delay makes the reset exact.
         let sent_all = all_acknowledged && !self.script.echo && self.sender.written == self.script.send;
