@@ -221,7 +221,7 @@ enum FrameEffect {
     /// smoltcp processes the frame correctly.
     Harmless,
     /// smoltcp would stall forever.
-    ReadPause,
+    Stall,
 }
 
 /// The result of running the applications of a guest.

@@ -1,4 +1,4 @@
-//! UDP datagrams of the guest and their echoes.
+//! Tests of UDP datagrams from the guest, which the simulated host echoes.
 
 use super::*;
 

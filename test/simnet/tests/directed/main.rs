@@ -1,4 +1,5 @@
-//! Directed tests, each for both families and, if it does not depend on the guest's stack, for both guests.
+//! Tests of one behaviour each in the simulated network. They run for IPv4 and IPv6, and for both kinds of guests
+//! unless the behaviour is one of the guest's stack.
 
 mod bandwidth;
 mod closing;
@@ -39,12 +40,12 @@ fn connection(opening: Opening, guest: Script, host: Script) -> ScenarioConnecti
     }
 }
 
-/// A connection that the guest opens.
+/// Returns a connection that the guest opens, to a host that accepts at once.
 fn dial(guest: Script, host: Script) -> ScenarioConnection {
     connection(Opening::Guest(ConnectResult::Now), guest, host)
 }
 
-/// A pace of this many bytes in each interval of this many milliseconds.
+/// Returns a pace of `chunk` bytes in each interval of `millis` milliseconds.
 fn pace(chunk: u64, millis: u64) -> TransferPace {
     TransferPace {
         chunk,
@@ -52,7 +53,7 @@ fn pace(chunk: u64, millis: u64) -> TransferPace {
     }
 }
 
-/// A script that stops reading for a minute after this many bytes.
+/// Returns a script that stops reading for a minute after `after` bytes.
 fn resting_a_minute(after: u64) -> Script {
     let stall = ReadPause {
         after,
@@ -64,7 +65,7 @@ fn resting_a_minute(after: u64) -> Script {
     }
 }
 
-/// The connection in both families, with both guests.
+/// Returns scenarios with this connection for IPv4 and IPv6 and for both kinds of guests.
 fn everywhere(connection: &ScenarioConnection) -> Vec<Scenario> {
     let guests = [
         GuestPlan::Smol(64_000, 64_000),
@@ -95,7 +96,8 @@ fn check(run: ScenarioResult) -> ScenarioResult {
     run
 }
 
-/// Loses the first `count` segments that `is` names.
+/// Returns a filter that drops the first `count` segments for which `is` returns true, and the number of those
+/// dropped.
 fn lose(count: u32, is: impl Fn(&Segment) -> bool + Send + 'static) -> (Option<Filter>, Arc<AtomicU32>) {
     let lost = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&lost);

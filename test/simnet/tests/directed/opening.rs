@@ -1,9 +1,9 @@
-//! Connections that are established, refused or time out.
+//! Tests of connections that are established, refused, or time out.
 
 use super::*;
 
 #[test]
-fn refused_connect() {
+fn refused_connect_is_reported_to_the_guest() {
     for answer in [
         ConnectResult::Fail(Failure::Refused),
         ConnectResult::FailAfter(SECOND / 2, Failure::Refused),
@@ -23,7 +23,7 @@ fn refused_connect() {
 }
 
 #[test]
-fn unreachable_destination() {
+fn unreachable_destination_is_reported_to_the_guest() {
     for failure in [Failure::NetUnreachable, Failure::HostUnreachable] {
         let opening = Opening::Guest(ConnectResult::FailAfter(SECOND / 2, failure));
         for scenario in everywhere(&connection(opening, Script::source(10), Script::SINK)) {
@@ -37,7 +37,7 @@ fn unreachable_destination() {
 }
 
 #[test]
-fn connect_timeout() {
+fn connect_without_an_answer_times_out() {
     for scenario in everywhere(&connection(
         Opening::Guest(ConnectResult::Never),
         Script::source(10),
@@ -63,7 +63,7 @@ fn successful_connects_are_timed() {
             Script::source(10),
             Script::SINK,
         )) {
-            // To the turn of the worker's loop.
+            // The engine measures the time up to the turn of the worker's loop that processes the event.
             let connecting = check(scenario.run(true)).connecting;
             assert!(
                 connecting.abs_diff(time) < Duration::from_millis(1),

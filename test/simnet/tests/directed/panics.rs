@@ -1,4 +1,4 @@
-//! Panics of handlers, in any call of the host: only the current flow ends.
+//! Tests of panics in every call of the host (trait `Host`): only the current flow ends.
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_simnet::app::ConnectionEnd;
@@ -8,7 +8,8 @@ use pontoon_simnet::world::WorkersPlan;
 
 use super::*;
 
-/// Two connections that the guest opens, and one that a client does, with data both ways; and datagrams beside them.
+/// Returns a scenario with data in both directions: two connections that the guest opens, one that a client opens,
+/// and datagrams.
 fn scenario() -> Scenario {
     let sending = |bytes| Script {
         write: pace(2000, 3),
@@ -48,7 +49,7 @@ fn world(scenario: &Scenario) -> SimWorld<Scripted> {
     world
 }
 
-/// Connections that did not end as in their scripts, and datagrams that were not echoed.
+/// Returns the number of connections that did not end as in their scripts, and of datagrams that were not echoed.
 fn lost(world: &SimWorld<Scripted>) -> usize {
     let reports = world.guest.reports();
     let broken = reports
@@ -57,7 +58,7 @@ fn lost(world: &SimWorld<Scripted>) -> usize {
     broken.count() + (2 - world.guest.datagrams().len()) + (1 - world.guest.icmp().len())
 }
 
-/// A published UDP port stays open, although its clients may be lost.
+/// Tests that a published UDP port stays open after a panic, though the flows of its clients may be lost.
 #[test]
 fn published_port_stays_open_after_a_panic() {
     let mut scenario = scenario();
@@ -106,11 +107,12 @@ fn panic_in_any_host_call_ends_one_flow() {
         assert!(lost <= 1, "{lost} lost by a panic after {after} calls");
         costs[lost] += 1;
     }
-    // A panic in a call that is repeated (by a retransmitted SYN), or after the last byte, loses nothing.
+    // A panic loses nothing if the call is repeated (because of a retransmitted SYN), or after the last byte.
     assert!(costs[1] > 0, "{costs:?}");
 }
 
-/// With several workers, the key of an endpoint is claimed before its socket is opened.
+/// Tests that a panic releases the key of a UDP endpoint, which with several workers is claimed before the socket is
+/// opened.
 #[test]
 fn endpoint_whose_opening_panicked_is_opened_by_the_next_datagram() {
     let mut scenario = scenario();

@@ -1,4 +1,4 @@
-//! Segments that may be forged: RFC 5961.
+//! Tests of segments that an attacker may have forged (RFC 5961).
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn acknowledgement_older_than_the_window_is_challenged() {
     challenges(&mut given, up(ACK, 1001, 0_u32.wrapping_sub(0xffff)));
 }
 
-/// RFC 5961 section 7.
+/// Tests the limit on challenge acknowledgements (RFC 5961 section 7).
 #[test]
 fn challenges_are_limited_to_two_a_second() {
     let mut given = Given::open(Script::SINK);
@@ -84,7 +84,8 @@ fn limit_on_challenges_is_per_connection() {
     });
 }
 
-/// It may be a repetition whose acknowledgement was lost: RFC 9293 section 3.10.7.4.
+/// Tests that data outside the window is acknowledged without a limit: it may be a retransmission whose
+/// acknowledgement was lost (RFC 9293 section 3.10.7.4).
 #[test]
 fn data_outside_the_window_is_always_acknowledged() {
     let mut given = Given::open(Script::SINK);

@@ -1,4 +1,4 @@
-//! Connections of an earlier engine that has exited.
+//! Tests of connections in the ledger whose engine has exited.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,11 +8,11 @@ use pontoon_wire::Mac;
 
 use super::*;
 
-/// A log of lines, in order.
+/// A ledger that keeps its changes in order.
 #[derive(Clone, Debug, Default)]
 struct RecordedLog(Arc<Mutex<LedgerLines>>);
 
-/// Slots with the connections that were recorded there; `None` where the record was removed.
+/// Changes of a ledger: a slot with the recorded connection, or `None` if the entry was removed.
 type LedgerLines = Vec<(u32, Option<Ends>)>;
 
 impl RecordedLog {
@@ -52,8 +52,8 @@ fn ledger_lists_connections_while_they_last() {
     assert_eq!(book.take(), [(0, None)]);
 }
 
-/// A guest in ESTABLISHED answers a segment outside its window by an acknowledgement; the engine answers that by a reset,
-/// which the guest accepts.
+/// Tests the reset of a connection whose engine has exited. A guest in ESTABLISHED answers a segment outside of its
+/// window by an acknowledgement; the new engine answers that by a reset, which the guest accepts.
 #[test]
 fn orphaned_connection_of_an_idle_guest_is_reset() {
     let mut given = Given::server();

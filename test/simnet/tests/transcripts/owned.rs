@@ -1,10 +1,10 @@
-//! Addresses that become the host's own while connections to them are pending or established.
+//! Tests of addresses that are added to the host's interfaces while connections to them are pending or established.
 
 use super::*;
 
 const HOST: IpAddr = IpAddr::V4(SERVER_V4);
 
-/// A connection to [`SERVER`] that is established 500 ms after the guest's SYN.
+/// Returns a connection to [`SERVER`] whose connect succeeds 500 ms after the guest's SYN.
 fn pending(config: Config) -> Given {
     let mut given = Given::new(config, PLAIN, HostPlan::default());
     given
@@ -16,7 +16,7 @@ fn pending(config: Config) -> Given {
     given
 }
 
-/// The guest is reset, the host connection aborted, and the refusal counted.
+/// Checks that the engine has reset the guest, aborted the host connection, and counted the refusal.
 #[track_caller]
 fn is_refused_now(given: &mut Given) {
     is_refused_counting(given, |_| {});
@@ -80,7 +80,7 @@ fn permitted_connections_to_the_host_stay() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// The kernel delivers a repeated SYN to the host before the engine is given the new list.
+/// Tests a connect to an address that the host has got before the engine receives the new list of addresses.
 #[test]
 fn connect_that_reaches_the_host_is_reset_before_the_address_list_changes() {
     let mut given = pending(config(1500));
@@ -100,7 +100,8 @@ fn immediate_connect_that_reaches_the_host_is_reset() {
     });
 }
 
-/// The gateway stands for the host's loopback, whose sockets have equal addresses at both ends.
+/// Tests that a connection to the gateway is not refused: it stands for the host's loopback, whose sockets have equal
+/// addresses at both ends.
 #[test]
 fn redirected_connection_may_reach_the_host() {
     let gateway: IpAddr = Ipv4Addr::new(10, 0, 2, 2).into();
@@ -121,7 +122,7 @@ fn redirected_connection_may_reach_the_host() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// The host's resolvers are the operator's choice, its own addresses among them.
+/// Tests that a resolver at the host's own address is permitted, as the operator has configured it.
 #[test]
 fn resolver_may_be_the_host() {
     let mut given = Given::new(
@@ -141,7 +142,8 @@ fn resolver_may_be_the_host() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A client is permitted as its port is published; the guest cannot choose the destination of its data.
+/// Tests that a client whose address the host gets stays connected: its port was published, and the guest cannot
+/// choose the destination of its data.
 #[test]
 fn client_whose_address_the_host_gains_stays() {
     let mut given = given(any(), HostPlan::default());

@@ -1,4 +1,5 @@
-//! Connections that fail: by policy or by the host, and the packets that report it to the guest.
+//! Tests of connections that fail, by a rule or because of the host, and of the packets that report this to the
+//! guest.
 
 use super::*;
 
@@ -76,7 +77,7 @@ fn each_failure_of_a_connect_has_its_icmp_error() {
     }
 }
 
-/// Without an IPv6 gateway there is no source for an ICMP error.
+/// Tests a failed connect over IPv6 without a gateway address, which an ICMP error would need as its source.
 #[test]
 fn failure_without_a_gateway_address_is_only_a_reset() {
     let mut no_v6 = config(1500);
@@ -166,7 +167,7 @@ fn dns_over_tcp_accepts_only_queries() {
         ..segment
     };
     let message = |flags: u8| [&[0, 12, 1, 2, flags][..], &[0; 9]].concat();
-    // UPDATE, NOTIFY, an answer, a message shorter than a header, and UPDATE behind a query.
+    // Refused messages: UPDATE, NOTIFY, a response, one shorter than a header, and an UPDATE after a query.
     for wrong in [
         message(0x28),
         message(0x20),

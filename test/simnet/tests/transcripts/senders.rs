@@ -1,8 +1,8 @@
-//! Packets from addresses that no single host has.
+//! Tests of packets whose source address no host may have.
 
 use super::*;
 
-/// Returns packets from `sender` to `server`: one for each protocol.
+/// Returns a packet from `sender` to `server` for each protocol.
 fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
     let datagram = |to, port| {
         Packet::Udp(Datagram {

@@ -1,5 +1,5 @@
-//! The rows of TCP in `docs/timers.md` that have no test of their own elsewhere: a state exists until shortly before its
-//! time, and has ended shortly after it.
+//! Tests of the TCP timers of `docs/timers.md` that no other module tests: a state exists until shortly before its
+//! timeout, and has ended shortly after it.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn syn_received_lasts_25_seconds() {
     given.down(syn_ack());
     lasts(&mut given, 25, 26);
     assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
-    // Its acknowledgements may have been lost, so that it has a connection.
+    // The guest has a connection if only its acknowledgements were lost.
     for _ in 0..6 {
         given.down(syn_ack());
     }
@@ -66,7 +66,8 @@ fn syn_sent_to_a_guest_lasts_25_seconds() {
     assert_eq!(given.host.outcomes()[&9], Some(ConnectionEnd::Reset));
 }
 
-/// The slot of SYN_RECEIVED waits for the reset, as in every failed connection; the host's connection does not.
+/// Tests the timeout of SYN-RECEIVED while the link is full: the host's connection ends, and the slot is kept until
+/// the reset was sent.
 #[test]
 fn syn_received_lasts_25_seconds_while_the_link_has_no_room() {
     let mut given = given();
@@ -135,7 +136,7 @@ fn closing_lasts_280_seconds_and_more() {
         ..Script::source(0)
     });
     given.pass(millis(1));
-    // The FINs cross.
+    // Both FINs cross on the network.
     given.up(up(FIN.and(ACK), 1001, 1));
     lasts(&mut given, 280, 500);
 }
