@@ -1,4 +1,4 @@
-//! The control socket, while a guest runs.
+//! Cases about the control socket of `pontoon run`.
 
 mod capture;
 mod publish;
@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A guest with a shell, and a server at the far end.
+/// A running guest with a shell and the control socket, and a server at the far end of the network.
 struct Scene<'a> {
     context: &'a Context,
     server: SocketAddr,
@@ -56,7 +56,7 @@ impl<'a> Scene<'a> {
         Self::with(context, &[])
     }
 
-    /// The same, with more options of `pontoon run`.
+    /// Starts the guest with additional options of `pontoon run`.
     fn with(context: &'a Context, options: &[&str]) -> Result<Self> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
@@ -71,13 +71,13 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Returns the output of `pontoon ctl`.
+    /// Runs `pontoon ctl` with these arguments, and returns its output.
     fn ctl(&self, words: &[&str]) -> Result<String> {
         let mut command = self.context.program.command()?;
         process::output(command.args(["ctl", "--control", SOCKET]).args(words))
     }
 
-    /// Returns true if the guest reaches the server.
+    /// Returns true if the guest can connect to the server.
     fn reaches(&mut self) -> Result<bool> {
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
@@ -118,7 +118,7 @@ fn stats(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Other rules end the flow that they forbid, and hold for the next one.
+/// Tests that new rules end the flows that they forbid, and apply to later flows.
 fn policy(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let rule = scene.server.ip().to_string();
@@ -150,7 +150,7 @@ fn policy(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A connection is seen while it is there, by who asks for its like.
+/// Tests that a connection is listed while it exists, to a client whose filter matches it.
 fn flows(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let server = scene.server;
@@ -186,7 +186,7 @@ fn flows(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The supervisor and the engine log more after a request.
+/// Tests that supervisor and engine log more after the log level was changed.
 fn log_level(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -241,7 +241,7 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The restarted engine answers, and has the rules that were loaded before.
+/// Tests that a restarted engine replies to requests, and applies the rules that were loaded before.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let rule = scene.server.ip().to_string();
@@ -260,7 +260,8 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The guest sees the file, and may open it, but no process there is served, in nested namespaces either.
+/// Tests that processes of the guest, which can see and open the socket, are not served, not even in nested
+/// namespaces.
 fn not_for_the_guest(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let curl = format!("curl -s -m 5 --unix-socket {SOCKET} http://pontoon/v1/stats");
@@ -275,7 +276,7 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
             "{way:?}: curl ends with status {status}"
         );
     }
-    // Nor is who connects there, and is gone when that is looked at.
+    // A client of the guest is not served either if it exits before the supervisor checks its process.
     scene.guest.signal(Signal::STOP)?;
     let change = r#"{"add":["127.0.0.1:8080:80"]}"#;
     let line =
@@ -292,13 +293,13 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
         Ok(())
     };
     served("")?;
-    // Beside the guest's namespace, where the program may look at who is there.
+    // A client in another user namespace of the host is served if the program may read that process's namespaces.
     if !context.program.drop_privileges {
         served("unshare --user --map-root-user --pid --fork")?;
     }
     Ok(())
 }
 
-/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
-/// CURLE_SEND_ERROR and CURLE_RECV_ERROR.
+/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT if it is closed at once, otherwise
+/// CURLE_GOT_NOTHING, CURLE_SEND_ERROR or CURLE_RECV_ERROR.
 const CUT_OFF: [&str; 4] = ["7", "52", "55", "56"];

@@ -1,4 +1,4 @@
-//! Limits of an attacker who controls the engine: system calls from inside, one by one.
+//! Cases in which an attacker controls the engine: system calls that a test makes inside of the engine by ptrace.
 
 use std::time::Duration;
 
@@ -22,12 +22,13 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// An attempt: name, call, arguments, text.
+/// A system call that the sandbox must refuse: description, number, arguments, and a text whose address may be an
+/// argument.
 type Attempt = (&'static str, libc::c_long, Vec<u64>, &'static str);
 
 const EPERM: Answer = Answer::Result(-(libc::EPERM as i64));
 
-/// Options of sockets that flows do not need: what each would do, level, name.
+/// Socket options that flows do not need and the sandbox must refuse: purpose, level, option name.
 const OPTIONS: [(&str, libc::c_int, libc::c_int); 13] = [
     ("option: IP headers of its own", libc::SOL_IP, libc::IP_HDRINCL),
     (
@@ -64,7 +65,8 @@ const OPTIONS: [(&str, libc::c_int, libc::c_int); 13] = [
     ),
 ];
 
-/// Arguments that set an option of no socket: what is looked at is refused before that is seen.
+/// Returns the arguments of a setsockopt on an invalid descriptor. The filter refuses the option before the kernel
+/// checks the descriptor.
 fn option_of(level: libc::c_int, name: libc::c_int) -> Vec<u64> {
     vec![u64::MAX, level.unsigned_abs().into(), name.unsigned_abs().into()]
 }
@@ -215,7 +217,7 @@ fn escapes(context: &Context) -> Result<()> {
         "clone3: {answer:?}"
     );
     traced.release()?;
-    // It went on as if nothing had happened, and has counted.
+    // The engine has continued to run, and has counted the refused calls.
     let server = tcp_server(&network, Family::V4)?;
     let round = format!("{} guest tcp {server} connects 1", crate::run::own_path());
     expect(&running.ask(&round)?, "ok")?;
@@ -224,7 +226,7 @@ fn escapes(context: &Context) -> Result<()> {
     Counters::read(&talk)?.expect("sandbox_refused", attempts.len() as u64)
 }
 
-/// Each ends the engine, and another one takes its place.
+/// Tests system calls that end the engine (SIGSYS), after which another engine is started.
 fn deadly(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let attempts: [Attempt; 9] = [

@@ -1,4 +1,4 @@
-//! Effects of waiting workers on other processes.
+//! Cases about the effect of polling workers on other processes.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A control group of our own with a quota, gone when this is.
+/// A control group of the test with a CPU quota, removed on drop.
 struct Group(PathBuf);
 
 impl Group {
-    /// With the CPU time of one CPU, in whichever version of control groups the machine has; none where we may not.
+    /// Creates a control group with the quota of one CPU, in version 1 or 2 of control groups. Returns `None` if this
+    /// user may not do so.
     fn of_one_cpu() -> Option<Self> {
         let [v1, v2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
         let name = format!("pontoon-e2e-{}", std::process::id());
@@ -41,12 +42,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It fails while a process is in it.
+        // The removal fails while a process is in the group.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// The quota is seen from wherever the engine runs.
+/// Tests that the engine observes a quota of the CPU time, regardless of the control group it runs in.
 fn quota(context: &Context) -> Result<Outcome> {
     let spins = |line: &str| -> Result<bool> {
         let mut command = context.program.command()?;

@@ -1,4 +1,4 @@
-//! Egress rules: destinations that are allowed and denied, each tried from inside by TCP, UDP and ICMP.
+//! Cases about egress rules: destinations that are allowed or denied, each tried by the guest over TCP, UDP and ICMP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::server;
 
-/// Port of the servers at the far end.
+/// Port of the servers at the far end, TCP and UDP.
 const PORT: u16 = 7000;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// The far end, which answers on two addresses and on those of the name that its DNS server knows.
+/// The far end of the network, with servers on two addresses and on the address of a name that its DNS server knows.
 struct Far<'a> {
     network: Network<'a>,
     one: IpAddr,
@@ -48,7 +48,7 @@ impl<'a> Far<'a> {
             add_address("lo", &format!("{named}/{width}"))?;
             for address in [one, two, named] {
                 server::tcp::start(SocketAddr::new(address, PORT))?;
-                // A server of every address would answer from one of them.
+                // A UDP server on the unspecified address would answer from another address than the one queried.
                 server::udp::start(SocketAddr::new(address, PORT))?;
             }
             server::dns::start(SocketAddr::new(one, 53))
@@ -61,7 +61,7 @@ impl<'a> Far<'a> {
         })
     }
 
-    /// Tries the three addresses, after a line of shell; the names and protocols of those that answer.
+    /// Tries the three addresses, after the shell line `before`. Returns the names and protocols that answer.
     fn reached(&self, family: Family, options: &[String], before: &str) -> Result<Vec<String>> {
         let line = format!(
             "{before} $E2E guest raw reach {} {PORT} {} {} {}",
@@ -88,7 +88,7 @@ fn by_protocol(to: IpAddr, protocols: &[&str]) -> Vec<String> {
 
 const ALL: &[&str] = &["tcp", "udp", "icmp"];
 
-/// `to` in a rule with ports.
+/// Returns `to` as written in a rule with ports: IPv6 in brackets.
 fn bracketed(to: IpAddr) -> String {
     super::host(to)
 }
@@ -97,7 +97,7 @@ fn by_address(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let (one, two) = (far.one, far.two);
     let width = if family == Family::V4 { 24 } else { 64 };
-    // Options; what is reached of the first address, and of the second.
+    // Options, protocols that reach the first address, and protocols that reach the second.
     let table: Vec<(Vec<String>, &[&str], &[&str])> = vec![
         (words(&["--deny", &one.to_string()]), &[], ALL),
         (words(&["--allow", &one.to_string()]), ALL, &[]),
@@ -131,7 +131,7 @@ fn by_address(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A name's addresses are open, or closed, from the moment at which our resolver has returned them.
+/// Tests rules with a domain name: they apply to an address as soon as the program's resolver has returned it.
 fn by_name(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let kind = if family == Family::V4 { "A" } else { "AAAA" };
@@ -154,7 +154,7 @@ fn by_name(context: &Context, family: Family) -> Result<()> {
         (words(&["--allow", "*.test"]), ask("other.test"), &named),
         (words(&["--deny", "some.test"]), String::new(), &all),
         (words(&["--deny", "some.test"]), ask("some.test"), &others),
-        // A name that turns out to be at an address that is denied.
+        // The name resolves to an address that another rule denies.
         (
             words(&["--allow", "some.test", "--deny", denied_net]),
             ask("some.test"),
@@ -171,7 +171,7 @@ fn by_name(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// While a rule names a domain, only the resolver of the program is asked.
+/// Tests that the guest reaches no resolver but the program's own while a rule names a domain.
 fn other_resolvers(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let line = format!(
@@ -188,7 +188,8 @@ fn other_resolvers(context: &Context, family: Family) -> Result<()> {
     )
 }
 
-/// The guest receives an error at once, and the log has a line for each rule, not for each packet.
+/// Tests that the guest receives an error at once for a denied destination, and that the log has a line for each rule
+/// instead of each packet.
 fn denied(context: &Context, family: Family) -> Result<()> {
     let far = Far::new(context, family)?;
     let talk = talk()?;

@@ -1,4 +1,5 @@
-//! Everything at once, for as long as there is time: nothing fails, and memory and descriptors stay as they are.
+//! A case with all kinds of traffic at the same time, for a configurable time: nothing fails, and memory and
+//! descriptors do not grow.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::guest::{tcp, udp};
 use crate::network::Network;
 use crate::process;
 
-/// The control socket, and rules that forbid nothing that anybody does here.
+/// Path of the control socket, and rules that permit all traffic of the case.
 const CONTROL: &str = "/mnt/control";
 const RULES: [(&str, &str); 2] = [
     ("/mnt/one.toml", "deny = [\"192.0.2.0/24\"]\n"),
@@ -24,10 +25,10 @@ const RULES: [(&str, &str); 2] = [
     ),
 ];
 
-/// A UDP endpoint is there for 120 s after its last datagram, and one a second comes up.
+/// Number of UDP endpoints that exist: each lasts for 120 s after its last datagram, and one is opened every second.
 const ENDPOINTS: u64 = 150;
 
-/// Growth of pools and the allocator that is accepted after the first third, in KiB.
+/// Growth of memory in KiB, by pools and the allocator, that is accepted after the first third of the time.
 const SETTLING_KIB: u64 = 8 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -35,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![case.alone().pontoon_only()]
 }
 
-/// Seconds of traffic: `PONTOON_SOAK`, or a few.
+/// Returns the duration of the traffic in seconds: `PONTOON_SOAK`, or a few.
 fn seconds() -> u64 {
     wanted("PONTOON_SOAK", 15)
 }
@@ -96,7 +97,7 @@ fn ctl(context: &Context, words: &[&str]) -> Result<String> {
     process::output(command.args(["ctl", "--control", CONTROL]).args(words))
 }
 
-/// Clients of the published ports, until then.
+/// Connects clients to the published ports until `end`.
 fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
     let address = |port| SocketAddr::new(network.host_address(Family::V4), port);
     let mut rounds = 0;
@@ -112,19 +113,19 @@ fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Resources of all processes of the program.
+/// Memory and descriptors of all processes of the program at one time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     resident_kib: u64,
     descriptors: u64,
 }
 
-/// Changes the rules each second, asks for the counters, and looks at the processes, until then.
+/// Until `end`, changes the rules each second, requests the counters, and samples the processes.
 fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
     let engine = context.program.engine()?;
     let mut samples = Vec::new();
     while Instant::now() < end {
-        // One sample a second.
+        // Takes one sample each second.
         std::thread::sleep(Duration::from_secs(1));
         let (rules, _) = RULES[samples.len() % RULES.len()];
         ctl(context, &["policy", "--load", rules])?;
@@ -141,7 +142,7 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// The last third is as the first.
+/// Checks that the samples of the last third are not larger than those of the first third.
 fn flat(samples: &[Sample]) -> Result<()> {
     let third = samples.len() / 3;
     let most = |samples: &[Sample], of: fn(&Sample) -> u64| samples.iter().map(of).max();

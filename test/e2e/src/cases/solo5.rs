@@ -1,5 +1,5 @@
-//! The packet link with a unikernel of another project: Solo5's test_net, behind its spt and hvt tenders, as 10.0.0.2.
-//! It only answers, so a generator of echo requests takes the engine's place.
+//! Cases about the packet link with a unikernel of another project: Solo5's test_net, run by its tenders spt and hvt,
+//! with address 10.0.0.2. The unikernel only answers, so a generator of echo requests takes the place of the engine.
 
 use std::fs::OpenOptions;
 use std::net::Ipv4Addr;
@@ -28,15 +28,15 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Requests to a unikernel behind seccomp, and in a virtual machine, which leaves that for each frame: where it is inside of
-/// another one it answers 670 a second (2026-11-21).
+/// Number of echo requests to a unikernel behind seccomp (spt), and to one in a virtual machine (hvt). Each frame
+/// causes a VM exit; nested in another virtual machine hvt answers 670 requests a second (measured 2026-11-21).
 const SPT_REQUESTS: u32 = 100_000;
 const HVT_REQUESTS: u32 = 5_000;
 
-/// Requests on their way at a time.
+/// Largest number of unanswered echo requests.
 const WINDOW: u32 = 16;
 
-/// Bytes of the largest payload at an MTU of 1500.
+/// Largest payload of an echo request in bytes, at an MTU of 1500.
 const MAX_PAYLOAD: u32 = 1472;
 
 const ETHERNET: usize = 14;
@@ -49,7 +49,7 @@ const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OUR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// Without a frame for so long, one is lost.
+/// Time without a frame after which a frame counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn hvt(_: &Context) -> Result<Outcome> {
@@ -84,7 +84,8 @@ fn answers(tender: &str, requests: u32) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Returns the directory of the tender and the unikernel: this program's, or the one beside its build directory.
+/// Returns the directory of the tender and the unikernel: that of this program, or the one beside its build
+/// directory.
 fn directory(tender: &str) -> Option<PathBuf> {
     let own = PathBuf::from(run::own_path());
     let mut directories = own.ancestors().skip(1).take(2).map(|above| above.join("solo5"));
@@ -105,7 +106,7 @@ fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<Running> {
     Running::of(command.spawn().context("cannot run sh")?)
 }
 
-/// Sends requests and looks at every byte of the answers, which come in order.
+/// A generator of echo requests, which checks every byte of the replies and their order.
 struct Generator {
     link: Socket<Packet>,
     epoll: Epoll,
@@ -149,7 +150,7 @@ impl Generator {
         Ok(())
     }
 
-    /// As many requests as the window takes.
+    /// Sends requests until [`WINDOW`] of them are unanswered.
     fn send(&mut self) -> Result<()> {
         let transmitter = self.link.transmitter();
         while self.sent < self.requests.min(self.answered + WINDOW) {
@@ -178,7 +179,7 @@ impl Generator {
         let mut verdict = Ok(());
         let burst = link.halves().0.receive(BURST, StopAt::Empty, |frames| {
             verdict = frames.iter().try_for_each(|frame| {
-                // Its announcement of itself.
+                // The unikernel announces its address at its start.
                 if is_arp(frame) {
                     return Ok(());
                 }
@@ -197,14 +198,14 @@ impl Generator {
     }
 }
 
-/// Of every size, and different each time.
+/// Returns the payload of request `number`, which differs from the other payloads in length and contents.
 fn payload(content: &Pattern, number: u32) -> &[u8] {
     let len = number % (MAX_PAYLOAD + 1);
-    // A stretch that ends with the pattern is cut there.
+    // The pattern ends after its period, which may shorten the payload.
     content.at(u64::from(number) * 7919, len.into())
 }
 
-/// Headers of the request with this number (RFC 792).
+/// Returns the Ethernet, IPv4 and ICMP headers of request `number` (RFC 792).
 fn request(number: u32, payload: &[u8]) -> [u8; HEADERS] {
     let mut head = [0; HEADERS];
     let (ethernet, rest) = head.split_at_mut(ETHERNET);
@@ -231,7 +232,7 @@ fn is_arp(frame: &Frame<'_>) -> bool {
     frame.head.get(12..ETHERNET) == Some(&[8, 6])
 }
 
-/// Checks that it is the whole response to the request with this number.
+/// Checks that `frame` is the complete reply to request `number`.
 fn check(frame: &Frame<'_>, content: &Pattern, number: u32) -> Result<()> {
     let mut bytes = vec![0; frame.len];
     frame.copy(0, &mut bytes);

@@ -1,4 +1,4 @@
-//! Datagrams.
+//! Cases about UDP.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
             for (topic, df) in [("udp.every-size", false), ("udp.every-size-df", true)] {
                 let name = format!("{topic}.mtu-{mtu}.path-{}", path.name());
                 let sizes = move |context: &Context, family| every_size(context, family, mtu, path, df);
-                // The guest's link takes 1500 where there is no program to set it.
+                // Without the program under test the guest's interface has an MTU of 1500.
                 cases.extend(Case::both(&name, 60, sizes).map(|case| match path {
                     Path::Narrow => case,
                     Path::Wide | Path::NarrowBehindARouter => case.pontoon_only(),
@@ -47,14 +47,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The path behind the host.
+/// The network path between the host and the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// A link that takes what any IP packet can be.
+    /// One link with an MTU of 65,535 or close to it.
     Wide,
-    /// A link with an MTU of 1500.
+    /// One link with an MTU of 1500.
     Narrow,
-    /// That link, behind a router at the end of a wide one.
+    /// A link with a large MTU to a router, and a link with an MTU of 1500 behind it.
     NarrowBehindARouter,
 }
 
@@ -91,7 +91,7 @@ impl Path {
     }
 }
 
-/// Every size there and back, over a guest's link that takes `mtu`.
+/// Tests datagrams of every length in both directions, with a guest's interface of this MTU.
 fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool) -> Result<()> {
     let network = path.network(context)?;
     let server = udp_server(&network, family)?.to_string();
@@ -105,14 +105,14 @@ fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool)
     expect(&run.text()?, "ok")
 }
 
-/// Datagrams larger than the MTU of the host's interface, from a guest whose interface takes them.
+/// Tests datagrams larger than the MTU of the host's interface, from a guest's interface with a larger MTU.
 fn large(context: &Context, family: Family) -> Result<()> {
     let network = Path::Narrow.network(context)?;
     let server = udp_server(&network, family)?.to_string();
     expect(&network.run().guest(["udp", "large", &server]).text()?, "ok")
 }
 
-/// The second hop is the server itself, over an interface of the host that takes less than the guest's.
+/// Tests a path whose second hop is the server, over an interface of the host with a smaller MTU than the guest's.
 fn path_mtu(context: &Context, family: Family) -> Result<()> {
     let network = Path::Narrow.network(context)?;
     let end = network.server_address(family);
@@ -154,7 +154,7 @@ fn peers(context: &Context, family: Family) -> Result<()> {
     })
 }
 
-/// RFC 4787 REQ-1: endpoint-independent mapping.
+/// Tests endpoint-independent mapping (RFC 4787 REQ-1).
 fn mapping(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let one = SocketAddr::new(network.server_address(family), 3478);
@@ -168,7 +168,8 @@ fn mapping(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Address-dependent filtering: the server's other ports may send, another address may not, and is counted.
+/// Tests address-dependent filtering (RFC 4787): the server may send from other ports; datagrams from another address
+/// are dropped and counted.
 fn unsolicited(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let known = SocketAddr::new(network.server_address(family), 3478);
@@ -196,11 +197,11 @@ fn unsolicited(context: &Context, family: Family) -> Result<()> {
     expect(&running.finish()?, "from a known address\nended")?;
     let counters = Counters::read(&talk)?;
     counters.expect("udp_unsolicited", 2)?;
-    // The STUN server's answer, and what came from its address.
+    // The response of the STUN server, and the datagrams from its address.
     counters.expect("udp_down", 3)
 }
 
-/// Each frame that contradicts itself is counted, once.
+/// Tests that each malformed frame is counted once.
 fn malformed(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = udp_server(&network, family)?;
@@ -219,7 +220,7 @@ fn malformed(context: &Context, family: Family) -> Result<()> {
     Counters::read(&talk)?.expect("malformed", sent.trim_end().parse()?)
 }
 
-/// A guest that builds its frames itself.
+/// Runs the guest command `raw what`, a guest that builds its frames itself.
 fn raw(context: &Context, family: Family, what: &str) -> Result<()> {
     let network = Network::new(context)?;
     let server = udp_server(&network, family)?;

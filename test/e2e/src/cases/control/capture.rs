@@ -1,4 +1,4 @@
-//! Captures, as tcpdump and tshark read them.
+//! Cases about captures of frames (`pontoon ctl capture`), which tcpdump and tshark read.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// As many frames are in the file as passed, as both we and tcpdump count them, and data goes on meanwhile.
+/// Tests that a capture contains as many frames as the counters report, by the count of this program and of tcpdump,
+/// and does not interrupt the traffic.
 fn started_and_stopped(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     for round in 0..3 {
@@ -70,7 +71,7 @@ fn started_and_stopped(context: &Context) -> Result<()> {
         );
         ensure!(fs::metadata(FILE)?.len() == number(&ended, "bytes"));
         ensure!(count(&[])? == frames, "tcpdump counts {}", count(&[])?);
-        // Of 51 connections and their ends, both ways.
+        // The SYNs of 51 connections.
         ensure!(count(&["tcp[tcpflags] == tcp-syn"])? == 51);
         ensure!(count(&["tcp[tcpflags] == tcp-syn|tcp-ack"])? == 51);
         ensure!(scene.ctl(&["capture", "stop"]).is_err(), "stopped twice");
@@ -78,7 +79,7 @@ fn started_and_stopped(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A full file system ends the capture, whose state has the reason, and delays nothing.
+/// Tests that a full file system ends the capture with a reason in its state, and does not delay the traffic.
 fn full_disk(context: &Context) -> Result<()> {
     use rustix::mount::{MountFlags, mount};
     const FULL: &str = "/mnt/capture.pcapng";
@@ -108,14 +109,15 @@ fn full_disk(context: &Context) -> Result<()> {
         len == number(&ended, "bytes"),
         "{len} bytes are in the file: {ended}"
     );
-    // And none of it is cut off in the midst of a frame.
+    // The last frame in the file is complete.
     fs::copy(FULL, FILE)?;
     ensure!(count(&[])? == number(&ended, "frames"), "{ended}");
     ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
 
-/// The capture holds the guest's first frames, and the file is complete when the program has ended.
+/// Tests that `--capture` records the guest's first frames, and that the file is complete when the program has
+/// exited.
 fn from_the_start(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
@@ -131,14 +133,14 @@ fn from_the_start(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// It ends by itself at its limits, and its state has the reason.
+/// Tests that a capture ends at its limits, and that its state contains the reason.
 fn limits(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let line = format!(
         "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
         scene.server
     );
-    // The kernel knows the limit, too, for an engine that was taken over.
+    // The engine has set the limit as RLIMIT_FSIZE as well, in case that an attacker controls it.
     let engine = context.program.engine()?;
     let file_size = || -> Result<String> {
         let limits = fs::read_to_string(format!("/proc/{}/limits", engine.id()))?;
@@ -172,13 +174,14 @@ fn limits(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a transfer; both ways together find room even if nothing is written meanwhile.
+/// Bytes of a transfer. The capture's buffer has room for a transfer in both directions even if nothing is written
+/// meanwhile.
 const BULK: u64 = 7_000_000;
 
-/// tshark's filter for malformed frames, and for connections with missing frames.
+/// Display filter of tshark for malformed frames, and for connections from which frames are missing.
 const FAULTS: &str = "_ws.malformed || _ws.expert.severity == error || tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment";
 
-/// Large frames of a transfer, each way, are as many for tshark, whole and without fault.
+/// Tests that tshark finds all large frames of a transfer in each direction, complete and without errors.
 fn bulk(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
@@ -210,7 +213,8 @@ fn bulk(context: &Context) -> Result<()> {
     expect(&tshark(&["-Y", FAULTS])?, "")
 }
 
-/// A restarted engine continues the capture: the frames of both are there, and complete, though the first was killed while it wrote.
+/// Tests that a restarted engine continues the capture: the file contains complete frames of both engines, though the
+/// first engine was killed while it wrote.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
@@ -243,7 +247,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The same of one that the program began with.
+/// Tests that a restarted engine continues a capture that was started by `--capture`.
 fn engine_killed_from_the_start(context: &Context) -> Result<()> {
     let mut scene = Scene::with(context, &["--pcap", FILE])?;
     for engines in 1..=2 {
@@ -263,17 +267,17 @@ fn engine_killed_from_the_start(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Kills the engine, and waits until another one captures.
+/// Kills the engine, and waits until its successor captures.
 fn kill_engine(scene: &Scene<'_>) -> Result<()> {
     let engine = scene.context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    // Its reply comes after those to earlier requests.
+    // The supervisor replies in order, so earlier requests were processed before this reply.
     scene.ctl(&["stats"])?;
     Ok(())
 }
 
-/// Frames that passed, both ways.
+/// Returns the number of frames that have passed the link in both directions, by the engine's counters.
 fn passed(scene: &Scene<'_>) -> Result<u64> {
     let stats: Value = serde_json::from_str(&scene.ctl(&["stats", "--json"])?)?;
     let counters = &stats["total"]["counters"];
@@ -300,20 +304,21 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_default()
 }
 
-/// Frames that pass a filter, as tcpdump reads the file.
+/// Returns the number of frames in the file that match a filter of tcpdump.
 fn count(filter: &[&str]) -> Result<u64> {
     let frames = read("tcpdump", &[&["-t"], filter].concat())?;
     Ok(frames.lines().count() as u64)
 }
 
-/// Returns tshark's output on the file. It takes the server's port for that of another protocol.
+/// Returns the output of tshark for the file. tshark is told to decode the server's port as TCP data, not as the
+/// protocol registered for that port.
 fn tshark(options: &[&str]) -> Result<String> {
     read("tshark", &[&["--disable-protocol", "gryphon"], options].concat())
 }
 
-/// Returns a program's output on the file; fails if the program reports an error.
+/// Returns the output of a program for the file. Fails if the program reports an error.
 fn read(program: &str, options: &[&str]) -> Result<String> {
-    // Run by root, they change to another user, which the namespace may not have.
+    // As root, tcpdump and tshark change to another user, which may not exist in the user namespace.
     let mut reader = Command::new("unshare");
     reader.args(["--user", "--map-user=1000", "--map-group=1000", program]);
     let output = reader.args(["-n", "-r", FILE]).args(options).output()?;

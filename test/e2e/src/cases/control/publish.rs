@@ -1,4 +1,4 @@
-//! Ports that are published while the guest runs.
+//! Cases about ports that are published and removed over the control socket while the guest runs.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -49,7 +49,7 @@ fn publish(context: &Context) -> Result<()> {
     tcp::command(here(8080), &["peer"])?;
     expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
 
-    // Once more is not wrong; all of a batch, or nothing.
+    // Publishing a port again is not an error; a batch is applied completely or not at all.
     expect(&scene.ctl(&["publish", "add", "127.0.0.1:8080:80"])?, "")?;
     let _taken = TcpListener::bind(here(8081))?;
     for conflict in ["127.0.0.1:8081:80", "127.0.0.1:8080:81"] {
@@ -66,7 +66,7 @@ fn publish(context: &Context) -> Result<()> {
         "127.0.0.1:8080:80/tcp\n127.0.0.1:5353:53/udp",
     )?;
 
-    // A connection outlives its port.
+    // A connection stays open after its published port was removed.
     let mut stream = TcpStream::connect(here(8080))?;
     stream.write_all(b"echo\none")?;
     let mut got = [0; 3];
@@ -79,7 +79,7 @@ fn publish(context: &Context) -> Result<()> {
     expect(&scene.ctl(&["publish", "list"])?, "")
 }
 
-/// A restarted engine has the ports that were published and removed before.
+/// Tests that a restarted engine serves the ports that were published before, and not those that were removed.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
@@ -92,7 +92,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     let engine = context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    // Its answer is another engine's.
+    // This reply is from the restarted engine.
     scene.ctl(&["stats"])?;
     tcp::command(here(8080), &["refused"])?;
     tcp::command(here(8081), &["peer"])?;
@@ -102,8 +102,8 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Listed ports are open, also after a restart of the engine; ports beyond the limit are refused, and clients are
-/// served nevertheless.
+/// Tests the limit of descriptors: listed ports are open, also after a restart of the engine, further ports are
+/// refused, and clients of the listed ports are served.
 fn few_descriptors(context: &Context) -> Result<()> {
     let mut scene = {
         let limit = Some(400);
@@ -125,7 +125,8 @@ fn few_descriptors(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A port that the engine has no descriptor for is not published, and one that was is, still.
+/// Tests that a port is not published if the engine lacks a descriptor for it, and that ports published before stay
+/// open.
 fn engine_is_full(context: &Context) -> Result<()> {
     let mut scene = Scene::new(context)?;
     let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:80 &")?;
@@ -155,7 +156,7 @@ fn engine_is_full(context: &Context) -> Result<()> {
     let added = scene.ctl(&batch)?;
     ensure!(added.lines().count() == 60, "{added}");
 
-    // Too many for one port of the guest's.
+    // More host ports than can be published for one guest port.
     let hosts: Vec<String> = (1..=255)
         .map(|host| format!("127.0.9.{host}:5353:53/udp"))
         .collect();
@@ -173,13 +174,15 @@ fn engine_is_full(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Changes of the case: `PONTOON_CHANGES`, or some; five hundred are made in a second.
+/// Returns the number of changes in the case `under_load`: `PONTOON_CHANGES`, or a default. About five hundred
+/// changes take a second.
 fn changes() -> u32 {
     wanted("PONTOON_CHANGES", 1_000)
 }
 
-/// Ports come and go, half of them other addresses of the very port that is asked a thousand times a second: every client
-/// is answered, and once more before it goes.
+/// Tests that ports which are published and removed at a high rate do not disturb clients. Half of the ports are
+/// other addresses of the port to which clients connect a thousand times a second; each client must get a response,
+/// and another one before it closes.
 fn under_load(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
@@ -208,7 +211,7 @@ fn under_load(context: &Context) -> Result<()> {
             answered[count / 2],
             answered[count * 99 / 100],
         );
-        // A lost SYN is sent again after a second.
+        // A connection that takes a second has lost a SYN, which is retransmitted after that time.
         machine.judge(
             *slowest < Duration::from_secs(1),
             &format!("a connection took {slowest:?}"),
@@ -221,14 +224,14 @@ fn under_load(context: &Context) -> Result<()> {
     })
 }
 
-/// Clients, and how often each connects.
+/// Number of clients, and connections per second of each.
 const CLIENTS: u32 = 4;
 const PACE: Duration = Duration::from_millis(4);
 
-/// Connections of each client that stand while others come.
+/// Number of connections that each client keeps open while it opens others.
 const STANDING: usize = 25;
 
-/// Connects again and again until it is over. How long each took from its connect to its answer.
+/// Connects repeatedly until `over` is true. Returns the time of each connection from connect to the response.
 fn load(over: &AtomicBool) -> Result<Vec<Duration>> {
     let mut answered = Vec::new();
     let mut standing = VecDeque::new();
@@ -247,7 +250,7 @@ fn load(over: &AtomicBool) -> Result<Vec<Duration>> {
                 .with_context(|| format!("connection {}, its last answer", nth - STANDING))?;
         }
         due += PACE;
-        // A constant rate of connections.
+        // Connects at a constant rate.
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     Ok(answered)
@@ -262,7 +265,7 @@ fn echo(stream: &mut TcpStream, words: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// From one change to the next, when there is time.
+/// Interval between two changes, if the machine is fast enough.
 const BETWEEN: Duration = Duration::from_millis(2);
 
 fn change(count: u32) -> Result<Duration> {
@@ -277,14 +280,14 @@ fn change(count: u32) -> Result<Duration> {
             let answer = talk.post(&format!(r#"{{"{what}": ["{spec}"]}}"#))?;
             ensure!(answer.contains(&spec), "{what} {spec}: {answer}");
             let due = BETWEEN * (2 * nth + place + 1);
-            // A constant rate of changes, so that connections are accepted between them.
+            // Changes at a constant rate, so that connections are accepted between the changes.
             thread::sleep(due.saturating_sub(start.elapsed()));
         }
     }
     Ok(start.elapsed())
 }
 
-/// One connection for many requests.
+/// A connection to the control socket for many requests.
 struct Talk(BufReader<UnixStream>);
 
 impl Talk {
