@@ -103,7 +103,7 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// The program under test and the directories that a running case uses.
+/// The environment of a running case: the program under test.
 pub(crate) struct Context {
     pub(crate) program: Program,
 }

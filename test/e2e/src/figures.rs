@@ -1,8 +1,9 @@
-//! Costs and gains of vhost-net, beside the tap and beside pasta.
+//! Measures the system calls and CPU time of vhost-net, compared with the tap and with pasta.
 //!
-//! `pontoon-e2e figures PONTOON [PASTA]`, as root in a machine of [`crate::boot`]: iperf3 up and down, interleaved. Times
-//! are distorted there, so each run also prints how many system calls there were, and how long the machine's two CPUs were
-//! busy, per gigabit. With `--icount`, a second is 10^9 instructions, of whatever runs.
+//! `pontoon-e2e figures PONTOON [PASTA]`, as root in a virtual machine of [`crate::boot`], runs iperf3 in both
+//! directions, alternating between the stacks. Times are distorted there, so each run also prints the number of
+//! system calls, and the busy time of the machine's two CPUs, per gigabit. With `--icount` a second is 10^9
+//! instructions of any kind.
 
 use std::fs;
 use std::io::Write;
@@ -15,34 +16,35 @@ use pontoon_netns::ip;
 
 use crate::process;
 
-/// Runs of each.
+/// Number of runs of each stack and direction.
 const ROUNDS: usize = 7;
 
-/// Bytes of one transfer.
+/// Number of bytes in one transfer.
 const BYTES: u64 = 128 << 20;
 const GIGABITS: f64 = BYTES as f64 * 8.0 / 1e9;
 
-/// The host's gateway, which stands for the host's loopback in pasta's guest.
+/// The host's gateway, which pasta maps to the host's loopback.
 const GATEWAY: &str = "198.51.100.2";
 
-/// Directory of the kernel's tracing, which counts system calls.
+/// Directory of the kernel's tracing file system, by which system calls are counted.
 const TRACING: &str = "/sys/kernel/tracing";
 const COUNTER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
 
-/// By process and by number.
+/// A histogram trigger that counts system calls by process and number.
 const COUNT: &str = "hist:keys=common_pid.execname,id:size=8192";
 
-/// read, write, readv and writev on x86-64: what carries frames and wakes the kernel. What goes to sockets goes by others.
+/// Numbers of read, write, readv and writev on x86-64, by which frames are read and written, and the kernel is
+/// notified. Sockets are served by other calls.
 const LINK_CALLS: [&str; 4] = ["0", "1", "19", "20"];
 
-/// Something to be compared.
+/// A stack to be measured.
 struct Stack {
     name: &'static str,
-    /// All but the program inside.
+    /// The command that starts the stack, without the program inside.
     command: Vec<String>,
-    /// The host's loopback, as its guest has it.
+    /// Address at which the guest reaches the host's loopback.
     server: &'static str,
-    /// Name of the process that forwards its packets.
+    /// Name of the process that forwards the guest's packets.
     process: &'static str,
 }
 
@@ -52,7 +54,7 @@ enum Way {
     Down,
 }
 
-/// One run.
+/// Figures of one run.
 struct Sample {
     mbps: f64,
     link_calls: f64,
@@ -60,7 +62,7 @@ struct Sample {
     busy: f64,
 }
 
-/// One of a sample's figures.
+/// Name of a figure, and the function that computes it from a sample.
 type Figure = (&'static str, fn(&Sample) -> f64);
 
 const FIGURES: [Figure; 4] = [
@@ -127,7 +129,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| word.to_string()).collect()
 }
 
-/// An interface with a default route, which pasta copies, and the counter of system calls.
+/// Configures an interface with a default route, which pasta copies, and the tracing of system calls.
 fn prepare() -> Result<()> {
     for line in [
         "link add up0 type veth peer name up1",
@@ -226,7 +228,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
     })
 }
 
-/// Megabits per second, in a line of iperf3.
+/// Returns the rate in a line of iperf3's output, in Mbit/s.
 pub(crate) fn megabits(line: &str) -> Option<f64> {
     line.split("Mbits/sec")
         .next()?
@@ -236,10 +238,10 @@ pub(crate) fn megabits(line: &str) -> Option<f64> {
         .ok()
 }
 
-/// System calls of a process in a histogram: those on the link, and all.
+/// Returns the number of system calls of a process in a histogram: read and write calls ([`LINK_CALLS`]), and all.
 fn calls(histogram: &str, process: &str) -> (u64, u64) {
     let mut sums = (0, 0);
-    // { common_pid: pontoon-engine  [       123], id:          0 } hitcount:        456
+    // Format: { common_pid: pontoon-engine  [       123], id:          0 } hitcount:        456
     for line in histogram
         .lines()
         .filter(|line| line.contains(&format!("common_pid: {process}")))
@@ -258,7 +260,7 @@ fn calls(histogram: &str, process: &str) -> (u64, u64) {
     sums
 }
 
-/// Idle time of the machine's CPUs, with its time of measurement.
+/// Idle time of the machine's CPUs at one moment.
 struct Busy {
     at: Instant,
     idle: f64,
@@ -269,7 +271,7 @@ impl Busy {
     fn now() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
         let all = stat.lines().next().context("nothing about CPUs")?;
-        // After the name: user, nice, system, idle, iowait, in ticks of 10 ms.
+        // Fields after the name: user, nice, system, idle, iowait, in ticks of 10 ms.
         let ticks = all
             .split_whitespace()
             .skip(4)
@@ -282,7 +284,7 @@ impl Busy {
         })
     }
 
-    /// Seconds of CPU time since.
+    /// Returns the busy time of all CPUs since then, in seconds.
     fn until_now(&self) -> Result<f64> {
         let now = Self::now()?;
         let elapsed = now.at.duration_since(self.at).as_secs_f64();
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_in_the_middle() {
+    fn median_is_the_value_in_the_middle() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
     }
 }

@@ -1,10 +1,10 @@
-//! The checks of `promtool check metrics`, on Prometheus' text format.
+//! Checks metrics in Prometheus' text format, as `promtool check metrics` does.
 
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Parts of a name that are a unit which is none of the base units, or short for one.
+/// Parts of metric names that are units other than the base units, or their abbreviations.
 const UNITS: [&str; 22] = [
     "milliseconds",
     "microseconds",
@@ -32,7 +32,7 @@ const UNITS: [&str; 22] = [
 
 const TYPES: [&str; 4] = ["counter", "gauge", "histogram", "summary"];
 
-/// A family of metrics.
+/// The type of a metric family, and whether its help text and a sample were read.
 #[derive(Default)]
 struct Family<'a> {
     kind: Option<&'a str>,
@@ -40,7 +40,7 @@ struct Family<'a> {
     sampled: bool,
 }
 
-/// Fails with what is wrong first.
+/// Fails with the first violation of the conventions.
 pub(crate) fn check(metrics: &str) -> Result<()> {
     let mut families: HashMap<&str, Family<'_>> = HashMap::new();
     let mut series = HashMap::new();
@@ -130,7 +130,7 @@ mod tests {
                         a_seconds_bucket{le=\"+Inf\"} 3\na_seconds_sum 1.5\na_seconds_count 3\n";
 
     #[test]
-    fn faults_are_found() {
+    fn violations_are_found() {
         check(FINE).unwrap();
         for (part, other) in [
             ("# HELP a_total Counted.\n", ""),

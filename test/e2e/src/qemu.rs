@@ -1,7 +1,8 @@
-//! A machine: QEMU without acceleration and a stock Debian kernel, with ISC's DHCP client, ethtool and this program
-//! in its files.
+//! A virtual machine: QEMU without acceleration and a stock Debian kernel, with ISC's DHCP client, ethtool and this
+//! program in its file system.
 //!
-//! A shell in the guest reads lines from its second serial port and answers there ([`crate::run::Running::ask`]).
+//! A shell in the guest reads lines from its second serial port and writes their output there
+//! ([`crate::run::Running::ask`]).
 
 use std::fs;
 use std::path::Path;
@@ -14,18 +15,18 @@ use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
 use crate::run::{self, Running};
 
-/// The guest's script.
+/// Shell script of the guest's first process.
 const MAIN: &str = include_str!("qemu/main.sh");
 
 /// Path of this program in the guest.
 pub(crate) const OWN: &str = "/bin/pontoon-e2e";
 
-/// Returns the image that guests of the tests boot. [`DIRECTORY`] must exist.
+/// Returns the boot image for the tests. [`DIRECTORY`] must exist.
 pub(crate) fn image() -> Result<Image> {
     image_of(MAIN)
 }
 
-/// The same with another program for the guest to run.
+/// Returns a boot image whose first process runs the script `main`.
 pub(crate) fn image_of(main: &str) -> Result<Image> {
     let directory = Path::new(DIRECTORY);
     let root = Root::new(directory.join("root"))?;
@@ -39,7 +40,7 @@ pub(crate) fn image_of(main: &str) -> Result<Image> {
     root.pack(directory.join("initrd"))
 }
 
-/// The options of an interface that is served there.
+/// Returns QEMU's options for a network interface whose backend listens at `socket`.
 pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> {
     match framing {
         Framing::Stream => Ok(pontoon_vm_peer::qemu::stream(socket)),
@@ -48,7 +49,7 @@ pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> 
     }
 }
 
-/// Boots it with an interface, up to where the guest's shell waits.
+/// Boots a virtual machine with a network interface, and waits until the guest's shell is ready.
 pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
     let mut command = Command::new(QEMU);
     command
@@ -69,7 +70,7 @@ pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
     Ok(guest)
 }
 
-/// Waits until the guest's shell waits.
+/// Waits until the guest's shell is ready.
 pub(crate) fn booted(guest: &mut Running) -> Result<()> {
     let line = guest.line().with_context(console)?;
     ensure!(

@@ -323,7 +323,7 @@ fn init(context: &Context, running: &Running) -> Result<Process> {
         .context("no init")
 }
 
-/// Returns the exit status, or `None` if the process has not exited within `limit`.
+/// Waits at most `limit` until the process has exited. Returns its exit status, or `None` if a signal has ended it.
 fn ended(running: &mut Running, limit: Duration) -> Result<Option<i32>> {
     let mut status = None;
     process::wait_until("it ends", limit, || {

@@ -1,4 +1,4 @@
-//! `pontoon relay`, between namespaces.
+//! Cases about `pontoon relay`, between network namespaces.
 
 mod control;
 mod failures;
@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Group `number` of a family, at port 5000 + `number`.
+/// Returns multicast group `number` of a family, with port 5000 + `number`.
 fn group(family: Family, number: u16) -> SocketAddr {
     let address = family.pick(
         [239, 1, 1, number as u8].into(),
@@ -58,15 +58,15 @@ fn group(family: Family, number: u16) -> SocketAddr {
     SocketAddr::new(address, 5000 + number)
 }
 
-/// A rule from group to group, left to right.
+/// Returns a rule that relays from group `from` on interface `left` to group `to` on interface `right`.
 fn onward(from: SocketAddr, to: SocketAddr) -> String {
     format!("left {from} -> right {to}")
 }
 
-/// Datagrams of most cases.
+/// Number of datagrams that most cases send.
 const MANY: u32 = 2000;
 
-/// Bytes of those.
+/// Length of the datagrams that most cases send, in bytes; the argument is the datagram's number.
 fn usual(_: u32) -> usize {
     1400
 }
@@ -90,14 +90,14 @@ fn one_hop(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// From nothing to more than the MTU, in fragments on both sides.
+/// Tests datagrams of every length, from 0 bytes to more than the MTU, which are fragmented on both sides.
 fn every_size(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
-    // IPv6 fragments are not put together in front of a relay, so that they are counted and end there.
+    // A relay does not reassemble IPv6 fragments: it counts them and does not forward them.
     let sizes: &[usize] = match family {
         Family::V4 => &[
             4, 5, 100, 1471, 1472, 1473, 1500, 2000, 2960, 8972, 9000, 30_000, 65_507,
@@ -123,7 +123,7 @@ fn every_size(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// So many relays: each takes the group that the one before it sends to.
+/// Tests `count` relays in a row, of which each receives the group to which the previous one sends.
 fn in_a_row(context: &Context, row: &Row, family: Family, count: u16) -> Result<Vec<Relay>> {
     let start = |number: u16| {
         let rule = onward(group(family, 1 + number), group(family, 2 + number));
@@ -166,7 +166,8 @@ fn tree(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// Flows of 64 rules and of mixed sizes, one datagram of each after the other: each keeps its order.
+/// Tests flows of 64 rules with different lengths whose datagrams are sent alternately: the order within each flow is
+/// kept.
 fn mixed(context: &Context, family: Family) -> Result<()> {
     const FLOWS: u16 = 64;
     let row = Row::new(1)?;

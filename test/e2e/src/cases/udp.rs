@@ -50,7 +50,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// The network path between the host and the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// One link with an MTU of 65,535 or close to it.
+    /// One link with an MTU of 65,535, the largest length of an IP packet.
     Wide,
     /// One link with an MTU of 1500.
     Narrow,

@@ -1,4 +1,4 @@
-//! A guest that floods its link, and the round trips of another of its flows.
+//! A guest that floods its link, and measures the round trips of another flow of its own.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -18,34 +18,35 @@ use crate::case::Family;
 /// Duration of a flood.
 const TIME: Duration = Duration::from_secs(3);
 
-/// When round trips must be as they were, after the flood's end.
+/// Time after the end of the flood after which round trips must be as fast as before it.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Rounds of a measurement without a flood.
+/// Number of round trips in a measurement without a flood.
 const ROUNDS: usize = 4000;
 
-/// Below this many microseconds, times of a machine with two cores differ anyway.
+/// Difference of round-trip times in microseconds that is ignored, as machines with two cores vary by that much.
 const NOISE: u128 = 1000;
 
-/// Measurements at most. What else the machine does disturbs one now and then; what a flood does to a flow shows in each.
+/// Largest number of measurements. Other load disturbs some of them; the effect of a flood on a flow is visible in
+/// each.
 const TRIES: u32 = 3;
 
-/// Kinds of frames of a flood, built from a running number.
+/// Kinds of frames of a flood, built from a frame number.
 #[derive(Clone, Copy)]
 enum Kind {
     /// SYNs to closed ports.
     Refused,
-    /// SYNs to a host that does not answer.
+    /// SYNs to a host that does not answer, so that connects are pending.
     Pending,
     /// Datagrams from one port to every port of a host.
     Sweep,
-    /// Datagrams from every port.
+    /// Datagrams from every source port.
     Sources,
-    /// First fragments, whose others never come.
+    /// First IP fragments whose other fragments are never sent.
     Fragments,
-    /// Questions for the gateway's Ethernet address, by ARP or NDP.
+    /// Requests for the gateway's Ethernet address, by ARP or NDP.
     Neighbours,
-    /// DNS queries, each of its own port and id.
+    /// DNS queries, each with its own source port and id.
     Queries,
 }
 
@@ -64,19 +65,20 @@ impl Kind {
     }
 }
 
-/// A flood to be.
+/// A flood: its kind, destinations and link.
 struct Flood {
     wire: Wire,
     kind: Kind,
     server: IpAddr,
     nowhere: IpAddr,
-    /// The guest's resolver.
+    /// IP address of the guest's DNS resolver.
     dns: IpAddr,
 }
 
-/// `KIND SERVER NOWHERE`: prints `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken FRAMES`, times in
-/// microseconds, frames of the flood at the highest rate. `settled` and `tenth` are above the limit only if each measurement
-/// was. Round trips of one connection continue during the flood, and their bytes return unchanged.
+/// Runs `flood KIND SERVER NOWHERE`, and prints `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken
+/// FRAMES`: 99th percentiles of the round-trip time in microseconds, and frames of the flood at the highest rate.
+/// `settled` and `tenth` are above the limit only if each of their measurements was. Round trips of one connection
+/// continue during the flood, and their bytes must return unchanged.
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     let [kind, server, nowhere] = words else {
         bail!("usage: flood KIND SERVER NOWHERE");
@@ -97,7 +99,7 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     let before = taken()?;
     let (flat, sent) = flow.beside(&flood, None)?;
     let taken = taken()? - before;
-    // As before the quiet measurement, round trips go on: a worker that has slept takes some to be awake.
+    // Round trips continue, as before the first measurement: a worker that has slept is slower at first.
     let end = Instant::now();
     while end.elapsed() < SETTLED {
         flow.rounds(100)?;
@@ -111,7 +113,7 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     ))
 }
 
-/// The first measurement within the limit, or the least of [`TRIES`].
+/// Returns the first measurement that is within the limit, or the least of [`TRIES`] measurements.
 fn least(limit: u128, mut measure: impl FnMut() -> Result<u128>) -> Result<u128> {
     let mut least = measure()?;
     for _ in 1..TRIES {
@@ -122,7 +124,8 @@ fn least(limit: u128, mut measure: impl FnMut() -> Result<u128>) -> Result<u128>
     Ok(least)
 }
 
-/// Frames that the other end has taken from the guest's interfaces so far. The rest of a flood is dropped before.
+/// Returns the number of frames that the link has accepted from the guest's interfaces so far. Other frames of a
+/// flood are dropped by the guest's kernel.
 fn taken() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/net/dev")?;
     let mut sum = 0;
@@ -135,7 +138,7 @@ fn taken() -> Result<u64> {
     Ok(sum)
 }
 
-/// A connection whose every byte is another one than the last.
+/// A TCP connection for round trips of one byte, of which each has another value than the previous one.
 struct Flow {
     stream: std::net::TcpStream,
     next: u8,
@@ -162,7 +165,7 @@ impl Flow {
         (0..count).map(|_| self.round()).collect()
     }
 
-    /// Round trips while the flood lasts, and the frames that it had.
+    /// Measures round trips while the flood runs. Returns their times and the number of the flood's frames.
     fn beside(&mut self, flood: &Flood, rate: Option<u64>) -> Result<(Vec<Duration>, u64)> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -181,7 +184,7 @@ impl Flow {
     }
 }
 
-/// In microseconds.
+/// Returns the 99th percentile in microseconds.
 fn p99(mut times: Vec<Duration>) -> u128 {
     times.sort_unstable();
     let place = (times.len() * 99 / 100).min(times.len().saturating_sub(1));
@@ -189,9 +192,10 @@ fn p99(mut times: Vec<Duration>) -> u128 {
 }
 
 impl Flood {
-    /// Sends for [`TIME`], `rate` frames a second or as many as the link takes; returns how many that were.
+    /// Sends the flood for [`TIME`], with `rate` frames per second or as fast as the link accepts them. Returns the
+    /// number of frames.
     fn run(&self, rate: Option<u64>) -> Result<u64> {
-        // A rate is an even one: the timer's usual slack of 50 us would make bursts of it.
+        // With the default timer slack of 50 us a constant rate would become bursts.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let start = Instant::now();
         let mut sent = 0;
@@ -202,7 +206,7 @@ impl Flood {
             while sent < due {
                 match self.wire.write(&self.frame(sent)?) {
                     Ok(()) => sent += 1,
-                    // The guest's own queue is full: what a flood is about.
+                    // The queue of the guest's interface is full, which a flood causes intentionally.
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Other) => break,
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
                     Err(error) => return Err(error).context("flooding"),
@@ -215,9 +219,9 @@ impl Flood {
         Ok(sent)
     }
 
-    /// The frame of that number.
+    /// Returns the frame with this number.
     fn frame(&self, number: u64) -> Result<Vec<u8>> {
-        // Ports that the guest's kernel does not use itself (`ip_local_port_range` begins with 32768).
+        // Source ports that the guest's kernel does not use itself (`ip_local_port_range` begins at 32768).
         let source = 1024 + (number % 30_000) as u16;
         let port = 1024 + (number % 60_000) as u16;
         let tcp = |to, port| Packet::new(self.wire.source, to, Transport::Tcp, source, port).build();
@@ -241,7 +245,7 @@ impl Flood {
     }
 }
 
-/// The resolver of that family in the guest's resolv.conf.
+/// Returns the resolver of this family in the guest's resolv.conf.
 fn resolver(family: Family) -> Result<IpAddr> {
     let text = std::fs::read_to_string("/etc/resolv.conf")?;
     let mut servers = text
@@ -252,7 +256,7 @@ fn resolver(family: Family) -> Result<IpAddr> {
         .context("no resolver")
 }
 
-/// A question for a name of its own.
+/// Returns a DNS query for a name that depends on `number`.
 fn query(number: u64) -> Vec<u8> {
     let name = format!("n{number}");
     let mut query = vec![(number >> 8) as u8, number as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];

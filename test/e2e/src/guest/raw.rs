@@ -1,4 +1,4 @@
-//! A guest that builds its frames itself.
+//! A guest that builds its frames itself, and sends them on a packet socket.
 
 pub(crate) mod packet;
 
@@ -16,7 +16,7 @@ use crate::case::Family;
 use crate::pattern::Pattern;
 use crate::sys;
 
-/// First source port (or echo id) of probes.
+/// Source port (or echo id) of the first probe.
 const PORTS: u16 = 20_000;
 
 pub(crate) fn command(words: &[&str]) -> Result<()> {
@@ -38,10 +38,10 @@ fn family(word: &str) -> Result<Family> {
     }
 }
 
-/// The guest's link, spoken to in frames.
+/// A packet socket on the guest's interface.
 pub(crate) struct Wire {
     socket: OwnedFd,
-    /// Destination, source, EtherType.
+    /// Ethernet header of sent frames: destination, source, EtherType.
     header: [u8; 14],
     pub(crate) source: IpAddr,
     gateway: IpAddr,
@@ -74,12 +74,12 @@ impl Wire {
         Ok(self.write(&self.frame(packet))?)
     }
 
-    /// A packet with its Ethernet header.
+    /// Returns a packet with the Ethernet header in front.
     pub(crate) fn frame(&self, packet: &[u8]) -> Vec<u8> {
         [&self.header, packet].concat()
     }
 
-    /// A frame that asks for the gateway's Ethernet address.
+    /// Returns an ARP request or neighbour solicitation for the gateway's Ethernet address.
     pub(crate) fn solicitation(&self) -> Result<Vec<u8>> {
         match (self.source, self.gateway) {
             (IpAddr::V4(source), IpAddr::V4(gateway)) => Ok(self.arp(source, gateway)),
@@ -91,7 +91,7 @@ impl Wire {
         }
     }
 
-    /// RFC 826.
+    /// Returns an ARP request for `gateway` (RFC 826).
     fn arp(&self, source: Ipv4Addr, gateway: Ipv4Addr) -> Vec<u8> {
         let mut frame = vec![0xff; 6];
         frame.extend(&self.header[6..12]);
@@ -103,13 +103,13 @@ impl Wire {
         frame
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub(crate) fn write(&self, frame: &[u8]) -> std::io::Result<()> {
         rustix::io::write(&self.socket, frame)?;
         Ok(())
     }
 
-    /// Waits until the engine has read all frames that were sent before: it answers an echo request.
+    /// Waits until the engine has read all frames that were sent before, by an echo request that it answers.
     fn flush(&self) -> Result<()> {
         let request = Packet::new(self.source, self.gateway, Transport::Icmp, PORTS - 1, 0);
         let request = request.payload(b"flush").build();
@@ -125,7 +125,7 @@ impl Wire {
         bail!("the gateway does not answer echo requests")
     }
 
-    /// Receives frames for `time`.
+    /// Receives frames for `time`, and passes each to `take`.
     fn collect(&self, time: Duration, mut take: impl FnMut(&[u8])) {
         let start = Instant::now();
         let mut buffer = vec![0; 1 << 17];
@@ -139,7 +139,7 @@ impl Wire {
         }
     }
 
-    /// Which of the probes, by source port or echo id, were answered.
+    /// Returns the responses to probes that arrive within `time`, by the probe's source port or echo id.
     fn answers(&self, time: Duration) -> BTreeMap<u16, Answer> {
         let mut answers = BTreeMap::new();
         self.collect(time, |packet| answers.extend(Answer::parse(packet)));
@@ -147,7 +147,8 @@ impl Wire {
     }
 }
 
-/// Tries every target by TCP, UDP and ICMP, and prints `TARGET PROTOCOL` for each that answers as an open one does.
+/// Sends a TCP, UDP and ICMP probe to every target, and prints `TARGET PROTOCOL` for each response that shows an open
+/// port or a reachable host.
 fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
     let wire = Wire::open(family)?;
     let mut names = Vec::new();
@@ -176,14 +177,14 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
     print_line("end")
 }
 
-/// Begins `count` connections to a host that does not answer; the guest's kernel, which does not know of them, sends no SYN a
-/// second time.
+/// Sends `count` SYNs to a host that does not answer. The guest's kernel does not know these connections, so it
+/// retransmits no SYN.
 fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
     let family = if nowhere.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
     for id in PORTS..PORTS + count {
         wire.send(&Packet::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
-        // A constant rate: the queue of the link has room for a few hundred frames.
+        // Sends at a constant rate, as the queue of the link has room for a few hundred frames.
         if id % 100 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -192,7 +193,8 @@ fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
     print_line("ok")
 }
 
-/// Datagrams in fragments and behind extension headers: each is answered by the server, or (overlap) is not.
+/// Sends datagrams in fragments and with extension headers. The server must answer each, except those in overlapping
+/// fragments.
 fn fragments(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
@@ -240,8 +242,8 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
     print_line("ok")
 }
 
-/// A frame for each kind of contradiction, and a good one behind them, whose answer shows that all were read. Prints
-/// how many were wrong.
+/// Sends a frame for each kind of malformed header, and then a valid one, whose response shows that all frames were
+/// processed. Prints the number of malformed frames.
 fn broken(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
@@ -269,7 +271,8 @@ fn broken(server: IpAddr, port: u16) -> Result<()> {
     print_line(&wrong.len().to_string())
 }
 
-/// Frames that are wrong in every way we can think of; between them and after, a good one is answered.
+/// Sends frames with random errors in their headers, and checks between them and at the end that a valid frame is
+/// answered.
 fn malformed(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let wire = Wire::open(family)?;
@@ -281,11 +284,11 @@ fn malformed(server: IpAddr, port: u16) -> Result<()> {
         let random = noise.at(index * 17, 600);
         let mut packet = good.clone();
         match index % 4 {
-            // One byte of the headers, another value.
+            // Changes one byte of the headers.
             0 => packet[usize::from(random[0]) % 64] ^= random[1] | 1,
-            // Cut anywhere.
+            // Truncates the frame at a random length.
             1 => packet.truncate(1 + usize::from(u16::from_be_bytes([random[0], random[1]])) % packet.len()),
-            // Headers of another transport over random bytes.
+            // Sends headers of another transport before random bytes.
             2 => {
                 let at = if family == Family::V4 { 9 } else { 6 };
                 packet[at] = random[0];
@@ -299,7 +302,8 @@ fn malformed(server: IpAddr, port: u16) -> Result<()> {
             let good = Packet::new(wire.source, server, Transport::Udp, id, port)
                 .payload(b"good")
                 .build();
-            // The guest's own queue may be full of noise, and drops what it has no room for.
+            // The queue of the guest's interface may be full of malformed frames, and drops the valid one, so several
+            // are sent.
             let answered = (0..10).try_fold(false, |answered, _| -> Result<bool> {
                 if !answered {
                     wire.send(&good)?;

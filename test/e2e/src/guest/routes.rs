@@ -1,4 +1,4 @@
-//! The guest's network configuration, as the kernel reports it.
+//! The guest's network configuration, as its kernel reports it (`ip`).
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use crate::case::Family;
 use crate::process;
 
-/// A default route.
+/// A default route: gateway and interface.
 pub(crate) struct Route {
     pub(crate) gateway: IpAddr,
     pub(crate) interface: String,
 }
 
-/// The default route of `family`.
+/// Returns the default route of `family`.
 pub(crate) fn default(family: Family) -> Result<Route> {
     let text = process::output(Command::new("ip").args([family.flag(), "route", "show", "default"]))?;
     let after = |word: &str| text.split_whitespace().skip_while(|other| *other != word).nth(1);
@@ -24,7 +24,7 @@ pub(crate) fn default(family: Family) -> Result<Route> {
     })
 }
 
-/// The address with global scope of `interface`.
+/// Returns the address of `interface` with global scope.
 pub(crate) fn address(family: Family, interface: &str) -> Result<IpAddr> {
     let show = [
         family.flag(),
@@ -45,9 +45,9 @@ pub(crate) fn address(family: Family, interface: &str) -> Result<IpAddr> {
     Ok(address.context("no address")?.parse()?)
 }
 
-/// The Ethernet address of `neighbour`, once the kernel knows it.
+/// Returns the Ethernet address of `neighbour` from the kernel's neighbour table, after it was resolved.
 pub(crate) fn neighbour(neighbour: IpAddr) -> Result<[u8; 6]> {
-    // Anything sent there makes the kernel ask.
+    // A datagram to the neighbour makes the kernel resolve its address.
     let any: IpAddr = if neighbour.is_ipv4() {
         [0; 4].into()
     } else {
@@ -67,11 +67,11 @@ pub(crate) fn neighbour(neighbour: IpAddr) -> Result<[u8; 6]> {
     found.context("no neighbour")
 }
 
-/// The Ethernet address of `interface`.
+/// Returns the Ethernet address of `interface`.
 pub(crate) fn mac(interface: &str) -> Result<[u8; 6]> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
     let text = text.or_else(|_| {
-        // Without a sysfs of its own, the guest sees the host's.
+        // `ip` is used because /sys may be that of the host.
         let text = process::output(Command::new("ip").args(["-oneline", "link", "show", interface]));
         text.map(|text| {
             text.split_whitespace()

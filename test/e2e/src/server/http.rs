@@ -1,7 +1,7 @@
-//! An HTTP/1.1 server, one request for each connection.
+//! An HTTP/1.1 server with one request per connection.
 //!
-//! `GET /bytes/SEED/LEN` answers with the pattern; `PUT /sha256` with the hash of the body; `/git/...` is
-//! answered by `git http-backend`, for the repositories in the directory that the server was given.
+//! `GET /bytes/SEED/LEN` returns the pattern of the seed, `PUT /sha256` the hash of the body, and `/git/...` the
+//! response of `git http-backend` for the repositories in the directory that the server was started with.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ pub(crate) fn start(address: SocketAddr, repositories: Option<PathBuf>) -> Resul
     })
 }
 
-/// The head of a request.
+/// The request line and headers of a request.
 struct Request {
     method: String,
     path: String,
@@ -78,7 +78,7 @@ impl Request {
         })
     }
 
-    /// The value of a header, named in lower case; empty without it.
+    /// Returns the value of the header with this name in lower case, or an empty text.
     fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(other, _)| other == name);
         found.map_or("", |(_, value)| value)
@@ -103,7 +103,7 @@ fn sha256(body: &mut impl Read) -> Result<String> {
     Ok(String::from_utf8(child.wait_with_output()?.stdout)?)
 }
 
-/// Hands a request to `git http-backend`, as the Common Gateway Interface has it (RFC 3875).
+/// Passes a request to `git http-backend` by the Common Gateway Interface (RFC 3875).
 fn git(repositories: &Path, request: &Request, body: &mut impl Read, writer: &mut TcpStream) -> Result<()> {
     let mut child = Command::new("git")
         .arg("http-backend")

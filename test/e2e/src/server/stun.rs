@@ -1,4 +1,4 @@
-//! A STUN server: answers a Binding request with XOR-MAPPED-ADDRESS (RFC 8489 sections 5 and 14.2).
+//! A STUN server, which answers a Binding request with XOR-MAPPED-ADDRESS (RFC 8489 sections 5 and 14.2).
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -23,7 +23,7 @@ pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
     Ok(local)
 }
 
-/// The address that `server` sees behind `socket`.
+/// Returns the address of `socket` that `server` sees.
 pub(crate) fn mapped(socket: &UdpSocket, server: SocketAddr) -> Result<SocketAddr> {
     let mut request = vec![0, 1, 0, 0];
     request.extend(COOKIE);
@@ -50,7 +50,7 @@ pub(crate) fn mapped(socket: &UdpSocket, server: SocketAddr) -> Result<SocketAdd
     Ok(SocketAddr::new(address, port))
 }
 
-/// `key` is the cookie and the transaction id, which is also what the address is masked with.
+/// Returns a response for `peer`. `key` is the magic cookie and the transaction id, with which the address is XORed.
 fn response(key: &[u8], peer: SocketAddr) -> Vec<u8> {
     let (family, address) = match peer.ip() {
         IpAddr::V4(v4) => (1, v4.octets().to_vec()),

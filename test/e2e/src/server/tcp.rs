@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::pattern::Pattern;
 
-/// Ends of connections, by the name that the client gave them.
+/// How connections have ended, by the name that the client gave them.
 #[derive(Default)]
 struct Reports {
     ended: Mutex<HashMap<String, String>>,
@@ -42,14 +42,14 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     match words.as_slice() {
         ["echo"] => echo(&mut stream),
         ["late", seconds] => {
-            // Idle time, requested by the case.
+            // The idle time that the case requests.
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
             stream.write_all(b"late\n")?;
             echo(&mut stream)
         }
         ["source", seed, len] => source(&mut stream, &Pattern::of(seed.parse()?), len.parse()?),
         ["sink", seconds, seed, len] => {
-            // The time for which the window is closed, requested by the case.
+            // The receive window is closed for the time that the case requests.
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
             let verdict = sink(&mut stream, &Pattern::of(seed.parse()?), len.parse()?);
             Ok(stream.write_all(answer(verdict).as_bytes())?)
@@ -91,7 +91,7 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     }
 }
 
-/// Reads the first line a byte at a time: what follows belongs to the request's own reader.
+/// Reads the first line one byte at a time, as the bytes after it belong to the function that serves the request.
 fn request_line(stream: &mut TcpStream) -> Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -145,7 +145,7 @@ pub(crate) fn send(to: &mut impl Write, pattern: &Pattern, len: u64) -> Result<(
     Ok(())
 }
 
-/// Reads to the end and checks; returns how much came.
+/// Reads to the end of the stream and checks the bytes. Returns their number.
 pub(crate) fn receive(from: &mut impl Read, pattern: &Pattern) -> Result<u64> {
     let mut buffer = vec![0; 32 * 1024];
     let mut offset = 0;

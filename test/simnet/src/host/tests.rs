@@ -103,7 +103,7 @@ fn room_is_an_event_only_after_a_refused_send() {
         send_buffer: 900,
         ..HostPlan::default()
     };
-    let stall = Some(crate::app::Stall {
+    let stall = Some(crate::app::ReadPause {
         after: 0,
         time: Duration::from_millis(1),
     });

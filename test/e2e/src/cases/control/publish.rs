@@ -224,7 +224,7 @@ fn under_load(context: &Context) -> Result<()> {
     })
 }
 
-/// Number of clients, and connections per second of each.
+/// Number of clients, and the interval between two connections of each.
 const CLIENTS: u32 = 4;
 const PACE: Duration = Duration::from_millis(4);
 

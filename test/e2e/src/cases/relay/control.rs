@@ -1,4 +1,4 @@
-//! Rules that change over the control socket, and what can be seen there.
+//! Cases about the control socket of `pontoon relay`: rules that change, and queries.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -38,7 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 const SOCKET: &str = "/mnt/control";
 
-/// `pontoon ctl relay`, whose status is to be this; what it printed, or what it complained of.
+/// Runs `pontoon ctl relay`, whose exit status must be `status`. Returns its output, or its error message.
 fn ctl(context: &Context, words: &[&str], status: i32) -> Result<String> {
     let mut ctl = command(context)?;
     let output = ctl
@@ -60,7 +60,7 @@ fn json(context: &Context, words: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&ctl(context, &words, 0)?)?)
 }
 
-/// Adding and removing rules loses no datagram of the other rules; queries show every change.
+/// Tests that added and removed rules lose no datagram of the other rules, and that queries report every change.
 fn control(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let at = |number| group(family, number);
@@ -87,7 +87,7 @@ fn control(context: &Context, family: Family) -> Result<()> {
         joined(sending)?;
         joined(changing)?;
         received += kept.count(usual)?;
-        // The receiver may have to wait for its turn longer than its buffer lasts, which is not the relay's loss.
+        // The receiver may be delayed for longer than its buffer lasts, which is not a loss of the relay.
         let missed = kept.missed()?;
         eprintln!("{received} received, {missed} missed");
         ensure!(
@@ -164,7 +164,7 @@ fn curl(arguments: &[&str]) -> Result<String> {
     output(Command::new("curl").args(["-sS", "--fail"]).args(arguments))
 }
 
-/// Of the rule, of its output and of the worker.
+/// Tests the rates that the statistics contain for the rule, its output and the worker.
 fn rates(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
@@ -188,7 +188,7 @@ fn rates(context: &Context) -> Result<()> {
         let rate = |name: &str| of["rate"][name].as_u64().unwrap_or_default();
         let (datagrams, bytes) = (rate("datagrams"), rate("bytes"));
         ensure!(datagrams > 100, "{what}: {datagrams} a second");
-        // Both are rounded down.
+        // Both rates are rounded down.
         ensure!((bytes / 1400).abs_diff(datagrams) <= 1, "{what}: {of}");
     }
     let lines = text
@@ -198,7 +198,8 @@ fn rates(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Rules come and go, far more than fit a worker's socket, while it is stopped. When it continues, it applies all of them.
+/// Tests changes of rules while a worker is stopped, more of them than its socket holds. The worker applies all of
+/// them when it continues.
 fn stopped(context: &Context) -> Result<()> {
     const RULES: u8 = 200;
     let row = Row::new(1)?;
@@ -233,7 +234,7 @@ fn stopped(context: &Context) -> Result<()> {
     for to in [gone, removed, left] {
         Sender::new(row.sender(), to, 8)?.send(0..100, usual)?;
     }
-    // Of one port and interface, it gets only the group that it has joined.
+    // Other groups use the same port and interface; the receiver gets only the group that it has joined.
     receiver.expect(0..100, usual)?;
     silent.expect_silence()?;
     let stats = relay.stats()?;
@@ -242,7 +243,8 @@ fn stopped(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)
 }
 
-/// A worker that is stopped during its start delays neither the other worker's restart nor queries, and loses no datagram.
+/// Tests that a worker that is stopped during its start delays neither the restart of another worker nor queries, and
+/// loses no datagram.
 fn stopped_at_start(context: &Context) -> Result<()> {
     const FLOWS: u32 = 16;
     let row = Row::new(1)?;
@@ -265,7 +267,7 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     for number in 0..FLOWS {
         Sender::new(row.sender(), from, 8)?.send(number..number + 1, usual)?;
     }
-    // Datagrams of flows of the running worker.
+    // Datagrams of flows that belong to the running worker.
     ensure!(
         receiver.next(Duration::from_secs(5))?.is_some(),
         "nothing comes while one is stopped"
@@ -283,17 +285,17 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", starting.restarts.into())
 }
 
-/// A worker that is stopped before it has entered its sandbox.
+/// A worker that was stopped before it has entered its sandbox.
 struct Newborn {
     pid: Pid,
     restarts: u32,
 }
 
-/// Kills a worker, and stops its successor where that is quick enough.
+/// Kills workers until a successor could be stopped before it has entered its sandbox. Returns that successor.
 fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
     const TRIES: u32 = 50;
     for restarts in 1..=TRIES {
-        // The passing of time matters: a worker that ran for less than 50 ms is restarted after a back-off.
+        // A worker that has run for less than 50 ms would be restarted after a back-off.
         std::thread::sleep(Duration::from_millis(60));
         let old = relay.children()?;
         kill_process(worker(relay)?, Signal::KILL)?;
@@ -321,7 +323,8 @@ fn pid_of(stats: &Stats, worker: usize) -> Result<Pid> {
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
 
-/// A thousand rules, of which a hundred go in a second, and a hundred others come: those that stay lose nothing.
+/// Tests a thousand rules of which a hundred are removed and a hundred added each second: the others lose no
+/// datagram.
 fn churn(context: &Context) -> Result<()> {
     const RULES: u16 = 1000;
     const FLOWS: u16 = 5;
@@ -359,7 +362,7 @@ fn churn(context: &Context) -> Result<()> {
         let changing = scope.spawn(|| -> Result<()> {
             let (begin, stopwatch) = (Instant::now(), Stopwatch::start());
             let result = (0..TURNS).try_for_each(|number| {
-                // A constant rate of changes.
+                // Changes at a constant rate.
                 std::thread::sleep((begin + TURN * number.into()).saturating_duration_since(Instant::now()));
                 turn(number)
             });
@@ -400,12 +403,12 @@ fn churn(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)
 }
 
-/// Returns the input of rule `number` of the many.
+/// Returns the input of rule `number`.
 fn input_of(number: u8) -> SocketAddr {
     SocketAddr::from(([239, 2, 0, number], 7000))
 }
 
-/// A batch with a mistake changes nothing, and what there is already may be added again.
+/// Tests that a batch of rules with an error changes nothing, and that an existing rule may be added again.
 fn refuses(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let at = |number| group(Family::V4, number);

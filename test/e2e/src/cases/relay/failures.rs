@@ -1,4 +1,4 @@
-//! Interfaces and outputs in trouble.
+//! Cases about interfaces and outputs that fail.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain(one).collect()
 }
 
-/// An output without an address, and one that nothing routes to, beside one that works.
+/// Tests an output without an address and one without a route, beside an output that works.
 fn bad_output(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let (good, to) = (group(family, 1), group(family, 2));
@@ -72,7 +72,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)?;
     stats.expect("/workers/0/pid", before.number("/workers/0/pid"))?;
 
-    // With an address it works.
+    // The output works after its interface has got an address.
     row.relay(0).enter(|| {
         sysctl("net/ipv6/conf/bare/disable_ipv6", "0")?;
         add_address("bare", "10.9.9.1/24")?;
@@ -88,7 +88,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A rule waits for its interfaces, and goes on when they come back.
+/// Tests a rule whose interface does not exist at first, and one whose interface disappears and returns.
 fn interface(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
@@ -136,7 +136,8 @@ fn interface(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.expect("/workers/0/restarts", 0)
 }
 
-/// The kernel takes 20 ms to close a ring. Meanwhile there is no time in which a worker does nothing for the others.
+/// Tests that the removal of many inputs does not delay other rules, although the kernel takes 20 ms to close a
+/// packet ring.
 fn inputs_go(context: &Context) -> Result<()> {
     const INPUTS: u16 = 10;
     let row = Row::new(1)?;
@@ -178,7 +179,7 @@ fn inputs_go(context: &Context) -> Result<()> {
         "the inputs are there"
     );
     stats.expect("/rules/0/outputs/0/sent", number.into())?;
-    // They are closed in the end.
+    // The supervisor closes the rings some time later.
     relay.stats_when("all rings but one are closed", |_| {
         row.relay(0)
             .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/packet")?))
@@ -187,7 +188,7 @@ fn inputs_go(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A device that takes neither segments nor unfinished checksums.
+/// Tests a device without segmentation and checksum offload.
 fn no_offload(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
@@ -205,7 +206,7 @@ fn no_offload(context: &Context) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// Datagrams that fit the left link are fragmented on the right one; the MTU may change.
+/// Tests datagrams that fit the MTU of the left link and are fragmented on the right one, and a change of the MTU.
 fn smaller_mtu(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
@@ -222,7 +223,8 @@ fn smaller_mtu(context: &Context) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// A host probes for a second whether another host has an address (RFC 4862 section 5.4). Then it is what datagrams leave from.
+/// Tests an output whose IPv6 address is tentative for a second (RFC 4862 section 5.4), and then becomes the source
+/// address.
 fn late_address(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V6, 1), group(Family::V6, 2));
@@ -253,7 +255,7 @@ fn late_address(context: &Context) -> Result<()> {
     .map(drop)
 }
 
-/// One line that describes the error, and status 2.
+/// Tests that an invalid configuration is reported in one line, with exit status 2.
 fn malformed(context: &Context) -> Result<()> {
     super::super::tmpfs(std::path::Path::new("/mnt"))?;
     let file = "/mnt/relay.toml";

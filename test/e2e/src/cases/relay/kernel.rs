@@ -1,4 +1,4 @@
-//! Routes that a daemon has given to the kernel.
+//! Cases about multicast routes that a routing daemon has given to the kernel.
 
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +18,8 @@ pub(super) fn cases() -> Vec<Case> {
         .into()
 }
 
-/// Each datagram arrives once: by the relay, and not by the kernel, which still counts it.
+/// Tests that each datagram arrives once, forwarded by the relay and not by the kernel, whose counters of the route
+/// still increase.
 fn follows(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let wanted = group(family, 1);
@@ -62,7 +63,7 @@ fn follows(context: &Context, family: Family) -> Result<()> {
     relay.stats_when("the rule is gone with the daemon", |stats| {
         stats.text("/rules/0/rule").is_empty()
     })?;
-    // The kernel may forward again afterwards.
+    // The kernel may forward again after the relay has exited.
     relay.signal(rustix::process::Signal::TERM)?;
     wait_until("the kernel is free", Duration::from_secs(5), || {
         let tables = row

@@ -1,4 +1,4 @@
-//! As much as the sender can send.
+//! Cases with a sender that sends as fast as possible.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ pub(super) fn cases() -> Vec<Case> {
 /// Duration of the flood.
 const FLOOD: Duration = Duration::from_secs(1);
 
-/// Relays in a row: what comes to the first is single datagrams, what comes to others is many in a packet.
+/// Number of relays in a row: the first receives single datagrams, the others many in one packet.
 const HOPS: u8 = 2;
 
-/// Datagrams of one call, which the sender's kernel takes apart.
+/// Number of datagrams in one send call, which the sender's kernel segments before the link.
 const TOGETHER: u32 = 40;
 
-/// Each datagram that was sent was received, or is in a counter, at every place.
+/// Tests that each datagram that was sent was either received or counted as lost, at every relay.
 fn flood(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(HOPS)?;
     let mut relays = in_a_row(context, &row, family, HOPS.into())?;
@@ -56,7 +56,7 @@ fn flood(context: &Context, family: Family) -> Result<()> {
 
     let mut last = seen(&mut relays)?;
     wait_until("nothing more comes in", Duration::from_secs(10), || {
-        // Nothing is in flight if the counters have not changed for this time.
+        // No datagram is in flight if the counters have not changed for this time.
         std::thread::sleep(Duration::from_millis(100));
         let now = seen(&mut relays)?;
         let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);
@@ -94,16 +94,16 @@ fn flood(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A relay's counters of its left interface and of its output.
+/// Counters of a relay: of its left interface and of its output.
 #[derive(Debug)]
 struct Seen {
     taken: u64,
-    /// Dropped as the ring was full.
+    /// Datagrams that the kernel dropped because the ring was full.
     ring: u64,
-    /// Dropped between the device and the ring, since there is that device.
+    /// Datagrams that the kernel dropped between the device and the ring.
     device: u64,
     sent: u64,
-    /// Taken and not sent.
+    /// Datagrams that the relay has received and not sent.
     lost: u64,
 }
 
@@ -130,7 +130,7 @@ fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
     relays.iter_mut().map(of).collect()
 }
 
-/// Returns the number of packets that the kernel dropped between the device `left` and the receiving sockets.
+/// Returns how many packets of the device `left` the kernel has dropped before the receiving sockets.
 fn dropped(node: &Namespace) -> Result<u64> {
     let text = node.enter(|| output(Command::new("ip").args(["-j", "-s", "link", "show", "left"])))?;
     let shown: Value = serde_json::from_str(&text)?;

@@ -1,4 +1,4 @@
-//! `pontoon relay --proxy`: groups that hosts behind downstream interfaces join.
+//! Cases about `pontoon relay --proxy`: groups that hosts behind downstream interfaces join.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
     [proxied, asked, reads, restarted].into_iter().flatten().collect()
 }
 
-/// A membership report adds a rule, and the last leave removes it.
+/// Tests that a membership report adds a rule, and that the last leave removes it.
 fn proxy(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let leaf = row.leaf(0)?;
@@ -62,12 +62,13 @@ fn proxy(context: &Context, family: Family) -> Result<()> {
     joined(&row, &wanted.ip().to_string(), false)
 }
 
-/// A host that has joined before the relay started sends its report only to a query.
+/// Tests that the relay sends queries: a host that has joined before the relay was started reports only in response
+/// to a query.
 fn asks(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let wanted = group(family, 1);
     let receiver = Receiver::new(row.receiver(), wanted)?;
-    // The passing of time is the condition: afterwards the host's kernel sends no report without a query.
+    // After this time the host's kernel sends no unsolicited report.
     std::thread::sleep(UNASKED);
     let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     wait_until("the host has answered", ANSWER, || {
@@ -81,7 +82,8 @@ fn asks(context: &Context, family: Family) -> Result<()> {
     receiver.expect(0..100, usual)
 }
 
-/// The supervisor holds the packet sockets that IGMP and MLD messages arrive at, and never reads from them.
+/// Tests that the supervisor, which holds the packet sockets at which IGMP and MLD messages arrive, never reads from
+/// them.
 fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let wanted = group(family, 1);
@@ -105,7 +107,7 @@ fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
             .find(|inode| line.contains(&format!("<socket:[{inode}]>")));
         ensure!(read.is_none(), "the supervisor reads a packet socket: {line}");
     }
-    // Reports of the worker arrive by recvmsg(2), so the trace is not empty.
+    // The supervisor receives the worker's messages by recvmsg(2), so the trace is not empty.
     ensure!(
         written.contains("recvmsg("),
         "strace has seen no report:\n{written}"
@@ -113,7 +115,7 @@ fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Inodes of the packet sockets that a process has open.
+/// Returns the inode numbers of the packet sockets that a process has open.
 fn packet_sockets(process: Process) -> Result<BTreeSet<String>> {
     let proc = format!("/proc/{}", process.id());
     let table = std::fs::read_to_string(format!("{proc}/net/packet"))?;
@@ -131,7 +133,8 @@ fn packet_sockets(process: Process) -> Result<BTreeSet<String>> {
     Ok(own)
 }
 
-/// When the querier's process is killed, the rules stay, and its successor sends a general query and handles a leave.
+/// Tests a kill of the querier's process: the rules stay, and its successor sends a general query and processes a
+/// leave.
 fn restores_memberships(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let wanted = group(family, 1);
@@ -159,7 +162,7 @@ fn restores_memberships(context: &Context, family: Family) -> Result<()> {
     joined(&row, &wanted.ip().to_string(), false)
 }
 
-/// MLD queries that the receiver's kernel has received.
+/// Returns the number of MLD queries that the receiver's kernel has received.
 fn mld_queries(row: &Row) -> Result<u64> {
     let counters = row
         .receiver()
@@ -169,14 +172,15 @@ fn mld_queries(row: &Row) -> Result<u64> {
     Ok(words.next().context("no such counter")?.parse()?)
 }
 
-/// Time in which a host sends unsolicited reports: Linux sends two, each within a second (RFC 3376 section 8.11,
-/// RFC 3810 section 9.11).
+/// Time in which a host sends unsolicited reports after a join: Linux sends two, each within a second (RFC 3376
+/// section 8.11, RFC 3810 section 9.11).
 const UNASKED: Duration = Duration::from_secs(3);
 
-/// A host may take 10 seconds (RFC 3376 section 8.3), and the machine is a busy one.
+/// Time limit for a host's response to a query. The maximum response time is 10 seconds (RFC 3376 section 8.3), and
+/// the machine may be busy.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Waits until the relay's kernel has joined the group upstream, or left it.
+/// Waits until the relay's kernel has joined the group upstream (`wanted` is true), or left it.
 fn joined(row: &Row, group: &str, wanted: bool) -> Result<()> {
     wait_until("the kernel has joined, or left", Duration::from_secs(5), || {
         let mut ip = std::process::Command::new("ip");

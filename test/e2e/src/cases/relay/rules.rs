@@ -1,4 +1,4 @@
-//! Semantics of rules.
+//! Cases about the semantics of rules.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -28,7 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain([one]).collect()
 }
 
-/// TTL and TOS, or hop limit and traffic class, of the first packet to `to` that arrives at the interface `left`.
+/// Returns TTL and TOS, or hop limit and traffic class, of the first packet to `to` that arrives on the interface
+/// `left`.
 fn header_of(node: &Namespace, to: SocketAddr, send: impl FnOnce() -> Result<()>) -> Result<(u8, u8)> {
     let socket = node.enter(|| {
         let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
@@ -89,7 +90,7 @@ fn ttl_ends(context: &Context, family: Family) -> Result<()> {
     stats.expect("/rules/0/outputs/0/expired", 10)
 }
 
-/// Each hands on what the other sends: TTL ends it.
+/// Tests two relays that forward each other's datagrams: the TTL ends the loop.
 fn facing(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(2)?;
     let circle = group(family, 1);
@@ -109,7 +110,7 @@ fn facing(context: &Context, family: Family) -> Result<()> {
     Sender::new(row.sender(), circle, 20)?.send(0..1, usual)?;
     let ended = second.stats_when("it ends", |stats| stats.number("/rules/0/outputs/0/expired") == 1)?;
     ended.add_up()?;
-    // 20 at the sender; each of the two relays takes one at each turn.
+    // The TTL is 20 at the sender, and each of both relays decrements it.
     let first = first.stats()?;
     let turns = first.number("/rules/0/datagrams")
         + first.number("/rules/1/datagrams")
@@ -118,7 +119,7 @@ fn facing(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// The kernel has joined what the rules want, from whom they want it, and leaves with the relay.
+/// Tests that the kernel joins the groups and sources of the rules, and leaves them when the relay exits.
 fn joins(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let (any, some) = (group(family, 1), group(family, 3));
@@ -182,7 +183,7 @@ fn sources(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// The first relay sends to an address of the second's, which sends to a group.
+/// Tests a relay that sends to a unicast address of a second relay, which sends to a group.
 fn unicast(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(2)?;
     let (from, to) = (group(family, 1), group(family, 2));
@@ -192,12 +193,12 @@ fn unicast(context: &Context, family: Family) -> Result<()> {
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
-    // The sender receives no ICMP error for a port without a socket.
+    // The sender must not receive an ICMP error for a port without a socket.
     Sender::new(row.relay(0), between, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)
 }
 
-/// Groups and ports that no rule names one by one, and that no host has joined.
+/// Tests a rule with ranges of groups and ports, which no host has joined.
 fn range(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let range = match family {
@@ -214,7 +215,7 @@ fn range(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// From an address that the relay's kernel would look for elsewhere.
+/// Tests a source address that the relay's kernel would route to another interface (reverse path filter).
 fn reverse_path(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));

@@ -1,4 +1,4 @@
-//! Without any privilege.
+//! Cases about `pontoon relay` run by a user without privileges.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -19,8 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().collect()
 }
 
-/// The program without privileges: as another user, or, where the case cannot be one, the same user in a
-/// user namespace to which this network does not belong.
+/// Returns the command of the program without privileges: as another user, or, if the caller cannot change its user,
+/// as the same user in a user namespace that does not own the network namespace.
 fn unprivileged_command(context: &Context) -> Result<Command> {
     if context.program.drop_privileges {
         return context.program.command();

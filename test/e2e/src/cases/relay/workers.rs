@@ -1,4 +1,4 @@
-//! The processes that move packets.
+//! Cases about the worker processes of the relay, which forward packets.
 
 use std::time::Duration;
 
@@ -31,19 +31,19 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain(one).collect()
 }
 
-/// The first one.
+/// Returns the process id of the first worker.
 pub(super) fn worker(relay: &mut Relay) -> Result<Pid> {
     let pid = relay.stats()?.number("/workers/0/pid");
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
 
-/// Longest time from a worker's exit until the next worker forwards, on a machine with idle CPUs.
+/// Longest time from the exit of a worker until its successor forwards, on a machine with idle CPUs.
 const RESTARTED: Duration = Duration::from_millis(100);
 
-/// The same on any machine.
+/// Longest time from the exit of a worker until its successor forwards, on a loaded machine.
 const RESTARTED_UNDER_LOAD: Duration = Duration::from_secs(2);
 
-/// A killed worker is restarted within [`RESTARTED`], with its rules and counters.
+/// Tests that a killed worker is restarted within [`RESTARTED`], with its rules and counters.
 fn restarted(context: &Context, family: Family) -> Result<()> {
     let row = Row::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
@@ -54,7 +54,7 @@ fn restarted(context: &Context, family: Family) -> Result<()> {
         sender.send(0..MANY, usual)?;
         receiver.expect(0..MANY, usual)?;
         let first = worker(&mut relay)?;
-        // The passing of time matters: a worker that ran for less than 50 ms is restarted after a back-off.
+        // A worker that has run for less than 50 ms would be restarted after a back-off.
         std::thread::sleep(Duration::from_millis(100));
         let restart = Stopwatch::start();
         kill_process(first, Signal::KILL)?;
@@ -76,7 +76,7 @@ fn restarted(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Each flow is one worker's, and all flows arrive.
+/// Tests several workers: each flow is processed by one of them, and all datagrams arrive.
 fn several(context: &Context, family: Family) -> Result<()> {
     const FLOWS: u16 = 16;
     let row = Row::new(1)?;
@@ -95,7 +95,7 @@ fn several(context: &Context, family: Family) -> Result<()> {
     stats.expect("/interfaces/0/packets", u64::from(FLOWS) * 200)
 }
 
-/// More than fits the ring while the worker is stopped: each lost datagram is counted.
+/// Tests a stopped worker whose ring overflows: each lost datagram is counted.
 fn overload(context: &Context, family: Family) -> Result<()> {
     const FLOOD: u32 = 20_000;
     let row = Row::new(1)?;
@@ -124,7 +124,7 @@ fn overload(context: &Context, family: Family) -> Result<()> {
         sent + stats.number("/interfaces/0/kernel_dropped") == u64::from(FLOOD),
         "{sent} sent and {dropped} dropped are not {FLOOD}"
     );
-    // The receiver's own buffer may have been too small for a burst of that size, which is not the relay's loss.
+    // The receiver's buffer may have been too small for the burst, which is not a loss of the relay.
     let missed = u64::from(receiver.missed()?);
     ensure!(
         u64::from(counted) + missed == sent,
@@ -133,7 +133,7 @@ fn overload(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// No capability, no way to gain one, no file, and few system calls.
+/// Tests the sandbox of a worker: no capability, no means to gain one, no file, and a list of few system calls.
 fn nothing(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
@@ -149,7 +149,8 @@ fn nothing(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Code that controls a worker can open nothing, not even what an engine may. Attempts are counted, and the worker runs on.
+/// Tests an attacker who controls a worker: system calls that open descriptors are refused and counted, also those
+/// that an engine may make, and the worker continues.
 #[cfg(target_arch = "x86_64")]
 fn refused(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
@@ -199,7 +200,8 @@ fn refused(context: &Context) -> Result<()> {
     relay.stats()?.expect("/workers/0/restarts", 0)
 }
 
-/// If the sandbox is required and the host refuses a layer, one line reports it, and the relay reports no readiness.
+/// Tests `--sandbox required` on a host that refuses a layer: one line reports the reason, and the relay does not
+/// report readiness.
 fn required(context: &Context) -> Result<()> {
     let row = Row::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
