@@ -38,7 +38,7 @@ const COUNT: &str = "hist:keys=common_pid.execname,id:size=8192";
 const LINK_CALLS: [&str; 4] = ["0", "1", "19", "20"];
 
 /// A stack to be measured.
-struct Stack {
+struct MeasuredStack {
     name: &'static str,
     /// The command that starts the stack, without the program inside.
     command: Vec<String>,
@@ -49,13 +49,13 @@ struct Stack {
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum TransferDirection {
     Up,
     Down,
 }
 
 /// Figures of one run.
-struct Sample {
+struct RunSample {
     mbps: f64,
     link_calls: f64,
     calls: f64,
@@ -63,7 +63,7 @@ struct Sample {
 }
 
 /// Name of a figure, and the function that computes it from a sample.
-type Figure = (&'static str, fn(&Sample) -> f64);
+type Figure = (&'static str, fn(&RunSample) -> f64);
 
 const FIGURES: [Figure; 4] = [
     ("Mbit/s", |sample| sample.mbps),
@@ -87,8 +87,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     result.map(|()| true)
 }
 
-fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<Stack> {
-    let ours = |name, vhost_net| Stack {
+fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<MeasuredStack> {
+    let ours = |name, vhost_net| MeasuredStack {
         name,
         command: words(&[
             pontoon,
@@ -102,7 +102,7 @@ fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<Stack> {
         server: "10.0.2.2",
         process: "pontoon-engine",
     };
-    let pasta = pasta.map(|pasta| Stack {
+    let pasta = pasta.map(|pasta| MeasuredStack {
         name: "pasta",
         command: words(&[
             pasta,
@@ -158,11 +158,11 @@ fn server() -> Result<Child> {
     Ok(server)
 }
 
-fn compare(stacks: &[Stack]) -> Result<()> {
+fn compare(stacks: &[MeasuredStack]) -> Result<()> {
     let mut to = std::io::stdout().lock();
-    let mut samples: Vec<[Vec<Sample>; 2]> = stacks.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+    let mut samples: Vec<[Vec<RunSample>; 2]> = stacks.iter().map(|_| [Vec::new(), Vec::new()]).collect();
     for round in 1..=ROUNDS {
-        for way in [Way::Up, Way::Down] {
+        for way in [TransferDirection::Up, TransferDirection::Down] {
             for (stack, samples) in stacks.iter().zip(&mut samples) {
                 let sample = measure(stack, way)
                     .with_context(|| format!("{} {}, round {round}", stack.name, way.name()))?;
@@ -175,7 +175,7 @@ fn compare(stacks: &[Stack]) -> Result<()> {
             }
         }
     }
-    for way in [Way::Up, Way::Down] {
+    for way in [TransferDirection::Up, TransferDirection::Down] {
         writeln!(
             to,
             "\n{}, medians of {ROUNDS}, and of the ratios to the tap's of the same round",
@@ -196,7 +196,7 @@ fn compare(stacks: &[Stack]) -> Result<()> {
     Ok(())
 }
 
-fn measure(stack: &Stack, way: Way) -> Result<Sample> {
+fn measure(stack: &MeasuredStack, way: TransferDirection) -> Result<RunSample> {
     let mut command = Command::new("timeout");
     command
         .arg("120")
@@ -206,7 +206,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
         .args(way.option())
         .stdin(Stdio::null());
     fs::write(COUNTER, COUNT).context("cannot count system calls")?;
-    let before = Busy::now()?;
+    let before = CpuIdleTime::now()?;
     let text = process::output(&mut command);
     let busy = before.until_now()?;
     let (link_calls, calls) = calls(
@@ -220,7 +220,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
         .lines()
         .filter(|line| line.ends_with("receiver"))
         .find_map(megabits);
-    Ok(Sample {
+    Ok(RunSample {
         mbps: received.with_context(|| format!("iperf3 reports no receiver:\n{text}"))?,
         link_calls: link_calls as f64 / GIGABITS,
         calls: calls as f64 / GIGABITS,
@@ -261,13 +261,13 @@ fn calls(histogram: &str, process: &str) -> (u64, u64) {
 }
 
 /// Idle time of the machine's CPUs at one moment.
-struct Busy {
+struct CpuIdleTime {
     at: Instant,
     idle: f64,
     cpus: f64,
 }
 
-impl Busy {
+impl CpuIdleTime {
     fn now() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
         let all = stat.lines().next().context("nothing about CPUs")?;
@@ -292,7 +292,7 @@ impl Busy {
     }
 }
 
-impl Way {
+impl TransferDirection {
     fn name(self) -> &'static str {
         match self {
             Self::Up => "up",

@@ -19,7 +19,7 @@ pub(crate) struct TracedProcess {
 
 /// The result of an injected system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum CallResult {
     /// The result that the kernel returned: a negated error number if it is negative.
     Result(i64),
     /// The call has killed the process; this is the number of the signal.
@@ -54,7 +54,7 @@ impl TracedProcess {
 
     /// Makes the process call `number` with `arguments`. `text` is copied into its memory, at the address
     /// [`Self::text`].
-    pub(crate) fn call(&mut self, number: libc::c_long, arguments: &[u64], text: &str) -> Result<Answer> {
+    pub(crate) fn call(&mut self, number: libc::c_long, arguments: &[u64], text: &str) -> Result<CallResult> {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(bytes.len().next_multiple_of(8) + 8, 0);
         for (place, word) in bytes.chunks_exact(8).enumerate() {
@@ -84,14 +84,14 @@ impl TracedProcess {
         for _ in 0..MOST_STEPS {
             ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, self.signal()?)?;
             if let Some(signal) = stopped(self.pid)? {
-                return Ok(Answer::Killed(signal));
+                return Ok(CallResult::Killed(signal));
             }
             let now = self::registers(self.pid)?;
             if now.rip == self.instruction + SYSCALL.len() as u64
                 && now.rsp == self.was.rsp
                 && self.signal()? == 0
             {
-                return Ok(Answer::Result(now.rax.cast_signed()));
+                return Ok(CallResult::Result(now.rax.cast_signed()));
             }
         }
         bail!("it did not come back from call {number}")

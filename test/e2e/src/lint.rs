@@ -34,7 +34,7 @@ const TYPES: [&str; 4] = ["counter", "gauge", "histogram", "summary"];
 
 /// The type of a metric family, and whether its help text and a sample were read.
 #[derive(Default)]
-struct Family<'a> {
+struct FamilyState<'a> {
     kind: Option<&'a str>,
     helped: bool,
     sampled: bool,
@@ -42,7 +42,7 @@ struct Family<'a> {
 
 /// Fails with the first violation of the conventions.
 pub(crate) fn check(metrics: &str) -> Result<()> {
-    let mut families: HashMap<&str, Family<'_>> = HashMap::new();
+    let mut families: HashMap<&str, FamilyState<'_>> = HashMap::new();
     let mut series = HashMap::new();
     ensure!(metrics.ends_with('\n'), "the last line does not end");
     for line in metrics.lines() {
@@ -56,7 +56,7 @@ pub(crate) fn check(metrics: &str) -> Result<()> {
     Ok(())
 }
 
-fn check_line<'a>(line: &'a str, families: &mut HashMap<&'a str, Family<'a>>) -> Result<()> {
+fn check_line<'a>(line: &'a str, families: &mut HashMap<&'a str, FamilyState<'a>>) -> Result<()> {
     if let Some(help) = line.strip_prefix("# HELP ") {
         let (name, help) = help.split_once(' ').context("no help text")?;
         let family = families.entry(name).or_default();

@@ -35,14 +35,14 @@ pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
 pub(crate) const DHCLIENT: &str = include_str!("machine/dhclient.sh");
 
 /// A running `pontoon vm`, which is killed on drop.
-pub(crate) struct Vm {
+pub(crate) struct RunningVm {
     child: Child,
     /// Path of its socket, if it listens on one.
     pub(crate) socket: PathBuf,
     pub(crate) framing: Framing,
 }
 
-impl Vm {
+impl RunningVm {
     /// Starts `pontoon vm`, and waits until it is ready.
     pub(crate) fn start(program: &Program, framing: Framing, options: &[String]) -> Result<Self> {
         let socket = Path::new(DIRECTORY).join("socket");
@@ -110,7 +110,7 @@ impl Vm {
     }
 }
 
-impl Drop for Vm {
+impl Drop for RunningVm {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -118,13 +118,13 @@ impl Drop for Vm {
 }
 
 /// A network namespace whose interface `eth0` is connected to a `pontoon vm`.
-pub(crate) struct Guest {
+pub(crate) struct TapGuest {
     pub(crate) namespace: Namespace,
     _carrier: Carrier,
 }
 
-impl Guest {
-    pub(crate) fn of(vm: &Vm, faults: Faults) -> Result<Self> {
+impl TapGuest {
+    pub(crate) fn of(vm: &RunningVm, faults: Faults) -> Result<Self> {
         Self::new(|tap| Carrier::to_path(tap, vm.socket.clone(), vm.framing, faults))
     }
 

@@ -13,7 +13,7 @@ use anyhow::Result;
 use pontoon_netns::{Namespace, add_address, ip, prepare, sysctl, veth};
 
 use crate::case::{Context, Family};
-use crate::run::Run;
+use crate::run::PontoonRun;
 
 /// The namespaces in a row behind the host.
 pub(crate) struct Network<'a> {
@@ -88,8 +88,8 @@ impl<'a> Network<'a> {
     }
 
     /// Returns a `pontoon run` on the host of this network, to be configured.
-    pub(crate) fn run(&self) -> Run<'_> {
-        Run::new(&self.context.program, self.direct.as_ref())
+    pub(crate) fn run(&self) -> PontoonRun<'_> {
+        PontoonRun::new(&self.context.program, self.direct.as_ref())
     }
 
     /// Returns the namespace at the far end, which has the servers.

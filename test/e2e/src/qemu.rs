@@ -2,7 +2,7 @@
 //! program in its file system.
 //!
 //! A shell in the guest reads lines from its second serial port and writes their output there
-//! ([`crate::run::Running::ask`]).
+//! ([`crate::run::RunningProgram::ask`]).
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, fi
 
 use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
-use crate::run::{self, Running};
+use crate::run::{self, RunningProgram};
 
 /// Shell script of the guest's first process.
 const MAIN: &str = include_str!("qemu/main.sh");
@@ -50,7 +50,7 @@ pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> 
 }
 
 /// Boots a virtual machine with a network interface, and waits until the guest's shell is ready.
-pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
+pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<RunningProgram> {
     let mut command = Command::new(QEMU);
     command
         .args(pontoon_vm_peer::qemu::machine(Accelerator::Tcg))
@@ -65,13 +65,13 @@ pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     eprintln!("+ {command:?}");
-    let mut guest = Running::of(command.spawn().context("cannot run QEMU")?)?;
+    let mut guest = RunningProgram::of(command.spawn().context("cannot run QEMU")?)?;
     booted(&mut guest)?;
     Ok(guest)
 }
 
 /// Waits until the guest's shell is ready.
-pub(crate) fn booted(guest: &mut Running) -> Result<()> {
+pub(crate) fn booted(guest: &mut RunningProgram) -> Result<()> {
     let line = guest.line().with_context(console)?;
     ensure!(
         line.ends_with("ready"),

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::process::{self, Program};
 
 /// A `pontoon run` that is configured and not started yet.
-pub(crate) struct Run<'a> {
+pub(crate) struct PontoonRun<'a> {
     program: &'a Program,
     direct: Option<&'a Namespace>,
     options: Vec<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Run<'a> {
     log: Option<OwnedFd>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> PontoonRun<'a> {
     pub(crate) fn new(program: &'a Program, direct: Option<&'a Namespace>) -> Self {
         Self {
             program,
@@ -123,18 +123,18 @@ impl<'a> Run<'a> {
     }
 
     /// Starts it, and returns the running process.
-    pub(crate) fn spawn(&self) -> Result<Running> {
-        Running::of(self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?)
+    pub(crate) fn spawn(&self) -> Result<RunningProgram> {
+        RunningProgram::of(self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?)
     }
 }
 
 /// A running `pontoon run`, or another program, which is killed on drop.
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Running {
+impl RunningProgram {
     /// Wraps a child process whose standard input and output are pipes.
     pub(crate) fn of(mut child: Child) -> Result<Self> {
         let output = BufReader::new(child.stdout.take().context("no pipe")?);
@@ -193,7 +193,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

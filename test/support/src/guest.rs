@@ -16,7 +16,7 @@ const MAP: Map<8> = Map::new(ORIGIN, 100);
 
 type Net = Interface<Window<RacyMemory>, Host, 8>;
 
-/// Runs a script. Panics if the interface misbehaves.
+/// Runs a script. Panics if the interface panics or returns an impossible result.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let options = script.byte();
@@ -49,7 +49,8 @@ fn open(memory: &ModelMemory, options: u8, seed: u64) -> Net {
     Net::new(window, MAP, features, Host::default(), pacing).unwrap()
 }
 
-/// A clock that advances by a microsecond at each reading; sleep returns at once.
+/// A platform of the guest library whose clock advances by a microsecond at each read, and whose sleep returns at
+/// once.
 #[derive(Debug, Default)]
 struct Host(Duration);
 
@@ -66,10 +67,11 @@ impl Platform for Host {
     }
 }
 
+/// The interface under test, and the memory that it shares with the hostile device.
 struct Runner {
     memory: ModelMemory,
     net: Net,
-    /// The error of the receive ring.
+    /// The error of the receive queue, if the interface has detected one. It must not change.
     broken: Option<Error>,
 }
 
@@ -119,7 +121,7 @@ impl Runner {
         }
     }
 
-    /// Returns chains of an available ring, as a device would, with a length from the script.
+    /// Returns chains of the available ring through the used ring, as a device would, with lengths from the script.
     fn give_back(&mut self, script: &mut Script<'_>) {
         let [available, used] = self.ring(script);
         let index = self.memory.load_u16(used + 2, Ordering::Relaxed);
@@ -135,7 +137,7 @@ impl Runner {
             .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Writes any element to a used ring.
+    /// Writes an arbitrary element to a used ring.
     fn forge(&mut self, script: &mut Script<'_>) {
         let [_, used] = self.ring(script);
         let slot = script.below(8);
@@ -145,7 +147,7 @@ impl Runner {
             .store_u32(used + 8 + 8 * slot, script.u32() >> (script.byte() & 31));
     }
 
-    /// Returns the offsets of the available and the used ring of one of the queues.
+    /// Returns the offsets of the available and the used ring of one of the two queues.
     fn ring(&self, script: &mut Script<'_>) -> [usize; 2] {
         let Layout { available, used, .. } = [MAP.receive(), MAP.transmit()][script.below(2)];
         [available, used].map(|addr| (addr - ORIGIN) as usize)

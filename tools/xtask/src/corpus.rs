@@ -1,4 +1,5 @@
-//! `cargo xtask corpus`: replaces a target's committed corpus by the inputs that cover most, of it and of `target/fuzz`.
+//! `cargo xtask corpus`: replaces the committed corpus of a fuzz target by the inputs with the largest coverage,
+//! chosen from it and from `target/fuzz`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -14,13 +15,13 @@ use crate::step;
 
 pub(crate) const USAGE: &str = "cargo xtask corpus TARGET...";
 
-/// The number of committed inputs of a target: each is replayed by the ordinary tests.
+/// Largest number of committed inputs of a target. Ordinary tests replay each of them.
 const MOST: usize = 200;
 
-/// Executes each input once, after a build.
+/// Time limit of a build and of one execution of each input.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Minimises the corpora of the targets; returns true if all were minimised.
+/// Minimises the committed corpora of the named targets. Returns true if all were minimised.
 pub(crate) fn run(names: &[String]) -> Result<bool> {
     let all = targets()?;
     if names.is_empty() || !names.iter().all(|name| all.contains(name)) {
@@ -57,7 +58,7 @@ fn minimise(target: &str) -> Result<bool> {
         features,
     } = pick(&text, MOST)?;
     ensure!(!files.is_empty(), "{target}: no input covers anything");
-    // All are copied before any is removed, so that a failure leaves the committed corpus complete.
+    // All inputs are copied before any is removed, so that a failure leaves the committed corpus complete.
     let copies = scratch.path().join("copies");
     fs::create_dir(&copies)?;
     for file in files.iter().map(Path::new) {
@@ -85,7 +86,7 @@ fn minimise(target: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// The files that [`pick`] has chosen, and their coverage.
+/// Files that [`pick`] has chosen, and their coverage.
 #[derive(Debug, PartialEq, Eq)]
 struct Pick {
     files: Vec<String>,
@@ -93,23 +94,24 @@ struct Pick {
     features: Coverage,
 }
 
-/// The numbers that the chosen files and all files cover.
+/// Number of edges (or features) that the chosen files cover, and that all files together cover.
 #[derive(Debug, PartialEq, Eq)]
 struct Coverage {
     covered: usize,
     all: usize,
 }
 
-/// The edge of a feature: libFuzzer divides the counter of an edge into 8 ranges, each of which is a feature
-/// (`CollectFeatures` in FuzzerTracePC.h).
+/// Returns the edge to which a feature belongs: libFuzzer divides the counter of an edge into 8 ranges, each of which
+/// is a feature (`CollectFeatures` in FuzzerTracePC.h).
 fn edge(feature: u64) -> u64 {
     feature / 8
 }
 
-/// Picks at most `most` files of a control file of libFuzzer's merge, each the one with the most edges that the files before
-/// it lack, of equal ones the one with the most features, and then the first; libFuzzer lists small inputs first.
+/// Picks at most `most` files of the control file of a libFuzzer merge: each time the file with the most edges that
+/// the files picked before lack, of those the one with the most such features, and of those the first, as libFuzzer
+/// lists small inputs first.
 ///
-/// Features alone would leave out many edges of a large target: they count the repetitions of loops as well.
+/// Features alone would omit many edges of a large target, as they also count the repetitions of loops.
 fn pick(control: &str, most: usize) -> Result<Pick> {
     let mut lines = control.lines();
     let count: usize = lines.next().context("an empty control file")?.parse()?;
@@ -133,8 +135,8 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
     let all_edges: BTreeSet<u64> = all_features.iter().copied().map(edge).collect();
     let (mut edges_covered, mut features_covered) = (BTreeSet::new(), BTreeSet::new());
     let mut picked = Vec::new();
-    // The numbers of a file can only decrease. So a file whose numbers are still right when it is at the top of the heap is
-    // the best one, and the others need no update. `Reverse` puts the first of equal files on top.
+    // The numbers of a file can only decrease. So a file whose numbers are current when it is at the top of the heap
+    // is the best one, and the others need no update. `Reverse` puts the first of equal files on top.
     let mut heap: BinaryHeap<_> = (0..count)
         .map(|index| (usize::MAX, usize::MAX, Reverse(index)))
         .collect();
@@ -177,7 +179,8 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
 mod tests {
     use super::{Coverage, Pick, pick};
 
-    /// `b` has 2 edges with a feature each; `a` has 1 edge, of `b`'s, with 3 features; `c` has the features of `a`.
+    /// A control file: `b` has 2 edges with a feature each; `a` has 1 of these edges with 3 features; `c` has the
+    /// features of `a`.
     const CONTROL: &str = "4\n0\n/c/a\n/c/b\n/c/c\n/c/d\nSTARTED 0 1\nFT 0 8 9 10\nCOV 0 7\nSTARTED 1 2\nFT 1 8 16\n\
                            STARTED 2 3\nFT 2 8 9 10\nSTARTED 3 4\n";
 
@@ -196,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn the_input_with_the_most_new_edges_is_picked_first_and_then_features_and_the_smaller_of_equal_ones() {
+    fn input_with_the_most_new_edges_is_picked_first() {
         let expected = picked(&["/c/b", "/c/a"], 2, 4);
         assert_eq!(pick(CONTROL, 9).expect("a control file"), expected);
     }
 
     #[test]
-    fn no_more_inputs_are_picked_than_allowed() {
+    fn number_of_picked_inputs_is_limited() {
         let expected = picked(&["/c/b"], 2, 2);
         assert_eq!(pick(CONTROL, 1).expect("a control file"), expected);
         assert!(pick("", 1).is_err());

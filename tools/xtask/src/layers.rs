@@ -1,5 +1,5 @@
-//! The direction of dependencies between the folders of the workspace: core <- virtio <- io <- app. `test` and `bench` are
-//! leaves: no product crate depends on them, except that tests may use `test`.
+//! Checks the direction of dependencies between the folders of the workspace: core <- virtio <- io <- app. `test` and
+//! `bench` are leaves: no product crate depends on them, except that tests may use `test`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{cargo, workspace};
 
-/// Checks the workspace and prints one line for each violation; returns true if there is none.
+/// Checks the workspace, and prints one line for each violation. Returns true if there is none.
 pub(crate) fn check() -> Result<bool> {
     let output = cargo(&["metadata", "--no-deps", "--format-version", "1"])
         .output()
@@ -27,14 +27,15 @@ pub(crate) fn check() -> Result<bool> {
 /// A package of the workspace and its dependencies within the workspace.
 struct Package {
     name: String,
-    /// The first component of its path: `core`, `app`, ...
+    /// First component of the package's path: `core`, `app`, ...
     layer: String,
     dependencies: Vec<Dependency>,
 }
 
+/// A dependency of a package on another package of the workspace.
 struct Dependency {
     name: String,
-    /// True in `dev-dependencies`.
+    /// True for an entry of `dev-dependencies`.
     dev: bool,
 }
 
@@ -67,7 +68,7 @@ fn read(package: &Value, root: &Path) -> Result<Package> {
     })
 }
 
-/// One line for each dependency that is not allowed.
+/// Returns one line for each dependency that is not allowed.
 fn violations(packages: &[Package]) -> Vec<String> {
     let layers: BTreeMap<&str, &str> = packages
         .iter()
@@ -76,7 +77,7 @@ fn violations(packages: &[Package]) -> Vec<String> {
     let mut lines = Vec::new();
     for package in packages {
         for dependency in &package.dependencies {
-            // Not in the map: a crate of others.
+            // A package that is not in the map is a third-party crate.
             let Some(&to) = layers.get(dependency.name.as_str()) else {
                 continue;
             };
@@ -128,7 +129,8 @@ mod tests {
         ("pontoon-microvm", "examples"),
     ];
 
-    /// The violations of a workspace in which `from` has one dependency, on `to`.
+    /// Returns the violations of a workspace in which a package in folder `from` has one dependency, on a package in
+    /// `to`.
     fn judge(from: &str, to: &str, dev: bool) -> Vec<String> {
         let package = |&(name, layer): &(&str, &str)| Package {
             name: name.to_owned(),
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn dependency_on_a_higher_folder_is_one_line() {
+    fn dependency_on_a_higher_folder_is_reported_in_one_line() {
         let line = "pontoon-wire (core) must not depend on pontoon-sys (io)";
         assert_eq!(judge("pontoon-wire", "pontoon-sys", false), [line]);
         assert_eq!(judge("pontoon-ring", "pontoon-sys", false).len(), 1);
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_the_first_component_of_the_manifest_path() {
+    fn folder_is_the_first_component_of_the_manifest_path() {
         let metadata = serde_json::json!({"packages": [{
             "name": "pontoon-engine",
             "manifest_path": "/w/core/engine/Cargo.toml",

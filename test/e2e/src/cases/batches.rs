@@ -13,7 +13,7 @@ use crate::case::{Case, Context, Family};
 use crate::guest::udp::BATCH;
 use crate::network::Network;
 use crate::process::wait_until;
-use crate::run::{Running, own_path};
+use crate::run::{RunningProgram, own_path};
 use crate::strace::{self, Strace};
 use crate::sys;
 
@@ -98,7 +98,14 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
 }
 
 /// Makes the guest send [`BATCH`] datagrams `count` times.
-fn send(guest: &mut Running, port: u16, to: SocketAddr, size: u16, count: usize, df: bool) -> Result<()> {
+fn send(
+    guest: &mut RunningProgram,
+    port: u16,
+    to: SocketAddr,
+    size: u16,
+    count: usize,
+    df: bool,
+) -> Result<()> {
     let line = format!(
         "{} guest udp segments {port} {to} {size} {count} {df}",
         own_path()
@@ -107,7 +114,7 @@ fn send(guest: &mut Running, port: u16, to: SocketAddr, size: u16, count: usize,
 }
 
 /// Returns the mean number of a flow's datagrams that arrive in one receive call (UDP_GRO).
-fn mean_batch(guest: &mut Running, port: u16, receiver: &UdpSocket) -> Result<f64> {
+fn mean_batch(guest: &mut RunningProgram, port: u16, receiver: &UdpSocket) -> Result<f64> {
     let to = receiver.local_addr()?;
     std::thread::scope(|scope| {
         let received = scope.spawn(|| receive(receiver));

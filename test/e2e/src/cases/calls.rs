@@ -9,7 +9,7 @@ use super::{expect, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process::Process;
-use crate::run::{Running, own_path};
+use crate::run::{RunningProgram, own_path};
 use crate::strace::Strace;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -50,7 +50,7 @@ fn per_syn(context: &Context, family: Family) -> Result<()> {
 }
 
 /// Returns the median of five measurements, as frames that a busy machine delays arrive in other bursts.
-fn calls_per_syn(engine: Process, guest: &mut Running, server: SocketAddr) -> Result<f64> {
+fn calls_per_syn(engine: Process, guest: &mut RunningProgram, server: SocketAddr) -> Result<f64> {
     const CONNECTS: u32 = 200;
     const ROUNDS: usize = 5;
     let line = format!("{} guest tcp {server} connects {CONNECTS}", own_path());

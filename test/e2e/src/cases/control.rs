@@ -20,7 +20,7 @@ use crate::case::{Case, Context, Family};
 use crate::lint;
 use crate::network::Network;
 use crate::process;
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 const SOCKET: &str = "/run/control";
 
@@ -44,14 +44,14 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A running guest with a shell and the control socket, and a server at the far end of the network.
-struct Scene<'a> {
+struct ControlScene<'a> {
     context: &'a Context,
     server: SocketAddr,
-    guest: Running,
+    guest: RunningProgram,
     _network: Network<'a>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ControlScene<'a> {
     fn new(context: &'a Context) -> Result<Self> {
         Self::with(context, &[])
     }
@@ -88,7 +88,7 @@ impl<'a> Scene<'a> {
 }
 
 fn stats(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let mode = std::fs::metadata(SOCKET)?.permissions().mode() & 0o777;
     ensure!(mode == 0o600, "mode {mode:o}");
     ensure!(scene.reaches()?, "the server is not reached");
@@ -111,7 +111,7 @@ fn stats(context: &Context) -> Result<()> {
             process::output(Command::new("curl").args(["-sS", "--fail", "--unix-socket", SOCKET, &url]))?;
         ensure!(text.contains(holds), "{path}: {text}");
     }
-    let Scene { mut guest, .. } = scene;
+    let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;
     ensure!(!Path::new(SOCKET).exists(), "the socket is left");
@@ -120,7 +120,7 @@ fn stats(context: &Context) -> Result<()> {
 
 /// Tests that new rules end the flows that they forbid, and apply to later flows.
 fn policy(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
@@ -152,7 +152,7 @@ fn policy(context: &Context) -> Result<()> {
 
 /// Tests that a connection is listed while it exists, to a client whose filter matches it.
 fn flows(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let server = scene.server;
     let line = format!("$E2E guest tcp {server} rr 100000000 >/dev/null 2>&1 &");
     scene.guest.send_line(&line)?;
@@ -243,7 +243,7 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
 
 /// Tests that a restarted engine replies to requests, and applies the rules that were loaded before.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
@@ -263,7 +263,7 @@ fn engine_killed(context: &Context) -> Result<()> {
 /// Tests that processes of the guest, which can see and open the socket, are not served, not even in nested
 /// namespaces.
 fn not_for_the_guest(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let curl = format!("curl -s -m 5 --unix-socket {SOCKET} http://pontoon/v1/stats");
     for way in [
         "",

@@ -8,7 +8,7 @@ use super::sandbox::idle;
 use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::counters::Counters;
-use crate::inject::{Answer, TracedProcess};
+use crate::inject::{CallResult, TracedProcess};
 use crate::network::Network;
 use crate::process;
 
@@ -24,9 +24,9 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A system call that the sandbox must refuse: description, number, arguments, and a text whose address may be an
 /// argument.
-type Attempt = (&'static str, libc::c_long, Vec<u64>, &'static str);
+type RefusedCall = (&'static str, libc::c_long, Vec<u64>, &'static str);
 
-const EPERM: Answer = Answer::Result(-(libc::EPERM as i64));
+const EPERM: CallResult = CallResult::Result(-(libc::EPERM as i64));
 
 /// Socket options that flows do not need and the sandbox must refuse: purpose, level, option name.
 const OPTIONS: [(&str, libc::c_int, libc::c_int); 13] = [
@@ -80,7 +80,7 @@ fn escapes(context: &Context) -> Result<()> {
     let here = i64::from(libc::AT_FDCWD).cast_unsigned();
     let socket = |family: libc::c_int| vec![family.unsigned_abs().into(), libc::SOCK_DGRAM as u64, 0];
     let signal = libc::SIGTERM as u64;
-    let attempts: Vec<Attempt> = vec![
+    let attempts: Vec<RefusedCall> = vec![
         (
             "open the root",
             libc::SYS_openat,
@@ -208,12 +208,12 @@ fn escapes(context: &Context) -> Result<()> {
         "",
     )?;
     ensure!(
-        answer == Answer::Result(-i64::from(libc::EBADF)),
+        answer == CallResult::Result(-i64::from(libc::EBADF)),
         "an option that flows need: {answer:?}"
     );
     let answer = traced.call(libc::SYS_clone3, &[text, 64], "")?;
     ensure!(
-        answer == Answer::Result(-i64::from(libc::ENOSYS)),
+        answer == CallResult::Result(-i64::from(libc::ENOSYS)),
         "clone3: {answer:?}"
     );
     traced.release()?;
@@ -229,7 +229,7 @@ fn escapes(context: &Context) -> Result<()> {
 /// Tests system calls that end the engine (SIGSYS), after which another engine is started.
 fn deadly(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let attempts: [Attempt; 9] = [
+    let attempts: [RefusedCall; 9] = [
         ("execve", libc::SYS_execve, vec![], "/bin/sh"),
         ("ptrace", libc::SYS_ptrace, vec![], ""),
         ("setns", libc::SYS_setns, vec![3, 0], ""),
@@ -245,7 +245,7 @@ fn deadly(context: &Context) -> Result<()> {
         let mut traced = TracedProcess::take(engine)?;
         let answer = traced.call(number, &arguments, text)?;
         eprintln!("{name}: {answer:?}");
-        ensure!(answer == Answer::Killed(libc::SIGSYS), "{name}: {answer:?}");
+        ensure!(answer == CallResult::Killed(libc::SIGSYS), "{name}: {answer:?}");
         process::wait_until("another engine is there", Duration::from_secs(1), || {
             Ok(context.program.engine().is_ok_and(|other| other != engine))
         })?;

@@ -14,7 +14,7 @@ use crate::case::{Case, Context, Family};
 use crate::guest::tcp;
 use crate::network::Network;
 use crate::process::{self, Process};
-use crate::run::{Running, own_path};
+use crate::run::{RunningProgram, own_path};
 use crate::strace::{self, Strace};
 
 /// Traffic while system calls fail.
@@ -101,13 +101,13 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A running guest with a shell, its engine, and a server at the far end.
-struct Setting {
-    guest: Running,
+struct FaultScene {
+    guest: RunningProgram,
     engine: Process,
     server: SocketAddr,
 }
 
-impl Setting {
+impl FaultScene {
     fn new(context: &Context, network: &Network<'_>, options: &[&str]) -> Result<Self> {
         let server = tcp_server(network, Family::V4)?;
         let mut guest = network.run().options(options).command(["sh"]).spawn()?;
@@ -141,7 +141,7 @@ impl Setting {
 fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic) -> Result<()> {
     let network = Network::new(context)?;
     let datagrams = udp_server(&network, Family::V4)?;
-    let mut setting = Setting::new(context, &network, &["--io", "event", "--publish", "8080:80"])?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event", "--publish", "8080:80"])?;
     let serve = format!("{} guest serve tcp:0.0.0.0:80 &", own_path());
     expect(&setting.guest.ask(&serve)?, "listening")?;
     let published = SocketAddr::new(network.host_address(Family::V4), 8080);
@@ -189,7 +189,7 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
 /// Tests a stop of the engine for ten seconds, as when a machine is suspended or a process gets no CPU.
 fn stopped(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &[])?;
+    let mut setting = FaultScene::new(context, &network, &[])?;
     let engine = setting.engine;
     let stopping = std::thread::spawn(move || -> Result<()> {
         // The stop may begin at any time before the transfer has ended.
@@ -212,7 +212,7 @@ fn stopped(context: &Context) -> Result<()> {
 /// connects succeed again when descriptors are free.
 fn out_of_descriptors(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
     let pid = Pid::from_raw(setting.engine.id().cast_signed()).context("no engine")?;
     let few = setting.engine.descriptors()? as u64 + 8;
     let own = getrlimit(Resource::Nofile);
@@ -237,7 +237,7 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
 fn out_of_ports(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40019")?;
-    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
     let counts = setting.ask("crowd 40")?;
     eprintln!("40 at once with 20 ports: {counts}");
     let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
@@ -252,7 +252,7 @@ fn out_of_ports(context: &Context) -> Result<()> {
 
 fn guest_interface(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &[])?;
+    let mut setting = FaultScene::new(context, &network, &[])?;
     let line = "ip route show default >/tmp/route.$$; ip link set tap0 down && sleep 1 && ip link set tap0 up && \
                 ip route add $(cat /tmp/route.$$); rm /tmp/route.$$; echo up";
     expect(&setting.guest.ask(line)?, "up")?;
@@ -263,7 +263,7 @@ fn guest_interface(context: &Context) -> Result<()> {
 
 fn host_interface(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &[])?;
+    let mut setting = FaultScene::new(context, &network, &[])?;
     ip("link set net0 down")?;
     let millis: u64 = setting.ask("unreachable")?.parse()?;
     ensure!(millis < 1000, "unreachable after {millis} ms");

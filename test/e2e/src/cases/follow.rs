@@ -10,7 +10,7 @@ use super::OBEDIENT;
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process;
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::server;
 
 /// TCP port of the servers.
@@ -52,7 +52,7 @@ fn scene(context: &Context, family: Family) -> Result<Network<'_>> {
     Ok(network)
 }
 
-fn guest(network: &Network<'_>) -> Result<Running> {
+fn guest(network: &Network<'_>) -> Result<RunningProgram> {
     let run = network
         .run()
         .options(["--connect-timeout", "500ms"])
@@ -60,7 +60,7 @@ fn guest(network: &Network<'_>) -> Result<Running> {
     run.spawn()?.listening()
 }
 
-fn reaches(guest: &mut Running, address: IpAddr) -> Result<bool> {
+fn reaches(guest: &mut RunningProgram, address: IpAddr) -> Result<bool> {
     let to = SocketAddr::new(address, PORT);
     let line = format!("$E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo not");
     Ok(guest.ask(&line)? == "reached")
@@ -68,7 +68,7 @@ fn reaches(guest: &mut Running, address: IpAddr) -> Result<bool> {
 
 /// Checks that the guest reaches `address` within two seconds, as the guest's kernel may have to process the change
 /// as well.
-fn soon_reaches(guest: &mut Running, address: IpAddr) -> Result<()> {
+fn soon_reaches(guest: &mut RunningProgram, address: IpAddr) -> Result<()> {
     process::wait_until("the far end is reached", Duration::from_secs(2), || {
         reaches(guest, address)
     })?;

@@ -14,7 +14,7 @@ use crate::case::{Caller, Case, Context, Family, Outcome};
 use crate::guest::tcp;
 use crate::network::Network;
 use crate::process::{self, Process, Stopwatch};
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -163,9 +163,9 @@ fn orphans(context: &Context) -> Result<()> {
 }
 
 /// Starts a guest with an orphaned process, whose shell executes the lines of its standard input.
-fn with_orphan<'a>(network: &'a Network<'_>, talk: &Path) -> Result<Running> {
+fn with_orphan<'a>(network: &'a Network<'_>, talk: &Path) -> Result<RunningProgram> {
     let line = "(setsid sleep 1000 >/dev/null 2>&1 &) ; echo listening; exec sh";
-    let run: crate::run::Run<'a> = network.run().shell(line).talk_to(talk);
+    let run: crate::run::PontoonRun<'a> = network.run().shell(line).talk_to(talk);
     run.spawn()?.listening()
 }
 
@@ -310,7 +310,7 @@ fn engine_killed_often(context: &Context) -> Result<()> {
 }
 
 /// Returns the guest's init process: the process of the program that is the command's parent.
-fn init(context: &Context, running: &Running) -> Result<Process> {
+fn init(context: &Context, running: &RunningProgram) -> Result<Process> {
     let ours = context.program.processes();
     let parents: Vec<u32> = process::running()
         .into_iter()
@@ -324,7 +324,7 @@ fn init(context: &Context, running: &Running) -> Result<Process> {
 }
 
 /// Waits at most `limit` until the process has exited. Returns its exit status, or `None` if a signal has ended it.
-fn ended(running: &mut Running, limit: Duration) -> Result<Option<i32>> {
+fn ended(running: &mut RunningProgram, limit: Duration) -> Result<Option<i32>> {
     let mut status = None;
     process::wait_until("it ends", limit, || {
         status = running.ended()?;

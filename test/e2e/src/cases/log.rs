@@ -15,7 +15,7 @@ use super::{expect, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process::{self, Stopwatch};
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::sys;
 
 const SOCKET: &str = "/run/control";
@@ -35,14 +35,14 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-struct Scene<'a> {
+struct LogScene<'a> {
     context: &'a Context,
-    guest: Running,
+    guest: RunningProgram,
     server: String,
     _network: Network<'a>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> LogScene<'a> {
     /// Starts a guest whose supervisor logs to `log`, with option `-v`.
     fn new(context: &'a Context, log: OwnedFd) -> Result<Self> {
         let network = Network::new(context)?;
@@ -107,7 +107,7 @@ fn provoke(lines: usize) -> Result<()> {
 fn reader_stalls(context: &Context) -> Result<()> {
     let (read, write) = rustix::pipe::pipe()?;
     rustix::pipe::fcntl_setpipe_size(&write, 4096)?;
-    let mut scene = Scene::new(context, write)?;
+    let mut scene = LogScene::new(context, write)?;
     provoke(1500)?;
     scene.serves()?;
 
@@ -144,7 +144,7 @@ fn reader_stalls(context: &Context) -> Result<()> {
 /// Tests a terminal whose output is stopped, as by `^S` (tcflow(3)), and started again.
 fn terminal_is_stopped(context: &Context) -> Result<()> {
     let (master, slave) = sys::terminal()?;
-    let mut scene = Scene::new(context, slave.as_fd().try_clone_to_owned()?)?;
+    let mut scene = LogScene::new(context, slave.as_fd().try_clone_to_owned()?)?;
     sys::stop_output(&slave, true)?;
     provoke(10)?;
     // The supervisor may read several changes at once and log them in one line, but the last change always has a
@@ -168,7 +168,7 @@ fn terminal_is_stopped(context: &Context) -> Result<()> {
 /// Tests that a log that is never read delays the exit by one second.
 fn end_with_a_stopped_terminal(context: &Context) -> Result<()> {
     let (_master, slave) = sys::terminal()?;
-    let scene = Scene::new(context, slave.as_fd().try_clone_to_owned()?)?;
+    let scene = LogScene::new(context, slave.as_fd().try_clone_to_owned()?)?;
     sys::stop_output(&slave, true)?;
     provoke(2)?;
     scene.ends()
@@ -179,7 +179,7 @@ fn start_with_a_full_pipe(context: &Context) -> Result<()> {
     let (_read, write) = rustix::pipe::pipe()?;
     rustix::pipe::fcntl_setpipe_size(&write, 4096)?;
     rustix::io::write(&write, &[b'x'; 4096])?;
-    let mut scene = Scene::new(context, write)?;
+    let mut scene = LogScene::new(context, write)?;
     scene.serves()?;
     scene.ends()
 }

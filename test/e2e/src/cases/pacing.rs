@@ -16,9 +16,9 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A control group of the test with a CPU quota, removed on drop.
-struct Group(PathBuf);
+struct ControlGroup(PathBuf);
 
-impl Group {
+impl ControlGroup {
     /// Creates a control group with the quota of one CPU, in version 1 or 2 of control groups. Returns `None` if this
     /// user may not do so.
     fn of_one_cpu() -> Option<Self> {
@@ -40,7 +40,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         // The removal fails while a process is in the group.
         let _ = std::fs::remove_dir(&self.0);
@@ -63,7 +63,7 @@ fn quota(context: &Context) -> Result<Outcome> {
         return Ok(Outcome::Skipped("one CPU: no worker spins".to_owned()));
     }
     ensure!(!spins("true")?, "no spinning on {cpus} CPUs");
-    let Some(group) = Group::of_one_cpu() else {
+    let Some(group) = ControlGroup::of_one_cpu() else {
         return Ok(Outcome::Skipped("may not make a control group".to_owned()));
     };
     std::fs::write(group.0.join("cgroup.procs"), std::process::id().to_string())?;

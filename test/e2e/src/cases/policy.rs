@@ -28,14 +28,14 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// The far end of the network, with servers on two addresses and on the address of a name that its DNS server knows.
-struct Far<'a> {
+struct FarEnd<'a> {
     network: Network<'a>,
     one: IpAddr,
     two: IpAddr,
     named: IpAddr,
 }
 
-impl<'a> Far<'a> {
+impl<'a> FarEnd<'a> {
     fn new(context: &'a Context, family: Family) -> Result<Self> {
         let network = Network::new(context)?;
         icmp::open_ping(context)?;
@@ -94,7 +94,7 @@ fn bracketed(to: IpAddr) -> String {
 }
 
 fn by_address(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let (one, two) = (far.one, far.two);
     let width = if family == Family::V4 { 24 } else { 64 };
     // Options, protocols that reach the first address, and protocols that reach the second.
@@ -133,7 +133,7 @@ fn by_address(context: &Context, family: Family) -> Result<()> {
 
 /// Tests rules with a domain name: they apply to an address as soon as the program's resolver has returned it.
 fn by_name(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let kind = if family == Family::V4 { "A" } else { "AAAA" };
     let ask = |name: &str| format!("dig +short +tries=1 {name} {kind} >/dev/null;");
     let others: Vec<String> = [far.one, far.two]
@@ -173,7 +173,7 @@ fn by_name(context: &Context, family: Family) -> Result<()> {
 
 /// Tests that the guest reaches no resolver but the program's own while a rule names a domain.
 fn other_resolvers(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let line = format!(
         "for how in +notcp +tcp; do dig +short +tries=1 +time=2 $how @{} some.test A | grep -v '^;'; done; \
          dig +short +tries=1 some.test A",
@@ -191,7 +191,7 @@ fn other_resolvers(context: &Context, family: Family) -> Result<()> {
 /// Tests that the guest receives an error at once for a denied destination, and that the log has a line for each rule
 /// instead of each packet.
 fn denied(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let talk = talk()?;
     let line = format!(
         "ping {} -n -c 3 -i 0.2 -W 5 {one}; timeout 5 curl -sS --noproxy '*' http://{}:{PORT}/ 2>&1; true",
@@ -224,7 +224,7 @@ fn denied(context: &Context, family: Family) -> Result<()> {
 }
 
 fn file(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let path = "/run/policy.toml";
     std::fs::write(path, format!("allow = [\"*\"]\ndeny = [\"{}\"]\n", far.one))?;
     let got = far.reached(

@@ -11,7 +11,7 @@ use super::{expect, host};
 use crate::case::{Case, Context, Family};
 use crate::guest::{tcp, udp};
 use crate::network::Network;
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [
@@ -36,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Starts a guest that serves port 80, with `--publish` as given.
-fn guest(network: &Network<'_>, protocol: &str, family: Family, publish: &str) -> Result<Running> {
+fn guest(network: &Network<'_>, protocol: &str, family: Family, publish: &str) -> Result<RunningProgram> {
     let address = SocketAddr::new(family.unspecified(), 80);
     network
         .run()

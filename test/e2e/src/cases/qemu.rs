@@ -14,11 +14,11 @@ use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::tcp;
-use crate::machine::{self, DIRECTORY, Vm};
+use crate::machine::{self, DIRECTORY, RunningVm};
 use crate::network::Network;
 use crate::process;
 use crate::qemu::{self, OWN};
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::server;
 
 const VHOST_USER: Framing = Framing::VhostUser(1);
@@ -73,7 +73,7 @@ const QUEUES: &str = "ethtool -S eth0 | tee /dev/console \
 const MANUAL: &str = include_str!("../../../../docs/vm.md");
 
 /// Runs a TCP client in the guest, and checks that its result is `ok`.
-fn client(guest: &mut Running, server: SocketAddr, words: &str) -> Result<()> {
+fn client(guest: &mut RunningProgram, server: SocketAddr, words: &str) -> Result<()> {
     let got = guest.ask(&format!(
         "{OWN} guest tcp {server} {words} 2>/dev/console || echo failed"
     ))?;
@@ -127,7 +127,7 @@ fn everything(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-fn all(network: &Network<'_>, guest: &mut Running) -> Result<()> {
+fn all(network: &Network<'_>, guest: &mut RunningProgram) -> Result<()> {
     expect(&guest.ask(UDHCPC)?, vm::DHCP4)?;
     let slaac = guest.ask(SLAAC)?;
     ensure!(
@@ -195,13 +195,13 @@ fn stream_restarts(context: &Context) -> Result<()> {
     restarts(context, &network, &mut guest, || {
         let connection = dial(&socket, Framing::Stream)?;
         let options = vm::with_names(&network, &[]);
-        Vm::start_with(&context.program, connection, Framing::Stream, &options)
+        RunningVm::start_with(&context.program, connection, Framing::Stream, &options)
     })
 }
 
 fn vhost_restarts(context: &Context) -> Result<()> {
     let network = vm::prepare(context)?;
-    let serve = || Vm::start(&context.program, VHOST_USER, &vm::with_names(&network, &[]));
+    let serve = || RunningVm::start(&context.program, VHOST_USER, &vm::with_names(&network, &[]));
     let vm = serve()?;
     let mut guest = qemu::boot(&qemu::image()?, &qemu::interface(&vm.socket, VHOST_USER)?)?;
     let mut first = Some(vm);
@@ -216,8 +216,8 @@ fn vhost_restarts(context: &Context) -> Result<()> {
 fn restarts(
     context: &Context,
     network: &Network<'_>,
-    guest: &mut Running,
-    mut serve: impl FnMut() -> Result<Vm>,
+    guest: &mut RunningProgram,
+    mut serve: impl FnMut() -> Result<RunningVm>,
 ) -> Result<()> {
     let server = tcp_server(network, Family::V4)?;
     let mut vm = serve()?;
@@ -262,7 +262,7 @@ fn two_queues(context: &Context) -> Result<()> {
 }
 
 /// Checks that the guest gets an address, and transfers bytes in both directions.
-fn begins(guest: &mut Running, server: SocketAddr) -> Result<()> {
+fn begins(guest: &mut RunningProgram, server: SocketAddr) -> Result<()> {
     expect(&guest.ask(UDHCPC)?, vm::DHCP4)?;
     client(guest, server, "put 0 95 20000000")?;
     client(guest, server, "fetch 0 96 20000000")

@@ -55,11 +55,11 @@ const NEVER_V6: &[&str] = &[
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    let flags: [(&str, &'static [&'static str], Opens); 4] = [
+    let flags: [(&str, &'static [&'static str], PermittedDestinations); 4] = [
         (
             "reach.by-default",
             &[],
-            Opens {
+            PermittedDestinations {
                 loopback: false,
                 own: false,
             },
@@ -67,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "reach.host-loopback",
             &["--host-loopback"],
-            Opens {
+            PermittedDestinations {
                 loopback: true,
                 own: false,
             },
@@ -75,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "reach.host-addresses",
             &["--host-addresses"],
-            Opens {
+            PermittedDestinations {
                 loopback: false,
                 own: true,
             },
@@ -83,7 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "reach.every-flag",
             &["--host-loopback", "--host-addresses"],
-            Opens {
+            PermittedDestinations {
                 loopback: true,
                 own: true,
             },
@@ -101,14 +101,14 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Destinations that the options of a case permit, in addition to public addresses.
 #[derive(Clone, Copy)]
-struct Opens {
+struct PermittedDestinations {
     /// True if the host's loopback is reachable, at the gateway's address.
     loopback: bool,
     /// True if the host's own addresses are reachable.
     own: bool,
 }
 
-fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> Result<()> {
+fn reach(context: &Context, family: Family, options: &[&str], opens: PermittedDestinations) -> Result<()> {
     let network = Network::new(context)?;
     icmp::open_ping(context)?;
     // Servers on all addresses detect any address that is not refused.

@@ -19,7 +19,7 @@ use anyhow::{Result, ensure};
 
 use crate::case::{Case, Context, Family};
 use traffic::{Receiver, Sender};
-use world::{Relay, Row};
+use world::{RelayRow, RunningRelay};
 
 pub(super) fn cases() -> Vec<Case> {
     let topics = [
@@ -72,9 +72,9 @@ fn usual(_: u32) -> usize {
 }
 
 fn one_hop(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     sender.send(0..MANY, usual)?;
@@ -92,9 +92,9 @@ fn one_hop(context: &Context, family: Family) -> Result<()> {
 
 /// Tests datagrams of every length, from 0 bytes to more than the MTU, which are fragmented on both sides.
 fn every_size(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     // A relay does not reassemble IPv6 fragments: it counts them and does not forward them.
@@ -124,16 +124,16 @@ fn every_size(context: &Context, family: Family) -> Result<()> {
 }
 
 /// Tests `count` relays in a row, of which each receives the group to which the previous one sends.
-fn in_a_row(context: &Context, row: &Row, family: Family, count: u16) -> Result<Vec<Relay>> {
+fn in_a_row(context: &Context, row: &RelayRow, family: Family, count: u16) -> Result<Vec<RunningRelay>> {
     let start = |number: u16| {
         let rule = onward(group(family, 1 + number), group(family, 2 + number));
-        Relay::with_rules(context, row.relay(number.into()), &[rule])
+        RunningRelay::with_rules(context, row.relay(number.into()), &[rule])
     };
     (0..count).map(start).collect()
 }
 
 fn chain(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(3)?;
+    let row = RelayRow::new(3)?;
     let mut relays = in_a_row(context, &row, family, 3)?;
     let receiver = Receiver::new(row.receiver(), group(family, 4))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
@@ -148,11 +148,11 @@ fn chain(context: &Context, family: Family) -> Result<()> {
 }
 
 fn tree(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let leaves = [row.leaf(0)?, row.leaf(1)?];
     let rule = format!("left {from} -> right {to}, leaf0 {to}, leaf1 *:*");
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[rule])?;
     let receivers = [
         Receiver::new(row.receiver(), to)?,
         Receiver::new(&leaves[0], to)?,
@@ -170,11 +170,11 @@ fn tree(context: &Context, family: Family) -> Result<()> {
 /// kept.
 fn mixed(context: &Context, family: Family) -> Result<()> {
     const FLOWS: u16 = 64;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rules: Vec<String> = (1..=FLOWS)
         .map(|number| onward(group(family, number), group(family, 100 + number)))
         .collect();
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let sizes = [200, 1400, 600, 64, 1000];
     let size = |number: u32| sizes[number as usize % sizes.len()];
     let flows = (1..=FLOWS)
@@ -198,14 +198,14 @@ fn mixed(context: &Context, family: Family) -> Result<()> {
 
 fn outputs(context: &Context, family: Family) -> Result<()> {
     const OUTPUTS: u16 = 50;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let from = group(family, 1);
     let to = |number| group(family, 100 + number);
     let outputs: Vec<String> = (0..OUTPUTS)
         .map(|number| format!("right {}", to(number)))
         .collect();
     let rule = format!("left {from} -> {}", outputs.join(", "));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[rule])?;
     let receivers = (0..OUTPUTS)
         .map(|number| Receiver::new(row.receiver(), to(number)))
         .collect::<Result<Vec<_>>>()?;

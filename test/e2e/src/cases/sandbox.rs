@@ -10,7 +10,7 @@ use crate::case::{Caller, Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
 use crate::process::{Process, Program, QuietMachine};
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -26,7 +26,11 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Starts a guest without traffic, and waits until its engine sleeps.
-pub(super) fn idle(network: &Network<'_>, context: &Context, talk: &Path) -> Result<(Running, Process)> {
+pub(super) fn idle(
+    network: &Network<'_>,
+    context: &Context,
+    talk: &Path,
+) -> Result<(RunningProgram, Process)> {
     let run = network.run().options(["--io", "event", counters::LOGGED]);
     let mut running = run.talk_to(talk).command(["sh"]).spawn()?;
     expect(&running.ask("echo ready")?, "ready")?;

@@ -115,13 +115,13 @@ fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
 
 /// Memory and descriptors of all processes of the program at one time.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct ResourceSample {
     resident_kib: u64,
     descriptors: u64,
 }
 
 /// Until `end`, changes the rules each second, requests the counters, and samples the processes.
-fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
+fn watch(context: &Context, end: Instant) -> Result<Vec<ResourceSample>> {
     let engine = context.program.engine()?;
     let mut samples = Vec::new();
     while Instant::now() < end {
@@ -131,7 +131,7 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
         ctl(context, &["policy", "--load", rules])?;
         ctl(context, &["stats", "--json"])?;
         let processes = context.program.processes().into_iter();
-        samples.push(Sample {
+        samples.push(ResourceSample {
             resident_kib: context.program.resident_kib()?,
             descriptors: processes
                 .map(|process| Ok(process.descriptors()? as u64))
@@ -143,9 +143,9 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
 }
 
 /// Checks that the samples of the last third are not larger than those of the first third.
-fn flat(samples: &[Sample]) -> Result<()> {
+fn flat(samples: &[ResourceSample]) -> Result<()> {
     let third = samples.len() / 3;
-    let most = |samples: &[Sample], of: fn(&Sample) -> u64| samples.iter().map(of).max();
+    let most = |samples: &[ResourceSample], of: fn(&ResourceSample) -> u64| samples.iter().map(of).max();
     let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
     let of_thirds = |of| Some((most(first, of)?, most(last, of)?));
     let resident = of_thirds(|sample| sample.resident_kib).context("no time")?;

@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::case::{Case, Context, Outcome};
 use crate::pattern::Pattern;
-use crate::run::{self, Running};
+use crate::run::{self, RunningProgram};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -92,7 +92,7 @@ fn directory(tender: &str) -> Option<PathBuf> {
     directories.find(|directory| directory.join(format!("solo5-{tender}")).exists())
 }
 
-fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<Running> {
+fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<RunningProgram> {
     let mac = MAC.map(|byte| format!("{byte:02x}")).join(":");
     let mut command = Command::new("sh");
     command
@@ -103,7 +103,7 @@ fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<Running> {
         .stdin(socket)
         .stdout(Stdio::piped());
     eprintln!("+ {command:?}");
-    Running::of(command.spawn().context("cannot run sh")?)
+    RunningProgram::of(command.spawn().context("cannot run sh")?)
 }
 
 /// A generator of echo requests, which checks every byte of the replies and their order.

@@ -15,14 +15,18 @@ use crate::server;
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for mtu in [1500, 65520] {
-        for path in [Path::Wide, Path::Narrow, Path::NarrowBehindARouter] {
+        for path in [
+            NetworkPath::Wide,
+            NetworkPath::Narrow,
+            NetworkPath::NarrowBehindARouter,
+        ] {
             for (topic, df) in [("udp.every-size", false), ("udp.every-size-df", true)] {
                 let name = format!("{topic}.mtu-{mtu}.path-{}", path.name());
                 let sizes = move |context: &Context, family| every_size(context, family, mtu, path, df);
                 // Without the program under test the guest's interface has an MTU of 1500.
                 cases.extend(Case::both(&name, 60, sizes).map(|case| match path {
-                    Path::Narrow => case,
-                    Path::Wide | Path::NarrowBehindARouter => case.pontoon_only(),
+                    NetworkPath::Narrow => case,
+                    NetworkPath::Wide | NetworkPath::NarrowBehindARouter => case.pontoon_only(),
                 }));
             }
         }
@@ -49,7 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// The network path between the host and the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
+enum NetworkPath {
     /// One link with an MTU of 65,535, the largest length of an IP packet.
     Wide,
     /// One link with an MTU of 1500.
@@ -58,7 +62,7 @@ enum Path {
     NarrowBehindARouter,
 }
 
-impl Path {
+impl NetworkPath {
     const WIDE: u16 = 65535;
     const NARROW: u16 = 1500;
 
@@ -92,7 +96,7 @@ impl Path {
 }
 
 /// Tests datagrams of every length in both directions, with a guest's interface of this MTU.
-fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool) -> Result<()> {
+fn every_size(context: &Context, family: Family, mtu: u16, path: NetworkPath, df: bool) -> Result<()> {
     let network = path.network(context)?;
     let server = udp_server(&network, family)?.to_string();
     let least = mtu.min(path.mtu()).to_string();
@@ -107,14 +111,14 @@ fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool)
 
 /// Tests datagrams larger than the MTU of the host's interface, from a guest's interface with a larger MTU.
 fn large(context: &Context, family: Family) -> Result<()> {
-    let network = Path::Narrow.network(context)?;
+    let network = NetworkPath::Narrow.network(context)?;
     let server = udp_server(&network, family)?.to_string();
     expect(&network.run().guest(["udp", "large", &server]).text()?, "ok")
 }
 
 /// Tests a path whose second hop is the server, over an interface of the host with a smaller MTU than the guest's.
 fn path_mtu(context: &Context, family: Family) -> Result<()> {
-    let network = Path::Narrow.network(context)?;
+    let network = NetworkPath::Narrow.network(context)?;
     let end = network.server_address(family);
     let line = format!("traceroute --mtu -n -q 1 -w 2 -m 4 {end}");
     let text = network.run().shell(&line).text()?;

@@ -17,7 +17,7 @@ use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::{tcp, udp};
 use crate::lint;
-use crate::machine::{self, DIRECTORY, Guest, Vm};
+use crate::machine::{self, DIRECTORY, RunningVm, TapGuest};
 use crate::network::Network;
 use crate::process;
 use crate::server;
@@ -74,9 +74,9 @@ pub(super) fn start<'a>(
     context: &'a Context,
     framing: Framing,
     options: &[&str],
-) -> Result<(Network<'a>, Vm)> {
+) -> Result<(Network<'a>, RunningVm)> {
     let network = prepare(context)?;
-    let vm = Vm::start(&context.program, framing, &with_names(&network, options))?;
+    let vm = RunningVm::start(&context.program, framing, &with_names(&network, options))?;
     Ok((network, vm))
 }
 
@@ -99,8 +99,8 @@ pub(super) fn with_names(network: &Network<'_>, options: &[&str]) -> Vec<String>
 }
 
 /// Returns a guest that has configured its IPv4 and IPv6 address.
-fn guest(vm: &Vm, faults: Faults) -> Result<Guest> {
-    let guest = Guest::of(vm, faults)?;
+fn guest(vm: &RunningVm, faults: Faults) -> Result<TapGuest> {
+    let guest = TapGuest::of(vm, faults)?;
     guest.dhcp4()?;
     guest.slaac()?;
     Ok(guest)
@@ -126,7 +126,7 @@ fn metrics(context: &Context) -> Result<()> {
 
 fn addresses(context: &Context, framing: Framing) -> Result<()> {
     let (_network, vm) = start(context, framing, &[])?;
-    let guest = Guest::of(&vm, Faults::NONE)?;
+    let guest = TapGuest::of(&vm, Faults::NONE)?;
     expect(&guest.dhcp4()?, DHCP4)?;
     let IpAddr::V6(address) = guest.slaac()? else {
         anyhow::bail!("not an IPv6 address");
@@ -303,7 +303,7 @@ fn restarts(context: &Context, framing: Framing) -> Result<()> {
             "pontoon vm after {signal:?}: {status}"
         );
         process::wait_for_ends(&processes)?;
-        vm = Vm::start(&context.program, framing, &with_names(&network, &[]))?;
+        vm = RunningVm::start(&context.program, framing, &with_names(&network, &[]))?;
     }
     expect(
         &guest
@@ -319,8 +319,8 @@ fn handed_over(context: &Context, framing: Framing) -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     let family = rustix::net::AddressFamily::UNIX;
     let (ours, theirs) = socketpair(family, framing.socket_type(), flags, None)?;
-    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
-    let guest = Guest::at(theirs, framing)?;
+    let mut vm = RunningVm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = TapGuest::at(theirs, framing)?;
     expect(&guest.dhcp4()?, DHCP4)?;
     let words = ["put", "0", "71", "10000000"];
     expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
@@ -469,8 +469,8 @@ fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
     let server = tcp_server(&network, Family::V4)?;
     let family = rustix::net::AddressFamily::UNIX;
     let (ours, theirs) = socketpair(family, framing.socket_type(), SocketFlags::CLOEXEC, None)?;
-    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
-    let guest = Guest::at(theirs, framing)?;
+    let mut vm = RunningVm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = TapGuest::at(theirs, framing)?;
     expect(&guest.dhcp4()?, DHCP4)?;
     context.program.engine()?.signal(Signal::KILL)?;
     match framing {
@@ -489,7 +489,7 @@ fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
 /// Tests that a link that loses, duplicates and reorders frames in both directions loses no data of TCP.
 fn lossy(context: &Context) -> Result<()> {
     let (network, vm) = start(context, Framing::Stream, &["--mtu", "65520"])?;
-    let guest = Guest::of(&vm, Faults::LOSSY)?;
+    let guest = TapGuest::of(&vm, Faults::LOSSY)?;
     expect(&guest.dhcp4()?, &DHCP4.replace("1500", "65520"))?;
     let server = tcp_server(&network, Family::V4)?;
     for (word, seed) in [("put", "81"), ("fetch", "82")] {

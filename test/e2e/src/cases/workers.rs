@@ -10,7 +10,7 @@ use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::tcp_load;
 use crate::network::Network;
-use crate::run::Run;
+use crate::run::PontoonRun;
 use crate::server;
 
 /// Options of `pontoon run` for four workers.
@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Returns a `pontoon run` with several workers, which logs its counters to the file `talk`.
-fn several<'a>(network: &'a Network<'_>, talk: &Path) -> Run<'a> {
+fn several<'a>(network: &'a Network<'_>, talk: &Path) -> PontoonRun<'a> {
     network
         .run()
         .options(OPTIONS)

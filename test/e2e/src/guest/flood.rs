@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use rustix::thread::set_current_timer_slack;
 
-use super::raw::Wire;
-use super::raw::packet::{Packet, Transport};
+use super::raw::GuestLinkSocket;
+use super::raw::packet::{ProbePacket, Transport};
 use super::{print_line, tcp};
 use crate::case::Family;
 
@@ -33,7 +33,7 @@ const TRIES: u32 = 3;
 
 /// Kinds of frames of a flood, built from a frame number.
 #[derive(Clone, Copy)]
-enum Kind {
+enum FloodKind {
     /// SYNs to closed ports.
     Refused,
     /// SYNs to a host that does not answer, so that connects are pending.
@@ -50,7 +50,7 @@ enum Kind {
     Queries,
 }
 
-impl Kind {
+impl FloodKind {
     fn parse(word: &str) -> Result<Self> {
         Ok(match word {
             "refused" => Self::Refused,
@@ -67,8 +67,8 @@ impl Kind {
 
 /// A flood: its kind, destinations and link.
 struct Flood {
-    wire: Wire,
-    kind: Kind,
+    wire: GuestLinkSocket,
+    kind: FloodKind,
     server: IpAddr,
     nowhere: IpAddr,
     /// IP address of the guest's DNS resolver.
@@ -86,13 +86,13 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     let server: SocketAddr = server.parse()?;
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let flood = Flood {
-        wire: Wire::open(family)?,
-        kind: Kind::parse(kind)?,
+        wire: GuestLinkSocket::open(family)?,
+        kind: FloodKind::parse(kind)?,
         server: server.ip(),
         nowhere: nowhere.parse()?,
         dns: resolver(family)?,
     };
-    let mut flow = Flow::open(server)?;
+    let mut flow = RoundTripFlow::open(server)?;
     flow.rounds(ROUNDS)?;
     let quiet = p99(flow.rounds(ROUNDS)?);
     let limit = 2 * quiet + NOISE;
@@ -139,12 +139,12 @@ fn taken() -> Result<u64> {
 }
 
 /// A TCP connection for round trips of one byte, of which each has another value than the previous one.
-struct Flow {
+struct RoundTripFlow {
     stream: std::net::TcpStream,
     next: u8,
 }
 
-impl Flow {
+impl RoundTripFlow {
     fn open(server: SocketAddr) -> Result<Self> {
         let stream = tcp::request(server, "echo")?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -224,23 +224,23 @@ impl Flood {
         // Source ports that the guest's kernel does not use itself (`ip_local_port_range` begins at 32768).
         let source = 1024 + (number % 30_000) as u16;
         let port = 1024 + (number % 60_000) as u16;
-        let tcp = |to, port| Packet::new(self.wire.source, to, Transport::Tcp, source, port).build();
+        let tcp = |to, port| ProbePacket::new(self.wire.source, to, Transport::Tcp, source, port).build();
         let udp = |to, source, port, payload: &[u8]| {
-            let packet = Packet::new(self.wire.source, to, Transport::Udp, source, port);
+            let packet = ProbePacket::new(self.wire.source, to, Transport::Udp, source, port);
             packet.payload(payload).build()
         };
         Ok(match self.kind {
-            Kind::Refused => self.wire.frame(&tcp(self.server, port.max(8000))),
-            Kind::Pending => self.wire.frame(&tcp(self.nowhere, 80)),
-            Kind::Sweep => self.wire.frame(&udp(self.server, 1024, port.max(8000), b"sweep")),
-            Kind::Sources => self.wire.frame(&udp(self.server, source, 8000, b"sources")),
-            Kind::Fragments => {
-                let packet = Packet::new(self.wire.source, self.server, Transport::Udp, source, 8000);
+            FloodKind::Refused => self.wire.frame(&tcp(self.server, port.max(8000))),
+            FloodKind::Pending => self.wire.frame(&tcp(self.nowhere, 80)),
+            FloodKind::Sweep => self.wire.frame(&udp(self.server, 1024, port.max(8000), b"sweep")),
+            FloodKind::Sources => self.wire.frame(&udp(self.server, source, 8000, b"sources")),
+            FloodKind::Fragments => {
+                let packet = ProbePacket::new(self.wire.source, self.server, Transport::Udp, source, 8000);
                 let fragments = packet.payload(&[0x5a; 2000]).fragments(1000);
                 self.wire.frame(&fragments[0])
             }
-            Kind::Neighbours => self.wire.solicitation()?,
-            Kind::Queries => self.wire.frame(&udp(self.dns, source, 53, &query(number))),
+            FloodKind::Neighbours => self.wire.solicitation()?,
+            FloodKind::Queries => self.wire.frame(&udp(self.dns, source, 53, &query(number))),
         })
     }
 }

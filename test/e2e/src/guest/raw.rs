@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use self::packet::{Answer, Extension, Packet, Transport};
+use self::packet::{Extension, ProbePacket, ProbeResponse, Transport};
 use super::{print_line, routes};
 use crate::case::Family;
 use crate::pattern::Pattern;
@@ -39,7 +39,7 @@ fn family(word: &str) -> Result<Family> {
 }
 
 /// A packet socket on the guest's interface.
-pub(crate) struct Wire {
+pub(crate) struct GuestLinkSocket {
     socket: OwnedFd,
     /// Ethernet header of sent frames: destination, source, EtherType.
     header: [u8; 14],
@@ -47,7 +47,7 @@ pub(crate) struct Wire {
     gateway: IpAddr,
 }
 
-impl Wire {
+impl GuestLinkSocket {
     pub(crate) fn open(family: Family) -> Result<Self> {
         let route = routes::default(family)?;
         let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
@@ -111,7 +111,7 @@ impl Wire {
 
     /// Waits until the engine has read all frames that were sent before, by an echo request that it answers.
     fn flush(&self) -> Result<()> {
-        let request = Packet::new(self.source, self.gateway, Transport::Icmp, PORTS - 1, 0);
+        let request = ProbePacket::new(self.source, self.gateway, Transport::Icmp, PORTS - 1, 0);
         let request = request.payload(b"flush").build();
         for _ in 0..50 {
             self.send(&request)?;
@@ -140,9 +140,9 @@ impl Wire {
     }
 
     /// Returns the responses to probes that arrive within `time`, by the probe's source port or echo id.
-    fn answers(&self, time: Duration) -> BTreeMap<u16, Answer> {
+    fn answers(&self, time: Duration) -> BTreeMap<u16, ProbeResponse> {
         let mut answers = BTreeMap::new();
-        self.collect(time, |packet| answers.extend(Answer::parse(packet)));
+        self.collect(time, |packet| answers.extend(ProbeResponse::parse(packet)));
         answers
     }
 }
@@ -150,7 +150,7 @@ impl Wire {
 /// Sends a TCP, UDP and ICMP probe to every target, and prints `TARGET PROTOCOL` for each response that shows an open
 /// port or a reachable host.
 fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     let mut names = Vec::new();
     for target in targets {
         let to: IpAddr = if *target == "gateway" {
@@ -162,7 +162,7 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
             let id = PORTS + names.len() as u16;
             names.push(format!("{target} {protocol}"));
             wire.send(
-                &Packet::new(wire.source, to, transport, id, port)
+                &ProbePacket::new(wire.source, to, transport, id, port)
                     .payload(b"reach")
                     .build(),
             )?;
@@ -181,9 +181,9 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
 /// retransmits no SYN.
 fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
     let family = if nowhere.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     for id in PORTS..PORTS + count {
-        wire.send(&Packet::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
+        wire.send(&ProbePacket::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
         // Sends at a constant rate, as the queue of the link has room for a few hundred frames.
         if id % 100 == 0 {
             std::thread::sleep(Duration::from_millis(20));
@@ -197,10 +197,10 @@ fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
 /// fragments.
 fn fragments(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     let pattern = Pattern::of(7);
     let payload = pattern.prefix(3000);
-    let probe = |id: u16| Packet::new(wire.source, server, Transport::Udp, id, port).payload(payload);
+    let probe = |id: u16| ProbePacket::new(wire.source, server, Transport::Udp, id, port).payload(payload);
     let send_all = |fragments: &[Vec<u8>]| fragments.iter().try_for_each(|fragment| wire.send(fragment));
     let mut expected = vec![
         ("in order", true),
@@ -230,7 +230,8 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
         for (name, extensions) in cases {
             let id = PORTS + expected.len() as u16;
             expected.push((name, true));
-            let packet = Packet::new(wire.source, server, Transport::Udp, id, port).payload(b"extension");
+            let packet =
+                ProbePacket::new(wire.source, server, Transport::Udp, id, port).payload(b"extension");
             wire.send(&packet.extensions(extensions).build())?;
         }
     }
@@ -246,8 +247,8 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
 /// processed. Prints the number of malformed frames.
 fn broken(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
-    let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
+    let wire = GuestLinkSocket::open(family)?;
+    let good = ProbePacket::new(wire.source, server, Transport::Udp, PORTS, port)
         .payload(b"good")
         .build();
     let udp = if family == Family::V4 { 20 } else { 40 };
@@ -275,9 +276,9 @@ fn broken(server: IpAddr, port: u16) -> Result<()> {
 /// answered.
 fn malformed(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     let noise = Pattern::of(99);
-    let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
+    let good = ProbePacket::new(wire.source, server, Transport::Udp, PORTS, port)
         .payload(&[0x55; 400])
         .build();
     for index in 0..20_000_u64 {
@@ -299,7 +300,7 @@ fn malformed(server: IpAddr, port: u16) -> Result<()> {
         wire.send(&packet)?;
         if index % 2000 == 1999 {
             let id = PORTS + 1 + (index / 2000) as u16;
-            let good = Packet::new(wire.source, server, Transport::Udp, id, port)
+            let good = ProbePacket::new(wire.source, server, Transport::Udp, id, port)
                 .payload(b"good")
                 .build();
             // The queue of the guest's interface may be full of malformed frames, and drops the valid one, so several

@@ -242,9 +242,9 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
     std::io::stdin().read_line(&mut String::new())?;
     for (index, stream) in flows.into_iter().enumerate() {
         let first = if index % 2 == 0 {
-            First::Guest
+            FirstShutdown::Guest
         } else {
-            First::Server
+            FirstShutdown::Server
         };
         there_and_back(stream, &pattern, len, first).with_context(|| format!("flow {index}"))?;
     }
@@ -253,14 +253,14 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
 
 /// The side that shuts down its direction first.
 #[derive(PartialEq, Eq)]
-enum First {
+enum FirstShutdown {
     Guest,
     Server,
 }
 
-fn there_and_back(mut stream: TcpStream, pattern: &Pattern, len: u64, first: First) -> Result<()> {
+fn there_and_back(mut stream: TcpStream, pattern: &Pattern, len: u64, first: FirstShutdown) -> Result<()> {
     send(&mut stream, pattern, len)?;
-    if first == First::Guest {
+    if first == FirstShutdown::Guest {
         stream.shutdown(Shutdown::Write)?;
     }
     let got = receive(&mut stream, pattern)?;

@@ -20,7 +20,7 @@ pub(crate) fn start(address: SocketAddr, repositories: Option<PathBuf>) -> Resul
 }
 
 /// The request line and headers of a request.
-struct Request {
+struct HttpRequest {
     method: String,
     path: String,
     query: String,
@@ -30,7 +30,7 @@ struct Request {
 fn serve(repositories: Option<&Path>, stream: TcpStream) -> Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
-    let request = Request::read(&mut reader)?;
+    let request = HttpRequest::read(&mut reader)?;
     if request.header("expect") == "100-continue" {
         writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
@@ -52,7 +52,7 @@ fn serve(repositories: Option<&Path>, stream: TcpStream) -> Result<()> {
     }
 }
 
-impl Request {
+impl HttpRequest {
     fn read(from: &mut impl BufRead) -> Result<Self> {
         let mut lines = from.lines();
         let mut line = || lines.next().context("the request is cut")?.context("no request");
@@ -104,7 +104,12 @@ fn sha256(body: &mut impl Read) -> Result<String> {
 }
 
 /// Passes a request to `git http-backend` by the Common Gateway Interface (RFC 3875).
-fn git(repositories: &Path, request: &Request, body: &mut impl Read, writer: &mut TcpStream) -> Result<()> {
+fn git(
+    repositories: &Path,
+    request: &HttpRequest,
+    body: &mut impl Read,
+    writer: &mut TcpStream,
+) -> Result<()> {
     let mut child = Command::new("git")
         .arg("http-backend")
         .env("GIT_PROJECT_ROOT", repositories)

@@ -1,5 +1,5 @@
-//! A host whose results are decided by the script, within what a kernel guarantees: a stream's queue holds what was received
-//! and not discarded, and a closed socket has no events.
+//! A host (trait `Host`) whose results a script decides, within the guarantees of a kernel: the receive queue of a
+//! stream contains the bytes that were received and not discarded, and a closed socket has no events.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -11,32 +11,34 @@ use vm_memory::VolatileSlice;
 
 use crate::script::Script;
 
-/// An open socket.
+/// A socket that the engine has open: its index in [`Hostile`].
 #[derive(Debug)]
 pub(crate) struct Held(usize);
 
-/// The host and the script, which the whole test reads from.
+/// A host with arbitrary results. It owns the script from which all parts of the test read.
 pub(crate) struct Hostile<'s> {
     pub(crate) script: Script<'s>,
     sockets: Vec<Socket>,
     peeks_at_offset: bool,
 }
 
+/// State of a socket of the hostile host.
 struct Socket {
     flow: FlowId,
     open: bool,
-    /// An IPv6 socket, which has IPv6 peers only.
+    /// True for an IPv6 socket, which has IPv6 peers only.
     v6: bool,
-    /// Bytes of a stream to be read.
+    /// Number of unread bytes in the receive queue of a stream.
     queue: u64,
-    /// The stream ends after them.
+    /// True if the end of the stream follows the unread bytes.
     end: bool,
-    /// The first bytes sent last, and their destination.
+    /// The first bytes of the most recent send, at most [`KEPT`].
     sent: Vec<u8>,
+    /// Destination of the most recent send.
     to: Option<SocketAddr>,
 }
 
-/// Number of sent bytes kept.
+/// Number of bytes of a send that are kept.
 const KEPT: usize = 64;
 
 const FAILURES: [Failure; 12] = [
@@ -74,7 +76,7 @@ impl<'s> Hostile<'s> {
         self.sockets.iter().filter(|socket| socket.open).count()
     }
 
-    /// Returns an event for a socket: data, end of stream, an error, or a spurious one.
+    /// Returns an event for a random socket: data, end of stream, an error, or a spurious event.
     pub(crate) fn event(&mut self) -> Option<(FlowId, Readiness)> {
         let open: Vec<usize> = (0..self.sockets.len())
             .filter(|&index| self.sockets[index].open)
@@ -97,7 +99,7 @@ impl<'s> Hostile<'s> {
         Some((socket.flow, ready))
     }
 
-    /// Fails one call in sixteen.
+    /// Returns an error for one call in sixteen.
     fn failure(&mut self) -> Option<Failure> {
         (self.script.byte() & 15 == 15).then(|| FAILURES[self.script.below(FAILURES.len())])
     }
@@ -141,7 +143,7 @@ impl<'s> Hostile<'s> {
         socket.to = to.or(socket.to);
     }
 
-    /// Returns some sender's address, or the one that was sent to last.
+    /// Returns the source address of a received datagram: any address, or the destination of the most recent send.
     fn sender(&mut self, held: &Held) -> SocketAddr {
         let (to, v6) = (self.socket(held).to, self.socket(held).v6);
         let addresses: [IpAddr; 2] = if v6 {
@@ -157,8 +159,8 @@ impl<'s> Hostile<'s> {
         }
     }
 
-    /// Fills `into` with the data sent last as a reply (QR is set, for DNS), with one byte changed by the script, and
-    /// appends more bytes.
+    /// Writes a reply into `into`: the bytes of the most recent send with the QR flag of DNS set, one byte changed by
+    /// the script, and further bytes appended. Returns its length.
     fn write_reply(&mut self, held: &Held, into: &[VolatileSlice<'_>]) -> usize {
         let mut bytes = self.socket(held).sent.clone();
         if let Some(flags) = bytes.get_mut(2) {

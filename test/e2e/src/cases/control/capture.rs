@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context, Family};
 use crate::cases::{expect, tcp_server, tmpfs, workers};
 use crate::network::Network;
@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Tests that a capture contains as many frames as the counters report, by the count of this program and of tcpdump,
 /// and does not interrupt the traffic.
 fn started_and_stopped(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     for round in 0..3 {
         let before = passed(&scene)?;
         expect(
@@ -90,7 +90,7 @@ fn full_disk(context: &Context) -> Result<()> {
         MountFlags::empty(),
         c"mode=1777,size=64k",
     )?;
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FULL])?;
     let line = format!(
         "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
@@ -135,7 +135,7 @@ fn from_the_start(context: &Context) -> Result<()> {
 
 /// Tests that a capture ends at its limits, and that its state contains the reason.
 fn limits(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let line = format!(
         "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
         scene.server
@@ -183,7 +183,7 @@ const FAULTS: &str = "_ws.malformed || _ws.expert.severity == error || tcp.analy
 
 /// Tests that tshark finds all large frames of a transfer in each direction, complete and without errors.
 fn bulk(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
     for words in ["put 0 1", "fetch 0 2"] {
         let line = format!("$E2E guest tcp {} {words} {BULK}", scene.server);
@@ -216,7 +216,7 @@ fn bulk(context: &Context) -> Result<()> {
 /// Tests that a restarted engine continues the capture: the file contains complete frames of both engines, though the
 /// first engine was killed while it wrote.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
     ensure!(scene.reaches()?, "the server is not reached");
     let line = format!(
@@ -249,7 +249,7 @@ fn engine_killed(context: &Context) -> Result<()> {
 
 /// Tests that a restarted engine continues a capture that was started by `--capture`.
 fn engine_killed_from_the_start(context: &Context) -> Result<()> {
-    let mut scene = Scene::with(context, &["--pcap", FILE])?;
+    let mut scene = ControlScene::with(context, &["--pcap", FILE])?;
     for engines in 1..=2 {
         ensure!(scene.reaches()?, "the server is not reached");
         let what = "the engine has written the connect to the file";
@@ -259,7 +259,7 @@ fn engine_killed_from_the_start(context: &Context) -> Result<()> {
         kill_engine(&scene)?;
     }
     ensure!(scene.reaches()?, "the server is not reached");
-    let Scene { mut guest, .. } = scene;
+    let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;
     let connects = count(&["tcp[tcpflags] == tcp-syn"])?;
@@ -268,7 +268,7 @@ fn engine_killed_from_the_start(context: &Context) -> Result<()> {
 }
 
 /// Kills the engine, and waits until its successor captures.
-fn kill_engine(scene: &Scene<'_>) -> Result<()> {
+fn kill_engine(scene: &ControlScene<'_>) -> Result<()> {
     let engine = scene.context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
@@ -278,13 +278,13 @@ fn kill_engine(scene: &Scene<'_>) -> Result<()> {
 }
 
 /// Returns the number of frames that have passed the link in both directions, by the engine's counters.
-fn passed(scene: &Scene<'_>) -> Result<u64> {
+fn passed(scene: &ControlScene<'_>) -> Result<u64> {
     let stats: Value = serde_json::from_str(&scene.ctl(&["stats", "--json"])?)?;
     let counters = &stats["total"]["counters"];
     Ok(number(counters, "frames_up") + number(counters, "frames_down"))
 }
 
-fn stop(scene: &Scene<'_>) -> Result<Value> {
+fn stop(scene: &ControlScene<'_>) -> Result<Value> {
     Ok(serde_json::from_str(&scene.ctl(&["capture", "stop", "--json"])?)?)
 }
 

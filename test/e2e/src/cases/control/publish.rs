@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::cases::{expect, tmpfs, wanted};
 use crate::guest::{tcp, udp};
@@ -38,7 +38,7 @@ fn here(port: u16) -> SocketAddr {
 }
 
 fn publish(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
         let line = scene.guest.ask(&format!("$E2E guest serve {server} &"))?;
         expect(&line, "listening")?;
@@ -81,7 +81,7 @@ fn publish(context: &Context) -> Result<()> {
 
 /// Tests that a restarted engine serves the ports that were published before, and not those that were removed.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
         let line = scene.guest.ask(&format!("$E2E guest serve {server} &"))?;
         expect(&line, "listening")?;
@@ -109,7 +109,7 @@ fn few_descriptors(context: &Context) -> Result<()> {
         let limit = Some(400);
         let (current, maximum) = (limit, limit);
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
-        Scene::new(context)?
+        ControlScene::new(context)?
     };
     let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:5249 &")?;
     expect(&line, "listening")?;
@@ -128,7 +128,7 @@ fn few_descriptors(context: &Context) -> Result<()> {
 /// Tests that a port is not published if the engine lacks a descriptor for it, and that ports published before stay
 /// open.
 fn engine_is_full(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:80 &")?;
     expect(&line, "listening")?;
     scene.ctl(&["publish", "add", "127.0.0.1:8080:80"])?;
@@ -269,7 +269,7 @@ fn echo(stream: &mut TcpStream, words: &[u8]) -> Result<()> {
 const BETWEEN: Duration = Duration::from_millis(2);
 
 fn change(count: u32) -> Result<Duration> {
-    let mut talk = Talk::new()?;
+    let mut talk = ControlSession::new()?;
     let start = Instant::now();
     for nth in 0..count / 2 {
         let spec = match nth % 2 {
@@ -288,9 +288,9 @@ fn change(count: u32) -> Result<Duration> {
 }
 
 /// A connection to the control socket for many requests.
-struct Talk(BufReader<UnixStream>);
+struct ControlSession(BufReader<UnixStream>);
 
-impl Talk {
+impl ControlSession {
     fn new() -> Result<Self> {
         Ok(Self(BufReader::new(UnixStream::connect(SOCKET)?)))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::process::{self, QuietMachine, Stopwatch};
 
@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Tests that hanging clients delay neither other clients nor new connections of the guest.
 fn others(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let _stuck = stuck()?;
     let stats = Stopwatch::start();
     scene.ctl(&["stats"])?;
@@ -39,7 +39,7 @@ const BOUND: f64 = 1.5;
 /// Tests that hanging clients wake up no process, and that they do not raise the 99th percentile of the guest's round
 /// trips.
 fn round_trips(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let line = format!("$E2E guest tcp {} rr-p99 {ROUNDS}", scene.server);
     let mut p99 = || -> Result<f64> { Ok(scene.guest.ask(&line)?.parse()?) };
     p99()?;

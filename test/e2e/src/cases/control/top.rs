@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::process;
 
@@ -38,7 +38,7 @@ fn until_seen(wanted: &[&str]) -> Result<String> {
 /// Tests that `pontoon top` lists a flow while it exists, redraws when the terminal's size changes, reports that an
 /// instance has exited, and exits on a key.
 fn top(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let remote = scene.server.to_string();
     let line = format!("$E2E guest tcp {remote} rr 100000000 >/dev/null 2>&1 &");
     scene.guest.send_line(&line)?;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::traffic::{Receiver, Sender};
 use super::workers::worker;
-use super::world::{Relay, Row, Stats, command, on_the_right};
+use super::world::{RelayRow, RelayStats, RunningRelay, command, on_the_right};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::lint;
@@ -62,13 +62,13 @@ fn json(context: &Context, words: &[&str]) -> Result<Value> {
 
 /// Tests that added and removed rules lose no datagram of the other rules, and that queries report every change.
 fn control(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(family, number);
     let (first, second) = (onward(at(1), at(2)), onward(at(3), at(4)));
     let absent = format!("absent {} -> right *:*", at(5));
     let at_tcp = SocketAddr::new(on_the_right(family, 0), 9100).to_string();
     let options = ["--control", SOCKET, "--metrics", &at_tcp, "--rule", &first];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let kept = Receiver::new(row.receiver(), at(2))?;
     let other = Receiver::new(row.receiver(), at(4))?;
     let sender = Sender::new(row.sender(), at(1), 8)?;
@@ -166,10 +166,10 @@ fn curl(arguments: &[&str]) -> Result<String> {
 
 /// Tests the rates that the statistics contain for the rule, its output and the worker.
 fn rates(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let options = ["--control", SOCKET, "--rule", &onward(from, to)];
-    let _relay = Relay::start(context, row.relay(0), options)?;
+    let _relay = RunningRelay::start(context, row.relay(0), options)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     let (stats, text) = std::thread::scope(|scope| -> Result<_> {
         let sending = scope.spawn(|| -> Result<()> {
@@ -202,11 +202,11 @@ fn rates(context: &Context) -> Result<()> {
 /// them when it continues.
 fn stopped(context: &Context) -> Result<()> {
     const RULES: u8 = 200;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(Family::V4, number);
     let first = onward(at(1), at(2));
     let options = ["--control", SOCKET, "--rule", &first];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let worker = worker(&mut relay)?;
     let rules: Vec<String> = (0..RULES)
         .map(|number| format!("left {} -> right *:*", input_of(number)))
@@ -247,11 +247,11 @@ fn stopped(context: &Context) -> Result<()> {
 /// loses no datagram.
 fn stopped_at_start(context: &Context) -> Result<()> {
     const FLOWS: u32 = 16;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let rule = onward(from, to);
     let options = ["--control", SOCKET, "--workers", "2", "--rule", &rule];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let starting = stop_starting_worker(&mut relay)?;
     let other = pid_of(&relay.stats()?, 1)?;
@@ -286,13 +286,13 @@ fn stopped_at_start(context: &Context) -> Result<()> {
 }
 
 /// A worker that was stopped before it has entered its sandbox.
-struct Newborn {
+struct StartingWorker {
     pid: Pid,
     restarts: u32,
 }
 
 /// Kills workers until a successor could be stopped before it has entered its sandbox. Returns that successor.
-fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
+fn stop_starting_worker(relay: &mut RunningRelay) -> Result<StartingWorker> {
     const TRIES: u32 = 50;
     for restarts in 1..=TRIES {
         // A worker that has run for less than 50 ms would be restarted after a back-off.
@@ -311,14 +311,14 @@ fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
             status().map(|status| status.contains("\nState:\tT"))
         })?;
         if status()?.contains("\nSeccomp:\t0\n") {
-            return Ok(Newborn { pid: new, restarts });
+            return Ok(StartingWorker { pid: new, restarts });
         }
         kill_process(new, Signal::CONT)?;
     }
     bail!("{TRIES} workers were quicker than the signal")
 }
 
-fn pid_of(stats: &Stats, worker: usize) -> Result<Pid> {
+fn pid_of(stats: &RelayStats, worker: usize) -> Result<Pid> {
     let pid = stats.number(&format!("/workers/{worker}/pid"));
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
@@ -331,13 +331,13 @@ fn churn(context: &Context) -> Result<()> {
     const TURNS: u16 = 20;
     const EACH: u16 = 10;
     const TURN: Duration = Duration::from_millis(100);
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let flow = |number: u16| (group(Family::V4, number), group(Family::V4, 100 + number));
     let other = |number: u16| format!("left 239.2.{}.{}:7000 -> right *:*", number / 250, number % 250);
     let kept = (0..FLOWS).map(flow).map(|(from, to)| onward(from, to));
     reload::write(&kept.chain((FLOWS..RULES).map(other)).collect::<Vec<_>>())?;
     let options = ["--control", SOCKET, "--config", reload::FILE];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let flows = (0..FLOWS)
         .map(|number| {
             let (from, to) = flow(number);
@@ -410,11 +410,11 @@ fn input_of(number: u8) -> SocketAddr {
 
 /// Tests that a batch of rules with an error changes nothing, and that an existing rule may be added again.
 fn refuses(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(Family::V4, number);
     let first = onward(at(1), at(2));
     let options = ["--control", SOCKET, "--rule", &first];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let good = onward(at(3), at(4));
     ensure!(
         ctl(context, &["add", &first], 0)?.is_empty(),

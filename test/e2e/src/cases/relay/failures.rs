@@ -7,7 +7,7 @@ use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, command};
+use super::world::{RelayRow, RunningRelay, command};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::wait_until;
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Tests an output without an address and one without a route, beside an output that works.
 fn bad_output(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (good, to) = (group(family, 1), group(family, 2));
     let (bad, later) = (group(family, 3), group(family, 4));
     let nowhere = match family {
@@ -46,7 +46,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
         onward(good, to),
         format!("left {bad} -> bare {later}, right {nowhere}, right {later}"),
     ];
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let before = relay.stats()?;
     let (receiver, beside) = (
         Receiver::new(row.receiver(), to)?,
@@ -90,10 +90,10 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
 
 /// Tests a rule whose interface does not exist at first, and one whose interface disappears and returns.
 fn interface(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let rule = format!("late {from} -> right {to}");
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[rule])?;
     ensure!(
         relay.stats()?.text("/interfaces/0/state") == "no such interface",
         "it does not report that it waits"
@@ -140,7 +140,7 @@ fn interface(context: &Context, family: Family) -> Result<()> {
 /// packet ring.
 fn inputs_go(context: &Context) -> Result<()> {
     const INPUTS: u16 = 10;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let mut rules = vec![onward(from, to)];
     row.relay(0).enter(|| {
@@ -154,7 +154,7 @@ fn inputs_go(context: &Context) -> Result<()> {
     })?;
     rules.extend((0..INPUTS).map(|number| format!("more{number} {from} -> right *:*")));
     reload::write(&rules)?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", reload::FILE])?;
     let (sender, receiver) = (
         Sender::new(row.sender(), from, 8)?,
         Receiver::new(row.receiver(), to)?,
@@ -190,7 +190,7 @@ fn inputs_go(context: &Context) -> Result<()> {
 
 /// Tests a device without segmentation and checksum offload.
 fn no_offload(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let ethtool = std::process::Command::new("ethtool").arg("--version").output();
     ensure!(ethtool.is_ok(), "there is no ethtool");
@@ -199,7 +199,7 @@ fn no_offload(context: &Context) -> Result<()> {
         crate::process::output(ethtool.args(["-K", "right", "tx", "off", "tx-udp-segmentation", "off"]))
             .map(drop)
     })?;
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
@@ -208,9 +208,9 @@ fn no_offload(context: &Context) -> Result<()> {
 
 /// Tests datagrams that fit the MTU of the left link and are fragmented on the right one, and a change of the MTU.
 fn smaller_mtu(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     for mtu in [1500, 600, 1500] {
@@ -226,7 +226,7 @@ fn smaller_mtu(context: &Context) -> Result<()> {
 /// Tests an output whose IPv6 address is tentative for a second (RFC 4862 section 5.4), and then becomes the source
 /// address.
 fn late_address(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V6, 1), group(Family::V6, 2));
     row.relay(0).enter(|| {
         ip("address flush dev right to 2001:db8::/32")?;
@@ -235,7 +235,7 @@ fn late_address(context: &Context) -> Result<()> {
         }
         Ok(())
     })?;
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     relay.stats_when("the output is up", |stats| {
         stats.text("/rules/0/outputs/0/state") == "up"
     })?;

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use pontoon_netns::{add_address, ip};
 
 use super::traffic::{self, Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{MANY, group, in_a_row, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{output, wait_until};
@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Tests a sender whose kernel passes many datagrams in one packet (UDP_SEGMENT), which each relay forwards as one
 /// packet.
 fn super_frames(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(3)?;
+    let row = RelayRow::new(3)?;
     let mut relays = in_a_row(context, &row, family, 3)?;
     let receiver = Receiver::new(row.receiver(), group(family, 4))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
@@ -51,13 +51,13 @@ fn super_frames(context: &Context, family: Family) -> Result<()> {
 /// Tests that a frame for an interface on top of another one, such as a VLAN's, is received once, on the upper
 /// interface.
 fn on_top(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let own = on_top_of_left(&row)?;
     // Without a socket the host's IP stack would answer by an ICMP error.
     let _socket = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let (below, above) = (group(Family::V4, 1), group(Family::V4, 2));
     let rules = [onward(own, below), format!("top {own} -> right {above}")];
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let (below, above) = (
         Receiver::new(row.receiver(), below)?,
         Receiver::new(row.receiver(), above)?,
@@ -73,13 +73,13 @@ fn on_top(context: &Context) -> Result<()> {
 
 /// Tests fragments for an interface on top of another one, on which a ring was opened first.
 fn fragments_on_top(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let own = on_top_of_left(&row)?;
     let _socket = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let [below, above] = [1, 2].map(|number| group(Family::V4, number));
     let below_rule = format!("left {below} -> right *:*");
     reload::write(std::slice::from_ref(&below_rule))?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", reload::FILE])?;
     reload::write(&[below_rule, format!("top {own} -> right {above}")])?;
     relay.signal(rustix::process::Signal::HUP)?;
     // A ring that is no longer needed receives fragments until it is closed.
@@ -101,7 +101,7 @@ fn fragments_on_top(context: &Context) -> Result<()> {
 }
 
 /// Creates an interface `top` on top of `left`, and returns an address on it that the sender can reach.
-fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
+fn on_top_of_left(row: &RelayRow) -> Result<SocketAddr> {
     row.relay(0).enter(|| {
         ip("link add link left name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
         add_address("top", "10.5.0.2/24")?;
@@ -117,9 +117,9 @@ fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
 /// Tests that frames for a VLAN without an interface are not forwarded, and that a priority tag (VLAN 0) has no
 /// effect.
 fn tagged(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     let wire = row.sender().enter(|| {
@@ -152,7 +152,7 @@ fn tagged(context: &Context) -> Result<()> {
 /// Tests jumbo frames, longer than the default slots of a ring, on both sides, with one or several datagrams in a
 /// frame.
 fn jumbo(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     for (node, interface) in [
         (row.sender(), "right"),
         (row.relay(0), "left"),
@@ -162,7 +162,7 @@ fn jumbo(context: &Context, family: Family) -> Result<()> {
         node.enter(|| ip(&format!("link set {interface} mtu 9000")))?;
     }
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     sender.send(0..500, |_| 8900)?;
@@ -177,7 +177,7 @@ fn jumbo(context: &Context, family: Family) -> Result<()> {
 /// Tests that a ring is opened again each time the kernel stops it, because of a packet from a virtual machine that
 /// requests UDP fragmentation offload.
 fn stopped(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let tap = row.relay(0).enter(|| {
         let tap = sys::tap("guest")?;
@@ -186,7 +186,7 @@ fn stopped(context: &Context) -> Result<()> {
         Ok(tap)
     })?;
     let rule = format!("guest {from} -> right {to}");
-    let mut relay = Relay::start(context, row.relay(0), ["--workers", "2", "--rule", &rule])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--workers", "2", "--rule", &rule])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let send = |number: u32, segmentation: [u8; 10]| -> Result<()> {
         rustix::io::write(&tap, &[&segmentation, &*frame(from, number)?].concat())?;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::sysctl;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, on_the_left};
+use super::world::{RelayRow, RunningRelay, on_the_left};
 use super::{MANY, group, usual};
 use crate::case::{Caller, Case, Context, Family};
 use crate::process::wait_until;
@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Tests that each datagram arrives once, forwarded by the relay and not by the kernel, whose counters of the route
 /// still increase.
 fn follows(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
     let source = on_the_left(family, 0);
     row.relay(0).enter(|| {
@@ -30,7 +30,7 @@ fn follows(context: &Context, family: Family) -> Result<()> {
         }
         Ok(())
     })?;
-    let mut relay = Relay::start(context, row.relay(0), ["--follow-kernel-routes"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--follow-kernel-routes"])?;
     std::fs::write(
         "/mnt/smcroute.conf",
         format!(

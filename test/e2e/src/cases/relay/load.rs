@@ -8,7 +8,7 @@ use pontoon_netns::Namespace;
 use serde_json::Value;
 
 use super::traffic::{Receiver, Sender, payload};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{group, in_a_row, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{output, wait_until};
@@ -31,7 +31,7 @@ const TOGETHER: u32 = 40;
 
 /// Tests that each datagram that was sent was either received or counted as lost, at every relay.
 fn flood(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(HOPS)?;
+    let row = RelayRow::new(HOPS)?;
     let mut relays = in_a_row(context, &row, family, HOPS.into())?;
     let receiver = Receiver::new(row.receiver(), group(family, 1 + u16::from(HOPS)))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
@@ -96,7 +96,7 @@ fn flood(context: &Context, family: Family) -> Result<()> {
 
 /// Counters of a relay: of its left interface and of its output.
 #[derive(Debug)]
-struct Seen {
+struct RelayCounts {
     taken: u64,
     /// Datagrams that the kernel dropped because the ring was full.
     ring: u64,
@@ -107,15 +107,15 @@ struct Seen {
     lost: u64,
 }
 
-fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
-    let of = |relay: &mut Relay| {
+fn seen(relays: &mut [RunningRelay]) -> Result<Vec<RelayCounts>> {
+    let of = |relay: &mut RunningRelay| {
         let stats = relay.stats()?;
         let (taken, sent) = (
             stats.number("/interfaces/0/datagrams"),
             stats.number("/rules/0/outputs/0/sent"),
         );
         let lost = |names: &[&str]| -> u64 { names.iter().map(|name| stats.number(name)).sum() };
-        Ok(Seen {
+        Ok(RelayCounts {
             taken,
             ring: stats.number("/interfaces/0/kernel_dropped"),
             device: stats.number("/devices/0/rx_dropped"),

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{group, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{Process, wait_until};
@@ -28,10 +28,10 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Tests that a membership report adds a rule, and that the last leave removes it.
 fn proxy(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let leaf = row.leaf(0)?;
     let wanted = group(family, 1);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right, leaf0"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right, leaf0"])?;
     let sender = Sender::new(row.sender(), wanted, 8)?;
     let first = Receiver::new(row.receiver(), wanted)?;
     let rule = |outputs: &str| match family {
@@ -65,12 +65,12 @@ fn proxy(context: &Context, family: Family) -> Result<()> {
 /// Tests that the relay sends queries: a host that has joined before the relay was started reports only in response
 /// to a query.
 fn asks(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
     let receiver = Receiver::new(row.receiver(), wanted)?;
     // After this time the host's kernel sends no unsolicited report.
     std::thread::sleep(UNASKED);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     wait_until("the host has answered", ANSWER, || {
         Ok(relay
             .stats()?
@@ -85,9 +85,9 @@ fn asks(context: &Context, family: Family) -> Result<()> {
 /// Tests that the supervisor, which holds the packet sockets at which IGMP and MLD messages arrive, never reads from
 /// them.
 fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     let supervisor = relay.supervisor();
     let calls = "trace=read,readv,pread64,preadv,preadv2,recvfrom,recvmsg,recvmmsg,mmap,splice";
     let strace = Strace::attach(supervisor, &["-y", "-e", calls], Path::new("/mnt/reads"))?;
@@ -136,9 +136,9 @@ fn packet_sockets(process: Process) -> Result<BTreeSet<String>> {
 /// Tests a kill of the querier's process: the rules stay, and its successor sends a general query and processes a
 /// leave.
 fn restores_memberships(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     let sender = Sender::new(row.sender(), wanted, 8)?;
     let receiver = Receiver::new(row.receiver(), wanted)?;
     let is_wanted = |rule: &str| rule.contains(&wanted.ip().to_string());
@@ -163,7 +163,7 @@ fn restores_memberships(context: &Context, family: Family) -> Result<()> {
 }
 
 /// Returns the number of MLD queries that the receiver's kernel has received.
-fn mld_queries(row: &Row) -> Result<u64> {
+fn mld_queries(row: &RelayRow) -> Result<u64> {
     let counters = row
         .receiver()
         .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp6")?))?;
@@ -181,7 +181,7 @@ const UNASKED: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// Waits until the relay's kernel has joined the group upstream (`wanted` is true), or left it.
-fn joined(row: &Row, group: &str, wanted: bool) -> Result<()> {
+fn joined(row: &RelayRow, group: &str, wanted: bool) -> Result<()> {
     wait_until("the kernel has joined, or left", Duration::from_secs(5), || {
         let mut ip = std::process::Command::new("ip");
         let shown = row

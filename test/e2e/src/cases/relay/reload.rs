@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 
@@ -31,10 +31,10 @@ pub(super) fn write(rules: &[String]) -> Result<()> {
 }
 
 fn reload(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(Family::V4, number);
     write(&[onward(at(1), at(2)), onward(at(3), at(4))])?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", FILE])?;
     let (kept, changed) = (
         Sender::new(row.sender(), at(1), 8)?,
         Sender::new(row.sender(), at(3), 8)?,
@@ -76,7 +76,7 @@ fn reload(context: &Context) -> Result<()> {
 /// Tests a thousand rules of which a hundred are removed and added by reloads, while another rule loses no datagram.
 fn changes(context: &Context) -> Result<()> {
     const RULES: u16 = 1000;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let other = |number: u16| {
         format!(
             "left 239.2.{}.{}:7000 -> right 239.3.{}.{0}:7000",
@@ -91,7 +91,7 @@ fn changes(context: &Context) -> Result<()> {
         rules
     };
     write(&rules(0))?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", FILE])?;
     let receiver = Receiver::new(row.receiver(), group(Family::V4, 2))?;
     let sender = Sender::new(row.sender(), group(Family::V4, 1), 8)?;
     let done = AtomicBool::new(false);

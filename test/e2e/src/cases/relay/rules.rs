@@ -9,7 +9,7 @@ use pontoon_netns::{Namespace, add_address, sysctl};
 use rustix::net::sockopt;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, on_the_left, on_the_right};
+use super::world::{RelayRow, RunningRelay, on_the_left, on_the_right};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::sys;
@@ -61,11 +61,11 @@ fn header_of(node: &Namespace, to: SocketAddr, send: impl FnOnce() -> Result<()>
 }
 
 fn header(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let (other, set) = (group(family, 3), group(family, 4));
     let rules = [onward(from, to), format!("left {other} -> right {set} ttl 200")];
-    let _relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let _relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     for (from, to, ttl) in [(from, to, 8), (other, set, 200)] {
         let sender = Sender::new(row.sender(), from, 9)?;
         match family {
@@ -79,9 +79,9 @@ fn header(context: &Context, family: Family) -> Result<()> {
 }
 
 fn ttl_ends(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 1)?.send(0..10, usual)?;
     receiver.expect_silence()?;
@@ -92,9 +92,9 @@ fn ttl_ends(context: &Context, family: Family) -> Result<()> {
 
 /// Tests two relays that forward each other's datagrams: the TTL ends the loop.
 fn facing(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(2)?;
+    let row = RelayRow::new(2)?;
     let circle = group(family, 1);
-    let mut first = Relay::with_rules(
+    let mut first = RunningRelay::with_rules(
         context,
         row.relay(0),
         &[
@@ -102,7 +102,7 @@ fn facing(context: &Context, family: Family) -> Result<()> {
             format!("right {} -> right {circle}", group(family, 2)),
         ],
     )?;
-    let mut second = Relay::with_rules(
+    let mut second = RunningRelay::with_rules(
         context,
         row.relay(1),
         &[format!("left {circle} -> left {}", group(family, 2))],
@@ -121,14 +121,14 @@ fn facing(context: &Context, family: Family) -> Result<()> {
 
 /// Tests that the kernel joins the groups and sources of the rules, and leaves them when the relay exits.
 fn joins(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (any, some) = (group(family, 1), group(family, 3));
     let source = on_the_left(family, 0);
     let rules = [
         onward(any, group(family, 2)),
         format!("left {some} from {source} -> right {}", group(family, 2)),
     ];
-    let relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let memberships = || {
         row.relay(0).enter(|| {
             crate::process::output(std::process::Command::new("ip").args(["maddress", "show", "left"]))
@@ -159,7 +159,7 @@ fn joins(context: &Context, family: Family) -> Result<()> {
 }
 
 fn sources(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let from = group(family, 1);
     let (first, second) = (group(family, 2), group(family, 3));
     let (one, other) = (
@@ -173,7 +173,7 @@ fn sources(context: &Context, family: Family) -> Result<()> {
         format!("left {from} from {one} -> right {first}"),
         format!("left {from} -> right {second}"),
     ];
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let receivers = [first, second].map(|to| Receiver::new(row.receiver(), to));
     for (source, receiver) in [one, other].into_iter().zip(receivers) {
         let receiver = receiver?;
@@ -185,11 +185,11 @@ fn sources(context: &Context, family: Family) -> Result<()> {
 
 /// Tests a relay that sends to a unicast address of a second relay, which sends to a group.
 fn unicast(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(2)?;
+    let row = RelayRow::new(2)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let between = SocketAddr::new(on_the_right(family, 1), 6000);
-    let _first = Relay::with_rules(context, row.relay(0), &[onward(from, between)])?;
-    let _second = Relay::with_rules(context, row.relay(1), &[onward(between, to)])?;
+    let _first = RunningRelay::with_rules(context, row.relay(0), &[onward(from, between)])?;
+    let _second = RunningRelay::with_rules(context, row.relay(1), &[onward(between, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
@@ -200,12 +200,12 @@ fn unicast(context: &Context, family: Family) -> Result<()> {
 
 /// Tests a rule with ranges of groups and ports, which no host has joined.
 fn range(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let range = match family {
         Family::V4 => "239.1.0.0/16:*",
         Family::V6 => "[ff1e::/32]:*",
     };
-    let _relay = Relay::with_rules(context, row.relay(0), &[format!("left {range} -> right *:*")])?;
+    let _relay = RunningRelay::with_rules(context, row.relay(0), &[format!("left {range} -> right *:*")])?;
     for number in [1, 50, 200] {
         let group = group(family, number);
         let receiver = Receiver::new(row.receiver(), group)?;
@@ -217,14 +217,14 @@ fn range(context: &Context, family: Family) -> Result<()> {
 
 /// Tests a source address that the relay's kernel would route to another interface (reverse path filter).
 fn reverse_path(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     row.relay(0).enter(|| {
         sysctl("net/ipv4/conf/all/rp_filter", "1")?;
         sysctl("net/ipv4/conf/left/rp_filter", "1")
     })?;
     row.sender().enter(|| add_address("right", "192.0.2.1/32"))?;
-    let _relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let _relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let stranger = SocketAddr::from(([192, 0, 2, 1], 0));
     Sender::from(row.sender(), stranger, from, 8)?.send(0..100, usual)?;

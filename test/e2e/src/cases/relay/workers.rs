@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, command};
+use super::world::{RelayRow, RunningRelay, command};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::cases::sandbox;
 #[cfg(target_arch = "x86_64")]
-use crate::inject::{Answer, TracedProcess};
+use crate::inject::{CallResult, TracedProcess};
 #[cfg(target_arch = "x86_64")]
 use crate::process::Process;
 use crate::process::Stopwatch;
@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Returns the process id of the first worker.
-pub(super) fn worker(relay: &mut Relay) -> Result<Pid> {
+pub(super) fn worker(relay: &mut RunningRelay) -> Result<Pid> {
     let pid = relay.stats()?.number("/workers/0/pid");
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
@@ -45,9 +45,9 @@ const RESTARTED_UNDER_LOAD: Duration = Duration::from_secs(2);
 
 /// Tests that a killed worker is restarted within [`RESTARTED`], with its rules and counters.
 fn restarted(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     for round in 0..3_u32 {
@@ -79,12 +79,12 @@ fn restarted(context: &Context, family: Family) -> Result<()> {
 /// Tests several workers: each flow is processed by one of them, and all datagrams arrive.
 fn several(context: &Context, family: Family) -> Result<()> {
     const FLOWS: u16 = 16;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rules = (1..=FLOWS).map(|number| onward(group(family, number), group(family, 100 + number)));
     let options = rules
         .flat_map(|rule| ["--rule".to_owned(), rule])
         .chain(["--workers".to_owned(), "3".to_owned()]);
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     for number in 1..=FLOWS {
         let receiver = Receiver::new(row.receiver(), group(family, 100 + number))?;
         Sender::new(row.sender(), group(family, number), 8)?.send(0..200, usual)?;
@@ -98,9 +98,9 @@ fn several(context: &Context, family: Family) -> Result<()> {
 /// Tests a stopped worker whose ring overflows: each lost datagram is counted.
 fn overload(context: &Context, family: Family) -> Result<()> {
     const FLOOD: u32 = 20_000;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     let worker = worker(&mut relay)?;
@@ -135,10 +135,10 @@ fn overload(context: &Context, family: Family) -> Result<()> {
 
 /// Tests the sandbox of a worker: no capability, no means to gain one, no file, and a list of few system calls.
 fn nothing(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
     let options = ["--rule", &rule, "--proxy", "left -> right"];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     for process in ["workers/0", "querier"] {
         let pid = relay.stats()?.number(&format!("/{process}/pid"));
         let pid = u32::try_from(pid)?;
@@ -153,9 +153,9 @@ fn nothing(context: &Context) -> Result<()> {
 /// that an engine may make, and the worker continues.
 #[cfg(target_arch = "x86_64")]
 fn refused(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let pid = worker(&mut relay)?.as_raw_nonzero().get().unsigned_abs();
     let mut traced = TracedProcess::take(Process::of(pid))?;
     let (text, here) = (traced.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
@@ -186,7 +186,7 @@ fn refused(context: &Context) -> Result<()> {
     for (number, arguments, text) in attempts {
         let answer = traced.call(number, arguments, text)?;
         ensure!(
-            answer == Answer::Result(-i64::from(libc::EPERM)),
+            answer == CallResult::Result(-i64::from(libc::EPERM)),
             "call {number}: {answer:?}"
         );
     }
@@ -203,7 +203,7 @@ fn refused(context: &Context) -> Result<()> {
 /// Tests `--sandbox required` on a host that refuses a layer: one line reports the reason, and the relay does not
 /// report readiness.
 fn required(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
     for layer in ["namespaces", "landlock", "seccomp"] {
         let mut command = command(context)?;
@@ -232,6 +232,6 @@ fn required(context: &Context) -> Result<()> {
         );
     }
     let options = ["--rule", &rule, "--require-sandbox"];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     relay.stats()?.expect("/workers/0/restarts", 0)
 }

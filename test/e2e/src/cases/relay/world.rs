@@ -23,9 +23,9 @@ use crate::case::{Context, Family};
 use crate::process::{Process, wait_until};
 
 /// Network namespaces in a row: sender, relays, receiver.
-pub(super) struct Row(Vec<Namespace>);
+pub(super) struct RelayRow(Vec<Namespace>);
 
-impl Row {
+impl RelayRow {
     /// Creates a sender, `relays` relays and a receiver, with links between them.
     pub(super) fn new(relays: u8) -> Result<Self> {
         super::super::tmpfs(std::path::Path::new("/mnt"))?;
@@ -96,12 +96,12 @@ fn link_up(
 }
 
 /// A running `pontoon relay`, which is killed on drop.
-pub(super) struct Relay {
+pub(super) struct RunningRelay {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Relay {
+impl RunningRelay {
     /// Starts a relay in a namespace, and waits until it forwards.
     pub(super) fn start<T: ToString>(
         context: &Context,
@@ -143,7 +143,7 @@ impl Relay {
     }
 
     /// Returns the relay's counters.
-    pub(super) fn stats(&mut self) -> Result<Stats> {
+    pub(super) fn stats(&mut self) -> Result<RelayStats> {
         // The relay may count datagrams that were just sent a moment later, and not all counters at once.
         let start = Instant::now();
         loop {
@@ -155,16 +155,20 @@ impl Relay {
         }
     }
 
-    fn stats_now(&mut self) -> Result<Stats> {
+    fn stats_now(&mut self) -> Result<RelayStats> {
         self.signal(Signal::USR1)?;
         let mut line = String::new();
         ensure!(self.output.read_line(&mut line)? > 0, "the relay has ended");
         eprint!("< {line}");
-        Ok(Stats(serde_json::from_str(&line)?))
+        Ok(RelayStats(serde_json::from_str(&line)?))
     }
 
     /// Requests the counters until `done` returns true.
-    pub(super) fn stats_when(&mut self, what: &str, done: impl Fn(&Stats) -> bool) -> Result<Stats> {
+    pub(super) fn stats_when(
+        &mut self,
+        what: &str,
+        done: impl Fn(&RelayStats) -> bool,
+    ) -> Result<RelayStats> {
         let mut last = self.stats()?;
         wait_until(what, Duration::from_secs(10), || {
             last = self.stats()?;
@@ -220,7 +224,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RunningRelay {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -242,9 +246,9 @@ fn stands() -> Result<PathBuf> {
 }
 
 /// The counters of a relay, as JSON.
-pub(super) struct Stats(Value);
+pub(super) struct RelayStats(Value);
 
-impl Stats {
+impl RelayStats {
     /// Returns the number at a JSON pointer.
     pub(super) fn number(&self, pointer: &str) -> u64 {
         self.0

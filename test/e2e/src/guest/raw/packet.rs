@@ -52,7 +52,7 @@ impl Extension {
 }
 
 /// The fields from which a packet is built.
-pub(crate) struct Packet<'a> {
+pub(crate) struct ProbePacket<'a> {
     from: IpAddr,
     to: IpAddr,
     transport: Transport,
@@ -63,7 +63,7 @@ pub(crate) struct Packet<'a> {
     extensions: &'a [Extension],
 }
 
-impl<'a> Packet<'a> {
+impl<'a> ProbePacket<'a> {
     pub(crate) fn new(from: IpAddr, to: IpAddr, transport: Transport, id: u16, port: u16) -> Self {
         Self {
             from,
@@ -227,12 +227,12 @@ fn sum(from: IpAddr, to: IpAddr, number: u8, segment: &[u8]) -> u16 {
 
 /// The response to a probe.
 #[derive(Clone, Copy)]
-pub(crate) struct Answer {
+pub(crate) struct ProbeResponse {
     /// True for a SYN-ACK, a datagram or an echo reply; false for a RST.
     pub(crate) open: bool,
 }
 
-impl Answer {
+impl ProbeResponse {
     /// Parses a response. Returns the source port or echo id of the probe to which it belongs.
     pub(crate) fn parse(packet: &[u8]) -> Option<(u16, Self)> {
         let (protocol, body) = match packet.first()? >> 4 {
