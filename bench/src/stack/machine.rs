@@ -7,7 +7,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
+use pontoon_vm_peer::qemu::{Accelerator, BootImage, GuestRoot, KERNEL_ARGUMENTS, QEMU};
 
 use super::StackProcesses;
 use crate::host::Host;
@@ -129,17 +129,17 @@ fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<Strin
 }
 
 /// Builds the boot image on the first call, in a file that every user may read.
-fn image(host: &Host) -> Result<Image> {
+fn image(host: &Host) -> Result<BootImage> {
     let directory = &host.sandbox_ns.programs;
     let kernel = host
         .sandbox_ns
         .install_program(&pontoon_vm_peer::qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
     let initrd = directory.join("initrd");
     if !initrd.exists() {
-        let root = Root::new(directory.join("machine"))?;
+        let root = GuestRoot::new(directory.join("machine"))?;
         root.program(&host.client, &CLIENT[1..])?;
         root.script("main", MAIN)?;
         root.pack(initrd.clone())?;
     }
-    Ok(Image { kernel, initrd })
+    Ok(BootImage { kernel, initrd })
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, find};
+use pontoon_vm_peer::qemu::{Accelerator, BootImage, GuestRoot, KERNEL_ARGUMENTS, QEMU, find};
 
 use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
@@ -22,14 +22,14 @@ const MAIN: &str = include_str!("qemu/main.sh");
 pub(crate) const OWN: &str = "/bin/pontoon-e2e";
 
 /// Returns the boot image for the tests. [`DIRECTORY`] must exist.
-pub(crate) fn image() -> Result<Image> {
+pub(crate) fn image() -> Result<BootImage> {
     image_of(MAIN)
 }
 
 /// Returns a boot image whose first process runs the script `main`.
-pub(crate) fn image_of(main: &str) -> Result<Image> {
+pub(crate) fn image_of(main: &str) -> Result<BootImage> {
     let directory = Path::new(DIRECTORY);
-    let root = Root::new(directory.join("root"))?;
+    let root = GuestRoot::new(directory.join("root"))?;
     root.program(Path::new(&run::own_path()), &OWN[1..])?;
     for program in ["dhclient", "ethtool"] {
         root.program(&find(program)?, &format!("bin/{program}"))?;
@@ -50,7 +50,7 @@ pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> 
 }
 
 /// Boots a virtual machine with a network interface, and waits until the guest's shell is ready.
-pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<RunningProgram> {
+pub(crate) fn boot(image: &BootImage, interface: &[String]) -> Result<RunningProgram> {
     let mut command = Command::new(QEMU);
     command
         .args(pontoon_vm_peer::qemu::machine(Accelerator::Tcg))

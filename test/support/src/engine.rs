@@ -22,8 +22,8 @@ use crate::script::Script;
 mod guest;
 mod host;
 
-use guest::Guest;
-use host::Hostile;
+use guest::EngineGuest;
+use host::HostileHost;
 
 /// The engine's limit on flows (`max_flows`) in these runs.
 const FLOWS: u32 = 12;
@@ -36,7 +36,7 @@ const MOST_ROUNDS: u32 = 10_000;
 
 /// Runs the engine with a script. Panics if the engine violates a check.
 pub fn run(script: &[u8]) {
-    let mut runner = Runner::new(Script(script));
+    let mut runner = EngineRunner::new(Script(script));
     while let Some(step) = runner.host.script.next_byte() {
         runner.step(step);
         runner.check();
@@ -45,18 +45,18 @@ pub fn run(script: &[u8]) {
 }
 
 /// The engine under test with scripted host, link and guest.
-struct Runner<'s> {
-    engine: Engine<Hostile<'s>>,
-    host: Hostile<'s>,
+struct EngineRunner<'s> {
+    engine: Engine<HostileHost<'s>>,
+    host: HostileHost<'s>,
     link: SimLink,
-    guest: Guest,
+    guest: EngineGuest,
     now: Instant,
     burst: Vec<(Offload, Vec<u8>)>,
 }
 
-impl<'s> Runner<'s> {
+impl<'s> EngineRunner<'s> {
     fn new(script: Script<'s>) -> Self {
-        let mut host = Hostile::new(script);
+        let mut host = HostileHost::new(script);
         let options = host.script.byte();
         let config = Config {
             max_flows: FLOWS,
@@ -87,7 +87,7 @@ impl<'s> Runner<'s> {
             engine: Engine::new(config, WorkerId(0), [7; 32], START),
             link: SimLink::new(plan, Rng::new(host.script.u16().into())),
             host,
-            guest: Guest::default(),
+            guest: EngineGuest::default(),
             now: START,
             burst: Vec::new(),
         };

@@ -14,7 +14,7 @@ use crate::script::Script;
 const ORIGIN: u64 = 0x4000;
 const MAP: Map<8> = Map::new(ORIGIN, 100);
 
-type Net = Interface<Window<RacyMemory>, Host, 8>;
+type GuestInterface = Interface<Window<RacyMemory>, SteppedClock, 8>;
 
 /// Runs a script. Panics if the interface panics or returns an impossible result.
 pub fn run(script: &[u8]) {
@@ -25,7 +25,7 @@ pub fn run(script: &[u8]) {
         0 => 0,
         _ => 1 + u64::from(script.u32()),
     };
-    let mut runner = Runner {
+    let mut runner = InterfaceRunner {
         net: open(&memory, options, seed),
         memory,
         broken: None,
@@ -39,22 +39,22 @@ pub fn run(script: &[u8]) {
     }
 }
 
-fn open(memory: &ModelMemory, options: u8, seed: u64) -> Net {
+fn open(memory: &ModelMemory, options: u8, seed: u64) -> GuestInterface {
     let features = Features {
         event_idx: options & 2 != 0,
         indirect: false,
     };
     let pacing = [Pacing::Event, Pacing::Hybrid, Pacing::Poll][usize::from(options >> 2) % 3];
     let window = Window::new(RacyMemory::new(memory, seed), ORIGIN);
-    Net::new(window, MAP, features, Host::default(), pacing).unwrap()
+    GuestInterface::new(window, MAP, features, SteppedClock::default(), pacing).unwrap()
 }
 
 /// A platform of the guest library whose clock advances by a microsecond at each read, and whose sleep returns at
 /// once.
 #[derive(Debug, Default)]
-struct Host(Duration);
+struct SteppedClock(Duration);
 
-impl Platform for Host {
+impl Platform for SteppedClock {
     fn now(&mut self) -> Duration {
         self.0 += Duration::from_micros(1);
         self.0
@@ -68,14 +68,14 @@ impl Platform for Host {
 }
 
 /// The interface under test, and the memory that it shares with the hostile device.
-struct Runner {
+struct InterfaceRunner {
     memory: ModelMemory,
-    net: Net,
+    net: GuestInterface,
     /// The error of the receive queue, if the interface has detected one. It must not change.
     broken: Option<Error>,
 }
 
-impl Runner {
+impl InterfaceRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=3 => self.queue(script.below(MAP.frame() + 10)),

@@ -36,7 +36,7 @@ impl Device {
         let directory = tempfile::tempdir().unwrap();
         let mut listener = Listener::new(socket(directory.path()), true).unwrap();
         let (sender, shutdown) = mpsc::channel();
-        let net = Net {
+        let net = NetBackend {
             memory: None,
             frames: frames.into(),
             sink,
@@ -79,14 +79,14 @@ fn socket(directory: &Path) -> PathBuf {
 }
 
 /// The device's side of the two virtqueues.
-struct Net {
+struct NetBackend {
     memory: Option<GuestMemoryAtomic<GuestMemoryMmap>>,
     /// Frames to be sent to the guest.
     frames: VecDeque<Vec<u8>>,
     sink: Option<mpsc::Sender<Vec<u8>>>,
 }
 
-impl VhostUserBackendMut for Net {
+impl VhostUserBackendMut for NetBackend {
     type Bitmap = ();
     type Vring = VringMutex;
 
@@ -140,7 +140,7 @@ impl VhostUserBackendMut for Net {
     }
 }
 
-impl Net {
+impl NetBackend {
     fn take(&mut self, vring: &VringMutex) {
         let memory = self.memory.as_ref().unwrap().memory();
         let mut ring = vring.get_mut();

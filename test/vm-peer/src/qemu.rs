@@ -134,12 +134,12 @@ pub fn vhost_user(path: &Path, pairs: usize) -> Vec<String> {
 
 /// A directory with the guest's file system, before it is packed into an initrd.
 #[derive(Debug)]
-pub struct Root {
+pub struct GuestRoot {
     directory: PathBuf,
     kernel: PathBuf,
 }
 
-impl Root {
+impl GuestRoot {
     /// Creates `directory`, which must not exist, with the basic files.
     ///
     /// # Errors
@@ -198,7 +198,7 @@ impl Root {
     ///
     /// # Errors
     /// cpio is missing, or the disk is full.
-    pub fn pack(self, initrd: PathBuf) -> Result<Image> {
+    pub fn pack(self, initrd: PathBuf) -> Result<BootImage> {
         let pack = "cd \"$1\" && find . | cpio --quiet -o -H newc >\"$2\"";
         let mut command = Command::new("sh");
         command.args(["-c", pack, "sh"]).arg(&self.directory).arg(&initrd);
@@ -210,7 +210,7 @@ impl Root {
             );
         }
         fs::remove_dir_all(&self.directory)?;
-        Ok(Image {
+        Ok(BootImage {
             kernel: self.kernel.join("vmlinuz"),
             initrd,
         })
@@ -219,7 +219,7 @@ impl Root {
 
 /// Files from which a guest boots.
 #[derive(Debug)]
-pub struct Image {
+pub struct BootImage {
     /// Path of the kernel (`vmlinuz`).
     pub kernel: PathBuf,
     /// Path of the initrd.

@@ -37,7 +37,7 @@ const MAX_HEADER: usize = 12;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The two ends between which frames are copied: a tap and a socket.
-struct Link<'l> {
+struct TapSocketPair<'l> {
     tap: BorrowedFd<'l>,
     /// Length of the `virtio_net_hdr` before each frame on the tap, in bytes.
     header: usize,
@@ -66,7 +66,7 @@ pub fn run(
     stop: &AtomicBool,
 ) -> io::Result<()> {
     assert!(header <= MAX_HEADER, "a header of {header} bytes");
-    let link = &Link {
+    let link = &TapSocketPair {
         tap: tap.as_fd(),
         header,
         socket: socket.as_fd(),
@@ -83,7 +83,7 @@ pub fn run(
     })
 }
 
-impl Link<'_> {
+impl TapSocketPair<'_> {
     /// Copies frames from the tap to the socket until the socket is closed.
     fn copy_up(&self, faults: &mut FaultInjector, over: &AtomicBool) -> io::Result<()> {
         let mut buffer = vec![0; PREFIX + MAX_FRAME];

@@ -52,7 +52,7 @@ fn minimise(target: &str) -> Result<bool> {
         return Ok(false);
     }
     let text = fs::read_to_string(&control).context("libFuzzer wrote no control file")?;
-    let Pick {
+    let PickedInputs {
         files,
         edges,
         features,
@@ -88,7 +88,7 @@ fn minimise(target: &str) -> Result<bool> {
 
 /// Files that [`pick`] has chosen, and their coverage.
 #[derive(Debug, PartialEq, Eq)]
-struct Pick {
+struct PickedInputs {
     files: Vec<String>,
     edges: Coverage,
     features: Coverage,
@@ -112,7 +112,7 @@ fn edge(feature: u64) -> u64 {
 /// lists small inputs first.
 ///
 /// Features alone would omit many edges of a large target, as they also count the repetitions of loops.
-fn pick(control: &str, most: usize) -> Result<Pick> {
+fn pick(control: &str, most: usize) -> Result<PickedInputs> {
     let mut lines = control.lines();
     let count: usize = lines.next().context("an empty control file")?.parse()?;
     lines.next().context("a control file without a second line")?;
@@ -162,7 +162,7 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
         features_covered.extend(list.drain(..));
         picked.push((*files.get(index).context("a control file without all names")?).to_owned());
     }
-    Ok(Pick {
+    Ok(PickedInputs {
         files: picked,
         edges: Coverage {
             covered: edges_covered.len(),
@@ -177,15 +177,15 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Coverage, Pick, pick};
+    use super::{Coverage, PickedInputs, pick};
 
     /// A control file: `b` has 2 edges with a feature each; `a` has 1 of these edges with 3 features; `c` has the
     /// features of `a`.
     const CONTROL: &str = "4\n0\n/c/a\n/c/b\n/c/c\n/c/d\nSTARTED 0 1\nFT 0 8 9 10\nCOV 0 7\nSTARTED 1 2\nFT 1 8 16\n\
                            STARTED 2 3\nFT 2 8 9 10\nSTARTED 3 4\n";
 
-    fn picked(files: &[&str], edges: usize, features: usize) -> Pick {
-        Pick {
+    fn picked(files: &[&str], edges: usize, features: usize) -> PickedInputs {
+        PickedInputs {
             files: files.iter().map(|file| (*file).to_owned()).collect(),
             edges: Coverage {
                 covered: edges,

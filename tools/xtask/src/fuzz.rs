@@ -78,7 +78,7 @@ pub(crate) fn command(target: &str, time: Duration) -> Result<Command> {
 
 /// Runs one target. Returns true if it has found no failure, and a summary line.
 fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
-    let mut seen = Seen::default();
+    let mut seen = FuzzStatistics::default();
     let survived = step::errors(
         &format!("fuzz: {target}"),
         command(target, time)?,
@@ -103,13 +103,13 @@ fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
 
 /// The most recent statistics that libFuzzer has printed.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct FuzzStatistics {
     executions: u64,
     edges: u64,
     features: u64,
 }
 
-impl Seen {
+impl FuzzStatistics {
     fn note(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         while let Some(word) = words.next() {
@@ -164,15 +164,15 @@ pub(crate) fn cargo_fuzz(subcommand: &str, arguments: &[&str]) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::Seen;
+    use super::FuzzStatistics;
 
     #[test]
     fn last_statistics_of_libfuzzer_are_kept() {
-        let mut seen = Seen::default();
+        let mut seen = FuzzStatistics::default();
         seen.note("#2097152\tpulse  cov: 2011 ft: 9431 corp: 900/99Kb lim: 4096 exec/s: 34952 rss: 486Mb");
         seen.note("stat::number_of_executed_units: 3000000");
         seen.note("cov: nonsense");
-        let expected = Seen {
+        let expected = FuzzStatistics {
             executions: 3_000_000,
             edges: 2011,
             features: 9431,

@@ -11,19 +11,19 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::step;
 
 /// A Debian package that depends on the newest kernel of its kind.
-struct Package {
+struct DebianPackage {
     name: &'static str,
     suite: &'static str,
 }
 
 /// The kernel for virtual machines (`cloud`), which the tests' guests boot.
-const GUESTS: Package = Package {
+const GUESTS: DebianPackage = DebianPackage {
     name: "linux-image-cloud-amd64",
     suite: "bookworm",
 };
 
 /// A recent kernel with vhost-net, SO_PEEK_OFF for TCP and UDP segmentation, for tests of these features.
-const RECENT: Package = Package {
+const RECENT: DebianPackage = DebianPackage {
     name: "linux-image-amd64",
     suite: "bookworm-backports",
 };
@@ -58,7 +58,11 @@ pub(crate) fn recent(target: &Path) -> Result<PathBuf> {
 
 /// Downloads and unpacks the kernel of `package`, and calls `keep` to fill `directory`, which is created completely
 /// or not at all.
-fn once(package: &Package, directory: &Path, keep: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<()> {
+fn once(
+    package: &DebianPackage,
+    directory: &Path,
+    keep: impl FnOnce(&Path, &Path) -> Result<()>,
+) -> Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
@@ -73,8 +77,8 @@ fn once(package: &Package, directory: &Path, keep: impl FnOnce(&Path, &Path) -> 
 }
 
 /// Downloads `package` into the directory `at`, and unpacks it in `at/unpacked`.
-fn unpack(package: &Package, at: &Path) -> Result<()> {
-    let Package { name, suite } = package;
+fn unpack(package: &DebianPackage, at: &Path) -> Result<()> {
+    let DebianPackage { name, suite } = package;
     fs::create_dir_all(at.join("lists/partial"))?;
     fs::create_dir_all(at.join("cache/archives/partial"))?;
     fs::write(

@@ -25,7 +25,7 @@ pub(crate) fn check() -> Result<bool> {
 }
 
 /// A package of the workspace and its dependencies within the workspace.
-struct Package {
+struct WorkspacePackage {
     name: String,
     /// First component of the package's path: `core`, `app`, ...
     layer: String,
@@ -40,12 +40,12 @@ struct Dependency {
 }
 
 /// Reads packages from the output of `cargo metadata`.
-fn packages(metadata: &Value, root: &Path) -> Result<Vec<Package>> {
+fn packages(metadata: &Value, root: &Path) -> Result<Vec<WorkspacePackage>> {
     let list = metadata["packages"].as_array().context("no packages")?;
     list.iter().map(|package| read(package, root)).collect()
 }
 
-fn read(package: &Value, root: &Path) -> Result<Package> {
+fn read(package: &Value, root: &Path) -> Result<WorkspacePackage> {
     let manifest = package["manifest_path"].as_str().context("no manifest_path")?;
     let layer = Path::new(manifest)
         .strip_prefix(root)?
@@ -53,7 +53,7 @@ fn read(package: &Value, root: &Path) -> Result<Package> {
         .next()
         .context("a manifest without a folder")?;
     let dependencies = package["dependencies"].as_array().context("no dependencies")?;
-    Ok(Package {
+    Ok(WorkspacePackage {
         name: package["name"].as_str().context("no name")?.to_owned(),
         layer: layer.as_os_str().to_string_lossy().into_owned(),
         dependencies: dependencies
@@ -69,7 +69,7 @@ fn read(package: &Value, root: &Path) -> Result<Package> {
 }
 
 /// Returns one line for each dependency that is not allowed.
-fn violations(packages: &[Package]) -> Vec<String> {
+fn violations(packages: &[WorkspacePackage]) -> Vec<String> {
     let layers: BTreeMap<&str, &str> = packages
         .iter()
         .map(|package| (package.name.as_str(), package.layer.as_str()))
@@ -117,7 +117,7 @@ fn is_allowed(from: &str, to: &str, dependency: &Dependency) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dependency, Package, packages, violations};
+    use super::{Dependency, WorkspacePackage, packages, violations};
 
     const FOLDERS: [(&str, &str); 7] = [
         ("pontoon-wire", "core"),
@@ -132,7 +132,7 @@ mod tests {
     /// Returns the violations of a workspace in which a package in folder `from` has one dependency, on a package in
     /// `to`.
     fn judge(from: &str, to: &str, dev: bool) -> Vec<String> {
-        let package = |&(name, layer): &(&str, &str)| Package {
+        let package = |&(name, layer): &(&str, &str)| WorkspacePackage {
             name: name.to_owned(),
             layer: layer.to_owned(),
             dependencies: if name == from {

@@ -97,11 +97,11 @@ fn hits(path: &str, text: &str) -> Vec<(usize, String)> {
         rust(text)
     } else {
         let lines = text.lines().enumerate();
-        lines.map(|(at, line)| (at + 1, Kind::Text, line)).collect()
+        lines.map(|(at, line)| (at + 1, TokenKind::Text, line)).collect()
     };
     let mut last_doc = None;
     for (first, kind, piece) in pieces {
-        if kind == Kind::Doc {
+        if kind == TokenKind::Doc {
             let continues = last_doc == Some(first - 1);
             last_doc = Some(first);
             let word = words(piece).into_iter().next().unwrap_or_default();
@@ -159,7 +159,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TokenKind {
     /// One line of a documentation comment, or a whole `/** */` comment.
     Doc,
     /// An identifier, a string literal, another comment, or a line of a Markdown file.
@@ -168,14 +168,14 @@ enum Kind {
 
 /// Returns the comments, identifiers and string literals of Rust source: line number of the first character, from 1,
 /// kind and text.
-fn rust(text: &str) -> Vec<(usize, Kind, &str)> {
+fn rust(text: &str) -> Vec<(usize, TokenKind, &str)> {
     let mut pieces = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
         let (length, kind) = token(rest, first);
         let piece = &rest[..length];
         if let Some(kind) = kind {
-            let content = if kind == Kind::Doc {
+            let content = if kind == TokenKind::Doc {
                 piece.trim_start_matches(['/', '!', '*'])
             } else {
                 piece
@@ -189,23 +189,23 @@ fn rust(text: &str) -> Vec<(usize, Kind, &str)> {
 }
 
 /// Returns the length in bytes of the token at the start of `rest`, and its kind if it is checked.
-fn token(rest: &str, first: char) -> (usize, Option<Kind>) {
+fn token(rest: &str, first: char) -> (usize, Option<TokenKind>) {
     if rest.starts_with("//") {
         let length = rest.find('\n').unwrap_or(rest.len());
         // A comment with four slashes is an ordinary comment.
         let doc = rest.starts_with("//!") || (rest.starts_with("///") && !rest.starts_with("////"));
-        return (length, Some(if doc { Kind::Doc } else { Kind::Text }));
+        return (length, Some(if doc { TokenKind::Doc } else { TokenKind::Text }));
     }
     if rest.starts_with("/*") {
         let length = rest.find("*/").map_or(rest.len(), |end| end + 2);
         let doc = rest.starts_with("/*!") || (rest.starts_with("/**") && length > 4);
-        return (length, Some(if doc { Kind::Doc } else { Kind::Text }));
+        return (length, Some(if doc { TokenKind::Doc } else { TokenKind::Text }));
     }
     if let Some(length) = raw_string(rest) {
-        return (length, Some(Kind::Text));
+        return (length, Some(TokenKind::Text));
     }
     if first == '"' {
-        return (quoted(rest, '"'), Some(Kind::Text));
+        return (quoted(rest, '"'), Some(TokenKind::Text));
     }
     if first == '\'' {
         // A lifetime has no closing quote after one character or escape sequence.
@@ -218,7 +218,7 @@ fn token(rest: &str, first: char) -> (usize, Option<Kind>) {
         let length = rest
             .find(|character: char| !character.is_alphanumeric() && character != '_')
             .unwrap_or(rest.len());
-        return (length, Some(Kind::Text));
+        return (length, Some(TokenKind::Text));
     }
     (first.len_utf8(), None)
 }

@@ -12,7 +12,7 @@ use crate::script::Script;
 
 /// State of the scripted guest: the engine's most recent segments, from which it builds replies.
 #[derive(Default)]
-pub(crate) struct Guest {
+pub(crate) struct EngineGuest {
     /// The most recent segments from the engine, at most [`MEMORY`].
     received: VecDeque<Segment>,
 }
@@ -30,7 +30,7 @@ const AGENTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// A DNS query: id, flags, counts, name `a`, type A, class IN.
 const QUERY: [u8; 19] = [1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
 
-impl Guest {
+impl EngineGuest {
     pub(crate) fn receive(&mut self, packet: Packet) {
         if let Packet::Tcp(segment) = packet {
             self.received.push_front(segment);

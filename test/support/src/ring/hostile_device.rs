@@ -32,7 +32,7 @@ pub fn run(script: &[u8]) {
     };
     let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
     let layout = Layout::contiguous(size, ORIGIN);
-    let mut runner = Runner {
+    let mut runner = DriverRunner {
         driver: driver(&window, layout, features),
         memory,
         window,
@@ -57,23 +57,23 @@ fn driver(window: &Window<RacyMemory>, layout: Layout, features: Features) -> Dr
 }
 
 /// A chain that the driver has added and the device has not returned.
-struct Out {
+struct PendingChain {
     room: u32,
     descriptors: u16,
 }
 
 /// The driver under test, and the memory that it shares with the hostile device.
-struct Runner {
+struct DriverRunner {
     memory: ModelMemory,
     window: Window<RacyMemory>,
     layout: Layout,
     features: Features,
     driver: Driver<Vec<Slot>>,
     next_tag: u32,
-    out: HashMap<u32, Out>,
+    out: HashMap<u32, PendingChain>,
 }
 
-impl Runner {
+impl DriverRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=2 => self.add(script),
@@ -125,7 +125,7 @@ impl Runner {
         if result.is_ok() {
             self.out.insert(
                 tag,
-                Out {
+                PendingChain {
                     room: len * writable as u32,
                     descriptors,
                 },

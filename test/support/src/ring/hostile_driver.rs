@@ -31,7 +31,7 @@ pub fn run(script: &[u8]) {
         1 + u64::from(script.u32())
     };
     let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
-    let mut runner = Runner {
+    let mut runner = DeviceRunner {
         memory,
         window,
         layout: Layout::contiguous(size, ORIGIN),
@@ -45,7 +45,7 @@ pub fn run(script: &[u8]) {
 }
 
 /// The device under test, and the memory that it shares with the hostile driver.
-struct Runner {
+struct DeviceRunner {
     memory: ModelMemory,
     window: Window<RacyMemory>,
     layout: Layout,
@@ -54,7 +54,7 @@ struct Runner {
     taken: VecDeque<Chain>,
 }
 
-impl Runner {
+impl DeviceRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0 | 1 => self.offer(script),

@@ -16,7 +16,7 @@ use crate::script::Script;
 /// Runs a script. Panics if the device panics or does not serve another session afterwards.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
-    let mut world = World::new();
+    let mut world = HostileFrontEnd::new();
     while let Some(step) = script.next_byte() {
         world.step(step, &mut script);
     }
@@ -33,7 +33,7 @@ const USER: u64 = 1 << 32;
 const FEATURES: [u64; 4] = [0, 0x01c0_0001_7440_998b, 0x01c0_0001_7040_998b, 1 << 5];
 
 /// The device under test, and the socket and memory files of the hostile front-end.
-struct World {
+struct HostileFrontEnd {
     backend: Backend,
     halves: Vec<(Receiver, Transmitter)>,
     socket: UnixStream,
@@ -41,7 +41,7 @@ struct World {
     event: OwnedFd,
 }
 
-impl World {
+impl HostileFrontEnd {
     fn new() -> Self {
         let (mut backend, halves) = Backend::new(2, 1500).unwrap();
         let socket = connect(&mut backend);

@@ -16,7 +16,7 @@ use crate::script::Script;
 /// Runs a script. Panics if the device panics or exceeds its limits.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
-    let mut world = World::new(&mut script);
+    let mut world = HostileGuest::new(&mut script);
     while let Some(step) = script.next_byte() {
         world.step(step, &mut script);
     }
@@ -40,7 +40,7 @@ const LOG: u64 = 32;
 const LOG_ALL: u64 = 1 << 26;
 
 /// The device under test, and the memory of the hostile guest.
-struct World {
+struct HostileGuest {
     backend: Backend,
     receiver: Receiver,
     transmitter: Transmitter,
@@ -56,7 +56,7 @@ struct World {
     next: [u16; 2],
 }
 
-impl World {
+impl HostileGuest {
     fn new(script: &mut Script<'_>) -> Self {
         let (mut backend, mut pairs) = Backend::new(1, 1500).unwrap();
         let (receiver, transmitter) = pairs.remove(0);

@@ -27,7 +27,7 @@ pub struct Queue {
 }
 
 /// A virtqueue whose rings were looked up in the guest's memory.
-pub(crate) type Open<'q> = driver::DriverQueue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
+pub(crate) type MappedQueue<'q> = driver::DriverQueue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
 
 impl Queue {
     pub(crate) fn new(
@@ -101,7 +101,7 @@ impl Queue {
         }
     }
 
-    pub(crate) fn open(&mut self) -> Result<Open<'_>, LayoutError> {
+    pub(crate) fn open(&mut self) -> Result<MappedQueue<'_>, LayoutError> {
         self.driver.attach(VmMemory::new(&*self.memory))
     }
 
