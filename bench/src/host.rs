@@ -119,7 +119,7 @@ impl ServerProcess {
             .spawn()
             .context("cannot start the server")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("the pipe is missing")?).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().context("the child process has no pipe")?).read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server did not write its ports")?;
         Ok(Self { child, ports })
     }

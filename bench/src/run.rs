@@ -87,7 +87,10 @@ impl BenchmarkRun {
         for task in tasks {
             let spec = &self.cells[task.cell];
             let entry = &self.candidates[task.stack];
-            let stack = entry.stack.as_deref().context("a stack is missing")?;
+            let stack = entry
+                .stack
+                .as_deref()
+                .context("a stack of the plan is not installed")?;
             progress.start_sample(&spec.cell.name, &entry.described.name);
             let sample = self.measure(&mut host, spec, stack, &entry.described.name, task.round);
             progress.report(&sample, &spec.cell.figure, spec.seconds(duration));

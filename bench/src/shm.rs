@@ -230,7 +230,7 @@ impl Harness<'_> {
         match (case.endpoint, case.link) {
             (LinkPeer::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
             (LinkPeer::Kernel, FrameLink::Tap(window)) => {
-                let solo5 = self.solo5.as_ref().context("no Solo5")?;
+                let solo5 = self.solo5.as_ref().context("no source tree of Solo5 was given")?;
                 solo5.measure(window, self.duration)
             }
             (_, FrameLink::Memory(pacing)) => {

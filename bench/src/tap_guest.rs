@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
     ))?;
     let backend = BackendConnection::new(connect(&arguments.socket)?, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
-        anyhow::bail!("no command");
+        anyhow::bail!("no command was given");
     };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -101,7 +101,7 @@ impl SenderFlow {
             .connect(to)
             .with_context(|| format!("cannot send to {to}"))?;
         if together > 1 {
-            udp::set_segment(&socket, size).context("no UDP_SEGMENT")?;
+            udp::set_segment(&socket, size).context("the kernel lacks UDP_SEGMENT")?;
         }
         let size = usize::from(size);
         Ok(Self {
@@ -116,7 +116,7 @@ impl SenderFlow {
         for datagram in self.bytes.chunks_exact_mut(self.size) {
             datagram[..8].copy_from_slice(&now);
         }
-        self.socket.send(&self.bytes).context("cannot send")?;
+        self.socket.send(&self.bytes).context("cannot send datagrams")?;
         Ok(())
     }
 }

@@ -46,7 +46,10 @@ impl Sinks {
         let begin = Instant::now();
         let (mut count, mut changed) = (self.count()?, begin);
         while changed.elapsed() < QUIET_TIME {
-            ensure!(begin.elapsed() < TIMEOUT, "datagrams arrive without end");
+            ensure!(
+                begin.elapsed() < TIMEOUT,
+                "datagrams still arrive long after the sender has stopped"
+            );
             std::thread::sleep(POLL_INTERVAL);
             let now = self.count()?;
             if now != count {

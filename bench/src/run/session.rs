@@ -50,8 +50,18 @@ impl ClientSession {
         let mut started = stack
             .start(host, config, program)
             .inspect_err(|_| kill_all(&persistent))?;
-        let stdout = BufReader::new(started.guest.stdout.take().context("the pipe is missing")?);
-        let stderr = started.guest.stderr.take().context("the pipe is missing")?;
+        let stdout = BufReader::new(
+            started
+                .guest
+                .stdout
+                .take()
+                .context("the child process has no pipe")?,
+        );
+        let stderr = started
+            .guest
+            .stderr
+            .take()
+            .context("the child process has no pipe")?;
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             let _ = stdout

@@ -47,13 +47,13 @@ impl DatagramSource {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, PORT))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        udp::coalesce(&socket).context("no UDP_GRO")?;
+        udp::coalesce(&socket).context("the kernel lacks UDP_GRO")?;
         let burst = match send_mode {
             SendMode::Single => 1,
             SendMode::Segmented => SEGMENTS,
         };
         if burst > 1 {
-            udp::set_segment(&socket, task.payload() as u16).context("no UDP_SEGMENT")?;
+            udp::set_segment(&socket, task.payload() as u16).context("the kernel lacks UDP_SEGMENT")?;
         }
         Ok(Self {
             socket,
@@ -153,7 +153,7 @@ impl DatagramSource {
             Ok(_) => Ok(()),
             // The error is an ICMP error for an earlier datagram.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(error) => Err(error).context("cannot send"),
+            Err(error) => Err(error).context("cannot send datagrams"),
         }
     }
 }

@@ -41,7 +41,7 @@ impl Stack for Direct {
         if let Some(mtu) = config.mtu {
             host.network.set_loopback_mtu(mtu.into())?;
         }
-        let (program, arguments) = program.split_first().context("no program")?;
+        let (program, arguments) = program.split_first().context("no program was given")?;
         StackProcesses::alone(Command::new(program).args(arguments))
     }
 

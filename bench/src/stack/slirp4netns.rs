@@ -115,7 +115,7 @@ impl Stack for Slirp4netns {
         guest
             .stdin
             .as_mut()
-            .context("the pipe is missing")?
+            .context("the child process has no pipe")?
             .write_all(b"go\n")?;
         Ok(StackProcesses {
             guest,

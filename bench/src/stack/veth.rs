@@ -39,7 +39,7 @@ impl Stack for Veth {
     fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         host.network
             .set_veth_mtu(config.mtu.map_or(BEST_MTU, u32::from))?;
-        let (program, arguments) = program.split_first().context("no program")?;
+        let (program, arguments) = program.split_first().context("no program was given")?;
         let mut command = Command::new(program);
         command.args(arguments);
         host.network.run_in_guest(&mut command)?;

@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let [kernel, command @ ..] = arguments else {
         bail!("usage: pontoon-e2e boot [--icount] KERNEL COMMAND...");
     };
-    ensure!(!command.is_empty(), "no command");
+    ensure!(!command.is_empty(), "no command was given");
     let kernel = Path::new(kernel);
     let image = only(&kernel.join("boot"), "vmlinuz-")?;
     let initrd = Initrd::write(&contents(kernel, command)?)?;
@@ -103,7 +103,7 @@ fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
     }
     archive.file(
         "bin/busybox",
-        &fs::read("/bin/busybox").context("no /bin/busybox")?,
+        &fs::read("/bin/busybox").context("cannot read /bin/busybox")?,
     );
     for (nth, module) in modules::closure(kernel, MODULES)?.iter().enumerate() {
         archive.file(&format!("modules/{nth:02}"), module);
@@ -175,7 +175,7 @@ fn boot(image: &Path, initrd: &Path, clock: Clock) -> Result<Child> {
 
 /// Copies the command's output from the console, and returns the command's exit status.
 fn relay(machine: &mut Child) -> Result<u32> {
-    let console = machine.stdout.take().context("no pipe")?;
+    let console = machine.stdout.take().context("QEMU has no pipe")?;
     let mut before = Vec::new();
     let mut begun = false;
     for line in BufReader::new(console).split(b'\n') {
@@ -185,7 +185,9 @@ fn relay(machine: &mut Child) -> Result<u32> {
         match line.split_once(END) {
             Some((_, status)) if begun => {
                 let status = status.trim_end_matches(" ===");
-                return status.parse().context("no status");
+                return status
+                    .parse()
+                    .context("the console has no exit status of the command");
             }
             _ if begun => writeln!(std::io::stdout(), "{line}")?,
             _ if line == BEGIN => begun = true,

@@ -14,7 +14,7 @@ pub(crate) struct Counters(BTreeMap<String, u64>);
 impl Counters {
     /// Reads the counters from the file with the program's standard error, after the program has exited.
     pub(crate) fn read(talk: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(talk).context("it logged nothing")?;
+        let text = std::fs::read_to_string(talk).context("cannot read the log of the program")?;
         eprint!("{text}");
         let counts: BTreeMap<String, u64> = text
             .lines()

@@ -270,7 +270,10 @@ struct CpuIdleTime {
 impl CpuIdleTime {
     fn now() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
-        let all = stat.lines().next().context("nothing about CPUs")?;
+        let all = stat
+            .lines()
+            .next()
+            .context("/proc/stat has no line about all CPUs")?;
         // Fields after the name: user, nice, system, idle, iowait, in ticks of 10 ms.
         let ticks = all
             .split_whitespace()

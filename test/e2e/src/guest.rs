@@ -48,7 +48,7 @@ fn serve(listeners: &[&str]) -> Result<()> {
             Some(("tcp", address)) => server::tcp::start(address.parse::<SocketAddr>()?)?,
             Some(("udp", address)) => server::udp::start(address.parse::<SocketAddr>()?)?,
             Some(("stun", address)) => server::stun::start(address.parse::<SocketAddr>()?)?,
-            _ => bail!("not a server: {listener}"),
+            _ => bail!("{listener} is not of the form tcp:ADDRESS or udp:ADDRESS"),
         };
     }
     print_line("listening")?;

@@ -36,7 +36,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 impl TracedProcess {
     /// Stops `process`, which must sleep in a system call.
     pub(crate) fn take(process: Process) -> Result<Self> {
-        wait_until("it sleeps", Duration::from_secs(5), || process.sleeps())?;
+        wait_until("the process sleeps", Duration::from_secs(5), || process.sleeps())?;
         let pid = process.id().cast_signed();
         ptrace(libc::PTRACE_SEIZE, pid, 0, 0).context("cannot attach")?;
         ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
@@ -48,7 +48,10 @@ impl TracedProcess {
         };
         traced.instruction = traced.was.rip - SYSCALL.len() as u64;
         let code = ptrace(libc::PTRACE_PEEKTEXT, pid, traced.instruction, 0)?.to_ne_bytes();
-        ensure!(code.starts_with(&SYSCALL), "it does not sleep in a system call");
+        ensure!(
+            code.starts_with(&SYSCALL),
+            "the process does not sleep in a system call"
+        );
         Ok(traced)
     }
 
@@ -94,7 +97,7 @@ impl TracedProcess {
                 return Ok(CallResult::Result(now.rax.cast_signed()));
             }
         }
-        bail!("it did not come back from call {number}")
+        bail!("the process did not return from system call {number}")
     }
 
     /// Returns the address of the text in the process.
@@ -158,7 +161,7 @@ fn stopped(pid: libc::pid_t) -> Result<Option<i32>> {
     if libc::WIFSIGNALED(status) {
         return Ok(Some(libc::WTERMSIG(status)));
     }
-    ensure!(libc::WIFSTOPPED(status), "it ended");
+    ensure!(libc::WIFSTOPPED(status), "the process has exited");
     Ok(None)
 }
 

@@ -44,15 +44,18 @@ struct FamilyState<'a> {
 pub(crate) fn check(metrics: &str) -> Result<()> {
     let mut families: HashMap<&str, FamilyState<'_>> = HashMap::new();
     let mut series = HashMap::new();
-    ensure!(metrics.ends_with('\n'), "the last line does not end");
+    ensure!(metrics.ends_with('\n'), "the last line has no line feed");
     for line in metrics.lines() {
         check_line(line, &mut families).with_context(|| line.to_owned())?;
         if let Some((of, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) {
-            ensure!(value.parse::<f64>().is_ok(), "{line}: no value");
-            ensure!(series.insert(of, value).is_none(), "{of} comes twice");
+            ensure!(value.parse::<f64>().is_ok(), "{line}: the value is not a number");
+            ensure!(series.insert(of, value).is_none(), "the series {of} occurs twice");
         }
     }
-    ensure!(families.values().any(|family| family.sampled), "there is nothing");
+    ensure!(
+        families.values().any(|family| family.sampled),
+        "there is no sample"
+    );
     Ok(())
 }
 

@@ -101,11 +101,11 @@ impl RunningVm {
             status = self.child.try_wait()?;
             Ok(status.is_some())
         })?;
-        status.context("no status")
+        status.context("pontoon vm has no exit status")
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("pontoon vm has no process id")?;
         Ok(kill_process(pid, signal)?)
     }
 }
@@ -157,7 +157,7 @@ impl TapGuest {
             process::output(Command::new("busybox").args(client).arg(&script))
         })?;
         let line = text.lines().find(|line| line.starts_with("dhcp4 "));
-        Ok(line.context("no address")?.to_string())
+        Ok(line.context("the DHCP client has printed no lease")?.to_string())
     }
 
     /// Waits for an IPv6 address from a router advertisement.

@@ -56,7 +56,7 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
 /// found.
 fn as_the_kernel_names(path: &str) -> Result<String> {
     let path = std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))?;
-    Ok(path.to_str().context("a path that is not UTF-8")?.to_string())
+    Ok(path.to_str().context("the path is not UTF-8")?.to_string())
 }
 
 /// Options of the command line that runs the cases.
@@ -80,7 +80,7 @@ fn options(arguments: &[String]) -> Result<Options> {
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--binary" => {
-                let path = rest.next().context("--binary wants a path")?;
+                let path = rest.next().context("--binary needs a path")?;
                 options.binary = Some(as_the_kernel_names(path)?);
             }
             "--direct" => direct = true,

@@ -40,7 +40,10 @@ impl Program {
             std::fs::read_to_string(process.path("comm"))
                 .is_ok_and(|name| name.trim_end() == "pontoon-engine")
         };
-        self.processes().into_iter().find(is_engine).context("no engine")
+        self.processes()
+            .into_iter()
+            .find(is_engine)
+            .context("the program has no engine process")
     }
 
     /// Returns the running processes of the program.
@@ -76,7 +79,8 @@ impl Process {
     }
 
     pub(crate) fn signal(self, signal: rustix::process::Signal) -> Result<()> {
-        let pid = rustix::process::Pid::from_raw(self.0.cast_signed()).context("no process")?;
+        let pid =
+            rustix::process::Pid::from_raw(self.0.cast_signed()).context("the process id is not valid")?;
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
@@ -123,7 +127,7 @@ impl Process {
             let status = format!("task/{}/status", task?.file_name().display());
             wakes += self.number(&status, "voluntary_ctxt_switches")?;
         }
-        let stat = self.stat().context("process is gone")?;
+        let stat = self.stat().context("the process has exited")?;
         let ticks = stat[11].parse::<u64>()? + stat[12].parse::<u64>()?;
         Ok((wakes, ticks))
     }

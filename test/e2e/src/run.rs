@@ -137,7 +137,7 @@ pub(crate) struct RunningProgram {
 impl RunningProgram {
     /// Wraps a child process whose standard input and output are pipes.
     pub(crate) fn of(mut child: Child) -> Result<Self> {
-        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        let output = BufReader::new(child.stdout.take().context("the program has no pipe")?);
         Ok(Self { child, output })
     }
 
@@ -154,7 +154,7 @@ impl RunningProgram {
     /// Writes a line to its standard input.
     pub(crate) fn send_line(&mut self, line: &str) -> Result<()> {
         eprintln!("> {line}");
-        let input = self.child.stdin.as_mut().context("no pipe")?;
+        let input = self.child.stdin.as_mut().context("the program has no pipe")?;
         Ok(writeln!(input, "{line}")?)
     }
 
@@ -176,7 +176,7 @@ impl RunningProgram {
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("the program has no process id")?;
         Ok(kill_process(pid, signal)?)
     }
 

@@ -68,7 +68,7 @@ impl Strace {
 
     /// Ends strace, which detaches from the process.
     fn detach(&mut self) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("strace has no process id")?;
         kill_process(pid, Signal::INT)?;
         self.child.wait()?;
         Ok(())

@@ -160,7 +160,7 @@ fn run_ip(lines: &str, namespace: Option<&File>) -> Result<()> {
     // SAFETY: between fork and exec the closure makes some system calls, and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
-    let mut input = child.stdin.take().context("the pipe is missing")?;
+    let mut input = child.stdin.take().context("the child process has no pipe")?;
     for line in lines.lines() {
         writeln!(input, "{}", line.trim())?;
     }

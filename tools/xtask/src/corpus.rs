@@ -64,7 +64,10 @@ fn minimise(target: &str) -> Result<bool> {
     for file in files.iter().map(Path::new) {
         fs::copy(
             file,
-            copies.join(file.file_name().context("an input without a name")?),
+            copies.join(
+                file.file_name()
+                    .context("the path of an input has no file name")?,
+            ),
         )?;
     }
     for entry in fs::read_dir(&committed)? {
@@ -114,8 +117,13 @@ fn edge(feature: u64) -> u64 {
 /// Features alone would omit many edges of a large target, as they also count the repetitions of loops.
 fn pick(control: &str, most: usize) -> Result<PickedInputs> {
     let mut lines = control.lines();
-    let count: usize = lines.next().context("an empty control file")?.parse()?;
-    lines.next().context("a control file without a second line")?;
+    let count: usize = lines
+        .next()
+        .context("the control file of libFuzzer is empty")?
+        .parse()?;
+    lines
+        .next()
+        .context("the control file of libFuzzer has no second line")?;
     let files: Vec<&str> = lines.by_ref().take(count).collect();
     let mut features: Vec<Vec<u64>> = vec![Vec::new(); count];
     for line in lines {
@@ -123,8 +131,13 @@ fn pick(control: &str, most: usize) -> Result<PickedInputs> {
         if words.next() != Some("FT") {
             continue;
         }
-        let index: usize = words.next().context("FT without a file")?.parse()?;
-        let list = features.get_mut(index).context("FT of an unknown file")?;
+        let index: usize = words
+            .next()
+            .context("the control file of libFuzzer has a line FT without a file number")?
+            .parse()?;
+        let list = features
+            .get_mut(index)
+            .context("the control file of libFuzzer has a line FT with an unknown file number")?;
         for word in words {
             list.push(word.parse()?);
         }
@@ -160,7 +173,12 @@ fn pick(control: &str, most: usize) -> Result<PickedInputs> {
         }
         edges_covered.extend(new_edges);
         features_covered.extend(list.drain(..));
-        picked.push((*files.get(index).context("a control file without all names")?).to_owned());
+        picked.push(
+            (*files
+                .get(index)
+                .context("the control file of libFuzzer lacks names of files")?)
+            .to_owned(),
+        );
     }
     Ok(PickedInputs {
         files: picked,

@@ -41,18 +41,24 @@ struct Dependency {
 
 /// Reads packages from the output of `cargo metadata`.
 fn packages(metadata: &Value, root: &Path) -> Result<Vec<WorkspacePackage>> {
-    let list = metadata["packages"].as_array().context("no packages")?;
+    let list = metadata["packages"]
+        .as_array()
+        .context("cargo metadata printed no packages")?;
     list.iter().map(|package| read(package, root)).collect()
 }
 
 fn read(package: &Value, root: &Path) -> Result<WorkspacePackage> {
-    let manifest = package["manifest_path"].as_str().context("no manifest_path")?;
+    let manifest = package["manifest_path"]
+        .as_str()
+        .context("cargo metadata printed a package without manifest_path")?;
     let layer = Path::new(manifest)
         .strip_prefix(root)?
         .components()
         .next()
         .context("a manifest without a folder")?;
-    let dependencies = package["dependencies"].as_array().context("no dependencies")?;
+    let dependencies = package["dependencies"]
+        .as_array()
+        .context("cargo metadata printed a package without dependencies")?;
     Ok(WorkspacePackage {
         name: package["name"].as_str().context("no name")?.to_owned(),
         layer: layer.as_os_str().to_string_lossy().into_owned(),

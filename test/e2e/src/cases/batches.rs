@@ -134,6 +134,9 @@ fn receive(receiver: &UdpSocket) -> Result<f64> {
             Err(error) => return Err(error.into()),
         }
     }
-    ensure!(datagrams >= wanted / 2, "{datagrams} of {wanted} datagrams came");
+    ensure!(
+        datagrams >= wanted / 2,
+        "{datagrams} of {wanted} datagrams arrived"
+    );
     Ok(datagrams as f64 / f64::from(receives))
 }

@@ -70,6 +70,12 @@ fn calls_per_syn(engine: Process, guest: &mut RunningProgram, server: SocketAddr
 fn total(table: &str) -> Result<u32> {
     eprint!("{table}");
     let mut lines = table.lines();
-    let line = lines.find(|line| line.ends_with(" total")).context("no total")?;
-    Ok(line.split_whitespace().nth(3).context("no calls")?.parse()?)
+    let line = lines
+        .find(|line| line.ends_with(" total"))
+        .context("the table of strace has no line with the total")?;
+    Ok(line
+        .split_whitespace()
+        .nth(3)
+        .context("the total of strace has no number of calls")?
+        .parse()?)
 }

@@ -120,7 +120,7 @@ fn namespaces(context: &Context) -> Result<()> {
     for way in REFUSED {
         let output = network.run().shell(way).output()?;
         let text = String::from_utf8_lossy(&output.stderr);
-        ensure!(!output.status.success(), "done: {way}");
+        ensure!(!output.status.success(), "the command succeeded: {way}");
         ensure!(text.contains("not permitted"), "{way}: {text}");
         let now = links()?;
         ensure!(now == before, "{way} changed\n{before}into\n{now}");

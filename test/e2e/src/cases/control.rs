@@ -91,7 +91,7 @@ fn stats(context: &Context) -> Result<()> {
     let mut scene = ControlScene::new(context)?;
     let mode = std::fs::metadata(SOCKET)?.permissions().mode() & 0o777;
     ensure!(mode == 0o600, "mode {mode:o}");
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     let json = scene.ctl(&["stats", "--json"])?;
     ensure!(json.contains("\"tcp_opened\":1"), "{json}");
     let text = scene.ctl(&["stats"])?;
@@ -114,7 +114,10 @@ fn stats(context: &Context) -> Result<()> {
     let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;
-    ensure!(!Path::new(SOCKET).exists(), "the socket is left");
+    ensure!(
+        !Path::new(SOCKET).exists(),
+        "the file of the control socket was not removed"
+    );
     Ok(())
 }
 
@@ -136,7 +139,7 @@ fn policy(context: &Context) -> Result<()> {
     })?;
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
     expect(&scene.guest.line()?, "ended")?;
-    ensure!(!scene.reaches()?, "the server is reached");
+    ensure!(!scene.reaches()?, "the guest reaches the server");
     let text = scene.ctl(&["policy"])?;
     expect(text.trim_start(), &format!("1 deny {rule}"))?;
 
@@ -144,9 +147,12 @@ fn policy(context: &Context) -> Result<()> {
         scene.ctl(&["policy", "--load", "/run/wrong.toml"]).is_err(),
         "wrong rules were taken"
     );
-    ensure!(!scene.reaches()?, "the server is reached with wrong rules");
+    ensure!(
+        !scene.reaches()?,
+        "the guest reaches the server after invalid rules were loaded"
+    );
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
@@ -247,16 +253,16 @@ fn engine_killed(context: &Context) -> Result<()> {
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
     context.program.engine()?.signal(Signal::KILL)?;
     let json = scene.ctl(&["stats", "--json"])?;
     ensure!(json.contains("\"tcp_opened\":0"), "{json}");
-    ensure!(!scene.reaches()?, "the server is reached");
+    ensure!(!scene.reaches()?, "the guest reaches the server");
     let text = scene.ctl(&["policy"])?;
     expect(text.trim_start(), &format!("1 deny {rule}"))?;
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 

@@ -180,9 +180,11 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
         Datagrams => 60 * errors.len(),
         Connections | Published => 0,
     };
-    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(setting.engine.descriptors()? <= before + endpoints)
-    })?;
+    process::wait_until(
+        "the engine has closed the descriptors of all flows",
+        Duration::from_secs(10),
+        || Ok(setting.engine.descriptors()? <= before + endpoints),
+    )?;
     Ok(())
 }
 
@@ -204,7 +206,10 @@ fn stopped(context: &Context) -> Result<()> {
     expect(&setting.ask("put 0 5 1073741824")?, "ok")?;
     let took = start.elapsed();
     process::join(stopping)?;
-    ensure!(took >= Duration::from_secs(10), "it was over after {took:?}");
+    ensure!(
+        took >= Duration::from_secs(10),
+        "the transfer ended after {took:?}, before the stop had"
+    );
     setting.works("afterwards")
 }
 
@@ -213,7 +218,8 @@ fn stopped(context: &Context) -> Result<()> {
 fn out_of_descriptors(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
-    let pid = Pid::from_raw(setting.engine.id().cast_signed()).context("no engine")?;
+    let pid =
+        Pid::from_raw(setting.engine.id().cast_signed()).context("the program has no engine process")?;
     let few = setting.engine.descriptors()? as u64 + 8;
     let own = getrlimit(Resource::Nofile);
     let limit = |current| Rlimit {
@@ -223,7 +229,9 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
     prlimit(Some(pid), Resource::Nofile, limit(Some(few)))?;
     let counts = setting.ask("crowd 40")?;
     eprintln!("40 at once with 8 descriptors: {counts}");
-    let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
+    let (stood, refused) = counts
+        .split_once(' ')
+        .context("the client did not print two numbers")?;
     let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
     ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{counts}");
     prlimit(Some(pid), Resource::Nofile, limit(own.maximum))?;
@@ -240,7 +248,9 @@ fn out_of_ports(context: &Context) -> Result<()> {
     let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
     let counts = setting.ask("crowd 40")?;
     eprintln!("40 at once with 20 ports: {counts}");
-    let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
+    let (stood, refused) = counts
+        .split_once(' ')
+        .context("the client did not print two numbers")?;
     let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
     ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{counts}");
     // The engine uses its share of the port range at its start. The test waits until the kernel may reuse ports in

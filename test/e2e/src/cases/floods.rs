@@ -75,11 +75,16 @@ fn slow_clients(context: &Context, family: Family) -> Result<()> {
     expect(&ask(&["put", "0", "31", "16777216"])?, "ok")?;
     let resident = engine.number("status", "VmRSS")?;
     eprintln!("{CLIENTS} slow clients: the engine has {resident} KiB");
-    ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
+    ensure!(
+        resident <= RSS_LIMIT_KIB,
+        "the program has {resident} KiB of resident memory"
+    );
     drop(slow);
-    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(engine.descriptors()? <= before)
-    })?;
+    process::wait_until(
+        "the engine has closed the descriptors of all flows",
+        Duration::from_secs(10),
+        || Ok(engine.descriptors()? <= before),
+    )?;
     Ok(())
 }
 
@@ -103,9 +108,15 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
     eprintln!("{kind}: {figures} (p99 in us), resident {resident} KiB");
     running.send_line("end")?;
     running.finish()?;
-    ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
+    ensure!(
+        resident <= RSS_LIMIT_KIB,
+        "the program has {resident} KiB of resident memory"
+    );
     let counters = Counters::read(&talk)?;
-    ensure!(counters.count(counter) > 0, "{counter} did not move");
+    ensure!(
+        counters.count(counter) > 0,
+        "the counter {counter} was not increased"
+    );
     counters.expect("panics", 0)?;
     counters.expect("sandbox_refused", 0)?;
     let p99 = |name: &str| -> Result<u64> {

@@ -104,7 +104,10 @@ fn late_network(context: &Context, family: Family) -> Result<()> {
     down()?;
     let mut guest = guest(&network)?;
     for _ in 0..2 {
-        ensure!(!reaches(&mut guest, behind(family))?, "reached without a network");
+        ensure!(
+            !reaches(&mut guest, behind(family))?,
+            "the guest has reached an address although the host has no network"
+        );
         ip("link set net0 up")?;
         add_address("net0", &format!("{own}/{width}"))?;
         ip(&format!(

@@ -63,7 +63,7 @@ fn idle(context: &Context, mode: &str) -> Result<()> {
         .map(|process| process.number("smaps_rollup", "Pss"))
         .sum::<Result<u64>>()?;
     eprintln!("PSS: {pss} KiB");
-    ensure!(pss <= PSS_LIMIT_KIB, "PSS is {pss} KiB");
+    ensure!(pss <= PSS_LIMIT_KIB, "the PSS of the program is {pss} KiB");
     Ok(())
 }
 

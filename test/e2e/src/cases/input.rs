@@ -60,16 +60,23 @@ fn refused(context: &Context, options: &[&str], names: &str) -> Result<()> {
     drop(network);
     let talk = String::from_utf8_lossy(&output.stderr);
     eprint!("{talk}");
-    ensure!(!output.status.success(), "it did not refuse");
+    ensure!(!output.status.success(), "the program accepted the options");
     ensure!(output.status.code().is_some(), "{}", output.status);
     ensure!(
         output.stdout.is_empty(),
         "talk on standard output: {:?}",
         String::from_utf8_lossy(&output.stdout)
     );
-    ensure!(talk.lines().count() == 1, "not one line:\n{talk}");
-    ensure!(talk.contains(names), "the line does not name {names}:\n{talk}");
-    ensure!(process::running().is_empty(), "left: {:?}", process::running());
+    ensure!(talk.lines().count() == 1, "the error is not one line:\n{talk}");
+    ensure!(
+        talk.contains(names),
+        "the error does not contain {names}:\n{talk}"
+    );
+    ensure!(
+        process::running().is_empty(),
+        "processes are left: {:?}",
+        process::running()
+    );
     Ok(())
 }
 

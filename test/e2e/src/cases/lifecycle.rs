@@ -184,7 +184,10 @@ fn init_killed(context: &Context) -> Result<()> {
     let mut running = with_orphan(&network, &talk()?)?;
     init(context, &running)?.signal(Signal::KILL)?;
     let status = ended(&mut running, Duration::from_secs(2))?;
-    ensure!(status != Some(0), "success, with its init killed");
+    ensure!(
+        status != Some(0),
+        "the exit status is 0 although the guest's init was killed"
+    );
     nothing_left()
 }
 
@@ -285,7 +288,7 @@ fn engine_killed_often(context: &Context) -> Result<()> {
             engine = context.program.engine().ok().filter(confined);
             Ok(engine.is_some())
         })?;
-        let engine = engine.context("no engine")?;
+        let engine = engine.context("the program has no engine process")?;
         // An engine that is killed before its loop runs counts as a failed start instead of a crash, so its readiness
         // is awaited.
         expect(&running.ask(&connect)?, "ok")?;
@@ -295,7 +298,10 @@ fn engine_killed_often(context: &Context) -> Result<()> {
         })?;
     }
     let status = ended(&mut running, Duration::from_secs(1))?;
-    ensure!(status != Some(0), "success, with its engine killed");
+    ensure!(
+        status != Some(0),
+        "the exit status is 0 although the engine was killed"
+    );
     let text = std::fs::read_to_string(&talk)?;
     let (errors, warnings): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with("error: "));
     ensure!(
@@ -320,13 +326,13 @@ fn init(context: &Context, running: &RunningProgram) -> Result<Process> {
     let mut others = ours.into_iter().filter(|process| process.id() != running.id());
     others
         .find(|process| parents.contains(&process.id()))
-        .context("no init")
+        .context("the guest has no init process")
 }
 
 /// Waits at most `limit` until the process has exited. Returns its exit status, or `None` if a signal has ended it.
 fn ended(running: &mut RunningProgram, limit: Duration) -> Result<Option<i32>> {
     let mut status = None;
-    process::wait_until("it ends", limit, || {
+    process::wait_until("the program exits", limit, || {
         status = running.ended()?;
         Ok(status.is_some())
     })?;
@@ -355,7 +361,11 @@ fn attach(context: &Context, by_path: bool) -> Result<()> {
         Command::new("env")
     };
     // The namespace is owned by the user that has started the program, in the same user namespace.
-    let binary = context.program.binary.as_deref().context("no program")?;
+    let binary = context
+        .program
+        .binary
+        .as_deref()
+        .context("there is no program under test")?;
     let what = if by_path {
         "/proc/$holder/ns/net"
     } else {

@@ -149,7 +149,9 @@ fn tcp_ports(context: &Context, family: Family) -> Result<()> {
     let line = format!("$E2E guest load ports {server} 100");
     let mut running = network.run().shell(&line).spawn()?;
     let held = running.line()?;
-    let (held, error) = held.split_once(' ').context("no number")?;
+    let (held, error) = held
+        .split_once(' ')
+        .context("the client printed no number of ports")?;
     expect(error, "Some(NetworkUnreachable)")?;
     let held: usize = held.parse()?;
     // The kernel selects the first 25 ports anywhere in the range, so a fourth of them is expected in the reserved
@@ -181,7 +183,10 @@ fn reserved_ports(context: &Context, family: Family) -> Result<()> {
             .guest(["udp", "mappings", &server.to_string(), "1"].map(String::from))
             .text()?;
         let from: SocketAddr = mapping.trim().parse()?;
-        ensure!([40_050, 40_051].contains(&from.port()), "sent from {from}");
+        ensure!(
+            [40_050, 40_051].contains(&from.port()),
+            "the datagram has the source {from}"
+        );
     }
     Ok(())
 }

@@ -47,7 +47,9 @@ fn pending(context: &Context, family: Family) -> Result<()> {
 
 /// Checks two times in nanoseconds, `BEFORE AFTER`: the second may be at most 15 % longer.
 fn within_15_percent(machine: &QuietMachine, text: &str) -> Result<()> {
-    let (before, after) = text.split_once(' ').context("two times were wanted")?;
+    let (before, after) = text
+        .split_once(' ')
+        .context("the client did not print two times")?;
     let (before, after): (f64, f64) = (before.parse()?, after.parse()?);
     eprintln!("round trip, p50: {before} ns, then {after} ns");
     machine.judge(
@@ -90,9 +92,13 @@ fn stalled(context: &Context) -> Result<()> {
     expect(&running.finish().with_context(log)?, "ok")?;
     if context.program.binary.is_some() {
         let exhausted = Counters::read(&talk)?.count("tcp_pool_empty");
-        ensure!(exhausted > 0, "the pool was never empty");
+        ensure!(exhausted > 0, "the pool was never exhausted");
     }
-    within_15_percent(&machine, line.strip_prefix("stalled ").context("no times")?)
+    within_15_percent(
+        &machine,
+        line.strip_prefix("stalled ")
+            .context("the client printed no times")?,
+    )
 }
 
 /// Tests ten thousand simultaneous connections that transfer data in both directions, and that no flow is left
@@ -123,8 +129,10 @@ fn both_ways(context: &Context, family: Family) -> Result<()> {
     }
     running.send_line("counted")?;
     expect(&running.line()?, "ok")?;
-    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(descriptors()? <= before)
-    })?;
+    process::wait_until(
+        "the engine has closed the descriptors of all flows",
+        Duration::from_secs(10),
+        || Ok(descriptors()? <= before),
+    )?;
     Ok(())
 }

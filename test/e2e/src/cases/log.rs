@@ -84,7 +84,7 @@ impl<'a> LogScene<'a> {
     fn ends(mut self) -> Result<()> {
         self.guest.signal(Signal::TERM)?;
         let mut status = None;
-        process::wait_until("the end", Duration::from_secs(5), || {
+        process::wait_until("the program exits", Duration::from_secs(5), || {
             status = self.guest.ended()?;
             Ok(status.is_some())
         })?;
@@ -130,7 +130,7 @@ fn reader_stalls(context: &Context) -> Result<()> {
     let count: usize = dropped[0]
         .split_whitespace()
         .nth(1)
-        .context("a number")?
+        .context("the line about dropped lines has no number")?
         .parse()?;
     let changes = text
         .lines()

@@ -70,6 +70,6 @@ fn quota(context: &Context) -> Result<Outcome> {
     let seen = spins("true");
     let above = group.0.with_file_name("cgroup.procs");
     std::fs::write(above, std::process::id().to_string())?;
-    ensure!(seen?, "spins under a quota of one CPU");
+    ensure!(seen?, "the engine polls under a quota of one CPU");
     Ok(Outcome::Passed)
 }

@@ -126,7 +126,10 @@ fn by_address(context: &Context, family: Family) -> Result<()> {
         wanted.extend(by_protocol(two, second));
         let mut got = far.reached(family, &options, "")?;
         got.retain(|line| !line.starts_with(&far.named.to_string()));
-        ensure!(got == wanted, "{options:?}: reached {got:?}, wanted {wanted:?}");
+        ensure!(
+            got == wanted,
+            "{options:?}: the guest reaches {got:?} instead of {wanted:?}"
+        );
     }
     Ok(())
 }
@@ -233,7 +236,7 @@ fn file(context: &Context, family: Family) -> Result<()> {
         "",
     )?;
     let wanted = by_protocol(far.two, ALL);
-    ensure!(got == wanted, "reached {got:?}, wanted {wanted:?}");
+    ensure!(got == wanted, "the guest reaches {got:?} instead of {wanted:?}");
 
     std::fs::write(path, "allow = [\"10.0.0\"]\n")?;
     let output = far

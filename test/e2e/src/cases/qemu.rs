@@ -89,7 +89,11 @@ fn documented(context: &Context, framing: Framing) -> Result<()> {
         "#!/bin/sh\nexec >/dev/console 2>&1\n{UDHCPC}\nip route get {}\npoweroff -f\n",
         network.server_address(Family::V4)
     ))?;
-    let pontoon = context.program.binary.as_deref().context("no program")?;
+    let pontoon = context
+        .program
+        .binary
+        .as_deref()
+        .context("there is no program under test")?;
     for (file, name) in [(Path::new(pontoon), "pontoon"), (&image.kernel, "vmlinuz")] {
         fs::copy(file, Path::new(DIRECTORY).join(name))?;
     }
@@ -104,7 +108,7 @@ fn documented(context: &Context, framing: Framing) -> Result<()> {
     let path = std::env::var("PATH")?;
     let text = process::output(
         Command::new("sh")
-            .args(["-c", lines.context("no command line")?])
+            .args(["-c", lines.context("the manual has no command line")?])
             .current_dir(DIRECTORY)
             .env("PATH", format!("{DIRECTORY}:{path}")),
     )?;
@@ -254,7 +258,7 @@ fn two_queues(context: &Context) -> Result<()> {
     expect(&guest.ask(QUEUES)?, "4").with_context(why)?;
     drop(guest);
     vm.signal(Signal::TERM)?;
-    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    ensure!(vm.wait()?.success(), "the exit status of pontoon vm is not 0");
     let counters = Counters::read(&machine::talk())?;
     let count = counters.count("handed_over");
     ensure!(count > 0, "no frame was handed over");

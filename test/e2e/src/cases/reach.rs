@@ -183,7 +183,7 @@ fn metadata(context: &Context, family: Family) -> Result<()> {
         let text = network.run().options(options).guest(words).text()?;
         Ok(text.lines().any(|line| line == format!("{address} tcp")))
     };
-    ensure!(!reached(&[])?, "open by default");
+    ensure!(!reached(&[])?, "the metadata address is reachable by default");
     ensure!(reached(&["--metadata"])?, "closed with --metadata");
     ensure!(
         !reached(&["--metadata", "--deny", address])?,

@@ -86,7 +86,10 @@ fn one_hop(context: &Context, family: Family) -> Result<()> {
     stats.expect("/interfaces/0/kernel_packets", MANY.into())?;
     stats.expect("/interfaces/0/kernel_dropped", 0)?;
     let sends = stats.number("/rules/0/outputs/0/sends");
-    ensure!(sends < u64::from(MANY) / 2, "{sends} sends: nothing was gathered");
+    ensure!(
+        sends < u64::from(MANY) / 2,
+        "the relay made {sends} send calls, so datagrams were not sent together"
+    );
     Ok(())
 }
 

@@ -92,10 +92,13 @@ pub(super) fn given_up(pid: u32) -> Result<()> {
         "more than the root is mounted:\n{mounts}"
     );
     let entries = std::fs::read_dir(file("root"))?.count();
-    ensure!(entries == 0, "{entries} entries in its root");
+    ensure!(entries == 0, "the engine's root directory has {entries} entries");
     // The engine has no environment variable of the user. Only root may read this file.
     match std::fs::read(file("environ")) {
-        Ok(environment) => ensure!(environment.iter().all(|byte| *byte == 0), "it has an environment"),
+        Ok(environment) => ensure!(
+            environment.iter().all(|byte| *byte == 0),
+            "the engine has environment variables"
+        ),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         Err(error) => return Err(error.into()),
     }
@@ -126,7 +129,7 @@ fn descriptors(context: &Context) -> Result<()> {
     let control = sockets.lines().find(|line| line.ends_with(" /run/control"));
     let inode = control
         .and_then(|line| line.split_whitespace().nth(6))
-        .context("no control socket")?;
+        .context("the program has no control socket")?;
     let control = format!("socket:[{inode}]");
     // Devices have the path that they have below /dev, which is not mounted in the engine's root.
     let known = ["/net/tun", "/null", "pipe:", "socket:", "anon_inode:"];
@@ -186,7 +189,7 @@ fn refusals(context: &Context) -> Result<()> {
             .filter(|line| line.starts_with("error: "))
             .collect();
         let [line] = errors.as_slice() else {
-            bail!("not one line:\n{stderr}")
+            bail!("the message is not one line:\n{stderr}")
         };
         ensure!(line.contains("sandbox") && line.contains(layer), "{line}");
     }

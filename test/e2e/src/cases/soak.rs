@@ -148,8 +148,8 @@ fn flat(samples: &[ResourceSample]) -> Result<()> {
     let most = |samples: &[ResourceSample], of: fn(&ResourceSample) -> u64| samples.iter().map(of).max();
     let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
     let of_thirds = |of| Some((most(first, of)?, most(last, of)?));
-    let resident = of_thirds(|sample| sample.resident_kib).context("no time")?;
-    let descriptors = of_thirds(|sample| sample.descriptors).context("no time")?;
+    let resident = of_thirds(|sample| sample.resident_kib).context("a third of the time has no sample")?;
+    let descriptors = of_thirds(|sample| sample.descriptors).context("a third of the time has no sample")?;
     eprintln!(
         "{} s: resident {resident:?} KiB, descriptors {descriptors:?}",
         samples.len()

@@ -183,7 +183,7 @@ impl Generator {
                 if is_arp(frame) {
                     return Ok(());
                 }
-                ensure!(*answered < *sent, "an answer to nothing");
+                ensure!(*answered < *sent, "a reply arrived without a request");
                 check(frame, content, *answered).with_context(|| format!("answer {answered}"))?;
                 *answered += 1;
                 Ok(())
@@ -244,15 +244,27 @@ fn check(frame: &Frame<'_>, content: &Pattern, number: u32) -> Result<()> {
         HEADERS + payload.len()
     );
     let (ip, icmp) = bytes[ETHERNET..].split_at(IPV4);
-    ensure!(bytes[..6] == OUR_MAC && bytes[6..12] == MAC, "wrong MACs");
+    ensure!(
+        bytes[..6] == OUR_MAC && bytes[6..12] == MAC,
+        "the Ethernet addresses are wrong"
+    );
     ensure!(
         ip[12..16] == ADDRESS.octets() && ip[16..] == OUR_ADDRESS.octets(),
         "wrong addresses"
     );
-    ensure!(icmp[..2] == [0, 0], "not a reply");
-    ensure!(icmp[4..8] == number.to_be_bytes(), "another request's");
-    ensure!(Sum::new().add(ip).finish() == 0, "wrong IP checksum");
-    ensure!(Sum::new().add(icmp).finish() == 0, "wrong ICMP checksum");
-    ensure!(icmp[ICMP..] == *payload, "content differs");
+    ensure!(icmp[..2] == [0, 0], "the ICMP message is not an echo reply");
+    ensure!(
+        icmp[4..8] == number.to_be_bytes(),
+        "the echo reply belongs to another request"
+    );
+    ensure!(
+        Sum::new().add(ip).finish() == 0,
+        "the IPv4 header checksum is wrong"
+    );
+    ensure!(Sum::new().add(icmp).finish() == 0, "the ICMP checksum is wrong");
+    ensure!(
+        icmp[ICMP..] == *payload,
+        "the payload differs from that of the request"
+    );
     Ok(())
 }

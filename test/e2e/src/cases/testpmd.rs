@@ -95,7 +95,7 @@ fn receive(socket: &UdpSocket, from: IpAddr) -> Result<f64> {
         let (len, peer) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
             .with_context(|| format!("after {number} datagrams"))?;
         ensure!(len == LEN, "datagram {number} has {len} bytes");
-        ensure!(peer.ip() == from, "datagram {number} is {peer}'s");
+        ensure!(peer.ip() == from, "datagram {number} is from {peer}");
         if number == 0 {
             begin = Instant::now();
         }

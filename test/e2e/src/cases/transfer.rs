@@ -80,7 +80,7 @@ fn parallel(context: &Context, family: Family) -> Result<()> {
     );
     let text = network.run().shell(&line.replace("-sSg", "-sS")).text()?;
     let whole = text.lines().filter(|line| *line == format!("200 {LEN}")).count();
-    anyhow::ensure!(whole == 250, "{whole} of 250 came whole");
+    anyhow::ensure!(whole == 250, "{whole} of 250 downloads are complete");
     Ok(())
 }
 

@@ -112,7 +112,11 @@ fn required(context: &Context) -> Result<()> {
 
 /// Tests a missing device, and a device that this user may not open.
 fn closed(context: &Context) -> Result<()> {
-    let binary = context.program.binary.as_ref().context("no program")?;
+    let binary = context
+        .program
+        .binary
+        .as_ref()
+        .context("there is no program under test")?;
     let output = Command::new("setpriv")
         .args([
             "--reuid=65534",

@@ -278,7 +278,7 @@ fn one_off(context: &Context, framing: Framing) -> Result<()> {
     drop(guest(&vm, Faults::NONE)?);
     let status = vm.wait()?;
     ensure!(status.success(), "pontoon vm: {status}");
-    ensure!(!vm.socket.exists(), "the socket's file is left");
+    ensure!(!vm.socket.exists(), "the file of the socket was not removed");
     Ok(())
 }
 
@@ -366,7 +366,7 @@ fn two_queues(context: &Context) -> Result<()> {
         "ok",
     )?;
     vm.signal(Signal::TERM)?;
-    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    ensure!(vm.wait()?.success(), "the exit status of pontoon vm is not 0");
     let counters = Counters::read(&machine::talk())?;
     let count = counters.count("handed_over");
     ensure!(count >= 1000, "{count} frames were handed over");
@@ -405,7 +405,7 @@ fn segments(context: &Context) -> Result<()> {
         }
     }
     vm.signal(Signal::TERM)?;
-    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    ensure!(vm.wait()?.success(), "the exit status of pontoon vm is not 0");
     let counters = Counters::read(&machine::talk())?;
     let datagrams = (2 * ROUNDS * TOGETHER) as u64;
     for name in ["frames_up", "frames_down"] {
@@ -428,8 +428,8 @@ fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
         came.extend_from_slice(&buffer[..len]);
         calls += 1;
         if came.len() >= sent.len() {
-            ensure!(came == sent, "something else arrived");
-            ensure!(calls <= 4, "it arrived by {calls} calls");
+            ensure!(came == sent, "the received bytes differ from those sent");
+            ensure!(calls <= 4, "the datagrams arrived in {calls} receive calls");
             return Ok(from);
         }
     }

@@ -60,7 +60,7 @@ impl FloodKind {
             "fragments" => Self::Fragments,
             "arp" | "solicitations" => Self::Neighbours,
             "queries" => Self::Queries,
-            _ => bail!("not a flood: {word}"),
+            _ => bail!("unknown kind of flood: {word}"),
         })
     }
 }
@@ -130,7 +130,10 @@ fn taken() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/net/dev")?;
     let mut sum = 0;
     for (name, counts) in text.lines().filter_map(|line| line.split_once(':')) {
-        let sent = counts.split_whitespace().nth(9).context("no count of packets")?;
+        let sent = counts
+            .split_whitespace()
+            .nth(9)
+            .context("/proc/net/dev has no number of sent packets")?;
         if name.trim() != "lo" {
             sum += sent.parse::<u64>()?;
         }
@@ -155,7 +158,9 @@ impl RoundTripFlow {
         let start = Instant::now();
         self.stream.write_all(&[self.next])?;
         let mut got = [0];
-        self.stream.read_exact(&mut got).context("the other flow")?;
+        self.stream
+            .read_exact(&mut got)
+            .context("the round trips failed")?;
         ensure!(got[0] == self.next, "{} came back as {}", self.next, got[0]);
         self.next = self.next.wrapping_add(1);
         Ok(start.elapsed())
@@ -209,7 +214,7 @@ impl Flood {
                     // The queue of the guest's interface is full, which a flood causes intentionally.
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Other) => break,
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
-                    Err(error) => return Err(error).context("flooding"),
+                    Err(error) => return Err(error).context("cannot send a frame of the flood"),
                 }
             }
             if rate.is_some() {
@@ -253,7 +258,7 @@ fn resolver(family: Family) -> Result<IpAddr> {
         .filter_map(|line| line.strip_prefix("nameserver ")?.parse().ok());
     servers
         .find(|server: &IpAddr| server.is_ipv4() == (family == Family::V4))
-        .context("no resolver")
+        .context("resolv.conf has no resolver of this family")
 }
 
 /// Returns a DNS query for a name that depends on `number`.

@@ -34,7 +34,7 @@ fn family(word: &str) -> Result<Family> {
     match word {
         "v4" => Ok(Family::V4),
         "v6" => Ok(Family::V6),
-        _ => bail!("not a family: {word}"),
+        _ => bail!("{word} is not an address family (try: v4 or v6)"),
     }
 }
 
@@ -87,7 +87,7 @@ impl GuestLinkSocket {
                 let own = &self.header[6..12];
                 Ok(self.frame(&packet::solicitation(source, gateway, own)))
             }
-            (source, gateway) => bail!("{source} cannot ask for {gateway}"),
+            (source, gateway) => bail!("{source} and {gateway} are of different families"),
         }
     }
 
@@ -238,7 +238,10 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
     let answers = wire.answers(Duration::from_secs(2));
     for ((name, wanted), id) in expected.into_iter().zip(PORTS..) {
         let answered = answers.get(&id).is_some_and(|answer| answer.open);
-        ensure!(answered == wanted, "{name}: answered {answered}, wanted {wanted}");
+        ensure!(
+            answered == wanted,
+            "{name}: answered is {answered} instead of {wanted}"
+        );
     }
     print_line("ok")
 }
@@ -268,7 +271,7 @@ fn broken(server: IpAddr, port: u16) -> Result<()> {
     wrong.iter().try_for_each(|packet| wire.send(packet))?;
     wire.send(&good)?;
     let answers = wire.answers(Duration::from_secs(1));
-    ensure!(answers.contains_key(&PORTS), "the good frame was not answered");
+    ensure!(answers.contains_key(&PORTS), "the valid frame was not answered");
     print_line(&wrong.len().to_string())
 }
 

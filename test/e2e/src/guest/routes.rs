@@ -19,8 +19,10 @@ pub(crate) fn default(family: Family) -> Result<Route> {
     let text = process::output(Command::new("ip").args([family.flag(), "route", "show", "default"]))?;
     let after = |word: &str| text.split_whitespace().skip_while(|other| *other != word).nth(1);
     Ok(Route {
-        gateway: after("via").context("no default route")?.parse()?,
-        interface: after("dev").context("no device")?.to_string(),
+        gateway: after("via").context("the guest has no default route")?.parse()?,
+        interface: after("dev")
+            .context("the default route has no interface")?
+            .to_string(),
     })
 }
 
@@ -42,7 +44,9 @@ pub(crate) fn address(family: Family, interface: &str) -> Result<IpAddr> {
         .skip_while(|word| !word.starts_with("inet"))
         .skip(1);
     let address = words.next().and_then(|address| address.split('/').next());
-    Ok(address.context("no address")?.parse()?)
+    Ok(address
+        .context("the interface has no address with global scope")?
+        .parse()?)
 }
 
 /// Returns the Ethernet address of `neighbour` from the kernel's neighbour table, after it was resolved.
@@ -64,7 +68,7 @@ pub(crate) fn neighbour(neighbour: IpAddr) -> Result<[u8; 6]> {
             .and_then(parse_mac);
         Ok(found.is_some())
     })?;
-    found.context("no neighbour")
+    found.context("the neighbour table has no such neighbour")
 }
 
 /// Returns the Ethernet address of `interface`.
@@ -81,7 +85,7 @@ pub(crate) fn mac(interface: &str) -> Result<[u8; 6]> {
                 .to_string()
         })
     })?;
-    parse_mac(text.trim()).context("not an Ethernet address")
+    parse_mac(text.trim()).context("ip printed no Ethernet address")
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {

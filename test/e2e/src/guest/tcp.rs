@@ -88,7 +88,7 @@ fn half_ours(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
 fn half_theirs(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
     let name = name();
     let mut stream = request(server, &format!("half {name} {seed} {len}"))?;
-    ensure!(stream.read(&mut [0])? == 0, "data instead of the end");
+    ensure!(stream.read(&mut [0])? == 0, "the server sent data after its end");
     // Leaves the connection half-closed for some time.
     std::thread::sleep(Duration::from_millis(100));
     send(&mut stream, &Pattern::of(seed), len)?;
@@ -142,7 +142,7 @@ fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
     for _ in 0..count {
         match there_and_back() {
             Ok(got) if got == len => whole += 1,
-            Ok(got) => bail!("{got} bytes of {len}, and then the end"),
+            Ok(got) => bail!("the stream ended after {got} of {len} bytes"),
             Err(error) if error.chain().any(|cause| cause.is::<std::io::Error>()) => broken += 1,
             Err(error) => return Err(error),
         }
@@ -173,7 +173,7 @@ fn unreachable(server: SocketAddr) -> Result<String> {
     let start = Instant::now();
     match TcpStream::connect_timeout(&server, Duration::from_secs(5)) {
         Err(_) => Ok(start.elapsed().as_millis().to_string()),
-        Ok(_) => bail!("connected"),
+        Ok(_) => bail!("the connect succeeded"),
     }
 }
 
@@ -216,7 +216,7 @@ fn refused(server: SocketAddr) -> Result<String> {
 
 /// Makes one transaction: connect, one byte to the server and back, close.
 fn round(server: SocketAddr) -> Result<()> {
-    let mut stream = request(server, "echo").context("asking")?;
+    let mut stream = request(server, "echo").context("cannot send the request")?;
     let from = stream.local_addr()?;
     stream
         .write_all(b"x")

@@ -90,7 +90,7 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
     )?;
     match connect(&socket, &to) {
         Err(Errno::INPROGRESS) => Ok(socket),
-        other => bail!("connect to {to}: {other:?} instead of waiting"),
+        other => bail!("the connect to {to} is not pending: {other:?}"),
     }
 }
 
@@ -214,7 +214,7 @@ fn push(stream: &mut TcpStream, sent: &mut u64, pattern: &Pattern, len: u64) -> 
         match stream.write(&bytes[..bytes.len().min(64 * 1024)]) {
             Ok(some) => *sent += some as u64,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error).context("a stalled flow broke"),
+            Err(error) => return Err(error).context("a stalled flow has failed"),
         }
     }
     Ok(*sent > before)

@@ -108,7 +108,10 @@ fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
         loop {
             match send(&socket, Pattern::of(SEED).prefix(len), server) {
                 Err(Errno::MSGSIZE) => break,
-                Ok(()) => ensure!(start.elapsed() < PATIENCE, "{len} bytes with DF: never refused"),
+                Ok(()) => ensure!(
+                    start.elapsed() < PATIENCE,
+                    "a datagram of {len} bytes with DF was never refused"
+                ),
                 Err(error) => return Err(error).with_context(|| format!("{len} bytes with DF")),
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -161,7 +164,10 @@ fn large(server: SocketAddr) -> Result<String> {
     set_probe(&socket, server)?;
     let start = Instant::now();
     while send(&socket, pattern.prefix(LEN), server) != Err(Errno::MSGSIZE) {
-        ensure!(start.elapsed() < 2 * PATIENCE, "probe: never refused");
+        ensure!(
+            start.elapsed() < 2 * PATIENCE,
+            "a datagram with IP_PMTUDISC_PROBE was never refused"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok("ok".to_string())
@@ -295,7 +301,7 @@ fn listen(server: SocketAddr) -> Result<String> {
     let mut buffer = [0; 2048];
     loop {
         let (len, _) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
-            .context("the datagram `end` did not come")?;
+            .context("the datagram `end` did not arrive")?;
         let text = String::from_utf8_lossy(&buffer[..len]);
         if text == "end" {
             return Ok("ended".to_string());

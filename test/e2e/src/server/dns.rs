@@ -43,8 +43,11 @@ fn serve(mut stream: TcpStream) -> Result<()> {
         stream.read_exact(&mut len)?;
         let mut query = vec![0; u16::from_be_bytes(len).into()];
         stream.read_exact(&mut query)?;
-        let (response, _) = answer(&query).context("malformed query")?;
-        ensure!(response.len() <= usize::from(u16::MAX), "response too long");
+        let (response, _) = answer(&query).context("the DNS query is malformed")?;
+        ensure!(
+            response.len() <= usize::from(u16::MAX),
+            "the DNS response is longer than 65,535 bytes"
+        );
         stream.write_all(&[&(response.len() as u16).to_be_bytes(), response.as_slice()].concat())?;
     }
 }

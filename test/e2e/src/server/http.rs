@@ -55,10 +55,15 @@ fn serve(repositories: Option<&Path>, stream: TcpStream) -> Result<()> {
 impl HttpRequest {
     fn read(from: &mut impl BufRead) -> Result<Self> {
         let mut lines = from.lines();
-        let mut line = || lines.next().context("the request is cut")?.context("no request");
+        let mut line = || {
+            lines
+                .next()
+                .context("the connection ended within the request")?
+                .context("the request line is empty")
+        };
         let first = line()?;
         let mut words = first.split(' ').map(str::to_string);
-        let mut word = || words.next().context("not a request");
+        let mut word = || words.next().context("the request line is malformed");
         let (method, target) = (word()?, word()?);
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let (path, query) = (path.to_string(), query.to_string());
@@ -99,7 +104,10 @@ fn sha256(body: &mut impl Read) -> Result<String> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run openssl")?;
-    std::io::copy(body, &mut child.stdin.take().context("no pipe")?)?;
+    std::io::copy(
+        body,
+        &mut child.stdin.take().context("the child process has no pipe")?,
+    )?;
     Ok(String::from_utf8(child.wait_with_output()?.stdout)?)
 }
 
@@ -125,8 +133,11 @@ fn git(
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run git http-backend")?;
-    std::io::copy(body, &mut child.stdin.take().context("no pipe")?)?;
-    let mut answer = BufReader::new(child.stdout.take().context("no pipe")?);
+    std::io::copy(
+        body,
+        &mut child.stdin.take().context("the child process has no pipe")?,
+    )?;
+    let mut answer = BufReader::new(child.stdout.take().context("the child process has no pipe")?);
     let (mut status, mut headers) = ("200 OK".to_string(), "Connection: close\r\n".to_string());
     loop {
         let mut header = String::new();

@@ -38,14 +38,17 @@ pub(crate) fn mapped(socket: &UdpSocket, server: SocketAddr) -> Result<SocketAdd
         len > HEADER_BYTES + 8 && answer[..2] == [1, 1],
         "not a Binding response"
     );
-    ensure!(answer[4..HEADER_BYTES] == request[4..], "another transaction");
+    ensure!(
+        answer[4..HEADER_BYTES] == request[4..],
+        "the response has another transaction id"
+    );
     let value = &answer[HEADER_BYTES + 4..];
     let port = u16::from_be_bytes([value[2] ^ COOKIE[0], value[3] ^ COOKIE[1]]);
     let plain: Vec<u8> = value[4..].iter().zip(&request[4..]).map(|(a, b)| a ^ b).collect();
     let address: IpAddr = match (value[1], plain.len()) {
         (1, 4..) => <[u8; 4]>::try_from(&plain[..4])?.into(),
         (2, 16..) => <[u8; 16]>::try_from(&plain[..16])?.into(),
-        _ => bail!("no mapped address"),
+        _ => bail!("the response has no XOR-MAPPED-ADDRESS"),
     };
     Ok(SocketAddr::new(address, port))
 }

@@ -165,19 +165,22 @@ impl Reports {
     fn keep(&self, name: &str, how: String) -> Result<()> {
         self.ended
             .lock()
-            .map_err(|_| anyhow::anyhow!("poisoned"))?
+            .map_err(|_| anyhow::anyhow!("the lock of the reports is poisoned"))?
             .insert(name.to_string(), how);
         self.changed.notify_all();
         Ok(())
     }
 
     fn wait(&self, name: &str) -> Result<String> {
-        let ended = self.ended.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
+        let ended = self
+            .ended
+            .lock()
+            .map_err(|_| anyhow::anyhow!("the lock of the reports is poisoned"))?;
         let limit = Duration::from_secs(10);
         let (mut ended, _) = self
             .changed
             .wait_timeout_while(ended, limit, |ended| !ended.contains_key(name))
-            .map_err(|_| anyhow::anyhow!("poisoned"))?;
+            .map_err(|_| anyhow::anyhow!("the lock of the reports is poisoned"))?;
         Ok(ended.remove(name).unwrap_or_else(|| "still open\n".to_string()))
     }
 }

@@ -112,7 +112,7 @@ fn full_disk(context: &Context) -> Result<()> {
     // The last frame in the file is complete.
     fs::copy(FULL, FILE)?;
     ensure!(count(&[])? == number(&ended, "frames"), "{ended}");
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
@@ -170,7 +170,7 @@ fn limits(context: &Context) -> Result<()> {
     }
     ensure!(scene.ctl(&["capture", "start", "/dev/null"]).is_err());
     ensure!(scene.ctl(&["capture", "start", "/none/file"]).is_err());
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
@@ -201,7 +201,7 @@ fn bulk(context: &Context) -> Result<()> {
     for line in text.lines() {
         let mut words = line.split('\t');
         let (len, kept) = (words.next().unwrap_or_default(), words.next());
-        ensure!(kept == Some(len), "a frame is cut: {line:?}");
+        ensure!(kept == Some(len), "a frame in the capture is truncated: {line:?}");
         let up = words.next() == Some(&scene.server.port().to_string());
         largest[usize::from(up)] = len.parse::<u32>()?.max(largest[usize::from(up)]);
     }
@@ -218,17 +218,17 @@ fn bulk(context: &Context) -> Result<()> {
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     let line = format!(
         "$E2E guest tcp {} put 0 1 1000000000 >/dev/null 2>&1 &",
         scene.server
     );
     scene.guest.send_line(&line)?;
-    process::wait_until("there is much of it", Duration::from_secs(5), || {
+    process::wait_until("the capture file has grown", Duration::from_secs(5), || {
         Ok(fs::metadata(FILE)?.len() > 1_000_000)
     })?;
     kill_engine(&scene)?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     ensure!(shown()?["running"] == true, "{}", shown()?);
     let ended = stop(&scene)?;
     let after = number(&ended, "frames");
@@ -251,14 +251,14 @@ fn engine_killed(context: &Context) -> Result<()> {
 fn engine_killed_from_the_start(context: &Context) -> Result<()> {
     let mut scene = ControlScene::with(context, &["--pcap", FILE])?;
     for engines in 1..=2 {
-        ensure!(scene.reaches()?, "the server is not reached");
+        ensure!(scene.reaches()?, "the guest does not reach the server");
         let what = "the engine has written the connect to the file";
         process::wait_until(what, Duration::from_secs(10), || {
             Ok(count(&["tcp[tcpflags] == tcp-syn"]).is_ok_and(|connects| connects == engines))
         })?;
         kill_engine(&scene)?;
     }
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;

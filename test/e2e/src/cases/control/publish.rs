@@ -115,7 +115,10 @@ fn few_descriptors(context: &Context) -> Result<()> {
     expect(&line, "listening")?;
     scene.ctl(&["publish", "add", "127.0.0.1:5000-5249:5000-5249"])?;
     let more = ["publish", "add", "127.0.0.1:6000-6249:6000-6249"];
-    ensure!(scene.ctl(&more).is_err(), "there is room for 500 ports");
+    ensure!(
+        scene.ctl(&more).is_err(),
+        "500 ports were published despite the limit of descriptors"
+    );
     let engine = context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
@@ -141,10 +144,7 @@ fn engine_is_full(context: &Context) -> Result<()> {
     };
     limit(Some(4))?;
     let batch = ["publish", "add", "127.0.0.1:7000-7059:7000-7059"];
-    let error = scene
-        .ctl(&batch)
-        .err()
-        .context("the engine has room for 60 ports")?;
+    let error = scene.ctl(&batch).err().context("the engine accepted 60 ports")?;
     ensure!(
         format!("{error:#}").contains("the engine cannot take over 127.0.0.1:70"),
         "{error:#}"

@@ -24,7 +24,7 @@ fn others(context: &Context) -> Result<()> {
     let stats = Stopwatch::start();
     scene.ctl(&["stats"])?;
     stats.within(Duration::from_secs(1), Duration::from_secs(10))?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
@@ -105,7 +105,9 @@ fn stuck() -> Result<Vec<UnixStream>> {
         match unread.write_all(&b"GET /v1/openapi.json HTTP/1.1\r\n\r\n".repeat(100)) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error).context("the client that takes no answer"),
+            Err(error) => {
+                return Err(error).context("cannot write the requests of the client that reads no reply");
+            }
         }
     }
     stuck.push(unread);

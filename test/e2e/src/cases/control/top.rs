@@ -69,7 +69,7 @@ fn top(context: &Context) -> Result<()> {
     drop(scene);
     until_seen(&["cannot connect to /run/control", "; retrying", &remote])?;
     tmux(&["send-keys", "q"])?;
-    process::wait_until("it has ended", Duration::from_secs(5), || {
+    process::wait_until("pontoon top has exited", Duration::from_secs(5), || {
         Ok(tmux(&["has-session"]).is_err())
     })?;
     Ok(())

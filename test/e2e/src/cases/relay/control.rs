@@ -149,8 +149,11 @@ fn control(context: &Context, family: Family) -> Result<()> {
     Sender::new(row.sender(), at(3), 8)?.send(0..10, usual)?;
     other.expect_silence()?;
     relay.signal(Signal::TERM)?;
-    ensure!(relay.ended()?.success(), "it ended badly");
-    ensure!(!std::path::Path::new(SOCKET).exists(), "the socket is left");
+    ensure!(relay.ended()?.success(), "the relay's exit status is not 0");
+    ensure!(
+        !std::path::Path::new(SOCKET).exists(),
+        "the file of the control socket was not removed"
+    );
     Ok(())
 }
 
@@ -184,7 +187,7 @@ fn rates(context: &Context) -> Result<()> {
         seen
     })?;
     for what in ["/rules/0", "/rules/0/outputs/0", "/workers/0"] {
-        let of = stats.pointer(what).context("it is not there")?;
+        let of = stats.pointer(what).context("the statistics lack the entry")?;
         let rate = |name: &str| of["rate"][name].as_u64().unwrap_or_default();
         let (datagrams, bytes) = (rate("datagrams"), rate("bytes"));
         ensure!(datagrams > 100, "{what}: {datagrams} a second");
@@ -307,7 +310,7 @@ fn stop_starting_worker(relay: &mut RunningRelay) -> Result<StartingWorker> {
         let new = Pid::from_raw(pid.cast_signed()).context("no process")?;
         kill_process(new, Signal::STOP)?;
         let status = || Ok(std::fs::read_to_string(format!("/proc/{pid}/status"))?);
-        wait_until("it is stopped", Duration::from_secs(5), || {
+        wait_until("the worker is stopped", Duration::from_secs(5), || {
             status().map(|status| status.contains("\nState:\tT"))
         })?;
         if status()?.contains("\nSeccomp:\t0\n") {
@@ -315,7 +318,7 @@ fn stop_starting_worker(relay: &mut RunningRelay) -> Result<StartingWorker> {
         }
         kill_process(new, Signal::CONT)?;
     }
-    bail!("{TRIES} workers were quicker than the signal")
+    bail!("{TRIES} workers have entered their sandbox before the signal")
 }
 
 fn pid_of(stats: &RelayStats, worker: usize) -> Result<Pid> {

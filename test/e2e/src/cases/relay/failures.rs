@@ -172,7 +172,7 @@ fn inputs_go(context: &Context) -> Result<()> {
         number += 1;
     }
     eprintln!("{number} datagrams; the slowest took {longest:?}");
-    ensure!(longest < Duration::from_millis(80), "it took {longest:?}");
+    ensure!(longest < Duration::from_millis(80), "a datagram took {longest:?}");
     let stats = relay.stats()?;
     ensure!(
         stats.text("/interfaces/1/state").is_empty(),
@@ -248,10 +248,14 @@ fn late_address(context: &Context) -> Result<()> {
     );
     row.relay(0)
         .enter(|| ip("address add 2001:db8:1::9/64 dev right"))?;
-    wait_until("it sends from its address", Duration::from_secs(5), || {
-        sender.send(0..1, usual)?;
-        Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
-    })
+    wait_until(
+        "the relay sends from the new address",
+        Duration::from_secs(5),
+        || {
+            sender.send(0..1, usual)?;
+            Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
+        },
+    )
     .map(drop)
 }
 

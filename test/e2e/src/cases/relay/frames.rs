@@ -220,7 +220,10 @@ fn stopped(context: &Context) -> Result<()> {
     // The test measures that nothing happens during this time.
     std::thread::sleep(Duration::from_secs(2));
     let waits = relay.waits()? - before;
-    ensure!(waits == 0, "woken up {waits} times for nothing");
+    ensure!(
+        waits == 0,
+        "the supervisor has woken up {waits} times without a packet"
+    );
     Ok(())
 }
 

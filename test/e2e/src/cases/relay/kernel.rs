@@ -65,12 +65,16 @@ fn follows(context: &Context, family: Family) -> Result<()> {
     })?;
     // The kernel may forward again after the relay has exited.
     relay.signal(rustix::process::Signal::TERM)?;
-    wait_until("the kernel is free", Duration::from_secs(5), || {
-        let tables = row
-            .relay(0)
-            .enter(|| crate::process::output(Command::new("nft").args(["list", "tables"])))?;
-        Ok(!tables.contains("pontoon_relay"))
-    })?;
-    ensure!(relay.ended()?.success(), "it ended badly");
+    wait_until(
+        "the relay has removed its nftables table",
+        Duration::from_secs(5),
+        || {
+            let tables = row
+                .relay(0)
+                .enter(|| crate::process::output(Command::new("nft").args(["list", "tables"])))?;
+            Ok(!tables.contains("pontoon_relay"))
+        },
+    )?;
+    ensure!(relay.ended()?.success(), "the relay's exit status is not 0");
     Ok(())
 }

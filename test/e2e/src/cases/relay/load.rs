@@ -55,14 +55,18 @@ fn flood(context: &Context, family: Family) -> Result<()> {
     let rate = f64::from(offered) / begin.elapsed().as_secs_f64();
 
     let mut last = seen(&mut relays)?;
-    wait_until("nothing more comes in", Duration::from_secs(10), || {
-        // No datagram is in flight if the counters have not changed for this time.
-        std::thread::sleep(Duration::from_millis(100));
-        let now = seen(&mut relays)?;
-        let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);
-        last = now;
-        Ok(still)
-    })?;
+    wait_until(
+        "the counters do not change any more",
+        Duration::from_secs(10),
+        || {
+            // No datagram is in flight if the counters have not changed for this time.
+            std::thread::sleep(Duration::from_millis(100));
+            let now = seen(&mut relays)?;
+            let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);
+            last = now;
+            Ok(still)
+        },
+    )?;
     for relay in &mut relays {
         relay.stats()?.add_up()?;
     }
@@ -137,5 +141,5 @@ fn dropped(node: &Namespace) -> Result<u64> {
     shown
         .pointer("/0/stats64/rx/dropped")
         .and_then(Value::as_u64)
-        .context("no such counter")
+        .context("ip prints no counter of dropped packets")
 }

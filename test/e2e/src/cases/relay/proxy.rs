@@ -71,7 +71,7 @@ fn asks(context: &Context, family: Family) -> Result<()> {
     // After this time the host's kernel sends no unsolicited report.
     std::thread::sleep(UNASKED);
     let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
-    wait_until("the host has answered", ANSWER, || {
+    wait_until("the host has sent a report", ANSWER, || {
         Ok(relay
             .stats()?
             .text("/rules/0/rule")

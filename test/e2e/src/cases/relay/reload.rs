@@ -118,7 +118,7 @@ fn changes(context: &Context) -> Result<()> {
         eprintln!("{turns} turns");
         passed?;
         receiver.expect_silence()?;
-        ensure!(turns >= 3, "only {turns} turns");
+        ensure!(turns >= 3, "the rules were reloaded only {turns} times");
         Ok(())
     })?;
     ensure!(Path::new(FILE).exists());

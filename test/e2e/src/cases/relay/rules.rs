@@ -57,7 +57,7 @@ fn header_of(node: &Namespace, to: SocketAddr, send: impl FnOnce() -> Result<()>
             _ => {}
         }
     }
-    bail!("no packet to {to} has come")
+    bail!("no packet to {to} has arrived")
 }
 
 fn header(context: &Context, family: Family) -> Result<()> {
@@ -115,7 +115,7 @@ fn facing(context: &Context, family: Family) -> Result<()> {
     let turns = first.number("/rules/0/datagrams")
         + first.number("/rules/1/datagrams")
         + ended.number("/rules/0/datagrams");
-    ensure!(turns == 20, "it was received {turns} times");
+    ensure!(turns == 20, "the datagram was received {turns} times");
     Ok(())
 }
 
@@ -151,10 +151,16 @@ fn joins(context: &Context, family: Family) -> Result<()> {
         Family::V4 => "0x0a000001".to_owned(),
         Family::V6 => "20010db8000000000000000000000001".to_owned(),
     };
-    ensure!(shown.contains(&wanted), "not from {source} only: {shown}");
+    ensure!(
+        shown.contains(&wanted),
+        "the kernel has not joined the source {source} only: {shown}"
+    );
     drop(relay);
     let shown = memberships()?;
-    ensure!(!shown.contains(&any.ip().to_string()), "still joined: {shown}");
+    ensure!(
+        !shown.contains(&any.ip().to_string()),
+        "the kernel has not left the group: {shown}"
+    );
     Ok(())
 }
 

@@ -122,7 +122,10 @@ impl Receiver {
         for number in numbers {
             let came = match self.next(PATIENCE)? {
                 Some(datagram) => check(&datagram, number, size(number)),
-                None => Err(anyhow!("number {number} has not come in {:?}", begin.elapsed())),
+                None => Err(anyhow!(
+                    "datagram {number} did not arrive within {:?}",
+                    begin.elapsed()
+                )),
             };
             came.with_context(|| format!("{:?} have found the receiver's buffer full", self.missed()))?;
         }
@@ -135,7 +138,10 @@ impl Receiver {
         let (mut count, mut last) = (0, None);
         while let Some(datagram) = self.next(SILENCE)? {
             let number = number(&datagram)?;
-            ensure!(last.is_none_or(|last| number > last), "{number} after {last:?}");
+            ensure!(
+                last.is_none_or(|last| number > last),
+                "datagram {number} arrived after {last:?}"
+            );
             check(&datagram, number, size(number))?;
             (count, last) = (count + 1, Some(number));
         }
@@ -186,7 +192,9 @@ pub(super) fn payload(number: u32, size: usize) -> Vec<u8> {
 }
 
 fn number(datagram: &[u8]) -> Result<u32> {
-    let head = datagram.first_chunk().context("too short for a number")?;
+    let head = datagram
+        .first_chunk()
+        .context("the datagram is too short for a number")?;
     Ok(u32::from_be_bytes(*head))
 }
 
@@ -195,7 +203,7 @@ fn check(datagram: &[u8], wanted: u32, size: usize) -> Result<()> {
         return Ok(());
     }
     let (len, came) = (datagram.len(), number(datagram).ok());
-    bail!("instead of number {wanted} of {size} bytes came {came:?} of {len}")
+    bail!("datagram {came:?} of {len} bytes arrived instead of {wanted} of {size} bytes")
 }
 
 fn unspecified(like: SocketAddr) -> IpAddr {

@@ -109,7 +109,10 @@ fn overload(context: &Context, family: Family) -> Result<()> {
     let full = relay.stats()?;
     let dropped = full.number("/interfaces/0/kernel_dropped");
     full.expect("/interfaces/0/kernel_packets", FLOOD.into())?;
-    ensure!(dropped > 0, "nothing was dropped: the flood was none");
+    ensure!(
+        dropped > 0,
+        "the kernel dropped no datagram, so the ring did not overflow"
+    );
     let counted = std::thread::scope(|scope| {
         let counting = scope.spawn(|| receiver.count(|_| 100));
         kill_process(worker, Signal::CONT)?;

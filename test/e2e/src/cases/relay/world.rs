@@ -127,9 +127,9 @@ impl RunningRelay {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = node.enter(|| Ok(command.spawn()?))?;
-        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        let output = BufReader::new(child.stdout.take().context("the relay has no pipe")?);
         let mut relay = Self { child, output };
-        wait_until("the relay stands", Duration::from_secs(10), || {
+        wait_until("the relay is ready", Duration::from_secs(10), || {
             ensure!(relay.child.try_wait()?.is_none(), "the relay has ended");
             Ok(std::fs::read(&stands).is_ok_and(|text| !text.is_empty()))
         })?;
@@ -210,7 +210,10 @@ impl RunningRelay {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let mut lines = status.lines();
         let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        Ok(count.context("no such line")?.trim().parse()?)
+        Ok(count
+            .context("/proc/PID/status has no line voluntary_ctxt_switches")?
+            .trim()
+            .parse()?)
     }
 
     /// Waits until the relay has exited, and returns its exit status.
@@ -219,7 +222,7 @@ impl RunningRelay {
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("the relay has no process id")?;
         Ok(kill_process(pid, signal)?)
     }
 }
