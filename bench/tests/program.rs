@@ -17,7 +17,7 @@ use pontoon_bench::report::read_json;
 use pontoon_bench::schema::{BenchmarkReport, SampleOutcome};
 use tempfile::TempDir;
 
-/// User id of an unprivileged user (nobody).
+/// User id of an unprivileged user.
 const UNPRIVILEGED_USER: u32 = 65534;
 
 /// File that lists the TCP congestion controls that a network namespace may use.

@@ -102,7 +102,7 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-/// Returns the text that says whether higher or lower values of a metric are better.
+/// Returns the text `higher is better` or `lower is better` for a metric, or no text if neither is.
 fn direction(metric: Metric) -> &'static str {
     match metric.better {
         Some(Better::Higher) => "; higher is better",

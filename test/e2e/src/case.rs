@@ -57,7 +57,7 @@ pub(crate) enum Place {
     Machine,
 }
 
-/// Whether a case may run at the same time as others.
+/// The load of a case on the machine, by which it runs alone or at the same time as others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
     /// The case measures times or saturates the machine, and so runs alone.
