@@ -51,7 +51,7 @@ pub struct GuestReport {
     pub port: u16,
     /// The guest's application on the connection; `None` if the connection was never established.
     pub app: Option<SimApp>,
-    /// How the connection has ended for the guest; `None` while it is open.
+    /// End of the connection as the guest observed it; `None` while it is open.
     pub outcome: Option<ConnectionEnd>,
     /// True if the guest's own TCP stack has violated TCP in a way that may stall the connection forever.
     pub broken: bool,

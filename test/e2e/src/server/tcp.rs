@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::pattern::Pattern;
 
-/// How connections have ended, by the name that the client gave them.
+/// The ends of connections, by the name that the client gave them.
 #[derive(Default)]
 struct Reports {
     ended: Mutex<HashMap<String, String>>,

@@ -40,7 +40,7 @@ impl Scenario {
     }
 }
 
-/// How one connection has ended at both sides.
+/// The ends of one connection as guest and host observed them.
 struct ConnectionEnds {
     guest: Option<ConnectionEnd>,
     host: Option<ConnectionEnd>,

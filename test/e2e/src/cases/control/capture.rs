@@ -310,8 +310,7 @@ fn count(filter: &[&str]) -> Result<u64> {
     Ok(frames.lines().count() as u64)
 }
 
-/// Returns the output of tshark for the file. tshark is told to decode the server's port as TCP data, not as the
-/// protocol registered for that port.
+/// Returns the output of tshark for the file. A protocol that is registered for the server's port is not decoded.
 fn tshark(options: &[&str]) -> Result<String> {
     read("tshark", &[&["--disable-protocol", "gryphon"], options].concat())
 }
