@@ -23,6 +23,7 @@ pub(crate) const TAP_GUEST: &str = "tap-guest";
 /// ephemeral ports.
 const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;
 
+/// The host of a run: its network, the DNS resolver, and the load servers.
 pub(crate) struct Host {
     pub(crate) sandbox_ns: SandboxNs,
     pub(crate) network: Network,
@@ -36,6 +37,7 @@ pub(crate) struct Host {
     servers: BTreeMap<String, ServerProcess>,
 }
 
+/// A running `load-server` and its ports. It is killed on drop.
 struct ServerProcess {
     child: Child,
     ports: ServerPorts,

@@ -39,6 +39,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     icmp_rr::SCENARIO,
 ];
 
+/// A kind of measurement, with texts for the report and the cells of a profile.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// Title for readers who do not know `pontoon bench`.

@@ -220,6 +220,7 @@ impl Metric {
     }
 }
 
+/// The better direction of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Higher,

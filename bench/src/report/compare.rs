@@ -41,6 +41,7 @@ fn overlap(left: &BenchmarkReport, right: &BenchmarkReport) -> bool {
     left.began < right.ended && right.began < left.ended
 }
 
+/// The two reports that are compared, summarised.
 struct ReportPair<'a> {
     left: &'a Summary<'a>,
     right: &'a Summary<'a>,

@@ -48,6 +48,7 @@ pub(crate) fn write_figures(figures: &impl Serialize, path: &Path) -> Result<()>
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The field `version` of a report file, which is read before the other fields.
 #[derive(Deserialize)]
 struct VersionTag {
     version: u32,

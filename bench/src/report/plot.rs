@@ -19,8 +19,10 @@ pub(super) use bars::{BarRow, Bars};
 pub(super) use distribution::distribution;
 pub(super) use rate_loss::rate_loss;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+/// An SVG image or a part of it, on which a plot is drawn.
+type DrawArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Result of drawing on an [`DrawArea`].
+type DrawResult = Result<(), DrawingAreaErrorKind<io::Error>>;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1f, 0x24);
 const FAINT: RGBColor = RGBColor(0x66, 0x70, 0x80);
@@ -63,7 +65,7 @@ pub(super) fn colour(stacks: &[&StackDescription], of: &StackDescription) -> RGB
 }
 
 /// Returns an SVG image of this size in pixels, on which `draw` has drawn.
-fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Markup {
+fn svg(size: (u32, u32), draw: impl FnOnce(&DrawArea<'_>) -> DrawResult) -> Markup {
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
     let drawn = draw(&area).and_then(|()| area.present());

@@ -16,6 +16,7 @@ pub(super) struct Summary<'a> {
     pub(super) cells: Vec<CellSummary<'a>>,
 }
 
+/// The samples of one cell, grouped by stack.
 pub(super) struct CellSummary<'a> {
     pub(super) cell: &'a Cell,
     pub(super) metric: Metric,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::schema::{METRICS, Sample, SampleOutcome};
 
+/// The progress of a run, and its display.
 pub(super) struct Progress {
     begun: Instant,
     total: usize,

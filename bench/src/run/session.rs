@@ -17,6 +17,7 @@ use crate::stack::{NetworkConfig, Stack, StackProcesses};
 /// Time limit for a client to exit after the harness has closed its standard input.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// A program, such as the load client, that runs inside of a started stack.
 pub(super) struct ClientSession {
     started: StackProcesses,
     lines: Receiver<String>,

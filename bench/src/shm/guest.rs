@@ -12,6 +12,7 @@ use super::process::{SideCounts, Stopwatch};
 /// Number of descriptors of each virtqueue.
 pub(super) const SIZE: usize = 256;
 
+/// The guest library's interface on virtqueues in shared memory.
 pub(super) type NetInterface<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
 
 /// Number of frames after which the clock is read, if frames arrive without a pause.

@@ -97,6 +97,7 @@ impl Solo5 {
     }
 }
 
+/// A running tender of Solo5, which is killed on drop.
 struct TenderProcess(Child);
 
 impl Drop for TenderProcess {
@@ -113,6 +114,7 @@ struct PingSource {
     batch: Batch,
 }
 
+/// Numbers of echo requests sent, replies received, and requests that count as lost.
 #[derive(Default)]
 struct EchoCounts {
     sent: u64,

@@ -26,6 +26,7 @@ const TIMEOUT: Duration = Duration::from_millis(20);
 /// Pause of the source while [`WINDOW`] datagrams are in flight.
 const PAUSE: Duration = Duration::from_micros(20);
 
+/// A UDP socket on the host that sends datagrams to the published port.
 pub(super) struct DatagramSource {
     socket: UdpSocket,
     task: GuestTask,

@@ -54,6 +54,7 @@ const PASST: &[&str] = &[
     "10.0.2.3",
 ];
 
+/// The program that serves a machine's network.
 #[derive(Clone, Copy)]
 pub(super) enum BackendKind {
     Pontoon,

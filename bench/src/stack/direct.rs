@@ -18,6 +18,7 @@ pub(super) const KIND: StackKind = StackKind {
     find: StackFinder::Namespace(find),
 };
 
+/// The stack without a namespace.
 struct Direct;
 
 fn find(_: &Selection) -> Result<FoundStack> {

@@ -19,6 +19,7 @@ pub(super) const KIND: StackKind = StackKind {
 /// Time limit for the daemon to listen on its control socket.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The path of the daemon `mcrd`, beside which `mcrctl` is.
 struct Mcr(PathBuf);
 
 fn find(wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {

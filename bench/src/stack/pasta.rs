@@ -34,6 +34,7 @@ const COMMAND: &[&str] = &[
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 53));
 
+/// The installed pasta, and its additional options.
 struct Pasta {
     program: PathBuf,
     flags: Vec<String>,

@@ -23,6 +23,7 @@ const COMMAND: &[&str] = &["run", "--quiet", "--host-loopback", "--ipv4", "10.0.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
+/// The installed pontoon, and its additional options.
 struct Pontoon {
     name: String,
     program: PathBuf,

@@ -15,6 +15,7 @@ pub(super) const KIND: StackKind = StackKind {
     find: StackFinder::Relay(find),
 };
 
+/// The installed pontoon, and its additional options as a relay.
 struct PontoonRelay {
     program: PathBuf,
     flags: Vec<String>,

@@ -11,6 +11,7 @@ use super::machine::{self, QemuMachine};
 use super::{FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackProcesses};
 use crate::host::Host;
 
+/// QEMU, and the backend of its network interface.
 struct Qemu {
     link: BackendLink,
     machine: QemuMachine,

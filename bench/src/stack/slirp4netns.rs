@@ -50,6 +50,7 @@ const WAITING_COMMAND: &[&str] = &[
     "sh",
 ];
 
+/// The installed slirp4netns, and its additional options.
 struct Slirp4netns {
     program: PathBuf,
     flags: Vec<String>,

@@ -15,6 +15,7 @@ pub(super) const KIND: StackKind = StackKind {
     find: StackFinder::Relay(find),
 };
 
+/// The path of the installed socat.
 struct Socat(PathBuf);
 
 fn find(wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {

@@ -17,6 +17,7 @@ use super::{FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackPr
 use crate::host::{Host, TAP_GUEST};
 use crate::tap_guest::GuestLink;
 
+/// A backend, and the link by which a namespace with a tap uses it.
 struct TapGuestStack {
     guest_link: GuestLink,
     backend: Backend,

@@ -18,6 +18,7 @@ pub(super) const KIND: StackKind = StackKind {
     find: StackFinder::Namespace(find),
 };
 
+/// The stack of the kernel's veth pair.
 struct Veth;
 
 fn find(_: &Selection) -> Result<FoundStack> {

@@ -48,6 +48,7 @@ struct MeasuredStack {
     process: &'static str,
 }
 
+/// The direction of a transfer: up is from the guest to the host.
 #[derive(Clone, Copy)]
 enum TransferDirection {
     Up,

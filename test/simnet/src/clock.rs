@@ -68,6 +68,7 @@ pub fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
+/// An event with its time and its number in the order of insertion.
 #[derive(Debug)]
 struct QueuedEvent<T> {
     at: Instant,

@@ -14,6 +14,7 @@ use pontoon_simnet::net::{Impairment, Pipe};
 use pontoon_simnet::rng::Rng;
 use pontoon_simnet::settings::{GUEST_MAC, OUR_MAC, SERVER_V4, SERVER_V6, addressing};
 
+/// Two smoltcp stacks, joined by two pipes.
 struct SmolPair {
     near: Smol,
     far: Smol,

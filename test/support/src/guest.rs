@@ -14,6 +14,7 @@ use crate::script::Script;
 const ORIGIN: u64 = 0x4000;
 const MAP: Map<8> = Map::new(ORIGIN, 100);
 
+/// The interface of the guest library under test, on memory that changes between loads.
 type GuestInterface = Interface<Window<RacyMemory>, SteppedClock, 8>;
 
 /// Runs a script. Panics if the interface panics or returns an impossible result.

@@ -158,6 +158,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
+/// The kind of a checked token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenKind {
     /// One line of a documentation comment, or a whole `/** */` comment.

@@ -152,6 +152,7 @@ fn conditions(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     where_of.into_iter().map(note).collect()
 }
 
+/// Values of each condition (MTU, congestion control, ...) that occur in the samples of a stack in a cell.
 type ConditionValues = BTreeMap<&'static str, BTreeSet<String>>;
 
 fn by_cell(report: &BenchmarkReport) -> BTreeMap<(&str, &str), ConditionValues> {

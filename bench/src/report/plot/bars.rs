@@ -4,7 +4,7 @@ use maud::Markup;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Area, Drawn, FAINT, GRID, INK, font, short, svg};
+use super::{DrawArea, DrawResult, FAINT, GRID, INK, font, short, svg};
 use crate::stats::{self, Spread};
 
 /// The bars of one cell, one for each stack.
@@ -14,6 +14,7 @@ pub(in crate::report) struct Bars {
     pub(in crate::report) end: f64,
 }
 
+/// The bar of one stack, with its name and label.
 pub(in crate::report) struct BarRow {
     pub(in crate::report) name: String,
     pub(in crate::report) colour: RGBColor,
@@ -56,7 +57,7 @@ impl Bars {
         svg((WIDTH, height), |area| self.draw(area))
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &DrawArea<'_>) -> DrawResult {
         let end = if self.end > 0.0 { self.end } else { 1.0 };
         let rows = self.rows.len() as f64;
         let mut chart = ChartBuilder::on(area)

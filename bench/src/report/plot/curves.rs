@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
 use plotters::prelude::*;
 
-use super::{Area, Drawn, FAINT, GRID, font, svg};
+use super::{DrawArea, DrawResult, FAINT, GRID, font, svg};
 
 const SIZE: (u32, u32) = (460, 240);
 
@@ -41,6 +41,7 @@ pub(super) struct Axis {
     label: fn(f64) -> String,
 }
 
+/// The function from values to positions on an axis.
 #[derive(Clone, Copy)]
 enum Scale {
     Logarithmic,
@@ -137,7 +138,7 @@ impl Curves {
         }
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &DrawArea<'_>) -> DrawResult {
         let mut chart = ChartBuilder::on(area)
             .margin_top(8)
             .margin_right(12)

@@ -42,6 +42,7 @@ pub(in crate::report) enum RunWarning<'a> {
     HarnessCost(&'a Calibration),
 }
 
+/// A condition that disturbs a sample: other load, stolen CPU time, or clock drift.
 #[derive(Clone, Copy)]
 pub(in crate::report) enum Disturbance {
     Busy,

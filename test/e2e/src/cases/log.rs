@@ -35,6 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
+/// A running guest whose supervisor logs to a pipe or terminal of the test.
 struct LogScene<'a> {
     context: &'a Context,
     guest: RunningProgram,
