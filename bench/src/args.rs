@@ -65,7 +65,7 @@ pub(crate) enum Verb {
     List(List),
     /// Measure the cost of a frame for a guest, by a call for each and in shared memory
     Shm(Shm),
-    /// Count how often a guest leaves its virtual machine, for a packet and for a connection
+    /// Count VM exits of a guest, per packet and per connection
     Exits(crate::exits::Exits),
     #[command(hide = true)]
     LoadServer(LoadServer),

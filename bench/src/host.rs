@@ -15,6 +15,7 @@ use crate::sandbox_ns::SandboxNs;
 
 /// Subcommand of `pontoon-bench` that the harness runs as the server of all measurements.
 pub(crate) const SERVER: &str = "load-server";
+/// Subcommand of `pontoon-bench` that the harness runs inside of a stack, as the client of all measurements.
 pub(crate) const CLIENT: &str = "load-client";
 pub(crate) const FIRST_BYTE: &str = "first-byte";
 pub(crate) const TAP_GUEST: &str = "tap-guest";

@@ -24,7 +24,7 @@ pub(super) enum SendBatch {
 /// The load of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendPlan {
-    /// Datagrams per second.
+    /// Number of datagrams to send per second.
     pub(super) rate: u32,
     /// UDP payload of the longest datagram, in bytes.
     pub(super) size: u16,

@@ -12,6 +12,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 /// Number of datagrams in one send: 56,000 bytes.
 const SEGMENTS: u16 = 40;
+/// UDP payload of each datagram in bytes.
 const SIZE: u16 = 1400;
 
 fn spec(receiver: &str, gro: bool) -> CellSpec {

@@ -5,8 +5,9 @@ use super::engine::PORT;
 /// The guest's Ethernet address.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Offsets in a frame with Ethernet and IPv4 headers: the protocol field, and the destination port of UDP.
+/// Offset of the IPv4 header's field protocol in an Ethernet frame.
 const PROTOCOL: usize = 14 + 9;
+/// Offset of the UDP destination port in an Ethernet frame whose IPv4 header has no options.
 const DESTINATION: usize = 14 + 20 + 2;
 
 const UDP: u8 = 17;

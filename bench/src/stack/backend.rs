@@ -19,6 +19,7 @@ const BEST_MTU: u16 = 65520;
 
 /// The guest's gateway, which both backends map to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
+/// Address of the guest's DNS forwarder.
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
 /// The addresses with which both backends are configured; the guest's is 10.0.2.15/24.

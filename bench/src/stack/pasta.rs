@@ -32,6 +32,7 @@ const COMMAND: &[&str] = &[
 ];
 /// The host's gateway. pasta copies its address into the guest and maps it to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
+/// Address of the guest's DNS forwarder (pasta's option `--dns-forward`).
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 53));
 
 /// The installed pasta, and its additional options.

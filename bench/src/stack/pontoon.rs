@@ -21,6 +21,7 @@ pub(super) const KIND: StackKind = StackKind {
 const COMMAND: &[&str] = &["run", "--quiet", "--host-loopback", "--ipv4", "10.0.2.0/24"];
 /// The guest's gateway, which pontoon maps to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
+/// Address of the guest's DNS forwarder.
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
 /// The installed pontoon, and its additional options.

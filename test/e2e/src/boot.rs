@@ -35,8 +35,9 @@ const MODULES: &[&str] = &[
 /// Memory of the virtual machine in MiB.
 const MEGABYTES: &str = "2048";
 
-/// Lines on the console before and after the command's output.
+/// Line on the console before the command's output.
 const BEGIN: &str = "=== BEGIN ===";
+/// Start of the line on the console after the command's output; the exit status follows.
 const END: &str = "=== END ";
 
 /// Shell script of the guest's first process until its root file system is mounted: this machine's files, read-only,

@@ -21,6 +21,7 @@ const ROUNDS: usize = 7;
 
 /// Number of bytes in one transfer.
 const BYTES: u64 = 128 << 20;
+/// Size of one transfer in gigabits.
 const GIGABITS: f64 = BYTES as f64 * 8.0 / 1e9;
 
 /// The host's gateway, which pasta maps to the host's loopback.
@@ -28,6 +29,7 @@ const GATEWAY: &str = "198.51.100.2";
 
 /// Directory of the kernel's tracing file system, by which system calls are counted.
 const TRACING: &str = "/sys/kernel/tracing";
+/// File by which a histogram of the system calls is configured.
 const COUNTER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
 
 /// A histogram trigger that counts system calls by process and number.

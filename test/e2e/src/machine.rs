@@ -30,8 +30,9 @@ pub(crate) fn talked() -> String {
     std::fs::read_to_string(talk()).unwrap_or_default()
 }
 
-/// Scripts for the DHCP clients, which print the configuration that they receive.
+/// Script for busybox's DHCP client, which prints the received configuration.
 pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
+/// Script for ISC's DHCP client, which prints the received configuration.
 pub(crate) const DHCLIENT: &str = include_str!("machine/dhclient.sh");
 
 /// A running `pontoon vm`, which is killed on drop.

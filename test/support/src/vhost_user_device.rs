@@ -15,8 +15,9 @@ use vm_memory::{Bytes, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
 
-/// Numbers of virtio feature bits.
+/// Number of the feature bit VIRTIO_F_VERSION_1.
 const VIRTIO_F_VERSION_1: u32 = 32;
+/// Number of the feature bit VIRTIO_F_EVENT_IDX.
 const VIRTIO_RING_F_EVENT_IDX: u32 = 29;
 
 /// Length of `virtio_net_hdr` with `num_buffers` in bytes.

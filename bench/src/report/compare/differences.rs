@@ -9,9 +9,9 @@ use crate::stats;
 /// The factor between two calibrations from which on a difference is reported. They are short measurements, and
 /// noisy.
 const CALIBRATION: f64 = 1.5;
-/// The difference of medians from which on a difference in load is reported: CPUs busy before a sample, and the share
-/// of stolen CPU time.
+/// The difference of medians from which on a difference in load is reported, in CPUs busy before a sample.
 const LOAD: f64 = 0.1;
+/// The difference of medians from which on a difference in the share of stolen CPU time is reported.
 const STEAL: f64 = 0.01;
 
 pub(super) fn warnings(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {

@@ -26,11 +26,15 @@ pub(in crate::report) struct BarRow {
     pub(in crate::report) label: String,
 }
 
-/// Sizes in pixels: width of the image, widths of the columns of names and labels, heights of a row and of the axis.
+/// Width of the image in pixels.
 const WIDTH: u32 = 460;
+/// Width of the column of stack names in pixels.
 const NAMES: i32 = 118;
+/// Width of the column of labels, right of the bars, in pixels.
 const LABELS: i32 = 160;
+/// Height of a bar's row in pixels.
 const ROW: i32 = 22;
+/// Height of the axis in pixels.
 const AXIS: i32 = 20;
 /// Length of the axis as a multiple of the largest median, so that whiskers fit.
 const ROOM: f64 = 1.4;

@@ -9,8 +9,9 @@ use super::{colour, short, trimmed};
 use crate::report::summary::CellSummary;
 use crate::schema::{Histogram, SampleOutcome, StackDescription, StackRole};
 
-/// Cumulative shares at the two ends of the plot.
+/// Cumulative share at the lower end of the plot.
 const LEAST: f64 = 0.01;
+/// Cumulative share at the upper end of the plot.
 const MOST: f64 = 0.999;
 
 /// Plots the histograms of this name, each stack's rounds merged. Returns `None` if no stack has such a histogram.

@@ -7,8 +7,9 @@ pub(super) struct Archive {
     entries: u32,
 }
 
-/// File types with permissions: S_IFDIR with 0755, S_IFREG with 0755.
+/// Mode of a directory in the archive: S_IFDIR with permissions 0755.
 const DIRECTORY: u32 = 0o040_755;
+/// Mode of a file in the archive: S_IFREG with permissions 0755.
 const FILE: u32 = 0o100_755;
 
 impl Archive {

@@ -20,8 +20,9 @@ use crate::sys;
 /// Payload of a datagram in bytes, for which all links of these cases have room.
 const SIZE: u16 = 1200;
 
-/// Number of sends of a flow whose batches are measured, and of a flow whose sends fail.
+/// Number of sends of a flow whose batches are measured.
 const MEASURED: usize = 50;
+/// Number of sends of a flow whose sends fail.
 const REFUSED: usize = 5;
 
 pub(super) fn cases() -> Vec<Case> {

@@ -15,8 +15,9 @@ use crate::guest::{tcp, udp};
 use crate::network::Network;
 use crate::process;
 
-/// Path of the control socket, and rules that permit all traffic of the case.
+/// Path of the control socket.
 const CONTROL: &str = "/mnt/control";
+/// Egress rules that permit all traffic of the case, in two versions that are loaded alternately.
 const RULES: [(&str, &str); 2] = [
     ("/mnt/one.toml", "deny = [\"192.0.2.0/24\"]\n"),
     (

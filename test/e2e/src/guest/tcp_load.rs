@@ -23,10 +23,11 @@ const QUIET: Duration = Duration::from_secs(20);
 /// Number of round trips in a measurement.
 const ROUNDS: usize = 4000;
 
-/// Least and largest number of measurements of the round-trip time, which are repeated until the median of the ratios
-/// is close to 1. The placement of three processes on two CPUs by the scheduler makes a round trip take 9 us or 22
-/// us, and lasts for some time.
+/// Least number of measurements of the round-trip time.
 const LEAST_TRIES: usize = 7;
+/// Largest number of measurements of the round-trip time, which are repeated until the median of the ratios is close
+/// to 1. The placement of three processes on two CPUs by the scheduler makes a round trip take 9 us or 22 us, and
+/// lasts for some time.
 const MOST_TRIES: usize = 40;
 
 /// Ratio of two round-trip times up to which they count as equal.

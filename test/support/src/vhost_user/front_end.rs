@@ -199,9 +199,11 @@ fn region(script: &mut Script<'_>) -> Vec<u8> {
     words(&region)
 }
 
-/// Bytes reserved for each ring, at the start of the guest's memory.
+/// Bytes reserved for each virtqueue, at the start of the guest's memory.
 const RING: u64 = 1 << 13;
+/// Offset of the available ring behind the start of its virtqueue.
 const AVAILABLE: u64 = 1 << 12;
+/// Offset of the used ring behind the start of its virtqueue.
 const USED: u64 = AVAILABLE + (1 << 10);
 
 fn ring_address(ring: u32, script: &mut Script<'_>) -> Vec<u8> {

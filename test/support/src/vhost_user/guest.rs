@@ -22,15 +22,18 @@ pub fn run(script: &[u8]) {
     }
 }
 
-/// Size in bytes of each of the two files that are the guest's memory, consecutive from [`BASE`] on.
+/// Size in bytes of each of the two files that are the guest's memory.
 const FILE: u64 = 1 << 16;
+/// Guest address at which the guest's memory begins.
 const BASE: u64 = 1 << 20;
 /// User address (VhostUserMemoryRegion) of the guest's memory.
 const USER: u64 = 1 << 32;
 
-/// Bytes reserved for each of the two rings, at the start of the guest's memory.
+/// Bytes reserved for each of the two virtqueues, at the start of the guest's memory.
 const RING: u64 = 1 << 12;
+/// Offset of the available ring behind the start of its virtqueue.
 const AVAILABLE: u64 = 1 << 10;
+/// Offset of the used ring behind the start of its virtqueue.
 const USED: u64 = 1 << 11;
 
 /// Size of the log of dirty pages in bytes, too small for the memory.

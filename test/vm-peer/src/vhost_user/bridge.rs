@@ -141,9 +141,9 @@ fn require_checksum(frame: &VolatileSlice<'_>, header: usize) {
     frame.copy_from(&head[..10]);
 }
 
-/// Flags of `virtio_net_hdr` (virtio 1.2, section 5.1.6): VIRTIO_NET_HDR_F_NEEDS_CSUM and
-/// VIRTIO_NET_HDR_F_DATA_VALID.
+/// The flag VIRTIO_NET_HDR_F_NEEDS_CSUM of `virtio_net_hdr` (virtio 1.2, section 5.1.6).
 const NEEDS_CSUM: u8 = 1;
+/// The flag VIRTIO_NET_HDR_F_DATA_VALID of `virtio_net_hdr` (virtio 1.2, section 5.1.6).
 const DATA_VALID: u8 = 2;
 
 /// Sets the length of the tap's header to that of the queues, and the tap's offloads to those of the device.

@@ -224,8 +224,9 @@ fn under_load(context: &Context) -> Result<()> {
     })
 }
 
-/// Number of clients, and the interval between two connections of each.
+/// Number of clients that connect to the published port.
 const CLIENTS: u32 = 4;
+/// Interval between two connections of each client.
 const PACE: Duration = Duration::from_millis(4);
 
 /// Number of connections that each client keeps open while it opens others.

@@ -28,8 +28,9 @@ fn others(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Number of measurements with hanging clients, and as many without, in turn; then the number of round trips in each.
+/// Number of measurements with hanging clients, and the same number without, in turn.
 const MEASUREMENTS: usize = 12;
+/// Number of round trips in each measurement.
 const ROUNDS: usize = 2000;
 
 /// Largest ratio of the 99th percentiles of the round-trip time with and without hanging clients. Hanging clients

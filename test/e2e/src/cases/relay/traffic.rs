@@ -9,8 +9,9 @@ use rustix::net::{netdevice, sockopt};
 
 use crate::sys;
 
-/// Number of datagrams sent at once, and the pause after them: 50,000 a second, a rate that every machine forwards.
+/// Number of datagrams that are sent without a pause.
 const AT_ONCE: u32 = 50;
+/// Pause after [`AT_ONCE`] datagrams, so that 50,000 are sent each second, a rate that every machine forwards.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Time limit for an expected datagram to arrive.
