@@ -67,7 +67,7 @@ pub struct JobSpec {
     pub ports: ServerPorts,
     /// Seconds of traffic before the measurement begins; their results are discarded.
     pub warm_up: f64,
-    /// Seconds of the measurement.
+    /// Duration of the measurement in seconds.
     pub duration: f64,
     /// Seconds without progress after which the job ends with `Stalled`.
     pub timeout: f64,
@@ -97,7 +97,7 @@ pub struct ServerPorts {
     pub datagram_sink: u16,
     /// UDP port that counts datagrams likewise, with `UDP_GRO` on its socket.
     pub datagram_run_sink: u16,
-    /// UDP port that echoes datagrams.
+    /// UDP port of the load server that echoes datagrams.
     pub datagram_echo: u16,
 }
 

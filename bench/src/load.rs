@@ -49,7 +49,7 @@ pub use server::ServerThreads;
 
 use client::JobClient;
 
-/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::Ports) as a line of JSON to standard output, and
+/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::ServerPorts) as a line of JSON to standard output, and
 /// returns when standard input ends.
 ///
 /// # Errors

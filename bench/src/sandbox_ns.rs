@@ -244,7 +244,7 @@ impl BlockedSignals {
         Ok(())
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next of the blocked signals, and returns its number.
     fn wait(&self) -> Option<i32> {
         // SAFETY: the set is initialised; only the number is requested.
         let number = unsafe { libc::sigwaitinfo(&raw const self.0, std::ptr::null_mut()) };

@@ -93,7 +93,7 @@ pub enum StackRole {
     Kernel,
     /// Pontoon, with some flags or of some revision.
     Pontoon,
-    /// A stack of another project.
+    /// A stack of another project, such as pasta.
     #[default]
     Peer,
 }
@@ -144,13 +144,13 @@ pub struct Sample {
 /// The send rate of a trial, and its loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Datagrams sent per second.
+    /// Number of datagrams that the client has sent per second.
     pub sent_per_s: f64,
     /// Share (0 to 1) of the sent datagrams that were not received.
     pub loss: f64,
 }
 
-/// The outcome of a measurement.
+/// The outcome of a measurement: measured, or the reason why there is no figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum SampleOutcome {

@@ -76,7 +76,7 @@ enum LinkPeer {
     Nothing,
     /// The engine (`pontoon vm`) with this pacing, and behind it the source of datagrams.
     Engine(Pacing, SendMode),
-    /// The kernel's IP stack.
+    /// The IP stack of the host's kernel, behind a tap.
     Kernel,
 }
 
@@ -89,10 +89,10 @@ enum SendMode {
     Segmented,
 }
 
-/// The figures of one measurement.
+/// The figures of one measurement of `pontoon bench shm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct ShmSample {
-    /// Frames per second.
+    /// Number of frames per second.
     rate: f64,
     /// Notifications of the device by the guest (kicks), per frame.
     kicks: f64,

@@ -167,7 +167,7 @@ pub(crate) struct Selection {
     pub(crate) name: String,
     /// Path of the program; `None` is the one in `PATH`.
     pub(crate) program: Option<PathBuf>,
-    /// Additional arguments of the program.
+    /// Additional command-line arguments of the stack's program.
     pub(crate) flags: Vec<String>,
 }
 

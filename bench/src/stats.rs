@@ -19,10 +19,10 @@ pub use ratio::{Difference, Interval, Ratio};
 pub struct Spread {
     pub count: usize,
     pub min: f64,
-    /// First quartile.
+    /// First quartile of the values.
     pub low: f64,
     pub median: f64,
-    /// Third quartile.
+    /// Third quartile of the values.
     pub high: f64,
     pub max: f64,
 }

@@ -23,7 +23,7 @@ const PORT: u16 = 9;
 /// Descriptors of the client process besides those of the pending connections.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Runs the client side. The pending connections need no server.
+/// Runs the load client for the job `Blackhole`. The pending connections need no server.
 pub(crate) fn run(client: &mut JobClient, pending: u32, address: IpAddr) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(pending) + OTHER_DESCRIPTORS)?;
     let control = ControlConnection::open(client)?;

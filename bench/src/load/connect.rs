@@ -88,7 +88,7 @@ fn transact(to: SocketAddr, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Runs the client side with `clients` processes.
+/// Runs the load client for the job `Connect` with `clients` processes.
 pub(crate) fn run(client: &mut JobClient, clients: u16) -> Result<(), JobMessage> {
     let to = client.at(client.ports().connect);
     let (warm_up, duration, timeout) = (client.warm_up(), client.duration(), client.timeout());

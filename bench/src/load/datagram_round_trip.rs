@@ -30,7 +30,7 @@ pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     }
 }
 
-/// Runs the client side.
+/// Runs the load client for the job `DatagramRoundTrip`.
 pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_echo), DEADLINE)?;
     let mut count = 0_u64;

@@ -31,7 +31,7 @@ const BACKLOG: Duration = Duration::from_millis(10);
 /// Bytes of the session's number at the start of each datagram.
 const TAG: usize = 8;
 
-/// Runs the client side of `Datagrams`.
+/// Runs the load client for the job `Datagrams`.
 pub(crate) fn run(client: &mut JobClient, size: u16, rate: Option<f64>) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_sink), client.timeout())?;
     let mut payload = payload(size, 1)?;
@@ -50,7 +50,7 @@ pub(crate) fn run(client: &mut JobClient, size: u16, rate: Option<f64>) -> Resul
     })
 }
 
-/// Runs the client side of `SegmentedDatagrams`, with `segments` datagrams in each send.
+/// Runs the load client for the job `SegmentedDatagrams`, with `segments` datagrams in each send.
 pub(crate) fn run_segmented(
     client: &mut JobClient,
     size: u16,

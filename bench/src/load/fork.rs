@@ -70,7 +70,7 @@ impl ClientProcess {
         self.pipe.write_all(&READY).map_err(lost)
     }
 
-    /// Waits for the child's samples.
+    /// Waits until the child process has finished its measurement, and returns the times of its transactions.
     pub(crate) fn result(&mut self, timeout: Duration) -> Result<LatencySamples, JobMessage> {
         self.wait_at_most(timeout)?;
         self.read(Vec::new())

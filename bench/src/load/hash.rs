@@ -72,7 +72,7 @@ pub(crate) fn receive<F: Fault>(flow: &BulkFlow, bytes: u64) -> Result<Hash, Job
     }
 }
 
-/// Runs the client side.
+/// Runs the load client for the job `Hash`.
 pub(crate) fn run(client: &mut JobClient, direction: Direction, bytes: u64) -> Result<(), JobMessage> {
     let mut control = ControlConnection::open(client)?;
     let port = match direction {

@@ -28,7 +28,7 @@ const TIME_PER_FLOW: Duration = Duration::from_millis(1);
 /// Interval at which the client requests the number of connections that the server has accepted.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs the client side.
+/// Runs the load client for the job `IdleFlows`.
 pub(crate) fn run(client: &mut JobClient, flows: u32) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(flows) + OTHER_DESCRIPTORS)?;
     let mut control = ControlConnection::open(client)?;

@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 40;
 /// Significant decimal digits of a recorded time. Reports have two.
 const DIGITS: u8 = 3;
 
-/// The error of one transaction.
+/// The error of one transaction (a round trip, connection or query).
 pub(crate) enum TransactionError {
     /// The error is counted, and the next transaction follows.
     Counted(String),

@@ -12,7 +12,7 @@ use super::socket;
 
 const PORT: u16 = 53;
 
-/// Runs the client side. The resolver of the stack is the server.
+/// Runs the load client for the job `Names`. The resolver of the stack is the server.
 pub(crate) fn run(client: &mut JobClient, resolver: IpAddr) -> Result<(), JobMessage> {
     run_at(client, SocketAddr::new(resolver, PORT))
 }

@@ -18,7 +18,7 @@ use super::{failed, socket, unreachable};
 /// Bytes of an echo message with its ICMP header, as ping(8) sends by default.
 const LEN: usize = 64;
 
-/// Runs the client side. The host at `address` answers without a server.
+/// Runs the load client for the job `Echo`. The host at `address` answers without a server.
 pub(crate) fn run(client: &mut JobClient, address: IpAddr) -> Result<(), JobMessage> {
     let (socket, kind) = open(Family::of(address))?;
     socket::bound_waits(&socket, DEADLINE).map_err(failed)?;

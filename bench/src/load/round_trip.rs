@@ -25,7 +25,7 @@ pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     }
 }
 
-/// Runs the client side.
+/// Runs the load client for the job `RoundTrip`.
 pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     let control = ControlConnection::open(client)?;
     let mut pinger = EchoConnection::connect(client)?;

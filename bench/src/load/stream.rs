@@ -57,7 +57,7 @@ pub(crate) fn receive<F: Fault>(flow: &BulkFlow) -> JobMessage {
     }
 }
 
-/// Runs the client side.
+/// Runs the load client for the job `Stream`.
 pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) -> Result<(), JobMessage> {
     let mut control = ControlConnection::open(client)?;
     let port = match direction {

@@ -17,7 +17,7 @@ pub(super) struct RelayReport {
     /// The command line of the run.
     pub(super) command: String,
     pub(super) machine: Machine,
-    /// Seconds of each measurement.
+    /// Duration of each measurement in seconds.
     pub(super) seconds: u32,
     /// True if latencies were measured (`--latency`).
     pub(super) latency: bool,
@@ -58,7 +58,7 @@ impl RelayReport {
         }
     }
 
-    /// Returns the names of the table's columns.
+    /// Returns the names of the report table's columns.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static str> {
         let latency = self.latency.then_some("p50 / p99 / p99.9, us");
         COLUMNS.into_iter().chain(latency)

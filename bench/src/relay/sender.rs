@@ -21,7 +21,7 @@ pub(super) enum SendBatch {
     Coalesced(u32),
 }
 
-/// The load of one measurement.
+/// The load of one measurement of a relay: rate, lengths and duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendPlan {
     /// Number of datagrams to send per second.
@@ -44,7 +44,7 @@ pub(super) struct SentDatagrams {
 /// The largest delay for which a late sender compensates. Compensation of a longer one would be a burst.
 const MAX_BACKLOG: Duration = Duration::from_millis(10);
 
-/// Number of different datagram lengths.
+/// Number of different lengths of the datagrams that the sender of `pontoon bench relay` sends.
 const SIZES: u16 = 8;
 
 /// Sends to `to` from the caller's network namespace, busy waiting on `cpu` between calls.

@@ -29,7 +29,7 @@ pub(super) struct CellSummary<'a> {
 /// The samples of one stack in one cell, and their ratios to other stacks.
 pub(super) struct StackSummary<'a> {
     pub(super) stack: &'a StackDescription,
-    /// All samples, with any outcome.
+    /// Samples of the stack in the cell, with any outcome.
     pub(super) samples: Vec<&'a Sample>,
     pub(super) spread: Option<Spread>,
     /// The ratio of this stack's figure to the baseline's.

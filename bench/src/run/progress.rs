@@ -32,7 +32,7 @@ impl Progress {
         }
     }
 
-    /// Shows which measurement begins.
+    /// Shows on standard error which measurement begins.
     pub(super) fn start_sample(&self, cell: &str, stack: &str) {
         if self.terminal {
             self.line(&format!("{cell} {stack} ..."));

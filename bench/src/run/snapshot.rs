@@ -13,7 +13,7 @@ pub(super) struct Snapshot {
     stack: Option<ProcessUsage>,
 }
 
-/// The difference between two snapshots.
+/// The difference between two snapshots of clocks and CPU counters.
 pub(super) struct SnapshotDelta {
     pub(super) seconds: f64,
     /// CPU seconds that all processes and the kernel used.

@@ -2,7 +2,7 @@
 
 use super::engine::PORT;
 
-/// The guest's Ethernet address.
+/// Ethernet address of the guest.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Offset of the IPv4 header's field protocol in an Ethernet frame.

@@ -97,7 +97,7 @@ fn command(harness: &Harness<'_>, pacing: Pacing) -> Result<Command> {
     Ok(command)
 }
 
-/// A running `pontoon vm`.
+/// A running `pontoon vm`, whose engine is the device. It is killed on drop.
 struct EngineProcess(Child);
 
 impl EngineProcess {

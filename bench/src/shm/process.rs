@@ -21,9 +21,9 @@ pub(super) struct SideCounts {
     pub(super) notifications: u64,
     /// Number of times that this side has slept until a notification; 0 if not counted.
     pub(super) sleeps: u64,
-    /// Wall-clock time in nanoseconds.
+    /// Wall-clock time of the measurement in nanoseconds.
     pub(super) wall: u64,
-    /// CPU time in nanoseconds.
+    /// CPU time of this side's process in nanoseconds.
     pub(super) cpu: u64,
 }
 

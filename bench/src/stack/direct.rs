@@ -18,7 +18,7 @@ pub(super) const KIND: StackKind = StackKind {
     find: StackFinder::Namespace(find),
 };
 
-/// The stack without a namespace.
+/// The stack `direct`, which has no namespace.
 struct Direct;
 
 fn find(_: &Selection) -> Result<FoundStack> {

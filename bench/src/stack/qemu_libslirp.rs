@@ -24,7 +24,7 @@ const NETDEV: &str = "user,id=net";
 /// MTU of QEMU's guests with libslirp in bytes; no option changes it.
 const MTU: u16 = 1500;
 
-/// QEMU with libslirp.
+/// The stack libslirp, with the installed QEMU.
 struct QemuLibslirp {
     machine: QemuMachine,
 }

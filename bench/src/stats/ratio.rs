@@ -24,7 +24,7 @@ pub struct Interval {
 pub enum Difference {
     Larger,
     Smaller,
-    /// The interval contains 1.
+    /// The confidence interval of the ratio contains 1.
     NotSignificant,
     /// There are too few values for an interval.
     TooFew,

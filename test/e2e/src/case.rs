@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::process::Program;
 
-/// IPv4 or IPv6.
+/// The address family of a case: IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,

@@ -39,7 +39,7 @@ const COUNT: &str = "hist:keys=common_pid.execname,id:size=8192";
 /// notified. Sockets are served by other calls.
 const LINK_CALLS: [&str; 4] = ["0", "1", "19", "20"];
 
-/// A stack to be measured.
+/// A stack whose system calls and CPU time are measured.
 struct MeasuredStack {
     name: &'static str,
     /// The command that starts the stack, without the program inside.
@@ -57,7 +57,7 @@ enum TransferDirection {
     Down,
 }
 
-/// Figures of one run.
+/// Figures of one run of iperf3 over a stack.
 struct RunSample {
     mbps: f64,
     link_calls: f64,

@@ -120,7 +120,7 @@ impl Process {
         Ok(text.lines().any(|line| line.starts_with("State:\tS")))
     }
 
-    /// Returns the number of times that its threads were woken, and their CPU time in clock ticks.
+    /// Returns the number of times that threads of the process were woken, and their CPU time in clock ticks.
     pub(crate) fn activity(self) -> Result<(u64, u64)> {
         let mut wakes = 0;
         for task in std::fs::read_dir(self.path("task"))? {
@@ -179,7 +179,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts the stopwatch.
+    /// Starts the measurement of time.
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),

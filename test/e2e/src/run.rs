@@ -34,7 +34,7 @@ impl<'a> PontoonRun<'a> {
         }
     }
 
-    /// Adds options of `pontoon run`.
+    /// Adds command-line options of `pontoon run`.
     pub(crate) fn options<T: ToString>(mut self, options: impl IntoIterator<Item = T>) -> Self {
         self.options
             .extend(options.into_iter().map(|option| option.to_string()));
@@ -48,23 +48,23 @@ impl<'a> PontoonRun<'a> {
         self
     }
 
-    /// Sets a line of shell as the command. `$E2E` is the path of this program.
+    /// Sets a line of shell as the guest's command. `$E2E` is the path of this program.
     pub(crate) fn shell(self, line: &str) -> Self {
         self.command(["sh", "-c", &format!("E2E={}; {line}", own_path())])
     }
 
-    /// Sets `pontoon-e2e guest ...` as the command.
+    /// Sets `pontoon-e2e guest ...` as the guest's command.
     pub(crate) fn guest<T: ToString>(self, arguments: impl IntoIterator<Item = T>) -> Self {
         self.command([own_path(), "guest".to_string()]).command(arguments)
     }
 
-    /// Writes its standard error to a file instead of the log of the case.
+    /// Writes the program's standard error to a file instead of the log of the case.
     pub(crate) fn talk_to(mut self, file: &Path) -> Self {
         self.talk = Some(file.to_path_buf());
         self
     }
 
-    /// Writes its standard error to `descriptor`.
+    /// Writes the program's standard error to `descriptor`.
     pub(crate) fn log_to(mut self, descriptor: OwnedFd) -> Self {
         self.log = Some(descriptor);
         self
@@ -115,14 +115,14 @@ impl<'a> PontoonRun<'a> {
         Ok(output)
     }
 
-    /// Runs it until it exits, which must be with status 0. Returns its standard output.
+    /// Runs the program until it exits, which must be with status 0. Returns its standard output.
     pub(crate) fn text(&self) -> Result<String> {
         let child = self.start(self.build()?.stdout(Stdio::piped()))?;
         let output = child.wait_with_output()?;
         process::checked(&self.command.join(" "), output.status, &output.stdout, &[])
     }
 
-    /// Starts it, and returns the running process.
+    /// Starts the program, and returns the running process.
     pub(crate) fn spawn(&self) -> Result<RunningProgram> {
         RunningProgram::of(self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?)
     }
@@ -141,7 +141,7 @@ impl RunningProgram {
         Ok(Self { child, output })
     }
 
-    /// Returns the next line of its standard output.
+    /// Returns the next line of the program's standard output.
     pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(
@@ -151,14 +151,14 @@ impl RunningProgram {
         Ok(line.trim_end().to_string())
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the program's standard input.
     pub(crate) fn send_line(&mut self, line: &str) -> Result<()> {
         eprintln!("> {line}");
         let input = self.child.stdin.as_mut().context("the program has no pipe")?;
         Ok(writeln!(input, "{line}")?)
     }
 
-    /// Writes a line to the shell that runs inside, and returns the line that this prints.
+    /// Writes a line to the shell that runs in the guest, and returns the line that this prints.
     pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
         self.send_line(line)?;
         self.line()
@@ -184,7 +184,7 @@ impl RunningProgram {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until it exits, which must be with status 0. Returns the rest of its standard output.
+    /// Waits until the program exits, which must be with status 0. Returns the rest of its standard output.
     pub(crate) fn finish(mut self) -> Result<String> {
         let mut rest = String::new();
         while self.output.read_line(&mut rest)? > 0 {}

@@ -74,7 +74,7 @@ impl Strace {
         Ok(())
     }
 
-    /// Returns the trace so far.
+    /// Returns the output of strace so far.
     pub(crate) fn written(&self) -> Result<String> {
         Ok(std::fs::read_to_string(&self.output)?)
     }

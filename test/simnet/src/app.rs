@@ -43,7 +43,7 @@ pub struct TransferPace {
 pub struct ReadPause {
     /// Number of bytes read after which the pause begins.
     pub after: u64,
-    /// Duration of the pause.
+    /// Duration of the pause in virtual time.
     pub time: Duration,
 }
 
@@ -76,11 +76,11 @@ pub enum ConnectionEnd {
 /// The next action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppAction {
-    /// No action.
+    /// No action is due.
     None,
     /// Close the application's direction of the connection.
     Close,
-    /// Reset the connection.
+    /// Reset the application's connection.
     Reset,
 }
 

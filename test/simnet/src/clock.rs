@@ -32,7 +32,7 @@ impl<T> EventQueue<T> {
         }));
     }
 
-    /// Returns the time of the next event.
+    /// Returns the time of the earliest queued event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|entry| entry.0.at)

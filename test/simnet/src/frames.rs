@@ -17,18 +17,18 @@ pub const ETHERNET: usize = 14;
 /// The flag URG. The engine delivers urgent data in line.
 pub const URG: Flags = Flags(0x20);
 
-/// A UDP datagram.
+/// A UDP datagram with its IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Source address and port.
+    /// Source address and port of the datagram.
     pub from: SocketAddr,
-    /// Destination address and port.
+    /// Destination address and port of the datagram.
     pub to: SocketAddr,
-    /// UDP payload.
+    /// UDP payload of the datagram.
     pub payload: Vec<u8>,
 }
 
-/// An ICMP or ICMPv6 message.
+/// An ICMP or ICMPv6 message with its IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IcmpMessage {
     /// Source address of the IP packet.
@@ -56,7 +56,7 @@ pub enum Packet {
     Other(u16, Vec<u8>),
 }
 
-/// Ethernet addresses of a frame.
+/// Source and destination Ethernet address of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EtherAddresses {
     /// Source Ethernet address.

@@ -14,11 +14,11 @@ use crate::frames::EtherAddresses;
 /// A TCP connection that the guest opens. The remote port selects the contents of its streams.
 #[derive(Clone, Debug)]
 pub struct GuestCall {
-    /// Remote address and port.
+    /// Remote address and port of the connection.
     pub to: SocketAddr,
-    /// Source port.
+    /// Source port of the connection.
     pub from: u16,
-    /// Script of the guest's application.
+    /// Script of the guest's application on the connection.
     pub script: Script,
     /// Time at which the guest sends its SYN.
     pub at: Instant,
@@ -27,9 +27,9 @@ pub struct GuestCall {
 /// A TCP port on which the guest accepts one connection. The port selects the contents of its streams.
 #[derive(Clone, Debug)]
 pub struct GuestListener {
-    /// Listening port.
+    /// TCP port on which the guest listens.
     pub port: u16,
-    /// Script of the guest's application.
+    /// Script of the guest's application on the accepted connection.
     pub script: Script,
 }
 
@@ -57,7 +57,7 @@ pub struct GuestReport {
     pub broken: bool,
 }
 
-/// A simulated guest.
+/// A simulated guest: an Ethernet host with a TCP stack.
 pub trait Guest {
     /// Opens a connection at the time `call.at`.
     fn call(&mut self, call: GuestCall);

@@ -21,16 +21,16 @@ pub struct LinkPlan {
     pub rejections: u32,
     /// Number of frames that the link accepts within a burst before it is full.
     pub depth: usize,
-    /// Time for which the link stays full.
+    /// Time for which the link stays full after a refusal.
     pub pause: Duration,
 }
 
-/// The result of [`SimLink::take_room_event`].
+/// The result of [`SimLink::take_room_event`]: whether the link has room again after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomEvent {
     /// The event that the link has room was pending, and was removed.
     Taken,
-    /// No event was pending.
+    /// No event that the link has room was pending.
     NotPending,
 }
 
@@ -51,7 +51,7 @@ pub struct SimLink {
 }
 
 impl SimLink {
-    /// Returns an empty link.
+    /// Returns a simulated link without frames.
     #[must_use]
     pub fn new(plan: LinkPlan, rng: Rng) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl SimLink {
         }
     }
 
-    /// Sets the current time.
+    /// Sets the current virtual time of the link.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         self.refused_now = 0;

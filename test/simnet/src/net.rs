@@ -28,7 +28,7 @@ pub struct Impairment {
     pub reorder: u32,
     /// Longest additional delay of a reordered frame.
     pub hold: Duration,
-    /// Delay of every frame.
+    /// Delay of every frame from one end of the pipe to the other.
     pub delay: Duration,
     /// Arrival times are rounded up to multiples of this time, so that frames arrive in batches; zero disables the
     /// rounding.
@@ -40,7 +40,7 @@ pub struct Impairment {
 pub enum FilterVerdict {
     /// The frame is passed on, subject to the random impairments.
     Pass,
-    /// The frame is lost.
+    /// The network loses the frame.
     Drop,
     /// The frame is delayed by this time, in order with the other frames.
     Hold(Duration),
@@ -49,9 +49,9 @@ pub enum FilterVerdict {
 /// A function of a test that decides about each frame, before the random impairments.
 pub type Filter = Box<dyn FnMut(&Packet) -> FilterVerdict + Send>;
 
-/// One direction of the network.
+/// One direction of the simulated network, from guest to engine or from engine to guest.
 pub struct Pipe {
-    /// Random impairments of the frames.
+    /// Random impairments of the pipe's frames.
     pub impairment: Impairment,
     /// Filter of the test, which decides before the random impairments.
     pub filter: Option<Filter>,
@@ -66,7 +66,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Returns a pipe without frames.
+    /// Returns a direction of the network without frames.
     #[must_use]
     pub fn new(impairment: Impairment, rng: Rng) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Pipe {
         self.agenda.push(at, frame);
     }
 
-    /// Returns the time at which the next frame arrives.
+    /// Returns the time at which the next frame arrives at the end of the pipe.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.agenda.next()

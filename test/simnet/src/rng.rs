@@ -8,7 +8,7 @@ use core::time::Duration;
 pub struct Rng(u64);
 
 impl Rng {
-    /// Returns the generator for `seed`.
+    /// Returns the random number generator for `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)

@@ -64,9 +64,9 @@ pub struct Scenario {
     pub seed: u64,
     /// Configuration of network, link, host and engine.
     pub world: WorldPlan,
-    /// Configuration of the guest.
+    /// TCP stack and configuration of the guest.
     pub guest: GuestPlan,
-    /// The connections of the scenario.
+    /// The TCP connections of the scenario.
     pub connections: Vec<ScenarioConnection>,
     /// Virtual time within which all connections must end.
     pub limit: Duration,
@@ -93,7 +93,7 @@ pub struct ScenarioResult {
     pub keepalives: usize,
     /// Number of frames that the simulated link has rejected.
     pub rejected: u64,
-    /// Virtual time of the run.
+    /// Duration of the run in virtual time.
     pub virtual_time: Duration,
 }
 

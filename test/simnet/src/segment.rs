@@ -9,19 +9,19 @@ use crate::frames::{be16, be32};
 /// A TCP segment with its addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Source address and port.
+    /// Source address and port of the segment.
     pub from: SocketAddr,
-    /// Destination address and port.
+    /// Destination address and port of the segment.
     pub to: SocketAddr,
-    /// Sequence number.
+    /// Sequence number of the segment's first byte (RFC 9293, SEG.SEQ).
     pub seq: u32,
     /// Acknowledgement number, valid if the flag ACK is set.
     pub ack: u32,
     /// Control bits of the header (RFC 9293 section 3.1).
     pub flags: Flags,
-    /// Field window, not scaled.
+    /// Field window of the TCP header, not scaled.
     pub window: u16,
-    /// Field urgent pointer.
+    /// Field urgent pointer of the TCP header.
     pub urgent: u16,
     /// Value of the option maximum segment size, if present.
     pub mss: Option<u16>,
@@ -31,7 +31,7 @@ pub struct Segment {
     pub sack_permitted: bool,
     /// Blocks of the option SACK (RFC 2018): left edge, right edge.
     pub sack: Vec<(u32, u32)>,
-    /// Payload.
+    /// Payload of the segment.
     pub payload: Vec<u8>,
 }
 

@@ -38,18 +38,18 @@ use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
 
-/// The flag FIN.
+/// The TCP flag FIN.
 pub const FIN: Flags = Flags::FIN;
-/// The flag SYN.
+/// The TCP flag SYN.
 pub const SYN: Flags = Flags::SYN;
-/// The flag RST.
+/// The TCP flag RST.
 pub const RST: Flags = Flags::RST;
-/// The flag PSH.
+/// The TCP flag PSH.
 pub const PSH: Flags = Flags::PSH;
-/// The flag ACK.
+/// The TCP flag ACK.
 pub const ACK: Flags = Flags::ACK;
 
-/// TCP port of the server.
+/// TCP port of the server on the simulated host.
 pub const PORT: u16 = 80;
 /// Address and port of the guest's end of the connection.
 pub const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000));
@@ -94,9 +94,9 @@ pub fn syn_ack() -> Segment {
 pub struct Given {
     /// The engine under test.
     pub engine: Engine<SimHost>,
-    /// The simulated host.
+    /// The simulated host of the engine.
     pub host: SimHost,
-    /// The simulated link.
+    /// The simulated link between engine and guest.
     pub link: SimLink,
     /// True if the worker polls between steps instead of sleeping, as in pacing `poll`.
     pub awake: bool,

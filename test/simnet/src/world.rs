@@ -23,7 +23,7 @@ use crate::rng::Rng;
 /// The configuration of a world, except its applications.
 #[derive(Clone, Debug)]
 pub struct WorldPlan {
-    /// Configuration of the engine.
+    /// Configuration of the engine under test.
     pub config: Config,
     /// Impairments of the network from guest to engine.
     pub up: Impairment,
@@ -35,7 +35,7 @@ pub struct WorldPlan {
     pub loose: bool,
     /// Configuration of the engine's link.
     pub link: LinkPlan,
-    /// Configuration of the host.
+    /// Configuration of the simulated host.
     pub host: HostPlan,
     /// Number and steering of the engine's workers.
     pub workers: WorkersPlan,
@@ -44,7 +44,7 @@ pub struct WorldPlan {
 /// Number and steering of the workers of an engine.
 #[derive(Clone, Debug)]
 pub struct WorkersPlan {
-    /// Number of workers.
+    /// Number of workers of the engine.
     pub count: u8,
     /// Number of frames in 1,000 that arrive at a random worker; the others arrive at one that depends on their
     /// ports.
@@ -54,7 +54,7 @@ pub struct WorkersPlan {
 }
 
 impl WorkersPlan {
-    /// One worker, without a mesh.
+    /// An engine with one worker, without a mesh.
     pub const ONE: Self = Self {
         count: 1,
         missteering: 0,
@@ -64,7 +64,7 @@ impl WorkersPlan {
 
 /// A simulated world with a guest of type `G`.
 pub struct SimWorld<G> {
-    /// The engine of each worker.
+    /// The engine instance of each worker.
     pub workers: Vec<Engine<SimHost>>,
     /// The mesh between the workers; `None` with one worker.
     pub mesh: Option<SimMesh>,
@@ -72,7 +72,7 @@ pub struct SimWorld<G> {
     pub host: SimHost,
     /// The simulated guest.
     pub guest: G,
-    /// The engine's link.
+    /// The simulated link between engine and guest.
     pub link: SimLink,
     /// The network from guest to engine.
     pub up: Pipe,
@@ -141,13 +141,13 @@ impl<G: Guest> SimWorld<G> {
         self.trace = Some(String::new());
     }
 
-    /// Returns the recorded lines.
+    /// Returns the lines that were recorded for packets and events.
     #[must_use]
     pub fn trace(&self) -> &str {
         self.trace.as_deref().unwrap_or_default()
     }
 
-    /// Returns the virtual time.
+    /// Returns the current virtual time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now

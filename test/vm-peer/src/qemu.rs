@@ -21,7 +21,7 @@ const MEMORY_MIB: u16 = 512;
 /// The method by which QEMU executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// Hardware virtualisation.
+    /// Hardware virtualisation (KVM).
     Kvm,
     /// Translation of the instructions (TCG), which works on every host.
     Tcg,
@@ -217,12 +217,12 @@ impl GuestRoot {
     }
 }
 
-/// Files from which a guest boots.
+/// Paths of the files from which a guest boots.
 #[derive(Debug)]
 pub struct BootImage {
-    /// Path of the kernel (`vmlinuz`).
+    /// Path of the guest's kernel (`vmlinuz`).
     pub kernel: PathBuf,
-    /// Path of the initrd.
+    /// Path of the guest's initrd.
     pub initrd: PathBuf,
 }
 

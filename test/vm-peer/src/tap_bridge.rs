@@ -20,7 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 pub enum Framing {
     /// Each frame is preceded by its length.
     Stream,
-    /// Each frame is one message.
+    /// A message socket on which each frame is one message.
     Packet,
 }
 

@@ -26,10 +26,10 @@ use pontoon_wire::vnet;
 /// An error of the front-end or the driver.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The vhost-user session failed.
+    /// The vhost-user session with the device failed.
     #[error("vhost-user session: {0}")]
     Session(#[from] vhost::Error),
-    /// A system call failed.
+    /// A system call of the front-end failed.
     #[error(transparent)]
     System(#[from] io::Error),
     /// The address of a ring is invalid.

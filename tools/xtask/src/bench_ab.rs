@@ -12,7 +12,7 @@ pub(crate) const USAGE: &str = "cargo xtask bench-ab REV[..REV] [SCENARIO...] [O
 
 /// Time limit of a release build with link-time optimisation.
 const BUILD: Duration = Duration::from_secs(20 * 60);
-/// Time limit of all measurements.
+/// Time limit of all measurements of both revisions.
 const BENCH: Duration = Duration::from_secs(3 * 60 * 60);
 /// Time limit of the comparison of the reports.
 const COMPARE: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use super::{DrawArea, DrawResult, FAINT, GRID, font, svg};
 
 const SIZE: (u32, u32) = (460, 240);
 
-/// The curve of one stack.
+/// The curve of one stack in a line plot.
 pub(super) struct Curve {
     pub(super) name: String,
     pub(super) colour: RGBColor,
@@ -19,7 +19,7 @@ pub(super) struct Curve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A plot of several curves.
+/// A line plot of several curves, with its axes.
 pub(super) struct Curves {
     pub(super) x: Axis,
     pub(super) y: Axis,
@@ -31,7 +31,7 @@ pub(super) struct Curves {
     pub(super) has_dots: bool,
 }
 
-/// A logarithmic or logistic axis.
+/// A logarithmic or logistic axis of a line plot.
 #[derive(Clone)]
 pub(super) struct Axis {
     scale: Scale,

@@ -17,10 +17,10 @@ use crate::process::{self, Process};
 use crate::run::{RunningProgram, own_path};
 use crate::strace::{self, Strace};
 
-/// Traffic while system calls fail.
+/// The traffic during a case in which system calls of the engine fail.
 #[derive(Clone, Copy)]
 enum Traffic {
-    /// TCP connections of the guest.
+    /// TCP connections that the guest opens.
     Connections,
     /// TCP connections to a published port.
     Published,

@@ -13,7 +13,7 @@ use crate::process;
 use crate::run::RunningProgram;
 use crate::server;
 
-/// TCP port of the servers.
+/// TCP port of the servers in the host's network.
 const PORT: u16 = 7000;
 
 pub(super) fn cases() -> Vec<Case> {

@@ -15,7 +15,7 @@ use super::raw::packet::{ProbePacket, Transport};
 use super::{print_line, tcp};
 use crate::case::Family;
 
-/// Duration of a flood.
+/// Duration of a flood of frames by the guest.
 const TIME: Duration = Duration::from_secs(3);
 
 /// Time after the end of the flood after which round trips must be as fast as before it.
@@ -34,13 +34,13 @@ const TRIES: u32 = 3;
 /// Kinds of frames of a flood, built from a frame number.
 #[derive(Clone, Copy)]
 enum FloodKind {
-    /// SYNs to closed ports.
+    /// SYNs to closed ports, which the engine answers by resets.
     Refused,
     /// SYNs to a host that does not answer, so that connects are pending.
     Pending,
     /// Datagrams from one port to every port of a host.
     Sweep,
-    /// Datagrams from every source port.
+    /// UDP datagrams from every source port.
     Sources,
     /// First IP fragments whose other fragments are never sent.
     Fragments,

@@ -103,7 +103,7 @@ impl GuestLinkSocket {
         frame
     }
 
-    /// Sends a frame unchanged.
+    /// Sends an Ethernet frame unchanged.
     pub(crate) fn write(&self, frame: &[u8]) -> std::io::Result<()> {
         rustix::io::write(&self.socket, frame)?;
         Ok(())

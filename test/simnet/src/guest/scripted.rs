@@ -72,7 +72,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Returns a guest without connections.
+    /// Returns a scripted guest without connections.
     #[must_use]
     pub fn new(addressing: Addressing, plan: ScriptedPlan, rng: Rng) -> Self {
         Self {

@@ -83,14 +83,14 @@ struct SmolConnection {
 /// The side of a connection that a smoltcp stack simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guest, behind the engine.
+    /// The guest's side of a connection, in front of the engine.
     Guest,
     /// The host, in tests of two smoltcp stacks without an engine.
     Host,
 }
 
 impl Smol {
-    /// Returns a guest without connections.
+    /// Returns a smoltcp guest without connections.
     #[must_use]
     pub fn new(
         addressing: Addressing,

@@ -73,7 +73,7 @@ pub(super) struct SimConnection {
     no_space: bool,
     /// Time until which sends are refused.
     pub(super) blocked_until: Option<Instant>,
-    /// True if EPOLLHUP was reported.
+    /// True if an event with EPOLLHUP was reported to the engine.
     hung_up: bool,
     /// Time of the scheduled run of the peer.
     tick_at: Option<Instant>,
@@ -82,13 +82,13 @@ pub(super) struct SimConnection {
 /// The result of [`SimConnection::take_tick`], which checks the scheduled time of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tick {
-    /// The scheduled time has come.
+    /// The scheduled time of the peer's run has come.
     Expired,
-    /// No scheduled time has come.
+    /// The scheduled time of the peer's run has not come, or none is scheduled.
     Pending,
 }
 
-/// The result of [`SimConnection::schedule_tick`].
+/// The result of [`SimConnection::schedule_tick`], which schedules a run of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
     /// The time was changed, and an event has to be added to the agenda.

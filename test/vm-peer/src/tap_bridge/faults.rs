@@ -14,7 +14,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Rates without faults.
+    /// Fault rates of a link without faults.
     pub const NONE: Self = Self {
         seed: 0,
         lost: 0,

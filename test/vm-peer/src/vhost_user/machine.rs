@@ -24,7 +24,7 @@ use super::tx::Tx;
 pub struct Options {
     /// Virtio features that the driver accepts if offered; VHOST_USER_F_PROTOCOL_FEATURES is always accepted.
     pub features: u64,
-    /// Number of queue pairs.
+    /// Number of queue pairs, each with a receive and a transmit queue.
     pub pairs: usize,
     /// Number of descriptors of each virtqueue.
     pub queue_size: u16,
@@ -51,17 +51,17 @@ pub struct QueuePair {
     pub tx: Tx,
 }
 
-/// The feature VIRTIO_NET_F_MRG_RXBUF.
+/// Mask of the virtio feature VIRTIO_NET_F_MRG_RXBUF.
 const MRG_RXBUF: u64 = 1 << 15;
-/// The feature VHOST_F_LOG_ALL.
+/// Mask of the vhost feature VHOST_F_LOG_ALL.
 const LOG_ALL: u64 = 1 << 26;
-/// The feature VIRTIO_F_INDIRECT_DESC.
+/// Mask of the virtio feature VIRTIO_F_INDIRECT_DESC.
 const INDIRECT: u64 = 1 << 28;
-/// The feature VIRTIO_F_EVENT_IDX.
+/// Mask of the virtio feature VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u64 = 1 << 29;
-/// The feature VHOST_USER_F_PROTOCOL_FEATURES.
+/// Mask of the vhost-user feature VHOST_USER_F_PROTOCOL_FEATURES.
 const PROTOCOL: u64 = 1 << 30;
-/// The feature VIRTIO_F_VERSION_1.
+/// Mask of the virtio feature VIRTIO_F_VERSION_1.
 const VERSION_1: u64 = 1 << 32;
 
 impl Machine {

@@ -12,7 +12,7 @@ use super::queue::Queue;
 /// The driver's receive queue. All descriptors have buffers of one size.
 #[derive(Debug)]
 pub struct Rx {
-    /// The virtqueue.
+    /// The driver's side of the receive virtqueue.
     pub queue: Queue,
     buffers: u64,
     size: u32,

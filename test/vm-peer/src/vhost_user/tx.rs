@@ -13,7 +13,7 @@ use super::queue::Queue;
 /// The driver's transmit queue, with memory for one frame per descriptor.
 #[derive(Debug)]
 pub struct Tx {
-    /// The virtqueue.
+    /// The driver's side of the transmit virtqueue.
     pub queue: Queue,
     /// Division of the following frames into buffers.
     pub layout: TxLayout,

@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         .into()
 }
 
-/// Duration of the flood.
+/// Duration of the flood of datagrams to the relay.
 const FLOOD: Duration = Duration::from_secs(1);
 
 /// Number of relays in a row: the first receives single datagrams, the others many in one packet.

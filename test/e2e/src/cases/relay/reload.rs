@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Path of the file of rules.
 pub(super) const FILE: &str = "/mnt/relay.toml";
 
-/// Replaces the file of rules.
+/// Replaces the file of relay rules by these rules.
 pub(super) fn write(rules: &[String]) -> Result<()> {
     let rules: Vec<String> = rules.iter().map(|rule| format!("  \"{rule}\",\n")).collect();
     // The new file is renamed over the old one, so that the relay never reads a part of it.

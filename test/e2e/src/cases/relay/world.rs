@@ -142,7 +142,7 @@ impl RunningRelay {
         Self::start(context, node, options)
     }
 
-    /// Returns the relay's counters.
+    /// Requests the relay's counters by SIGUSR1, and returns them.
     pub(super) fn stats(&mut self) -> Result<RelayStats> {
         // The relay may count datagrams that were just sent a moment later, and not all counters at once.
         let start = Instant::now();

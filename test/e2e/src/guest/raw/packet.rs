@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Transport protocol of a probe.
+/// The transport protocol of a probe packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
@@ -225,7 +225,7 @@ fn sum(from: IpAddr, to: IpAddr, number: u8, segment: &[u8]) -> u16 {
     checksum(&summed)
 }
 
-/// The response to a probe.
+/// The response to a probe packet.
 #[derive(Clone, Copy)]
 pub(crate) struct ProbeResponse {
     /// True for a SYN-ACK, a datagram or an echo reply; false for a RST.

@@ -37,7 +37,7 @@ pub(super) struct ScriptedConnection {
     receiver: ReceiveHalf,
     /// Maximum segment size of the engine's SYN, limited by the guest's.
     mss: u64,
-    /// Window scale of the engine.
+    /// Window scale that the engine has offered.
     shift: u8,
     /// True if both sides have offered a window scale.
     scaled: bool,

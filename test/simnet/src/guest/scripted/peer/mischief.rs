@@ -8,27 +8,28 @@ use crate::frames::{Segment, URG};
 /// Probabilities of the scripted guest's deviations from TCP, per mille of the opportunities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mischief {
-    /// Sends two segments in the wrong order.
+    /// Probability that two segments are sent in the wrong order.
     pub swap: u32,
-    /// Retransmits with segment boundaries that overlap earlier segments.
+    /// Probability that a retransmission has segment boundaries that overlap earlier segments.
     pub overlap: u32,
-    /// Sends data again that was acknowledged long ago.
+    /// Probability that data is sent again that was acknowledged long ago.
     pub stale: u32,
-    /// Sets URG and an urgent pointer.
+    /// Probability that a segment has URG and an urgent pointer.
     pub urgent: u32,
-    /// Sends a keepalive probe, with or without a random byte.
+    /// Probability of a keepalive probe, with or without a random byte.
     pub keepalive: u32,
-    /// Sends a RST inside the window but not at its left edge, which the engine must challenge (RFC 5961 section 3).
+    /// Probability of a RST inside the window but not at its left edge, which the engine must challenge (RFC 5961
+    /// section 3).
     pub inexact_reset: u32,
-    /// Sends a RST outside of the window, which the engine must ignore.
+    /// Probability of a RST outside of the window, which the engine must ignore.
     pub far_reset: u32,
-    /// Sends a SYN on the open connection, which the engine must challenge (RFC 5961 section 4).
+    /// Probability of a SYN on the open connection, which the engine must challenge (RFC 5961 section 4).
     pub syn: u32,
-    /// Acknowledges data that was never sent (RFC 5961 section 5).
+    /// Probability of an acknowledgement of data that was never sent (RFC 5961 section 5).
     pub wild_ack: u32,
-    /// Sends data beyond the engine's window.
+    /// Probability of data beyond the engine's window.
     pub beyond: u32,
-    /// Reports data by SACK, then drops it (reneging, RFC 2018 section 8).
+    /// Probability that data is reported by SACK and then dropped (reneging, RFC 2018 section 8).
     pub renege: u32,
 }
 
