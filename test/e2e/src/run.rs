@@ -41,7 +41,7 @@ impl<'a> PontoonRun<'a> {
         self
     }
 
-    /// Sets the command that runs in the guest.
+    /// Sets the command that `pontoon run` runs in the guest.
     pub(crate) fn command<T: ToString>(mut self, command: impl IntoIterator<Item = T>) -> Self {
         self.command
             .extend(command.into_iter().map(|word| word.to_string()));
@@ -107,7 +107,7 @@ impl<'a> PontoonRun<'a> {
         }
     }
 
-    /// Runs it until it exits with any status. Returns its standard output, standard error and status.
+    /// Runs the program until it exits with any status. Returns its standard output, standard error and status.
     pub(crate) fn output(&self) -> Result<Output> {
         let child = self.start(self.build()?.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let output = child.wait_with_output()?;
