@@ -1,4 +1,4 @@
-//! Memory of a virtqueue without hardware, and hostile peers of either side of the queue.
+//! Memory for virtqueues in plain arrays, and scripted hostile peers for both sides of a virtqueue.
 
 pub mod hostile_device;
 pub mod hostile_driver;

@@ -110,7 +110,7 @@ impl MemoryTable {
             return Err(MemoryError::Overlap(region.guest));
         }
         // A region is mapped from its file's first byte.
-        let mapped = |region: &Region| region.offset + region.size;
+        let mapped = |region: &RegionDescription| region.offset + region.size;
         let regions = self.regions.iter().map(|mapped| &mapped.region);
         let others = regions.map(mapped).fold(0, u64::saturating_add);
         if others.saturating_add(mapped(&region)) > MAX_MAPPED {
@@ -250,10 +250,10 @@ mod tests {
     use super::*;
 
     /// A region at `guest` of `size` bytes of a sparse file, from `offset` on.
-    fn region(guest: u64, offset: u64, size: u64) -> (Region, OwnedFd) {
+    fn region(guest: u64, offset: u64, size: u64) -> (RegionDescription, OwnedFd) {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, offset + size).unwrap();
-        let region = Region {
+        let region = RegionDescription {
             guest,
             size,
             user: guest,

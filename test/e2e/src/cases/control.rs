@@ -1,4 +1,4 @@
-//! The control socket, while a guest runs.
+//! Cases about the control socket of `pontoon run`.
 
 mod capture;
 mod publish;
@@ -20,7 +20,7 @@ use crate::case::{Case, Context, Family};
 use crate::lint;
 use crate::network::Network;
 use crate::process;
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 const SOCKET: &str = "/run/control";
 
@@ -43,20 +43,20 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A guest with a shell, and a server at the far end.
-struct Scene<'a> {
+/// A running guest with a shell and the control socket, and a server at the far end of the network.
+struct ControlScene<'a> {
     context: &'a Context,
     server: SocketAddr,
-    guest: Running,
+    guest: RunningProgram,
     _network: Network<'a>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ControlScene<'a> {
     fn new(context: &'a Context) -> Result<Self> {
         Self::with(context, &[])
     }
 
-    /// The same, with more options of `pontoon run`.
+    /// Starts the guest with additional options of `pontoon run`.
     fn with(context: &'a Context, options: &[&str]) -> Result<Self> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
@@ -71,13 +71,13 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Returns the output of `pontoon ctl`.
+    /// Runs `pontoon ctl` with these arguments, and returns its output.
     fn ctl(&self, words: &[&str]) -> Result<String> {
         let mut command = self.context.program.command()?;
         process::output(command.args(["ctl", "--control", SOCKET]).args(words))
     }
 
-    /// Returns true if the guest reaches the server.
+    /// Returns true if the guest can connect to the server.
     fn reaches(&mut self) -> Result<bool> {
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
@@ -88,10 +88,10 @@ impl<'a> Scene<'a> {
 }
 
 fn stats(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let mode = std::fs::metadata(SOCKET)?.permissions().mode() & 0o777;
     ensure!(mode == 0o600, "mode {mode:o}");
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     let json = scene.ctl(&["stats", "--json"])?;
     ensure!(json.contains("\"tcp_opened\":1"), "{json}");
     let text = scene.ctl(&["stats"])?;
@@ -111,16 +111,19 @@ fn stats(context: &Context) -> Result<()> {
             process::output(Command::new("curl").args(["-sS", "--fail", "--unix-socket", SOCKET, &url]))?;
         ensure!(text.contains(holds), "{path}: {text}");
     }
-    let Scene { mut guest, .. } = scene;
+    let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;
-    ensure!(!Path::new(SOCKET).exists(), "the socket is left");
+    ensure!(
+        !Path::new(SOCKET).exists(),
+        "the file of the control socket was not removed"
+    );
     Ok(())
 }
 
-/// Other rules end the flow that they forbid, and hold for the next one.
+/// Tests that new rules end the flows that they forbid, and apply to later flows.
 fn policy(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
@@ -136,7 +139,7 @@ fn policy(context: &Context) -> Result<()> {
     })?;
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
     expect(&scene.guest.line()?, "ended")?;
-    ensure!(!scene.reaches()?, "the server is reached");
+    ensure!(!scene.reaches()?, "the guest reaches the server");
     let text = scene.ctl(&["policy"])?;
     expect(text.trim_start(), &format!("1 deny {rule}"))?;
 
@@ -144,15 +147,18 @@ fn policy(context: &Context) -> Result<()> {
         scene.ctl(&["policy", "--load", "/run/wrong.toml"]).is_err(),
         "wrong rules were taken"
     );
-    ensure!(!scene.reaches()?, "the server is reached with wrong rules");
+    ensure!(
+        !scene.reaches()?,
+        "the guest reaches the server after invalid rules were loaded"
+    );
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
-/// A connection is seen while it is there, by who asks for its like.
+/// Tests that a connection is listed while it exists, to a client whose filter matches it.
 fn flows(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let server = scene.server;
     let line = format!("$E2E guest tcp {server} rr 100000000 >/dev/null 2>&1 &");
     scene.guest.send_line(&line)?;
@@ -186,7 +192,7 @@ fn flows(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The supervisor and the engine log more after a request.
+/// Tests that supervisor and engine log more after the log level was changed.
 fn log_level(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -241,28 +247,29 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The restarted engine answers, and has the rules that were loaded before.
+/// Tests that a restarted engine replies to requests, and applies the rules that were loaded before.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
     context.program.engine()?.signal(Signal::KILL)?;
     let json = scene.ctl(&["stats", "--json"])?;
     ensure!(json.contains("\"tcp_opened\":0"), "{json}");
-    ensure!(!scene.reaches()?, "the server is reached");
+    ensure!(!scene.reaches()?, "the guest reaches the server");
     let text = scene.ctl(&["policy"])?;
     expect(text.trim_start(), &format!("1 deny {rule}"))?;
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
-/// The guest sees the file, and may open it, but no process there is served, in nested namespaces either.
+/// Tests that processes of the guest, which can see and open the socket, are not served, not even in nested
+/// namespaces.
 fn not_for_the_guest(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let curl = format!("curl -s -m 5 --unix-socket {SOCKET} http://pontoon/v1/stats");
     for way in [
         "",
@@ -275,7 +282,7 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
             "{way:?}: curl ends with status {status}"
         );
     }
-    // Nor is who connects there, and is gone when that is looked at.
+    // A client of the guest is not served either if it exits before the supervisor checks its process.
     scene.guest.signal(Signal::STOP)?;
     let change = r#"{"add":["127.0.0.1:8080:80"]}"#;
     let line =
@@ -292,13 +299,13 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
         Ok(())
     };
     served("")?;
-    // Beside the guest's namespace, where the program may look at who is there.
+    // A client in another user namespace of the host is served if the program may read that process's namespaces.
     if !context.program.drop_privileges {
         served("unshare --user --map-root-user --pid --fork")?;
     }
     Ok(())
 }
 
-/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
-/// CURLE_SEND_ERROR and CURLE_RECV_ERROR.
+/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT if it is closed at once, otherwise
+/// CURLE_GOT_NOTHING, CURLE_SEND_ERROR or CURLE_RECV_ERROR.
 const CUT_OFF: [&str; 4] = ["7", "52", "55", "56"];

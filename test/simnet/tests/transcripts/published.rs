@@ -1,8 +1,8 @@
-//! Connections of clients to published ports.
+//! Tests of connections of clients to published TCP ports.
 
 use super::*;
 
-/// A client has connected to a published port, and the engine has sent the SYN to the guest.
+/// Returns an engine that has accepted a client and sent its SYN to the guest, and that SYN.
 fn syn_sent() -> (Given, Segment) {
     let (guest, client) = ((GUEST_V4, 80).into(), (CLIENT, 5000).into());
     let mut given = Given::new(any(), PLAIN, HostPlan::default());
@@ -28,10 +28,11 @@ fn syn_ack_completes_the_handshake() {
 }
 
 #[test]
-fn unusual_segments_in_syn_sent() {
+fn unusual_segments_in_syn_sent_are_ignored_or_reset() {
     let (mut given, up) = syn_sent();
     let of = |flags, seq, ack| up.clone().with(flags, seq, ack);
-    // A reset without an acknowledgement or with a wrong one, a SYN of the guest's own, and a segment without SYN.
+    // A reset without ACK or with a wrong acknowledgement number, a SYN of the guest (simultaneous open), and a
+    // segment without SYN.
     for odd in [
         of(RST, 500, 0),
         of(RST.and(ACK), 500, 2),
@@ -51,7 +52,7 @@ fn unusual_segments_in_syn_sent() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
     ends(&mut given, of(RST.and(ACK), 500, 1));
     given.pass(millis(1));
-    assert_eq!(given.host.outcomes()[&7], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&7], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -133,7 +134,7 @@ fn all_waiting_clients_of_a_removed_port_are_accepted() {
     }
     given.host.tick(at);
     given.engine.unpublish(0, &mut given.link, &mut given.host, at);
-    // The socket is closed when this has returned.
+    // The socket of the removed port is closed when the call has returned.
     assert_eq!(given.engine.counters().tcp_accepted, 150);
 }
 

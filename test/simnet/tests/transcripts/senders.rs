@@ -1,8 +1,8 @@
-//! Packets from addresses that no single host has.
+//! Tests of packets whose source address no host may have.
 
 use super::*;
 
-/// Returns packets from `sender` to `server`: one for each protocol.
+/// Returns a packet from `sender` to `server` for each protocol.
 fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
     let datagram = |to, port| {
         Packet::Udp(Datagram {
@@ -15,7 +15,7 @@ fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
         Packet::Tcp(syn_between((sender, 1000).into(), (server, 80).into())),
         datagram(server, 7),
         datagram(dns, 53),
-        Packet::Icmp(Icmp {
+        Packet::Icmp(IcmpMessage {
             from: sender,
             to: server,
             kind: if sender.is_ipv4() { 8 } else { 128 },

@@ -1,4 +1,4 @@
-//! Runs a driver of the ring against a scripted hostile device.
+//! Runs the driver side of a virtqueue against a scripted hostile device.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -12,10 +12,10 @@ use crate::ring::racy::RacyMemory;
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x4000;
-/// Bytes of memory: the rings, and indirect tables behind them.
+/// Bytes of shared memory: the rings, and after them indirect descriptor tables.
 const MEMORY: usize = 4096;
 
-/// Runs a script. Panics if the driver misbehaves.
+/// Runs a script. Panics if the driver panics or returns an impossible result.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let size = 1 << script.below(6);
@@ -32,7 +32,7 @@ pub fn run(script: &[u8]) {
     };
     let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
     let layout = Layout::contiguous(size, ORIGIN);
-    let mut runner = Runner {
+    let mut runner = DriverRunner {
         driver: driver(&window, layout, features),
         memory,
         window,
@@ -56,23 +56,24 @@ fn driver(window: &Window<RacyMemory>, layout: Layout, features: Features) -> Dr
     .unwrap()
 }
 
-/// A chain in flight.
-struct Out {
+/// A chain that the driver has added and the device has not returned.
+struct PendingChain {
     room: u32,
     descriptors: u16,
 }
 
-struct Runner {
+/// The driver under test, and the memory that it shares with the hostile device.
+struct DriverRunner {
     memory: ModelMemory,
     window: Window<RacyMemory>,
     layout: Layout,
     features: Features,
     driver: Driver<Vec<Slot>>,
     next_tag: u32,
-    out: HashMap<u32, Out>,
+    out: HashMap<u32, PendingChain>,
 }
 
-impl Runner {
+impl DriverRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=2 => self.add(script),
@@ -124,7 +125,7 @@ impl Runner {
         if result.is_ok() {
             self.out.insert(
                 tag,
-                Out {
+                PendingChain {
                     room: len * writable as u32,
                     descriptors,
                 },
@@ -133,7 +134,7 @@ impl Runner {
         }
     }
 
-    /// Returns chains of the available ring, as a device would, with a length from the script.
+    /// Returns chains of the available ring through the used ring, as a device would, with lengths from the script.
     fn give_back(&mut self, script: &mut Script<'_>) {
         let available = (self.layout.available - ORIGIN) as usize;
         let used = (self.layout.used - ORIGIN) as usize;
@@ -150,7 +151,7 @@ impl Runner {
             .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Writes any element to the used ring.
+    /// Writes an arbitrary element to the used ring.
     fn forge(&mut self, script: &mut Script<'_>) {
         let used = (self.layout.used - ORIGIN) as usize;
         let slot = script.below(self.layout.size.into());
@@ -180,7 +181,7 @@ impl Runner {
         self.driver.attach(&self.window).unwrap()
     }
 
-    /// Makes a call, and checks that every call after an error returns the same error.
+    /// Calls a method of the driver, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut DriverQueue<'_, &Window<RacyMemory>, Vec<Slot>>) -> Result<T, VirtqueueError>,

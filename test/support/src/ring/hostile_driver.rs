@@ -1,4 +1,4 @@
-//! Runs a device of the ring against a scripted hostile driver.
+//! Runs the device side of a virtqueue against a scripted hostile driver.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::ring::racy::RacyMemory;
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x1000;
-/// Bytes of memory: the rings, and the same again.
+/// Bytes of shared memory: twice the size of the rings.
 const MEMORY: usize = 4096;
 
-/// Runs a script. Panics if the device misbehaves.
+/// Runs a script. Panics if the device panics or returns an impossible result.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let size = 1 << script.below(6);
@@ -31,7 +31,7 @@ pub fn run(script: &[u8]) {
         1 + u64::from(script.u32())
     };
     let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
-    let mut runner = Runner {
+    let mut runner = DeviceRunner {
         memory,
         window,
         layout: Layout::contiguous(size, ORIGIN),
@@ -44,7 +44,8 @@ pub fn run(script: &[u8]) {
     }
 }
 
-struct Runner {
+/// The device under test, and the memory that it shares with the hostile driver.
+struct DeviceRunner {
     memory: ModelMemory,
     window: Window<RacyMemory>,
     layout: Layout,
@@ -53,7 +54,7 @@ struct Runner {
     taken: VecDeque<Chain>,
 }
 
-impl Runner {
+impl DeviceRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0 | 1 => self.offer(script),
@@ -84,7 +85,7 @@ impl Runner {
         );
     }
 
-    /// Adds chains to the available ring, most of the time as a driver would.
+    /// Adds chains to the available ring, most of the time valid ones.
     fn offer(&mut self, script: &mut Script<'_>) {
         let ring = (self.layout.available - ORIGIN) as usize;
         let index = self
@@ -100,7 +101,7 @@ impl Runner {
         self.memory.copy_in(ring + 2, &index.to_le_bytes());
     }
 
-    /// Writes a descriptor, to the table or elsewhere, most of the time a plausible one.
+    /// Writes a descriptor to the descriptor table or elsewhere, most of the time a plausible one.
     fn describe(&mut self, script: &mut Script<'_>) {
         let kind = script.byte();
         let at = if kind & 1 == 0 {
@@ -162,7 +163,7 @@ impl Runner {
                 self.taken.extend(chains);
             }
             Ok(None) => assert_eq!(self.device.taken(), before),
-            // Chains taken before the error remain taken: the queue must be created again.
+            // Chains that were taken before the error remain taken until the queue is created again.
             Err(_) => self
                 .taken
                 .extend(&chains[..usize::from(self.device.taken() - before)]),
@@ -175,7 +176,8 @@ impl Runner {
         }
     }
 
-    /// Returns chains as one frame. Chains that it does not need remain taken.
+    /// Returns at most `most` taken chains with a frame of at most `len` bytes. Chains that the frame does not need
+    /// remain taken.
     fn put_frame(&mut self, most: usize, len: u16) {
         let count = most.min(self.taken.len());
         let chains: Vec<Chain> = self.taken.iter().take(count).copied().collect();
@@ -192,14 +194,14 @@ impl Runner {
     }
 
     fn rewind(&mut self, most: usize) {
-        // Chains are returned oldest first, so the newest ones are always the last ones taken.
+        // Chains are returned oldest first, so the newest chains were taken last.
         let back = most.min(self.taken.len());
         self.queue().rewind(back as u16);
         self.taken.truncate(self.taken.len() - back);
     }
 
-    /// The driver creates the queue again, at any index; or another device continues and reads again the chains in
-    /// flight.
+    /// Creates the queue again, either as the driver does, at any index, or as a new device that takes the chains in
+    /// flight again.
     fn restart(&mut self, start: u8) {
         let _ = self.queue().publish();
         if self.device.broken().is_some() || start & 1 == 0 {
@@ -230,7 +232,7 @@ impl Runner {
         self.device.attach(&self.window).unwrap()
     }
 
-    /// Makes a call, and checks that every call after an error returns the same error.
+    /// Calls a method of the device, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut DeviceQueue<'_, &Window<RacyMemory>>) -> Result<T, VirtqueueError>,
@@ -245,7 +247,8 @@ impl Runner {
     }
 }
 
-/// Checks that the pieces are the whole chain, in order; the model checks that they are within memory.
+/// Checks that the buffers are those of the whole chain, in order. The memory model checks that they are within
+/// memory.
 fn check(chain: Chain, pieces: &[Piece<RacyMemory>]) {
     assert!(pieces.is_sorted_by_key(|piece| piece.access == Access::Writable));
     let bytes = |access| {

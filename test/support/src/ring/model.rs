@@ -1,4 +1,4 @@
-//! Memory in a plain array, for one thread.
+//! Shared memory in a plain array, for tests with one thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use pontoon_ring::memory::Area;
 
-/// Shared memory of a test: clones and slices refer to the same bytes.
+/// Shared memory of a test. Clones and slices refer to the same bytes.
 #[derive(Clone, Debug)]
 pub struct ModelMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
@@ -15,7 +15,7 @@ pub struct ModelMemory {
 }
 
 impl ModelMemory {
-    /// Creates `len` bytes, none of them zero, so that uninitialised memory is noticed.
+    /// Creates `len` bytes of memory with no zero, so that a read of uninitialised memory is detected.
     pub fn new(len: usize) -> Self {
         Self {
             bytes: Rc::new(RefCell::new(vec![0x5a; len])),
