@@ -1,6 +1,6 @@
 //! The load: one server and one client program, the same for every stack.
 //!
-//! A client opens a *session* over the server's control port ([`control`]). It lasts as long as that connection; at its
+//! A client opens a *session* over the server's control port (`control`). It lasts as long as that connection; at its
 //! end the server closes what the client has opened. Everything is counted where it arrives: the client requests
 //! *checkpoints* of the server, a count and the time at which it was read, and a figure is the difference of two. No
 //! end polls or sleeps between a request and its answer. Every wait has a timeout, and a stall is reported within three
@@ -48,7 +48,7 @@ pub use server::Server;
 
 use client::JobClient;
 
-/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::Ports) as a line of JSON to standard output, and
+/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::ServerPorts) as a line of JSON to standard output, and
 /// returns when standard input ends.
 ///
 /// # Errors

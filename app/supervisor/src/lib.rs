@@ -2,10 +2,10 @@
 //!
 //! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
 //! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
-//! ports; then the guest's namespaces and the tap in them, created by the guest's first process ([`guest::init`]) or by a child
-//! that enters an existing namespace ([`guest::attach`]), which sends the tap's queues to the supervisor; then the engine, forked
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a child
+//! that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the engine, forked
 //! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
-//! ([`guest::machine`]) is named by an option. From then on the supervisor waits in [`watch`] and forwards changes.
+//! (`guest::machine`) is named by an option. From then on the supervisor waits in `watch` and forwards changes.
 //!
 //! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
 //! first process exits, as that is process 1 of its PID namespace.

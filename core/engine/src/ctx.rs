@@ -160,7 +160,7 @@ impl Net {
     }
 
     /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate or counts the
-    /// refusal. [`Self::opened`] counts the flow itself.
+    /// refusal. `opened` counts the flow itself.
     pub fn admit(&mut self, now: Instant) -> Admission {
         let admission = match self.is_full() {
             true => Admission::Refused,

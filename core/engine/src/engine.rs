@@ -222,7 +222,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Continues with each flow of the ready list for one quantum (64 KiB), or for [`ALONE`] quanta if there is only one flow.
+    /// Continues with each flow of the ready list for one quantum (64 KiB), or for `ALONE` quanta if there is only one flow.
     /// Returns true if there is more to do.
     pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };

@@ -1,6 +1,6 @@
 //! Memory for data from the guest that the host does not accept yet: a limited number of blocks of 64 KiB.
 //!
-//! A block is a piece of some flow's [`Queue`] or of a flow's reordering window. All of them are one allocation, whose
+//! A block is a piece of some flow's `Queue` or of a flow's reordering window. All of them are one allocation, whose
 //! pages cost nothing until a block is first written; the block that was freed last is allocated next.
 
 use vm_memory::VolatileSlice;

@@ -4,7 +4,7 @@
 //! guest has not acknowledged; data is sent by a peek, discarded when it is acknowledged, and retransmitted by another peek.
 //! Up: bytes that the socket has accepted are acknowledged; the others wait in a bounded pool and close the window.
 //!
-//! Inputs (segments, socket events, timers) only record pending work; [`Tcp::flush`] performs all of it once for each flow and
+//! Inputs (segments, socket events, timers) only record pending work; `Tcp::flush` performs all of it once for each flow and
 //! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;

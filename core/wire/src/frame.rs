@@ -189,7 +189,7 @@ pub enum FrameError {
     /// Version, header length or total length are inconsistent, or the IPv4 header checksum is wrong.
     #[error("inconsistent IP header")]
     IpHeader,
-    /// Upper-layer lengths are inconsistent, or the checksum is wrong where it is verified ([`parse`] does not).
+    /// Upper-layer lengths are inconsistent, or the checksum is wrong where it is verified ([`parse()`] does not).
     #[error("inconsistent header of protocol {0}")]
     Transport(u8),
     /// The headers are longer than [`HEAD`].

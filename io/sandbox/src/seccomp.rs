@@ -1,8 +1,8 @@
-//! The system calls that the process may make. The list is data: [`common`], what each role needs beside it ([`engine`],
-//! [`relay`]), what one architecture has, and which options of sockets may be set ([`options`]).
+//! The system calls that the process may make. The list is data: `common`, what each role needs beside it (`engine`,
+//! `relay`), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
 //! A call that is on no list returns EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
-//! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
+//! not the network. What no library of ours ever calls and an intruder wants first is `deadly`: it kills.
 
 use std::collections::BTreeMap;
 

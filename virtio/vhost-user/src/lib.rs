@@ -2,7 +2,7 @@
 //!
 //! [`Backend`] communicates with the front-end. A [`Receiver`] and a [`Transmitter`] per queue pair move frames, each
 //! pair in any thread. Payload is not copied: received frames, and room for frames to be sent, are slices of the
-//! guest's memory. [`Device`] replaces [`Backend`] for a VMM in the same process.
+//! guest's memory. [`InProcessDevice`] replaces [`Backend`] for a VMM in the same process.
 //!
 //! # Threads
 //!
