@@ -19,7 +19,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
-use name::{Name, Names};
+use name::{Name, Names, Renewal};
 
 pub use name::HOLD;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
@@ -139,8 +139,8 @@ impl Egress {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
                 if let Some(name) = &entry.name {
-                    let held = name.hold(to, now);
-                    if held {
+                    let renewal = name.renew_destination(to, now);
+                    if renewal == Renewal::Renewed {
                         self.sweep.get_or_insert(now + SWEEP);
                     }
                 }
@@ -186,13 +186,14 @@ impl Egress {
 
     /// Renews the known addresses to which this worker's flows lead.
     pub fn keep(&mut self, addresses: impl Iterator<Item = IpAddr>, now: Instant) {
-        let mut kept = false;
+        let mut is_in_use = false;
         for address in addresses {
             for name in self.entries.iter().filter_map(|entry| entry.name.as_ref()) {
-                kept |= name.keep(address, now);
+                let renewal = name.renew(address, now);
+                is_in_use |= renewal == Renewal::Renewed;
             }
         }
-        self.sweep = kept.then(|| now + SWEEP);
+        self.sweep = is_in_use.then(|| now + SWEEP);
     }
 
     /// Takes the refusals to be logged, at most one a second for each rule.

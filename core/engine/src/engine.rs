@@ -223,8 +223,8 @@ impl<H: Host> Engine<H> {
     }
 
     /// Continues with each flow of the ready list for one quantum (64 KiB), or for `ALONE` quanta if there is only one flow.
-    /// Returns true if there is more to do.
-    pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
+    /// [`Self::has_ready`] reports what is left.
+    pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };
         while quanta > 0 && !self.net.ready.is_empty() {
             for _ in 0..self.net.ready.len() {
@@ -241,7 +241,6 @@ impl<H: Host> Engine<H> {
             }
         }
         link.flush();
-        self.has_ready() || !self.net.orphans.is_empty()
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
@@ -313,7 +312,7 @@ impl<H: Host> Engine<H> {
     /// Returns true if [`Self::handle_ready`] has something to do.
     #[must_use]
     pub fn has_ready(&self) -> bool {
-        !self.net.ready.is_empty()
+        !self.net.ready.is_empty() || !self.net.orphans.is_empty()
     }
 
     /// The number of entries in the list of flows that wait for room on the link. Flows that have ended may be among

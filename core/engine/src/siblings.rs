@@ -91,6 +91,16 @@ impl PortClients {
     }
 }
 
+/// The outcome of handing a frame over to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum HandOver {
+    /// A copy of the frame is in the other worker's inbox.
+    Queued,
+    /// There was no room, and the frame was dropped.
+    Dropped,
+}
+
 /// A worker's interface to the other workers, and to the state that all share.
 pub trait Siblings: Debug + Send {
     /// Returns the owner of a flow.
@@ -112,8 +122,8 @@ pub trait Siblings: Debug + Send {
     fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
 
     /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled` is that of
-    /// [`Handed`]. Returns false if there was no room and the frame was dropped.
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool;
+    /// [`Handed`].
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver;
 
     /// Returns the number of flows of all workers, which [`Self::opened`] and [`Self::closed`] update.
     fn flows(&self) -> u32;

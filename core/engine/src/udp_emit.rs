@@ -10,6 +10,16 @@ use rand_chacha::rand_core::RngCore;
 use crate::Transmit;
 use crate::ctx::Net;
 use crate::host::DatagramMeta;
+use crate::link::TransmitError;
+
+/// What the link has done with a packet to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emitted {
+    /// It has accepted the packet, with all fragments.
+    Accepted,
+    /// It has refused the packet or a fragment.
+    Refused,
+}
 
 /// Sends one datagram to the guest and counts it: `udp_down` and `frames_down` if the link has accepted all of it,
 /// `link_refused` otherwise.
@@ -33,19 +43,19 @@ pub fn datagram<T: Transmit>(
         net.counters.link_refused += 1;
         return;
     }
-    let sent = if ip_header(from.ip()) + len <= link.limits().mtu {
+    let emitted = if ip_header(from.ip()) + len <= link.limits().mtu {
         let head = head(net, from, to, meta, payload.len());
         let offload = Offload {
             checksum: head.checksum,
             segmentation: Segmentation::Whole,
         };
-        count(net, link.send(offload, head.bytes(), payload).is_ok())
+        count(net, link.send(offload, head.bytes(), payload))
     } else {
         let header = complete_header(from, to, payload);
         let ip = ip(net, from.ip(), to.ip(), meta);
         in_fragments(net, link, ip, protocol::UDP, &header, payload)
     };
-    net.counters.udp_down += u64::from(sent);
+    net.counters.udp_down += u64::from(emitted == Emitted::Accepted);
 }
 
 /// Headers of a frame that carries `len` bytes, of one datagram or several.
@@ -79,7 +89,7 @@ pub(crate) fn ip(net: &mut Net, source: IpAddr, destination: IpAddr, meta: Datag
 }
 
 /// Sends the IP packet whose content is `upper` (at most [`UPPER`] bytes of upper-layer header, checksum and all) and
-/// `payload` in fragments that fit the link's MTU, and counts them. Returns true if the link has accepted all of them.
+/// `payload` in fragments that fit the link's MTU, and counts them.
 pub(crate) fn in_fragments<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -87,7 +97,7 @@ pub(crate) fn in_fragments<T: Transmit>(
     protocol: u8,
     upper: &[u8],
     payload: &[u8],
-) -> bool {
+) -> Emitted {
     let id = net.random.next_u32();
     #[expect(
         clippy::cast_possible_truncation,
@@ -118,11 +128,9 @@ pub(crate) fn in_fragments<T: Transmit>(
         let mut block = arrayvec::ArrayVec::<u8, 160>::new();
         block.extend(head.bytes().iter().chain(upper).copied());
         // Without one of them the others are of no use.
-        if !count(net, link.send(Offload::NONE, &block, piece).is_ok()) {
-            return false;
-        }
-        if later.is_empty() {
-            return true;
+        let emitted = count(net, link.send(Offload::NONE, &block, piece));
+        if emitted == Emitted::Refused || later.is_empty() {
+            return emitted;
         }
         at += u32::try_from(len).expect("a packet has at most 65,535 bytes");
         rest = later;
@@ -147,10 +155,18 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
     header
 }
 
-pub(crate) fn count(net: &mut Net, taken: bool) -> bool {
-    net.counters.frames_down += u64::from(taken);
-    net.counters.link_refused += u64::from(!taken);
-    taken
+/// Counts a frame that was passed to the link.
+pub(crate) fn count(net: &mut Net, sent: Result<(), TransmitError>) -> Emitted {
+    match sent {
+        Ok(()) => {
+            net.counters.frames_down += 1;
+            Emitted::Accepted
+        }
+        Err(TransmitError::Full | TransmitError::Rejected) => {
+            net.counters.link_refused += 1;
+            Emitted::Refused
+        }
+    }
 }
 
 /// Longest content of an IP packet: IPv4 counts its header in the total length, IPv6 does not.

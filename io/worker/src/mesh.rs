@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
 use pontoon_engine::flow_rate::{self, Admission};
-use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
+use pontoon_engine::siblings::{FlowKey, HandOver, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 
@@ -176,9 +176,11 @@ impl Siblings for WorkerHandle {
         self.mesh.directory.spread(&(source, destination, id))
     }
 
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
-        let inbox = self.mesh.inboxes.get(usize::from(to.0));
-        inbox.is_some_and(|inbox| inbox.put(frame, reassembled))
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver {
+        match self.mesh.inboxes.get(usize::from(to.0)) {
+            Some(inbox) => inbox.put(frame, reassembled),
+            None => HandOver::Dropped,
+        }
     }
 
     fn flows(&self) -> u32 {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pontoon_engine::flow_rate::{self, Admission};
-use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
+use pontoon_engine::siblings::{FlowKey, HandOver, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
@@ -171,7 +171,7 @@ impl Siblings for SimMember {
         WorkerId((hash % workers) as u8)
     }
 
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver {
         let mut shared = self.mesh.lock();
         if to == self.me {
             shared.wrong.push(format!("{to:?} hands a frame to itself"));
@@ -179,7 +179,7 @@ impl Siblings for SimMember {
         let room = shared.room;
         let inbox = &mut shared.inboxes[usize::from(to.0)];
         if inbox.len() >= room {
-            return false;
+            return HandOver::Dropped;
         }
         let mut bytes = vec![0; frame.len];
         frame.copy(0, &mut bytes);
@@ -188,7 +188,7 @@ impl Siblings for SimMember {
             bytes,
             reassembled,
         });
-        true
+        HandOver::Queued
     }
 
     fn flows(&self) -> u32 {

@@ -370,7 +370,9 @@ impl Given {
             self.engine
                 .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {}
+        while self.engine.has_ready() {
+            self.engine.handle_ready(&mut self.link, &mut self.host, self.now);
+        }
         if !self.awake {
             self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
         }

@@ -309,7 +309,8 @@ impl<G: Guest> World<G> {
                 engine.handle_timeout(&mut self.link, &mut self.host, self.now);
             }
             let mut rounds = 0;
-            while engine.handle_ready(&mut self.link, &mut self.host, self.now) {
+            while engine.has_ready() {
+                engine.handle_ready(&mut self.link, &mut self.host, self.now);
                 rounds += 1;
                 if rounds > MOST_TURNS {
                     return Err("a flow is always ready for more: a busy loop".into());

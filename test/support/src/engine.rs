@@ -211,7 +211,8 @@ impl<'s> Runner<'s> {
 
     fn settle(&mut self) {
         let mut rounds = 0;
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {
+        while self.engine.has_ready() {
+            self.engine.handle_ready(&mut self.link, &mut self.host, self.now);
             rounds += 1;
             assert!(rounds < MOST_ROUNDS, "a flow is always ready for more");
         }

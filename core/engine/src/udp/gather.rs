@@ -62,8 +62,18 @@ pub(super) struct Route {
     pub(super) from: Option<IpAddr>,
 }
 
+/// Whether a frame's datagrams were gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Gathering {
+    /// They are part of the run.
+    Added,
+    /// They belong to another send, or there is no room for their slices.
+    Rejected,
+}
+
 impl<'a> Gather<'a> {
-    /// Adds `len` bytes at `offset` of the frame, datagrams of `segment` bytes. Returns false if they do not fit.
+    /// Adds `len` bytes at `offset` of the frame, datagrams of `segment` bytes.
     pub(super) fn append(
         &mut self,
         heading: &Heading,
@@ -71,30 +81,30 @@ impl<'a> Gather<'a> {
         offset: usize,
         len: usize,
         segment: usize,
-    ) -> bool {
+    ) -> Gathering {
         let Some(run) = &mut self.run else {
-            return false;
+            return Gathering::Rejected;
         };
         let count = datagrams(len, segment);
         let same_size = segment == run.segment || (count == 1 && len < run.segment);
         let open = run.segment > 0 && run.len == run.count * run.segment;
         let room = run.count + count <= MAX_SEGMENTS && run.len + len <= MAX_BYTES;
         if !(run.heading == *heading && len > 0 && same_size && open && room) {
-            return false;
+            return Gathering::Rejected;
         }
         let before = self.parts.len();
         for part in frame.range(offset, len) {
             if self.parts.try_push(part).is_err() {
                 self.parts.truncate(before);
-                return false;
+                return Gathering::Rejected;
             }
         }
         run.len += len;
         run.count += count;
-        true
+        Gathering::Added
     }
 
-    /// Begins a run. Returns false if the datagrams are in more slices than there is room for.
+    /// Begins a run, unless the datagrams are in more slices than there is room for.
     pub(super) fn begin(
         &mut self,
         heading: Heading,
@@ -103,11 +113,11 @@ impl<'a> Gather<'a> {
         offset: usize,
         len: usize,
         segment: usize,
-    ) -> bool {
+    ) -> Gathering {
         self.parts.clear();
         for part in frame.range(offset, len) {
             if self.parts.try_push(part).is_err() {
-                return false;
+                return Gathering::Rejected;
             }
         }
         self.run = Some(Run {
@@ -117,7 +127,7 @@ impl<'a> Gather<'a> {
             len,
             count: datagrams(len, segment),
         });
-        true
+        Gathering::Added
     }
 }
 

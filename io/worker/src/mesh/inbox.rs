@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use pontoon_engine::Frame;
-use pontoon_engine::siblings::Handed;
+use pontoon_engine::siblings::{HandOver, Handed};
 use pontoon_ipc::ChannelMessage as _;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
@@ -62,21 +62,21 @@ impl Inbox {
         self.bell.as_fd()
     }
 
-    /// Puts a copy of `frame` in. False: there is no room.
-    pub(super) fn put(&self, frame: &Frame<'_>, reassembled: bool) -> bool {
+    /// Adds a copy of `frame`.
+    pub(super) fn put(&self, frame: &Frame<'_>, reassembled: bool) -> HandOver {
         if self.frames.is_full() {
-            return false;
+            return HandOver::Dropped;
         }
         let mut parcel = self.spare.pop().unwrap_or_else(Parcel::empty);
         parcel.fill(frame, reassembled);
         match self.frames.push(parcel) {
             Ok(()) => {
                 self.ring();
-                true
+                HandOver::Queued
             }
             Err(parcel) => {
                 let _ = self.spare.push(parcel);
-                false
+                HandOver::Dropped
             }
         }
     }
