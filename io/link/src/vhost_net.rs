@@ -146,8 +146,9 @@ impl VhostNet {
             return;
         };
         let bytes = receiver.take_bytes() + transmitter.take_bytes();
-        // Both are asked.
-        if receiver.take_due() | transmitter.take_due() {
+        // Both are taken.
+        let is_due = receiver.take_due() | transmitter.take_due();
+        if is_due {
             self.gathered.get_or_insert(0);
         }
         let Some(gathered) = &mut self.gathered else {
@@ -228,7 +229,8 @@ impl Link for VhostNet {
     fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = match &mut self.transmitter.ring {
             Some(ring) => ring.take_full(),
-            None => self.transmitter.tap.take_full() || std::mem::take(&mut self.room),
+            // Both are taken.
+            None => self.transmitter.tap.take_full() | std::mem::take(&mut self.room),
         };
         self.disconnected.map_or(Ok(full), Err)
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::Window;
-use pontoon_ring::{Features, Layout, LayoutError};
+use pontoon_ring::{Features, Layout, LayoutError, Notification};
 use pontoon_sys::vhost::{Device, Vring, Which};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -105,8 +105,8 @@ impl VhostNetQueue {
 
     /// Shows the kernel what was added.
     pub(super) fn publish(&mut self) -> Result<(), Failure> {
-        let due = self.ring()?.publish();
-        self.due |= due;
+        let notification = self.ring()?.publish();
+        self.due |= notification == Notification::Required;
         Ok(())
     }
 

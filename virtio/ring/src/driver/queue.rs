@@ -1,6 +1,7 @@
 //! The operations of a driver on its queue.
 
 use super::{Driver, Slot, VirtqueueError};
+use crate::cursor::Notification;
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
@@ -30,9 +31,8 @@ pub struct Used {
 }
 
 impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
-    /// Publishes the added chains, and returns whether the device must be notified.
-    #[must_use = "the device sleeps until it is notified"]
-    pub fn publish(&mut self) -> bool {
+    /// Publishes the added chains.
+    pub fn publish(&mut self) -> Notification {
         self.driver.cursor.publish(&self.available, &self.used)
     }
 

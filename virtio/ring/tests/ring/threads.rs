@@ -3,7 +3,7 @@
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 
 use crate::shared::{ORIGIN, Shared};
 use pontoon_test_support::notifier::Notifier;
@@ -74,7 +74,8 @@ fn run_driver(
                 .unwrap();
             asked += 1;
         }
-        if queue.publish() {
+        let notification = queue.publish();
+        if notification == Notification::Required {
             kick.notify();
         }
         if queue.poll().unwrap() == 0 && queue.rearm().unwrap() == 0 {
@@ -122,7 +123,8 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &No
             queue.put(chain, len);
             served += 1;
         }
-        if queue.publish() {
+        let notification = queue.publish();
+        if notification == Notification::Required {
             call.notify();
         }
         if served < CHAINS && queue.rearm().unwrap() == 0 {
