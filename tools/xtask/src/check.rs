@@ -1,5 +1,5 @@
-//! `cargo xtask check`: format, rules of the tree, lints, documentation comments, unit tests and documentation tests. It installs nothing and needs
-//! no privilege.
+//! `cargo xtask check`: format, rules of the tree, lints, documentation comments, unit tests and documentation tests. It installs
+//! nothing and needs no privilege.
 
 use std::process::Command;
 use std::time::Duration;
