@@ -383,11 +383,15 @@ impl Memberships {
         Ok(())
     }
 
-    /// Removes all groups. Returns false if there was none.
-    pub fn clear(&mut self) -> bool {
-        let had_groups = !self.groups.is_empty();
+    /// Removes all groups.
+    pub fn clear(&mut self) {
         self.groups.clear();
-        had_groups
+    }
+
+    /// Returns true if there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
     }
 
     /// The number of items of [`Memberships::iter`].
