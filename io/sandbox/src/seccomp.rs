@@ -2,7 +2,8 @@
 //! `relay`), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
 //! A call that is on no list returns EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
-//! not the network. What no library of ours ever calls and an intruder wants first is `deadly`: it kills.
+//! not the network. For calls that no library here makes and that an intruder needs first (`kill_process`), the kernel kills the
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ use seccompiler::{
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 mod common;
-mod deadly;
 mod engine;
+mod kill_process;
 pub mod options;
 mod relay;
 #[cfg(target_arch = "x86_64")]
@@ -120,7 +121,7 @@ pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
 
 /// The filters. The kernel runs all of them and applies the action with the highest precedence (seccomp(2)).
 fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
-    let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
+    let killing = kill_process::CALLS.iter().map(|call| (*call, Vec::new()));
     let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);
     for entry in allowed(role) {
         listed.insert(entry.call, rules(entry.only)?);
@@ -129,7 +130,11 @@ fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
     let clone3 = BTreeMap::from([(SYS_clone3, Vec::new())]);
     let refused = BTreeMap::from([(SYS_setsockopt, all_but(options::settable(role))?)]);
     Ok([
-        program(deadly.collect(), SeccompAction::Allow, SeccompAction::KillProcess)?,
+        program(
+            killing.collect(),
+            SeccompAction::Allow,
+            SeccompAction::KillProcess,
+        )?,
         program(
             clone3,
             SeccompAction::Allow,
@@ -211,8 +216,8 @@ mod tests {
                 assert!(calls.insert(entry.call), "twice: {}", entry.call);
                 assert!(!entry.reason.is_empty(), "no reason: {}", entry.call);
             }
-            for call in deadly::CALLS {
-                assert!(!calls.contains(call), "allowed and deadly: {call}");
+            for call in kill_process::CALLS {
+                assert!(!calls.contains(call), "allowed and killed for: {call}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Calls that end the process: none of them has an innocent caller here.
+//! Calls for which the kernel kills the process: no code of ours makes them.
 
 use libc::*;
 
