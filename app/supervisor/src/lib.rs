@@ -135,7 +135,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     notifier.notify()?;
     if let GuestKind::Command(guest) = &mut guest {
         // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
-        if let Some(status) = signals.deadly().context("cannot read signals")? {
+        if let Some(status) = signals.fatal().context("cannot read signals")? {
             return Ok(status);
         }
         guest.go()?;
