@@ -26,7 +26,7 @@ use vm_memory::VolatileSlice;
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
 use super::{Disconnected, For, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, StopAt};
-use queue::{Alarm, Bell, Failure};
+use queue::{Alarm, EventFd, Failure};
 
 mod frame_ring;
 mod queue;
@@ -53,7 +53,7 @@ mod places {
 pub struct VhostNet {
     receiver: VhostNetReceiver,
     transmitter: VhostNetTransmitter,
-    bell: Bell,
+    kick: EventFd,
     /// Present as long as vhost-net is.
     alarm: Option<Arc<Alarm>>,
     /// Of the tap's, when vhost-net is gone.
@@ -73,7 +73,7 @@ pub struct VhostNet {
 pub struct Pair {
     receiver: receive::VringReceiver,
     transmitter: transmit::VringTransmitter,
-    bell: Bell,
+    kick: EventFd,
     alarm: Arc<Alarm>,
 }
 
@@ -86,11 +86,11 @@ impl Pair {
         let memory = Mapping::new(places::BYTES)?;
         let features = vhost::VERSION_1 | vhost::EVENT_IDX | vhost::MERGEABLE;
         let device = Arc::new(Device::new(memory, features)?);
-        let (bell, alarm) = (Bell::new()?, Arc::new(Alarm::new()?));
+        let (kick, alarm) = (EventFd::new()?, Arc::new(Alarm::new()?));
         let pair = Self {
-            receiver: receive::VringReceiver::new(&device, &bell, &alarm)?,
-            transmitter: transmit::VringTransmitter::new(&device, &bell, &alarm, tap.limits())?,
-            bell,
+            receiver: receive::VringReceiver::new(&device, &kick, &alarm)?,
+            transmitter: transmit::VringTransmitter::new(&device, &kick, &alarm, tap.limits())?,
+            kick,
             alarm,
         };
         for which in [Which::Receive, Which::Transmit] {
@@ -114,7 +114,7 @@ impl VhostNet {
                 ring: Some(pair.transmitter),
                 tap: tap_transmitter,
             },
-            bell: pair.bell,
+            kick: pair.kick,
             alarm: Some(pair.alarm),
             rx_interest: RxInterest::default(),
             gathered: None,
@@ -159,7 +159,7 @@ impl VhostNet {
             return;
         }
         self.gathered = None;
-        transmitter.queue().checked(self.bell.ring());
+        transmitter.queue().checked(self.kick.signal());
     }
 
     /// Checks for the loss of the interface, which vhost-net does not report. The checks become rarer while no frame

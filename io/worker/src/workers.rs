@@ -197,7 +197,7 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
     }
     if let Some(handle) = handle {
-        host.epoll().add(handle.bell(), Edge::Inbox.token())?;
+        host.epoll().add(handle.event(), Edge::Inbox.token())?;
         engine.join(Box::new(handle.clone()));
     }
     engine

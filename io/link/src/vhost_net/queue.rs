@@ -66,7 +66,7 @@ impl VhostNetQueue {
         which: Which,
         size: u16,
         at: usize,
-        bell: &Bell,
+        kick: &EventFd,
         alarm: &Arc<Alarm>,
     ) -> io::Result<Self> {
         let layout = Layout::contiguous(size, device.memory().address() + at as u64);
@@ -85,7 +85,7 @@ impl VhostNetQueue {
             descriptors: within.descriptors as usize,
             available: within.available as usize,
             used: within.used as usize,
-            kick: bell.as_fd(),
+            kick: kick.as_fd(),
             call: queue.call.as_fd(),
             error: alarm.as_fd(),
         };
@@ -144,38 +144,38 @@ fn window(device: &Device) -> Window<VolatileSlice<'_>> {
 /// An eventfd to write to. One of them wakes the kernel for both queues of a pair, by one system call; the kernel
 /// then also checks the queue that has nothing new, which costs little.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(super) fn ring(&self) -> Result<(), Failure> {
+    pub(super) fn signal(&self) -> Result<(), Failure> {
         // The count is never read. It has room for the next 500 years.
         rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(Failure::Wake)?;
         Ok(())
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Rings when vhost-net has failed: the kernel rings it for a queue that makes no sense to it, we for the rest.
+/// An eventfd that is written when vhost-net has failed: by the kernel for an invalid queue, by the link otherwise.
 #[derive(Debug)]
 pub(super) struct Alarm {
-    bell: Bell,
-    /// The first thing that we rang for.
+    event: EventFd,
+    /// The first failure that the link has detected.
     failure: OnceLock<Failure>,
 }
 
 impl Alarm {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            bell: Bell::new()?,
+            event: EventFd::new()?,
             failure: OnceLock::new(),
         })
     }
@@ -183,18 +183,18 @@ impl Alarm {
     pub(super) fn raise(&self, failure: Failure) {
         let _ = self.failure.set(failure);
         // An error cannot be reported to anything else.
-        let _ = self.bell.ring();
+        let _ = self.event.signal();
     }
 
     /// Resets the alarm. Returns its reason if it was raised.
     pub(super) fn take_failure(&self) -> Option<Failure> {
-        rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
+        rustix::io::read(&self.event.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(Failure::Kernel))
     }
 }
 
 impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event.as_fd()
     }
 }

@@ -13,7 +13,7 @@ use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::places;
-use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use super::queue::{Alarm, EventFd, Failure, VhostNetQueue};
 use crate::{BURST, ReceivedBurst, Rest};
 
 /// Buffers: a burst of the longest frames with us, and another with the kernel.
@@ -46,11 +46,11 @@ pub(super) struct VringReceiver {
 
 impl VringReceiver {
     /// Offers all buffers to the kernel, which fills them once the queue has started.
-    pub(super) fn new(device: &Arc<Device>, bell: &Bell, alarm: &Arc<Alarm>) -> io::Result<Self> {
+    pub(super) fn new(device: &Arc<Device>, kick: &EventFd, alarm: &Arc<Alarm>) -> io::Result<Self> {
         let (which, at) = (Which::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
             device: device.clone(),
-            queue: VhostNetQueue::new(device, which, BUFFERS, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, BUFFERS, at, kick, alarm)?,
             headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             ours: (0..u32::from(BUFFERS)).collect(),
             bytes: 0,

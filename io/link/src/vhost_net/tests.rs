@@ -203,7 +203,7 @@ fn withdrawn() -> VhostNet {
             ring: None,
             tap: tap_transmitter,
         },
-        bell: Bell::new().unwrap(),
+        kick: EventFd::new().unwrap(),
         alarm: None,
         rx_interest: RxInterest::default(),
         gathered: None,

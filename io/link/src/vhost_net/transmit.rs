@@ -14,7 +14,7 @@ use vm_memory::VolatileSlice;
 
 use super::frame_ring::{FrameRing, Run};
 use super::places;
-use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use super::queue::{Alarm, EventFd, Failure, VhostNetQueue};
 
 /// Frames that the kernel may have at one time.
 pub(super) const FRAMES: u16 = 256;
@@ -50,14 +50,14 @@ pub(super) struct VringTransmitter {
 impl VringTransmitter {
     pub(super) fn new(
         device: &Arc<Device>,
-        bell: &Bell,
+        kick: &EventFd,
         alarm: &Arc<Alarm>,
         limits: Limits,
     ) -> io::Result<Self> {
         let (which, at) = (Which::Transmit, places::TRANSMIT_RING);
         Ok(Self {
             device: device.clone(),
-            queue: VhostNetQueue::new(device, which, FRAMES, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, FRAMES, at, kick, alarm)?,
             ring: FrameRing::new(BYTES, FRAMES),
             limits,
             full: false,

@@ -134,7 +134,7 @@ fn frame_after_a_rung_bell_is_received() {
     let handles = handles(4, MAC).unwrap();
     let (to, from) = handles.split_first().unwrap();
     let epoll = Epoll::new().unwrap();
-    epoll.add(to.bell(), Edge::Inbox.token()).unwrap();
+    epoll.add(to.event(), Edge::Inbox.token()).unwrap();
     thread::scope(|scope| {
         for handle in from {
             scope.spawn(move || {
