@@ -387,7 +387,7 @@ impl ProxyState {
     }
 }
 
-/// What a change of the queriers has removed.
+/// The consequence of a change of the queriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Removal {
     /// Memberships: rules that depend on them have to be updated.

@@ -23,7 +23,7 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
-use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
+use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -111,9 +111,9 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control.refuse(guest.pid_namespace()?);
     }
     let owned = host.watch.owned().to_vec();
-    let ledger = ledger::Shared::new(options.workers, config.max_flows)
+    let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
         .context("cannot allocate the shared connection table")?;
-    let setup = Setup {
+    let setup = EngineSetup {
         config,
         owned,
         // The engine takes the sockets over when it is forked.

@@ -9,7 +9,7 @@ use pontoon_sys::udp::Ancillary;
 
 use super::control::Checkpoint;
 use super::fault::Fault;
-use super::session::{Shared, lock};
+use super::session::{ServerState, lock};
 
 /// Number of messages of one receive.
 const BATCH: usize = 64;
@@ -52,16 +52,16 @@ impl DatagramCounter {
 }
 
 /// Counts datagrams, one in each message.
-pub(crate) fn count<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
+pub(crate) fn count<F: Fault>(shared: &ServerState, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, ONE)
 }
 
 /// Counts runs of datagrams, on a socket with `UDP_GRO`.
-pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
+pub(crate) fn count_runs<F: Fault>(shared: &ServerState, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, RUN)
 }
 
-fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infallible {
+fn receive<F: Fault>(shared: &ServerState, socket: &UdpSocket, room: usize) -> Infallible {
     let mut batch = Batch::new(BATCH, room);
     loop {
         // Errors are those of sent datagrams, and this socket sends none.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::job::{Job, ServerPorts};
 
 use super::fault::Fault;
-use super::session::{Session, Shared, serve_session};
+use super::session::{ServerState, Session, serve_session};
 use super::{
     connect, datagram_counter, datagram_round_trip, flow::BulkFlow, hash, round_trip, socket, stream,
 };
@@ -28,7 +28,7 @@ impl Server {
     /// # Errors
     /// The address is not this machine's, or there are too few descriptors or threads.
     pub fn start<F: Fault>(listen: IpAddr) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ServerState::default());
         let shared = &shared;
         let tcp = || {
             let listener = socket::listener(SocketAddr::new(listen, 0))?;
@@ -102,7 +102,7 @@ impl Server {
 }
 
 /// Receives the bytes of a client.
-fn take<F: Fault>(shared: &Shared, socket: TcpStream) {
+fn take<F: Fault>(shared: &ServerState, socket: TcpStream) {
     bulk(shared, socket, |session, flow| match session.job {
         Job::Hash { bytes, .. } => flow.end(hash::receive::<F>(flow, bytes)),
         _ => flow.end(Err(stream::receive::<F>(flow))),
@@ -110,14 +110,14 @@ fn take<F: Fault>(shared: &Shared, socket: TcpStream) {
 }
 
 /// Sends bytes to a client.
-fn give<F: Fault>(shared: &Shared, socket: TcpStream) {
+fn give<F: Fault>(shared: &ServerState, socket: TcpStream) {
     bulk(shared, socket, |session, flow| match session.job {
         Job::Hash { bytes, .. } => flow.end(hash::send::<F>(flow, session.id, bytes)),
         _ => flow.end(Err(stream::send::<F>(flow))),
     });
 }
 
-fn bulk(shared: &Shared, socket: TcpStream, work: impl Fn(&Session, &BulkFlow)) {
+fn bulk(shared: &ServerState, socket: TcpStream, work: impl Fn(&Session, &BulkFlow)) {
     if let Some((session, flow)) = shared.join(socket) {
         work(&session, &flow);
         flow.close();
@@ -127,8 +127,8 @@ fn bulk(shared: &Shared, socket: TcpStream, work: impl Fn(&Session, &BulkFlow)) 
 /// Serves each connection on a thread of its own.
 fn each(
     listener: TcpListener,
-    shared: &Arc<Shared>,
-    serve: impl Fn(&Shared, TcpStream) + Clone + Send + 'static,
+    shared: &Arc<ServerState>,
+    serve: impl Fn(&ServerState, TcpStream) + Clone + Send + 'static,
 ) -> io::Result<()> {
     socket::keep_alive(&listener)?;
     let shared = Arc::clone(shared);
@@ -152,8 +152,8 @@ fn accept(listener: &TcpListener, serve: impl Fn(TcpStream)) {
 
 fn datagrams(
     socket: UdpSocket,
-    shared: &Arc<Shared>,
-    serve: impl Fn(&Shared, &UdpSocket) + Send + 'static,
+    shared: &Arc<ServerState>,
+    serve: impl Fn(&ServerState, &UdpSocket) + Send + 'static,
 ) -> io::Result<()> {
     let shared = Arc::clone(shared);
     thread("datagrams", move || serve(&shared, &socket))

@@ -21,7 +21,7 @@ const OTHER_DESCRIPTORS: u64 = 1024;
 
 /// The state that the server's threads share.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     opened: AtomicU64,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     /// The datagrams of the last session that has any.
@@ -39,7 +39,7 @@ pub(crate) struct Session {
 }
 
 /// Serves one control connection, and then closes the client's other connections.
-pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()> {
+pub(crate) fn serve_session(shared: &ServerState, socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut json = JsonLines::new(socket);
     let Some(SessionRequest::Open { job, timeout }) = json.read()? else {
@@ -48,7 +48,7 @@ pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()
     if let Err(message) = prepare(&job) {
         return json.write(&SessionReply::JobMessage(message));
     }
-    let session = OpenSession::new(shared, job, timeout);
+    let session = SessionGuard::new(shared, job, timeout);
     json.write(&SessionReply::Opened {
         session: session.id,
         congestion_control: tcp_congestion(json.socket())?,
@@ -69,7 +69,7 @@ fn prepare(job: &Job) -> Result<(), JobMessage> {
     }
 }
 
-impl Shared {
+impl ServerState {
     /// Adds a new connection to the session whose number it begins with.
     pub(crate) fn join(&self, mut socket: TcpStream) -> Option<(Arc<Session>, Arc<BulkFlow>)> {
         let mut id = [0; 8];
@@ -94,7 +94,7 @@ impl Shared {
 }
 
 impl Session {
-    fn answer(&self, shared: &Shared, request: &SessionRequest) -> Result<SessionReply, JobMessage> {
+    fn answer(&self, shared: &ServerState, request: &SessionRequest) -> Result<SessionReply, JobMessage> {
         match request {
             SessionRequest::Open { .. } => Err(failed("a second job on one control connection")),
             SessionRequest::Checkpoint => self.checkpoint(shared).map(SessionReply::Checkpoint),
@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    fn checkpoint(&self, shared: &Shared) -> Result<Checkpoint, JobMessage> {
+    fn checkpoint(&self, shared: &ServerState) -> Result<Checkpoint, JobMessage> {
         match self.job {
             Job::Datagrams { .. } | Job::SegmentedDatagrams { .. } => {
                 Ok(lock(&shared.datagram_counter).checkpoint())
@@ -154,14 +154,14 @@ impl Session {
     }
 }
 
-/// A session, which lasts as long as its control connection.
-struct OpenSession<'a> {
-    shared: &'a Shared,
+/// A session, which ends with its control connection: the guard is dropped then.
+struct SessionGuard<'a> {
+    shared: &'a ServerState,
     session: Arc<Session>,
 }
 
-impl<'a> OpenSession<'a> {
-    fn new(shared: &'a Shared, job: Job, timeout: Duration) -> Self {
+impl<'a> SessionGuard<'a> {
+    fn new(shared: &'a ServerState, job: Job, timeout: Duration) -> Self {
         // Datagrams of a warm-up have session 0.
         let id = shared.opened.fetch_add(1, Ordering::Relaxed) + 1;
         if matches!(job, Job::Datagrams { .. } | Job::SegmentedDatagrams { .. }) {
@@ -180,7 +180,7 @@ impl<'a> OpenSession<'a> {
     }
 }
 
-impl std::ops::Deref for OpenSession<'_> {
+impl std::ops::Deref for SessionGuard<'_> {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -188,7 +188,7 @@ impl std::ops::Deref for OpenSession<'_> {
     }
 }
 
-impl Drop for OpenSession<'_> {
+impl Drop for SessionGuard<'_> {
     fn drop(&mut self) {
         lock(&self.shared.sessions).remove(&self.session.id);
         lock(&self.session.flows).iter().for_each(|flow| flow.close());

@@ -12,7 +12,7 @@ use crate::ctx::Net;
 use crate::host::DatagramMeta;
 use crate::link::TransmitError;
 
-/// What the link has done with a packet to the guest.
+/// The result of passing a packet for the guest to the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emitted {
     /// It has accepted the packet, with all fragments.

@@ -45,13 +45,13 @@ const MESSAGES: u32 = 0xfee0_0000;
 /// A structure in the guest's memory: [`ByteValued`] cannot be implemented for types of another crate.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Shared<T>(T);
+struct GuestStruct<T>(T);
 
 // SAFETY: integers without padding between them.
-unsafe impl ByteValued for Shared<BootParameters> {}
+unsafe impl ByteValued for GuestStruct<BootParameters> {}
 
 // SAFETY: integers and bytes without padding between them, for which all bit patterns are valid.
-unsafe impl ByteValued for Shared<Report> {}
+unsafe impl ByteValued for GuestStruct<Report> {}
 
 /// Opens KVM. Returns `None` if it does not exist.
 ///
@@ -78,7 +78,7 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
     let parameters = parameters(args, server::start()?, vcpu.get_tsc_khz()?);
-    memory.write_obj(Shared(parameters), GuestAddress(PARAMETERS))?;
+    memory.write_obj(GuestStruct(parameters), GuestAddress(PARAMETERS))?;
 
     let deadline = args.deadline();
     thread::spawn(move || {
@@ -286,7 +286,7 @@ fn value(bytes: &[u8]) -> u32 {
 
 /// Reads the guest's report.
 fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
-    let Shared(report): Shared<Report> = memory.read_obj(GuestAddress(REPORT))?;
+    let GuestStruct(report): GuestStruct<Report> = memory.read_obj(GuestAddress(REPORT))?;
     if stage != Stage::End as u32 {
         let text = CStr::from_bytes_until_nul(&report.error).unwrap_or(c"at length");
         bail!("the guest failed: {}", text.to_string_lossy());

@@ -16,12 +16,12 @@ use crate::rng::mix;
 
 /// State that the workers of one world share.
 #[derive(Clone, Debug)]
-pub struct SimMesh(Arc<Mutex<Shared>>);
+pub struct SimMesh(Arc<Mutex<MeshState>>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct MeshState {
     owners: BTreeMap<String, WorkerId>,
-    inboxes: Vec<VecDeque<Parcel>>,
+    inboxes: Vec<VecDeque<QueuedFrame>>,
     room: usize,
     flows: u32,
     clients: PortClients,
@@ -35,7 +35,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct Parcel {
+struct QueuedFrame {
     offload: Offload,
     bytes: Vec<u8>,
     reassembled: bool,
@@ -52,10 +52,10 @@ impl SimMesh {
     /// Returns a mesh of `workers`, whose inboxes hold `room` frames.
     #[must_use]
     pub(crate) fn new(workers: usize, room: usize) -> Self {
-        Self(Arc::new(Mutex::new(Shared {
+        Self(Arc::new(Mutex::new(MeshState {
             inboxes: (0..workers).map(|_| VecDeque::new()).collect(),
             room,
-            ..Shared::default()
+            ..MeshState::default()
         })))
     }
 
@@ -73,22 +73,22 @@ impl SimMesh {
 
     /// Removes up to `most` of a worker's frames, and passes them to `sink`.
     pub(crate) fn serve(&self, worker: usize, most: usize, sink: impl FnOnce(&[Handed<'_>])) {
-        let mut parcels: Vec<Parcel> = {
+        let mut queued: Vec<QueuedFrame> = {
             let inbox = &mut self.lock().inboxes[worker];
             let count = most.min(inbox.len());
             inbox.drain(..count).collect()
         };
-        let heads: Vec<Vec<u8>> = parcels
+        let heads: Vec<Vec<u8>> = queued
             .iter()
-            .map(|parcel| parcel.bytes[..parcel.bytes.len().min(HEAD)].to_vec())
+            .map(|frame| frame.bytes[..frame.bytes.len().min(HEAD)].to_vec())
             .collect();
-        let metas: Vec<(Offload, bool)> = parcels
+        let metas: Vec<(Offload, bool)> = queued
             .iter()
-            .map(|parcel| (parcel.offload, parcel.reassembled))
+            .map(|frame| (frame.offload, frame.reassembled))
             .collect();
-        let parts: Vec<[VolatileSlice<'_>; 1]> = parcels
+        let parts: Vec<[VolatileSlice<'_>; 1]> = queued
             .iter_mut()
-            .map(|parcel| [VolatileSlice::from(&mut parcel.bytes[..])])
+            .map(|frame| [VolatileSlice::from(&mut frame.bytes[..])])
             .collect();
         let frames: Vec<Handed<'_>> = heads
             .iter()
@@ -130,7 +130,7 @@ impl SimMesh {
         self.lock().wrong.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, MeshState> {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
@@ -183,7 +183,7 @@ impl Siblings for SimMember {
         }
         let mut bytes = vec![0; frame.len];
         frame.copy(0, &mut bytes);
-        inbox.push_back(Parcel {
+        inbox.push_back(QueuedFrame {
             offload: frame.offload,
             bytes,
             reassembled,

@@ -32,7 +32,7 @@ pub(crate) struct Cursor {
     request: Option<u16>,
 }
 
-/// Whether the peer must be notified of what was published.
+/// The need to notify the peer of what was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the peer may sleep until it is notified"]
 pub enum Notification {

@@ -44,8 +44,8 @@
 //! use pontoon_ring::{Access, Features, Layout, Notification};
 //!
 //! #[repr(align(16))]
-//! struct Shared([u8; 4096]);
-//! let mut shared = Shared([0; 4096]);
+//! struct Page([u8; 4096]);
+//! let mut shared = Page([0; 4096]);
 //! let memory = Window::new(vm_memory::VolatileSlice::from(&mut shared.0[..]), 0x1_0000);
 //! let layout = Layout::contiguous(8, 0x1_0000);
 //! let features = Features { event_idx: true, indirect: false };

@@ -62,7 +62,7 @@ pub(super) struct Route {
     pub(super) from: Option<IpAddr>,
 }
 
-/// Whether a frame's datagrams were gathered.
+/// The result of adding a frame's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Gathering {

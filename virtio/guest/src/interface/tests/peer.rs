@@ -21,14 +21,14 @@ pub(crate) const MAP: Map<16> = Map::new(ORIGIN, 1514);
 pub(crate) type Net<'m> = Interface<Window<Raw<'m>>, Host<'m>, 16>;
 
 /// Memory for one [`MAP`].
-pub(crate) struct Shared(Box<[Line]>);
+pub(crate) struct SharedMemory(Box<[Line]>);
 
 #[repr(align(64))]
 struct Line {
     _words: [AtomicU64; 8],
 }
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn new() -> Self {
         let line = || Line {
             _words: [const { AtomicU64::new(0) }; 8],
@@ -46,7 +46,11 @@ impl Shared {
 }
 
 /// Creates and starts an interface with its device.
-pub(crate) fn open(shared: &Shared, pacing: Pacing, event_idx: bool) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
+pub(crate) fn open(
+    shared: &SharedMemory,
+    pacing: Pacing,
+    event_idx: bool,
+) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
     let features = Features {
         event_idx,
         indirect: false,
