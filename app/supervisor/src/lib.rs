@@ -11,8 +11,10 @@
 //! first process exits, as that is process 1 of its PID namespace.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use pontoon_engine::config::{Addresses, Config, V6};
 use pontoon_process::child::stdio;
 use pontoon_process::descriptor;
@@ -68,10 +70,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
-    let offload = match options.no_offload {
-        true => TapOffload::NONE,
-        false => TapOffload::all_but(&disabled),
-    };
+    let offload = tap_offload(options, &disabled);
     let mut files = FileWatch::default();
     let plan = GuestPlan::open(options, &mut files)?;
     let vhost = vhost::choose(options.vhost_net, offload, &disabled)?;
@@ -111,19 +110,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control.refuse(guest.pid_namespace()?);
     }
     let owned = host.watch.owned().to_vec();
-    let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
-        .context("cannot allocate the shared connection table")?;
-    let setup = EngineSetup {
-        config,
-        owned,
-        // The engine takes the sockets over when it is forked.
-        published: Vec::new(),
-        raw_icmp,
-        pacing: pacing::here(options.pacing, options.workers),
-        outbound: options.outbound.clone(),
-        ledger,
-        set_log_level,
-    };
+    let setup = engine_setup(options, config, owned, raw_icmp, set_log_level)?;
     let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest sends anything, so that a capture has all of it.
@@ -153,6 +140,37 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control,
     };
     watch.run()
+}
+
+/// Returns the offloads of the tap: all that are not disabled.
+fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
+    match options.no_offload {
+        true => TapOffload::NONE,
+        false => TapOffload::all_but(disabled),
+    }
+}
+
+/// Returns the input of the engine, with a new table of connections.
+fn engine_setup(
+    options: &GuestOptions,
+    config: Config,
+    owned: Vec<IpNet>,
+    raw_icmp: [Option<OwnedFd>; 2],
+    set_log_level: fn(LevelFilter),
+) -> Result<EngineSetup, Error> {
+    let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
+        .context("cannot allocate the shared connection table")?;
+    Ok(EngineSetup {
+        config,
+        owned,
+        // The engine takes the sockets over when it is forked.
+        published: Vec::new(),
+        raw_icmp,
+        pacing: pacing::here(options.pacing, options.workers),
+        outbound: options.outbound.clone(),
+        ledger,
+        set_log_level,
+    })
 }
 
 /// Opens the host sockets of the published ports.
