@@ -146,7 +146,7 @@ impl Egress {
                 }
                 Decision::Allowed
             }
-            Err(ground) => self.refuse(ground, to, now),
+            Err(ground) => self.refuse(ground, to.protocol, to.written, to.port, now),
         }
     }
 
@@ -156,11 +156,17 @@ impl Egress {
         self.ground(to, now).is_ok()
     }
 
-    /// Decides about a TCP connection to the forwarder, whose answers are not parsed. It is refused, and counted, if rules
-    /// name domains.
-    pub fn decide_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
+    /// Decides about a TCP connection to the forwarder at `to`, whose answers are not parsed. It is refused, and counted, if
+    /// rules name domains.
+    pub fn decide_stream_to_forwarder(&mut self, to: SocketAddr, now: Instant) -> Decision {
         match self.names_domains() {
-            true => self.refuse(Ground::Resolver, to, now),
+            true => self.refuse(
+                Ground::Resolver,
+                EgressProtocol::Tcp,
+                to.ip(),
+                Some(to.port()),
+                now,
+            ),
             false => Decision::Allowed,
         }
     }
@@ -249,7 +255,14 @@ impl Egress {
     }
 
     /// Counts a refusal, and reports it unless the last report is too recent.
-    fn refuse(&mut self, ground: Ground, to: &Destination<'_>, now: Instant) -> Decision {
+    fn refuse(
+        &mut self,
+        ground: Ground,
+        protocol: EgressProtocol,
+        written: IpAddr,
+        port: Option<u16>,
+        now: Instant,
+    ) -> Decision {
         let (tally, why) = match ground {
             Ground::Rule(place) => {
                 let entry = &mut self.entries[place];
@@ -268,10 +281,9 @@ impl Egress {
             1 => String::new(),
             times => format!(" ({times} times)"),
         };
-        let protocol = to.protocol;
-        let to = match to.port {
-            Some(port) => SocketAddr::new(to.written, port).to_string(),
-            None => to.written.to_string(),
+        let to = match port {
+            Some(port) => SocketAddr::new(written, port).to_string(),
+            None => written.to_string(),
         };
         self.news
             .push(News(format!("refused {protocol} to {to}: {why}{times}")));
