@@ -12,7 +12,7 @@ pub(super) const MEMORY: usize = 4096;
 
 pub(super) struct ScriptedQueue {
     pub(super) memory: ModelMemory,
-    /// The same memory, at an address. Words in it change between two loads, if the script says so.
+    /// The same memory, at an address. If the script selects it, words change between two loads.
     pub(super) window: Window<RacyMemory>,
     pub(super) layout: Layout,
     pub(super) features: Features,
