@@ -1,11 +1,10 @@
 //! The load generator: one server and one client program, the same for every stack.
 //!
-//! A client opens a *session* over the server's control port ([`control`]). The session exists as long as
-//! that connection; at its end the server closes all other connections of the client. Everything is counted
-//! by its receiver: the client requests *checkpoints* of the server, each a count and the time at which it
-//! was read, and a figure is the difference of two checkpoints. Neither end polls or sleeps between a request
-//! and its answer. Every wait has a timeout, and a stall is reported within three times the measurement's
-//! duration from its beginning.
+//! A client opens a *session* over the server's control port (`control`). It lasts as long as that connection; at its
+//! end the server closes what the client has opened. Everything is counted where it arrives: the client requests
+//! *checkpoints* of the server, a count and the time at which it was read, and a figure is the difference of two. No
+//! end polls or sleeps between a request and its answer. Every wait has a timeout, and a stall is reported within three
+//! times the measurement's duration from its beginning.
 //!
 //! Each module contains the client and the server side of one job.
 

@@ -11,7 +11,7 @@ use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{ActivateError, QueueConfig};
 use pontoon_wire::Mac;
 use pontoon_worker::messages::{EngineChannel, Report, Stats, SupervisorChannel, Update};
-use pontoon_worker::{Attachment, Setup, ledger, pacing};
+use pontoon_worker::{Attachment, EngineSetup, ledger, pacing};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vm_memory::GuestMemoryMmap;
@@ -71,7 +71,7 @@ impl Network {
     fn new(
         options: NetworkOptions,
         workers: u8,
-        carry: impl FnOnce(Setup, EngineChannel) -> io::Result<()> + Send + 'static,
+        carry: impl FnOnce(EngineSetup, EngineChannel) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         // A worker reads these until they are empty, and would otherwise block until a client or a datagram arrives.
         for socket in &options.published {
@@ -80,7 +80,7 @@ impl Network {
         let (channel, supervisor) = seqpacket::pair()?;
         let channel = SupervisorChannel::new(channel, 0)?;
         let supervisor = EngineChannel::new(supervisor, 0)?;
-        let setup = Setup {
+        let setup = EngineSetup {
             config: options.config,
             owned: options.owned.into_iter().map(Into::into).collect(),
             published: options.published,
@@ -88,7 +88,7 @@ impl Network {
             pacing: pacing::here(options.pacing, workers),
             outbound: options.outbound,
             // An engine that ends is not restarted: its process is the VMM.
-            ledger: ledger::Shared::none(),
+            ledger: ledger::SharedLedger::none(),
             // The VMM configures the log.
             set_log_level: |_| {},
         };

@@ -116,7 +116,8 @@ impl Proxies {
     /// with exponential back-off, as what is missing (memory, descriptors) is not announced.
     pub(super) fn update(&mut self, links: &Links, now: Instant) {
         for state in &mut self.proxies {
-            self.changed |= state.update(links, &mut self.workers, &mut self.next_id, now);
+            let removal = state.update(links, &mut self.workers, &mut self.next_id, now);
+            self.changed |= removal == Removal::Memberships;
         }
         if self.proxies.iter().all(|state| state.failed.is_empty()) {
             (self.retry_at, self.retry_delay) = (None, Duration::ZERO);
@@ -180,7 +181,8 @@ impl Proxies {
     fn expire(&mut self, now: Instant) {
         for state in &mut self.proxies {
             for querier in state.queriers.values_mut() {
-                self.changed |= querier.expire(now);
+                let removal = querier.expire(now);
+                self.changed |= removal == Removal::Memberships;
             }
         }
     }
@@ -331,9 +333,15 @@ fn count_rows(of_rule: &[ListedMember], any_source: &[ListedMember], added: &mut
 }
 
 impl ProxyState {
-    /// Opens and closes queriers. Returns true if memberships were removed with a querier.
-    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32, now: Instant) -> bool {
-        let mut removed = false;
+    /// Opens and closes queriers, whose memberships are removed with them.
+    fn update(
+        &mut self,
+        links: &Links,
+        workers: &mut WorkerPool,
+        next_id: &mut u32,
+        now: Instant,
+    ) -> Removal {
+        let mut removal = Removal::Nothing;
         for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
             if links.get(name).is_some() {
                 self.missing.remove(name);
@@ -353,7 +361,7 @@ impl ProxyState {
                     continue;
                 }
                 if let Some(querier) = self.queriers.remove(&key) {
-                    removed = true;
+                    removal = Removal::Memberships;
                     workers.send(WORKER, RelayUpdate::RemoveQuerier(querier.id));
                 }
                 let (Some(link), Some(address)) = (link, address) else {
@@ -375,8 +383,16 @@ impl ProxyState {
                 }
             }
         }
-        removed
+        removal
     }
+}
+
+/// The consequence of a change of the queriers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    /// Memberships: rules that depend on them have to be updated.
+    Memberships,
+    Nothing,
 }
 
 /// Returns the source address of queries. Those of MLD come from the link-local address (RFC 3810 section 5).
@@ -420,12 +436,16 @@ impl ProxyQuerier {
         });
     }
 
-    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed. Returns true
-    /// if there were any.
-    fn expire(&mut self, now: Instant) -> bool {
+    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed.
+    fn expire(&mut self, now: Instant) -> Removal {
         let has_expired =
             |unconfirmed: &mut Unconfirmed| unconfirmed.expiry.is_none() && unconfirmed.until <= now;
-        self.unconfirmed.take_if(has_expired).is_some() && self.memberships.clear()
+        let expired = self.unconfirmed.take_if(has_expired);
+        if expired.is_none() || self.memberships.is_empty() {
+            return Removal::Nothing;
+        }
+        self.memberships.clear();
+        Removal::Memberships
     }
 
     /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's

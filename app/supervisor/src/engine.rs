@@ -12,7 +12,7 @@ use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
 use pontoon_process::error::Error;
 use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, Report};
-use pontoon_worker::{Attachment, Setup, Update};
+use pontoon_worker::{Attachment, EngineSetup, Update};
 
 use crate::publish::{disconnect_last, reopen_ports};
 use ports::{PortIndexes, change_ports};
@@ -25,7 +25,7 @@ mod ports;
 pub(crate) struct Engine {
     state: ProcessState<Update, Report, StartAttempts>,
     /// Configuration of the next engine, with all updates applied.
-    setup: Setup,
+    setup: EngineSetup,
     /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
     ports: Vec<Arc<OwnedFd>>,
     /// The index of each published port in `ports`.
@@ -64,7 +64,7 @@ impl Engine {
     /// # Errors
     /// The engine could not start.
     pub(crate) fn start(
-        mut setup: Setup,
+        mut setup: EngineSetup,
         ports: Vec<Arc<OwnedFd>>,
         attachment: Attachment,
         require_sandbox: bool,

@@ -2,17 +2,19 @@
 //!
 //! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
 //! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
-//! ports; then the guest's namespaces and the tap in them, created by the guest's first process ([`guest::init`]) or by a child
-//! that enters an existing namespace ([`guest::attach`]), which sends the tap's queues to the supervisor; then the engine, forked
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a child
+//! that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the engine, forked
 //! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
-//! ([`guest::machine`]) is named by an option. From then on the supervisor waits in [`watch`] and forwards changes.
+//! (`guest::machine`) is named by an option. From then on the supervisor waits in `watch` and forwards changes.
 //!
 //! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
 //! first process exits, as that is process 1 of its PID namespace.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use pontoon_engine::config::{Addresses, Config, V6};
 use pontoon_process::child::stdio;
 use pontoon_process::descriptor;
@@ -23,7 +25,7 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
-use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
+use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -68,10 +70,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
-    let offload = match options.no_offload {
-        true => TapOffload::NONE,
-        false => TapOffload::all_but(&disabled),
-    };
+    let offload = tap_offload(options, &disabled);
     let mut files = FileWatch::default();
     let plan = GuestPlan::open(options, &mut files)?;
     let vhost = vhost::choose(options.vhost_net, offload, &disabled)?;
@@ -111,19 +110,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control.refuse(guest.pid_namespace()?);
     }
     let owned = host.watch.owned().to_vec();
-    let ledger = ledger::Shared::new(options.workers, config.max_flows)
-        .context("cannot allocate the shared connection table")?;
-    let setup = Setup {
-        config,
-        owned,
-        // The engine takes the sockets over when it is forked.
-        published: Vec::new(),
-        raw_icmp,
-        pacing: pacing::here(options.pacing, options.workers),
-        outbound: options.outbound.clone(),
-        ledger,
-        set_log_level,
-    };
+    let setup = engine_setup(options, config, owned, raw_icmp, set_log_level)?;
     let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest sends anything, so that a capture has all of it.
@@ -135,7 +122,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     notifier.notify()?;
     if let GuestKind::Command(guest) = &mut guest {
         // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
-        if let Some(status) = signals.deadly().context("cannot read signals")? {
+        if let Some(status) = signals.fatal().context("cannot read signals")? {
             return Ok(status);
         }
         guest.go()?;
@@ -153,6 +140,37 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control,
     };
     watch.run()
+}
+
+/// Returns the offloads of the tap: all that are not disabled.
+fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
+    match options.no_offload {
+        true => TapOffload::NONE,
+        false => TapOffload::all_but(disabled),
+    }
+}
+
+/// Returns the input of the engine, with a new table of connections.
+fn engine_setup(
+    options: &GuestOptions,
+    config: Config,
+    owned: Vec<IpNet>,
+    raw_icmp: [Option<OwnedFd>; 2],
+    set_log_level: fn(LevelFilter),
+) -> Result<EngineSetup, Error> {
+    let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
+        .context("cannot allocate the shared connection table")?;
+    Ok(EngineSetup {
+        config,
+        owned,
+        // The engine takes the sockets over when it is forked.
+        published: Vec::new(),
+        raw_icmp,
+        pacing: pacing::here(options.pacing, options.workers),
+        outbound: options.outbound.clone(),
+        ledger,
+        set_log_level,
+    })
 }
 
 /// Opens the host sockets of the published ports.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use pontoon_guest::{HEADER, Pacing};
 use pontoon_ring::device::{self, State};
 use pontoon_ring::memory::{Area, Raw, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -113,7 +113,8 @@ impl<'m> RingDevice<'m> {
             ring.put(chain, frame.len() as u32);
             made += 1;
         }
-        if ring.publish() {
+        let notification = ring.publish();
+        if notification == Notification::Required {
             self.call(0)?;
         }
         self.frames += made as u64;
@@ -136,7 +137,8 @@ impl<'m> RingDevice<'m> {
             ring.put(chain, 0);
             received += 1;
         }
-        if ring.publish() {
+        let notification = ring.publish();
+        if notification == Notification::Required {
             self.call(1)?;
         }
         self.frames += received as u64;

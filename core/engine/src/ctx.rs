@@ -17,7 +17,7 @@ use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
-use crate::siblings::{ClientShare, FlowKey, Origin, PortClients, Siblings};
+use crate::siblings::{ClientShare, FlowKey, HandOver, Origin, PortClients, Siblings};
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId};
 
@@ -355,15 +355,17 @@ impl Net {
         let Some(siblings) = self.siblings.as_ref().filter(|_| owner != self.worker) else {
             return Routed::Here;
         };
-        let handed = match self.origin {
+        let outcome = match self.origin {
             Origin::Link => siblings.hand_over(owner, frame, false),
             Origin::Fragments => siblings.hand_over(owner, frame, true),
             // The flow has ended in this worker, and has been opened by another worker, since the frame was handed
             // over.
-            Origin::Peer => false,
+            Origin::Peer => HandOver::Dropped,
         };
-        self.counters.handed_over += u64::from(handed);
-        self.counters.hand_overs_lost += u64::from(!handed);
+        match outcome {
+            HandOver::Queued => self.counters.handed_over += 1,
+            HandOver::Dropped => self.counters.hand_overs_lost += 1,
+        }
         Routed::HandedOver
     }
 

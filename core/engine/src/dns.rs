@@ -256,10 +256,13 @@ impl<S> Forwarder<S> {
                 if pending.clients.iter().any(|known| *known == client) {
                     return;
                 }
-                let is_added = self.clients < LIMIT && pending.clients.add(client);
-                self.clients += usize::from(is_added);
-                ctx.net.counters.dns_queries += u64::from(is_added);
-                ctx.net.counters.dns_dropped += u64::from(!is_added);
+                if self.clients >= LIMIT || pending.clients.is_full() {
+                    ctx.net.counters.dns_dropped += 1;
+                    return;
+                }
+                pending.clients.add(client);
+                self.clients += 1;
+                ctx.net.counters.dns_queries += 1;
                 return;
             }
             forms += usize::from(pending.query.has_question_of(&query));

@@ -21,7 +21,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
-use name::{LearnedDomain, LearnedDomains};
+use name::{LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
@@ -143,14 +143,14 @@ impl Egress {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
                 if let Some(name) = &entry.name {
-                    let held = name.hold(to, now);
-                    if held {
+                    let renewal = name.renew_destination(to, now);
+                    if renewal == Renewal::Renewed {
                         self.sweep.get_or_insert(now + SWEEP);
                     }
                 }
                 Decision::Allowed
             }
-            Err(ground) => self.refuse(ground, to, now),
+            Err(ground) => self.refuse(ground, to.protocol, to.written, to.port, now),
         }
     }
 
@@ -160,11 +160,17 @@ impl Egress {
         self.ground(to, now).is_ok()
     }
 
-    /// Decides about a TCP connection to the DNS forwarder, whose responses are not parsed. It is refused, and counted,
-    /// if rules name domains.
-    pub fn decide_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
+    /// Decides about a TCP connection to the forwarder at `to`, whose answers are not parsed. It is refused, and counted, if
+    /// rules name domains.
+    pub fn decide_stream_to_forwarder(&mut self, to: SocketAddr, now: Instant) -> Decision {
         match self.names_domains() {
-            true => self.refuse(RefusalGround::Resolver, to, now),
+            true => self.refuse(
+                RefusalGround::Resolver,
+                EgressProtocol::Tcp,
+                to.ip(),
+                Some(to.port()),
+                now,
+            ),
             false => Decision::Allowed,
         }
     }
@@ -190,13 +196,14 @@ impl Egress {
 
     /// Renews the learned addresses in `addresses`, to which this worker's flows lead.
     pub fn keep(&mut self, addresses: impl Iterator<Item = IpAddr>, now: Instant) {
-        let mut kept = false;
+        let mut is_in_use = false;
         for address in addresses {
             for name in self.entries.iter().filter_map(|entry| entry.name.as_ref()) {
-                kept |= name.keep(address, now);
+                let renewal = name.renew(address, now);
+                is_in_use |= renewal == Renewal::Renewed;
             }
         }
-        self.sweep = kept.then(|| now + SWEEP);
+        self.sweep = is_in_use.then(|| now + SWEEP);
     }
 
     /// Returns and removes the log lines about refusals, at most one a second for each rule.
@@ -253,7 +260,14 @@ impl Egress {
     }
 
     /// Counts a refusal, and adds a log line unless the last one for the same reason is too recent.
-    fn refuse(&mut self, ground: RefusalGround, to: &Destination<'_>, now: Instant) -> Decision {
+    fn refuse(
+        &mut self,
+        ground: RefusalGround,
+        protocol: EgressProtocol,
+        written: IpAddr,
+        port: Option<u16>,
+        now: Instant,
+    ) -> Decision {
         let (tally, why) = match ground {
             RefusalGround::Rule(place) => {
                 let entry = &mut self.entries[place];
@@ -272,10 +286,9 @@ impl Egress {
             1 => String::new(),
             times => format!(" ({times} times)"),
         };
-        let protocol = to.protocol;
-        let to = match to.port {
-            Some(port) => SocketAddr::new(to.written, port).to_string(),
-            None => to.written.to_string(),
+        let to = match port {
+            Some(port) => SocketAddr::new(written, port).to_string(),
+            None => written.to_string(),
         };
         self.news
             .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));

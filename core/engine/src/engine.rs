@@ -228,9 +228,9 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Continues with each flow of the ready list for one quantum (64 KiB), or for `ALONE` quanta if there is only
-    /// one flow. Returns true if flows are still ready or connections are still to be probed.
-    pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
+    /// Continues with each flow of the ready list for one quantum (64 KiB), or for `ALONE` quanta if there is only one flow.
+    /// [`Self::has_ready`] reports what is left.
+    pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };
         while quanta > 0 && !self.net.ready.is_empty() {
             for _ in 0..self.net.ready.len() {
@@ -247,7 +247,6 @@ impl<H: Host> Engine<H> {
             }
         }
         link.flush();
-        self.has_ready() || !self.net.orphans.is_empty()
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
@@ -320,7 +319,7 @@ impl<H: Host> Engine<H> {
     /// Returns true if the ready list contains a flow, so that [`Self::handle_ready`] has to be called.
     #[must_use]
     pub fn has_ready(&self) -> bool {
-        !self.net.ready.is_empty()
+        !self.net.ready.is_empty() || !self.net.orphans.is_empty()
     }
 
     /// Returns the number of entries in the list of flows that wait for room on the link. Entries of flows that have

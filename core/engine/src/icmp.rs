@@ -30,7 +30,8 @@ use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::path_mtu::Treatment;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
-use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
+use crate::udp_emit::{self, Emitted};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
 
 /// The ICMP echo ids of the guest in one worker, with their host sockets.
 #[derive(Debug)]
@@ -399,7 +400,7 @@ impl<S> Icmp<S> {
         };
         self.echoes.at_mut(index).used = ctx.now;
         self.echoes.touch(index);
-        let taken = emit_reply(
+        let emitted = emit_reply(
             ctx.net,
             ctx.link,
             source,
@@ -408,7 +409,7 @@ impl<S> Icmp<S> {
             reply,
             &self.scratch[..reply.len],
         );
-        ctx.net.counters.ping_down += u64::from(taken);
+        ctx.net.counters.ping_down += u64::from(emitted == Emitted::Accepted);
         let echo = self.echoes.at_mut(index);
         echo.answered = true;
         echo.traffic.down += reply.len as u64;
@@ -495,8 +496,7 @@ fn reason(unsent: SendFailure, ip: &frame::Ip) -> Option<Reason> {
     }
 }
 
-/// Sends an echo reply to the guest, in fragments if it exceeds the link's MTU. Returns true if the link has accepted
-/// all of it.
+/// Sends an echo reply, in fragments if it is larger than the link's MTU.
 fn emit_reply<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -505,14 +505,14 @@ fn emit_reply<T: Transmit>(
     ident: u16,
     reply: &PingReply,
     data: &[u8],
-) -> bool {
+) -> Emitted {
     let (kind, protocol) = match guest {
         IpAddr::V4(_) => (0, protocol::ICMP),
         IpAddr::V6(_) => (129, protocol::ICMPV6),
     };
     let len = HEADER + data.len();
     if source.is_ipv4() != guest.is_ipv4() || len > udp_emit::longest(guest) {
-        return false;
+        return Emitted::Refused;
     }
     let ([a, b], [c, d]) = (ident.to_be_bytes(), reply.seq.to_be_bytes());
     let mut header = [kind, 0, 0, 0, a, b, c, d];
@@ -529,8 +529,7 @@ fn emit_reply<T: Transmit>(
     let mut block = ArrayVec::<u8, 128>::new();
     let head = emit::ip(net.ether(), ip, protocol, len);
     block.extend(head.bytes().iter().chain(&header).copied());
-    let taken = link.send(Offload::NONE, &block, data).is_ok();
-    udp_emit::count(net, taken)
+    udp_emit::count(net, link.send(Offload::NONE, &block, data))
 }
 
 /// Time after the last use until an echo id is closed (RFC 5508 REQ-2: not below 60 s).

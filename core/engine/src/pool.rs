@@ -1,7 +1,7 @@
 //! Buffer pool for TCP data from the guest that host sockets do not accept yet: a limited number of blocks of 64 KiB.
 //!
-//! A block belongs to a flow's `BlockQueue` or to a flow's reorder buffer. All blocks are one allocation, whose pages
-//! use no memory until a block is first written; the block that was freed last is allocated next.
+//! A block is a piece of some flow's `Queue` or of a flow's reordering window. All of them are one allocation, whose
+//! pages cost nothing until a block is first written; the block that was freed last is allocated next.
 
 use vm_memory::VolatileSlice;
 

@@ -93,6 +93,16 @@ impl PortClients {
     }
 }
 
+/// The outcome of handing a frame over to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum HandOver {
+    /// A copy of the frame is in the other worker's inbox.
+    Queued,
+    /// There was no room, and the frame was dropped.
+    Dropped,
+}
+
 /// A worker's interface to the other workers of its engine, and to the state that all workers share.
 pub trait Siblings: Debug + Send {
     /// Returns the owner of a flow; `None` if no worker owns it.
@@ -113,9 +123,9 @@ pub trait Siblings: Debug + Send {
     /// Returns the worker that reassembles a datagram, which is the same for all its fragments.
     fn reassembler(&self, source: IpAddr, destination: IpAddr, id: u32) -> WorkerId;
 
-    /// Copies a frame into the inbox of the worker `to`, for [`Engine::handle_handed`](crate::Engine::handle_handed).
-    /// `reassembled` is the field of [`Handed`]. Returns false if there was no room and the frame was dropped.
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool;
+    /// Copies a frame to another worker, for [`Engine::handle_handed`](crate::Engine::handle_handed). `reassembled` is that of
+    /// [`Handed`].
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver;
 
     /// Returns the number of open flows of all workers, which [`Self::opened`] and [`Self::closed`] update.
     fn flows(&self) -> u32;

@@ -5,9 +5,8 @@
 //! retransmitted by another peek. From the guest ("up"): bytes that the socket has accepted are acknowledged; others
 //! wait in the bounded buffer pool and close the window.
 //!
-//! Inputs (segments, socket events, timers) only record pending work. `Tcp::flush` performs it once for each flow and
-//! burst, in the order in which one segment can carry the most: deliver to the host, discard acknowledged data,
-//! retransmit, fill the guest's window, acknowledge.
+//! Inputs (segments, socket events, timers) only record pending work; `Tcp::flush` performs all of it once for each flow and
+//! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
 mod down;

@@ -10,6 +10,16 @@ use rand_chacha::rand_core::RngCore;
 use crate::Transmit;
 use crate::ctx::Net;
 use crate::host::DatagramMeta;
+use crate::link::TransmitError;
+
+/// The result of passing a packet for the guest to the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emitted {
+    /// It has accepted the packet, with all fragments.
+    Accepted,
+    /// It has refused the packet or a fragment.
+    Refused,
+}
 
 /// Sends one UDP datagram to the guest, and counts it: as `udp_down` and `frames_down` if the link has accepted all of
 /// it, otherwise as `link_refused`.
@@ -33,19 +43,19 @@ pub fn datagram<T: Transmit>(
         net.counters.link_refused += 1;
         return;
     }
-    let sent = if ip_header(from.ip()) + len <= link.limits().mtu {
+    let emitted = if ip_header(from.ip()) + len <= link.limits().mtu {
         let head = head(net, from, to, meta, payload.len());
         let offload = Offload {
             checksum: head.checksum,
             segmentation: Segmentation::Whole,
         };
-        count(net, link.send(offload, head.bytes(), payload).is_ok())
+        count(net, link.send(offload, head.bytes(), payload))
     } else {
         let header = complete_header(from, to, payload);
         let ip = ip(net, from.ip(), to.ip(), meta);
         in_fragments(net, link, ip, protocol::UDP, &header, payload)
     };
-    net.counters.udp_down += u64::from(sent);
+    net.counters.udp_down += u64::from(emitted == Emitted::Accepted);
 }
 
 /// Returns the headers of a frame with `len` bytes of UDP payload, of one datagram or several.
@@ -78,9 +88,8 @@ pub(crate) fn ip(net: &mut Net, source: IpAddr, destination: IpAddr, meta: Datag
     }
 }
 
-/// Sends an IP packet in fragments that fit the link's MTU, and counts them. Its payload is `upper`, an upper-layer
-/// header of at most [`UPPER`] bytes with a complete checksum, and `payload`. Returns true if the link has accepted all
-/// fragments.
+/// Sends the IP packet whose content is `upper` (at most [`UPPER`] bytes of upper-layer header, checksum and all) and
+/// `payload` in fragments that fit the link's MTU, and counts them.
 pub(crate) fn in_fragments<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -88,7 +97,7 @@ pub(crate) fn in_fragments<T: Transmit>(
     protocol: u8,
     upper: &[u8],
     payload: &[u8],
-) -> bool {
+) -> Emitted {
     let id = net.random.next_u32();
     #[expect(
         clippy::cast_possible_truncation,
@@ -119,11 +128,9 @@ pub(crate) fn in_fragments<T: Transmit>(
         let mut block = arrayvec::ArrayVec::<u8, 160>::new();
         block.extend(head.bytes().iter().chain(upper).copied());
         // If one fragment is lost, the others are useless.
-        if !count(net, link.send(Offload::NONE, &block, piece).is_ok()) {
-            return false;
-        }
-        if later.is_empty() {
-            return true;
+        let emitted = count(net, link.send(Offload::NONE, &block, piece));
+        if emitted == Emitted::Refused || later.is_empty() {
+            return emitted;
         }
         at += u32::try_from(len).expect("a packet has at most 65,535 bytes");
         rest = later;
@@ -148,10 +155,18 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
     header
 }
 
-pub(crate) fn count(net: &mut Net, taken: bool) -> bool {
-    net.counters.frames_down += u64::from(taken);
-    net.counters.link_refused += u64::from(!taken);
-    taken
+/// Counts a frame that was passed to the link.
+pub(crate) fn count(net: &mut Net, sent: Result<(), TransmitError>) -> Emitted {
+    match sent {
+        Ok(()) => {
+            net.counters.frames_down += 1;
+            Emitted::Accepted
+        }
+        Err(TransmitError::Full | TransmitError::Rejected) => {
+            net.counters.link_refused += 1;
+            Emitted::Refused
+        }
+    }
 }
 
 /// Returns the maximum payload of an IP packet in bytes: IPv4's field Total Length includes the header, IPv6's field

@@ -393,11 +393,15 @@ impl Memberships {
         Ok(())
     }
 
-    /// Removes all groups. Returns false if the set was empty.
-    pub fn clear(&mut self) -> bool {
-        let had_groups = !self.groups.is_empty();
+    /// Removes all groups.
+    pub fn clear(&mut self) {
         self.groups.clear();
-        had_groups
+    }
+
+    /// Returns true if there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
     }
 
     /// Returns the number of items of [`Memberships::iter`].

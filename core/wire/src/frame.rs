@@ -189,8 +189,7 @@ pub enum FrameError {
     /// IP version, header length or total length are inconsistent, or the IPv4 header checksum is wrong.
     #[error("inconsistent IP header")]
     IpHeader,
-    /// Lengths in the upper-layer header are inconsistent, or the checksum is wrong where a caller verifies it
-    /// ([`parse()`] does not).
+    /// Upper-layer lengths are inconsistent, or the checksum is wrong where it is verified ([`parse()`] does not).
     #[error("inconsistent header of protocol {0}")]
     Transport(u8),
     /// The headers are longer than [`HEAD`].

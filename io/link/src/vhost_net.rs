@@ -26,7 +26,7 @@ use vm_memory::VolatileSlice;
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
 use super::{AwaitedEvents, Disconnected, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, StopAt};
-use queue::{FailureAlarm, NotifyEvent, VhostNetFailure};
+use queue::{EventFd, FailureAlarm, VhostNetFailure};
 
 mod frame_ring;
 mod queue;
@@ -53,7 +53,7 @@ mod places {
 pub struct VhostNet {
     receiver: VhostNetReceiver,
     transmitter: VhostNetTransmitter,
-    bell: NotifyEvent,
+    kick: EventFd,
     /// Eventfd that reports a failure of vhost-net; `None` after the link has changed to the tap.
     alarm: Option<Arc<FailureAlarm>>,
     /// Registration of the tap's descriptor for frames, which is used after vhost-net has failed.
@@ -73,7 +73,7 @@ pub struct VhostNet {
 pub struct VhostPair {
     receiver: receive::VringReceiver,
     transmitter: transmit::VringTransmitter,
-    bell: NotifyEvent,
+    kick: EventFd,
     alarm: Arc<FailureAlarm>,
 }
 
@@ -86,11 +86,11 @@ impl VhostPair {
         let memory = Mapping::new(places::BYTES)?;
         let features = vhost::VERSION_1 | vhost::EVENT_IDX | vhost::MERGEABLE;
         let device = Arc::new(VhostDevice::new(memory, features)?);
-        let (bell, alarm) = (NotifyEvent::new()?, Arc::new(FailureAlarm::new()?));
+        let (kick, alarm) = (EventFd::new()?, Arc::new(FailureAlarm::new()?));
         let pair = Self {
-            receiver: receive::VringReceiver::new(&device, &bell, &alarm)?,
-            transmitter: transmit::VringTransmitter::new(&device, &bell, &alarm, tap.limits())?,
-            bell,
+            receiver: receive::VringReceiver::new(&device, &kick, &alarm)?,
+            transmitter: transmit::VringTransmitter::new(&device, &kick, &alarm, tap.limits())?,
+            kick,
             alarm,
         };
         for which in [VringIndex::Receive, VringIndex::Transmit] {
@@ -114,7 +114,7 @@ impl VhostNet {
                 ring: Some(pair.transmitter),
                 tap: tap_transmitter,
             },
-            bell: pair.bell,
+            kick: pair.kick,
             alarm: Some(pair.alarm),
             rx_interest: RxInterest::default(),
             gathered: None,
@@ -147,8 +147,9 @@ impl VhostNet {
             return;
         };
         let bytes = receiver.take_bytes() + transmitter.take_bytes();
-        // Both requests are cleared, so `|` is used and not `||`.
-        if receiver.take_due() | transmitter.take_due() {
+        // Both are taken.
+        let is_due = receiver.take_due() | transmitter.take_due();
+        if is_due {
             self.gathered.get_or_insert(0);
         }
         let Some(gathered) = &mut self.gathered else {
@@ -159,7 +160,7 @@ impl VhostNet {
             return;
         }
         self.gathered = None;
-        transmitter.queue().checked(self.bell.ring());
+        transmitter.queue().checked(self.kick.signal());
     }
 
     /// Checks whether the interface was deleted, which vhost-net does not report. The checks become rarer while no
@@ -229,7 +230,8 @@ impl Link for VhostNet {
     fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = match &mut self.transmitter.ring {
             Some(ring) => ring.take_full(),
-            None => self.transmitter.tap.take_full() || std::mem::take(&mut self.room),
+            // Both are taken.
+            None => self.transmitter.tap.take_full() | std::mem::take(&mut self.room),
         };
         self.disconnected.map_or(Ok(full), Err)
     }

@@ -36,7 +36,7 @@ pub struct VhostUser {
     /// Number of disconnected guests whose flows this worker has removed.
     known: u64,
     /// Eventfd of this worker that is written when a guest has disconnected.
-    bell: Arc<OwnedFd>,
+    departure_event: Arc<OwnedFd>,
 }
 
 /// Opens a link for each of `workers` workers, to guests that connect through `source`. `mtu` is the MTU of their
@@ -55,9 +55,11 @@ pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>>
         guest_listener,
         backend,
     });
-    let links = halves.into_iter().zip(&departures.bells);
+    let links = halves.into_iter().zip(&departures.events);
     Ok(links
-        .map(|(halves, bell)| VhostUser::new(halves, front_end.take(), &departures, bell))
+        .map(|(halves, departure_event)| {
+            VhostUser::new(halves, front_end.take(), &departures, departure_event)
+        })
         .collect())
 }
 
@@ -69,7 +71,7 @@ pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>>
 pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
     let (device, receiver, transmitter) = InProcessDevice::new(mtu.into())?;
     let departures = Arc::new(GuestDepartures::new(1)?);
-    let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.bells[0]);
+    let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.events[0]);
     Ok((Control { device, departures }, link))
 }
 
@@ -112,7 +114,7 @@ impl VhostUser {
         (receiver, transmitter): (Receiver, Transmitter),
         front_end: Option<FrontEnd>,
         departures: &Arc<GuestDepartures>,
-        bell: &Arc<OwnedFd>,
+        departure_event: &Arc<OwnedFd>,
     ) -> Self {
         Self {
             receiver,
@@ -120,7 +122,7 @@ impl VhostUser {
             front_end,
             departures: departures.clone(),
             known: 0,
-            bell: bell.clone(),
+            departure_event: departure_event.clone(),
         }
     }
 }
@@ -136,7 +138,7 @@ impl Link for VhostUser {
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
         epoll.add(&self.receiver, Edge::Link.token())?;
         epoll.add(&self.transmitter, Edge::Room.token())?;
-        epoll.add(&*self.bell, Edge::Control.token())?;
+        epoll.add(&*self.departure_event, Edge::Control.token())?;
         match &self.front_end {
             Some(front_end) => front_end.watch(epoll),
             None => Ok(()),
@@ -212,25 +214,25 @@ impl Receive for Receiver {
 #[derive(Debug)]
 struct GuestDepartures {
     count: AtomicU64,
-    bells: Vec<Arc<OwnedFd>>,
+    events: Vec<Arc<OwnedFd>>,
 }
 
 impl GuestDepartures {
     fn new(workers: usize) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bells = (0..workers).map(|_| Ok(Arc::new(eventfd(0, flags)?)));
+        let events = (0..workers).map(|_| Ok(Arc::new(eventfd(0, flags)?)));
         Ok(Self {
             count: AtomicU64::new(0),
-            bells: bells.collect::<io::Result<_>>()?,
+            events: events.collect::<io::Result<_>>()?,
         })
     }
 
     /// Notifies all workers that a guest has disconnected. Returns the number of guests that have.
     fn announce(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Release) + 1;
-        for bell in &self.bells {
+        for event in &self.events {
             // The write fails only if the count of the eventfd would exceed 2^64 - 2.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
         count
     }

@@ -1,10 +1,9 @@
-//! Seccomp filters: the system calls that a sandboxed process may make. The lists are data: [`common`] for all roles,
-//! [`engine`] or [`relay`] for one role, a list for each architecture, and the socket options that may be set
-//! ([`options`]).
+//! The system calls that the process may make. The list is data: `common`, what each role needs beside it (`engine`,
+//! `relay`), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
-//! A system call that is on no list fails with EPERM and is counted ([`crate::trap`]), so that an unexpected call of a
-//! library does not end the network. Calls that no library of this program makes and that an attacker would need are in
-//! [`deadly`]: they kill the process.
+//! A call that is on no list returns EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
+//! not the network. For calls that no library here makes and that an intruder needs first (`kill_process`), the kernel kills the
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +16,8 @@ use seccompiler::{
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 mod common;
-mod deadly;
 mod engine;
+mod kill_process;
 pub mod options;
 mod relay;
 #[cfg(target_arch = "x86_64")]
@@ -124,7 +123,7 @@ pub fn allowed(role: Role) -> impl Iterator<Item = &'static PermittedCall> {
 /// Returns the four filter programs of a role. The kernel runs all of them and applies the action with the highest
 /// precedence (seccomp(2)).
 fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
-    let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
+    let killing = kill_process::CALLS.iter().map(|call| (*call, Vec::new()));
     let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);
     for entry in allowed(role) {
         listed.insert(entry.call, rules(entry.only)?);
@@ -134,7 +133,11 @@ fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
     let clone3 = BTreeMap::from([(SYS_clone3, Vec::new())]);
     let refused = BTreeMap::from([(SYS_setsockopt, all_but(options::settable(role))?)]);
     Ok([
-        program(deadly.collect(), SeccompAction::Allow, SeccompAction::KillProcess)?,
+        program(
+            killing.collect(),
+            SeccompAction::Allow,
+            SeccompAction::KillProcess,
+        )?,
         program(
             clone3,
             SeccompAction::Allow,
@@ -218,8 +221,8 @@ mod tests {
                 assert!(calls.insert(entry.call), "twice: {}", entry.call);
                 assert!(!entry.reason.is_empty(), "no reason: {}", entry.call);
             }
-            for call in deadly::CALLS {
-                assert!(!calls.contains(call), "allowed and deadly: {call}");
+            for call in kill_process::CALLS {
+                assert!(!calls.contains(call), "allowed and killed for: {call}");
             }
         }
     }

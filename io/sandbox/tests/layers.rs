@@ -107,24 +107,41 @@ fn main() -> ExitCode {
         };
         eprintln!("{what}, {}: {verdict}", name(only));
     }
-    let ends: [(&str, Only, Attempt, i32); 4] = [
+    let ends: [(&str, SingleLayer, Attempt, i32); 4] = [
         // The last resort of abort(3), as the process may not signal itself.
-        ("abort", Only::Seccomp, abort, libc::SIGSEGV),
-        ("access address 0", Only::Seccomp, access_null, libc::SIGSEGV),
-        ("overflow the stack", Only::Seccomp, overflow_stack, libc::SIGSEGV),
-        ("access address 0", Only::Namespaces, access_null, libc::SIGSEGV),
+        ("abort", SingleLayer::Seccomp, abort, libc::SIGSEGV),
+        (
+            "access address 0",
+            SingleLayer::Seccomp,
+            access_null,
+            libc::SIGSEGV,
+        ),
+        (
+            "overflow the stack",
+            SingleLayer::Seccomp,
+            overflow_stack,
+            libc::SIGSEGV,
+        ),
+        (
+            "access address 0",
+            SingleLayer::Namespaces,
+            access_null,
+            libc::SIGSEGV,
+        ),
     ];
     for (what, only, attempt, signal) in ends {
         let verdict = match tried(only, attempt) {
-            Tried::Killed(status) if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal => {
+            AttemptOutcome::Killed(status)
+                if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal =>
+            {
                 "ok".to_owned()
             }
-            Tried::Refused => "SKIPPED: the host does not have the layer".to_owned(),
-            Tried::Answered(errno) => {
+            AttemptOutcome::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            AttemptOutcome::Answered(errno) => {
                 failed = true;
                 format!("FAILED: the process goes on, errno {errno}")
             }
-            Tried::Killed(status) => {
+            AttemptOutcome::Killed(status) => {
                 failed = true;
                 format!("FAILED: wait status {status:#x}")
             }

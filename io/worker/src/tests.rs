@@ -33,20 +33,20 @@ fn tap(queues: u8) -> Attachment {
 }
 
 /// Returns the setup of an engine, and both ends of the supervisor's channel.
-fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChannel) {
+fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, SupervisorChannel) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let mut config = settings::config(1500);
     config.addresses.v6 = None;
     config.connect_timeout = None;
     config.max_flows = 64;
-    let setup = Setup {
+    let setup = EngineSetup {
         config,
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing,
         outbound: None,
-        ledger: ledger::Shared::new(workers, 64).unwrap(),
+        ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();
@@ -54,7 +54,11 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChanne
 }
 
 /// An engine, in a thread of its own, as it drops its privileges for good.
-fn spawn(setup: Setup, attachment: Attachment, supervisor: EngineChannel) -> JoinHandle<io::Result<()>> {
+fn spawn(
+    setup: EngineSetup,
+    attachment: Attachment,
+    supervisor: EngineChannel,
+) -> JoinHandle<io::Result<()>> {
     let disabled = Disabled::from_env().unwrap();
     thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
 }

@@ -122,7 +122,8 @@ impl<L: Link> Worker<L> {
             if let Some(end) = self.handle_other_input(&mut pending, &mut worked, begin)? {
                 return Ok(end);
             }
-            let more = self.send_output(&mut pending, begin);
+            self.send_output(&mut pending, begin);
+            let more = self.engine.has_ready();
 
             if let Some(reason) = pending.disconnected.take() {
                 if self.disconnect(reason, begin) == NextGuest::Never {

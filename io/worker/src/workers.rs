@@ -15,7 +15,7 @@ use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::Setup;
+use crate::EngineSetup;
 use crate::capture::CaptureControl;
 use crate::limits::FlowLimits;
 use crate::mesh::{self, WorkerHandle};
@@ -25,7 +25,7 @@ use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(
-    mut setup: Setup,
+    mut setup: EngineSetup,
     links: Vec<L>,
     disabled: &Disabled,
     supervisor: EngineChannel,
@@ -197,7 +197,7 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
     }
     if let Some(handle) = handle {
-        host.epoll().add(handle.bell(), Edge::Inbox.token())?;
+        host.epoll().add(handle.event(), Edge::Inbox.token())?;
         engine.join(Box::new(handle.clone()));
     }
     engine

@@ -29,4 +29,5 @@ mod segment;
 pub mod settings;
 pub mod streams;
 pub mod transcript;
+pub mod turn;
 pub mod world;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use pontoon_engine::flow_rate::{self, Admission, FlowOpener};
-use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
+use pontoon_engine::siblings::{FlowKey, HandOver, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
@@ -23,7 +23,7 @@ pub struct SimMesh(Arc<Mutex<MeshState>>);
 #[derive(Debug, Default)]
 struct MeshState {
     owners: BTreeMap<String, WorkerId>,
-    inboxes: Vec<VecDeque<InboxFrame>>,
+    inboxes: Vec<VecDeque<QueuedFrame>>,
     room: usize,
     flows: u32,
     clients: PortClients,
@@ -38,7 +38,7 @@ struct MeshState {
 
 /// A frame in an inbox, with its offload metadata.
 #[derive(Debug)]
-struct InboxFrame {
+struct QueuedFrame {
     offload: Offload,
     bytes: Vec<u8>,
     reassembled: bool,
@@ -76,22 +76,22 @@ impl SimMesh {
 
     /// Removes up to `most` frames from the inbox of a worker, and passes them to `sink`.
     pub(crate) fn serve(&self, worker: usize, most: usize, sink: impl FnOnce(&[Handed<'_>])) {
-        let mut parcels: Vec<InboxFrame> = {
+        let mut queued: Vec<QueuedFrame> = {
             let inbox = &mut self.lock().inboxes[worker];
             let count = most.min(inbox.len());
             inbox.drain(..count).collect()
         };
-        let heads: Vec<Vec<u8>> = parcels
+        let heads: Vec<Vec<u8>> = queued
             .iter()
-            .map(|parcel| parcel.bytes[..parcel.bytes.len().min(HEAD)].to_vec())
+            .map(|frame| frame.bytes[..frame.bytes.len().min(HEAD)].to_vec())
             .collect();
-        let metas: Vec<(Offload, bool)> = parcels
+        let metas: Vec<(Offload, bool)> = queued
             .iter()
-            .map(|parcel| (parcel.offload, parcel.reassembled))
+            .map(|frame| (frame.offload, frame.reassembled))
             .collect();
-        let parts: Vec<[VolatileSlice<'_>; 1]> = parcels
+        let parts: Vec<[VolatileSlice<'_>; 1]> = queued
             .iter_mut()
-            .map(|parcel| [VolatileSlice::from(&mut parcel.bytes[..])])
+            .map(|frame| [VolatileSlice::from(&mut frame.bytes[..])])
             .collect();
         let frames: Vec<Handed<'_>> = heads
             .iter()
@@ -174,7 +174,7 @@ impl Siblings for SimMember {
         WorkerId((hash % workers) as u8)
     }
 
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver {
         let mut shared = self.mesh.lock();
         if to == self.me {
             shared.wrong.push(format!("{to:?} hands a frame to itself"));
@@ -182,16 +182,16 @@ impl Siblings for SimMember {
         let room = shared.room;
         let inbox = &mut shared.inboxes[usize::from(to.0)];
         if inbox.len() >= room {
-            return false;
+            return HandOver::Dropped;
         }
         let mut bytes = vec![0; frame.len];
         frame.copy(0, &mut bytes);
-        inbox.push_back(InboxFrame {
+        inbox.push_back(QueuedFrame {
             offload: frame.offload,
             bytes,
             reassembled,
         });
-        true
+        HandOver::Queued
     }
 
     fn flows(&self) -> u32 {

@@ -33,10 +33,11 @@ use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
 use crate::host::{ConnectResult, HostPlan, SimHost};
-use crate::link::{LinkPlan, RoomEvent, SimLink};
+use crate::link::{LinkPlan, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
+use crate::turn;
 
 /// The TCP flag FIN.
 pub const FIN: Flags = Flags::FIN;
@@ -354,15 +355,8 @@ impl Given {
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
-        let event = self.link.take_room_event(self.now);
-        if event == RoomEvent::Taken {
-            self.engine
-                .handle_link_ready(&mut self.link, &mut self.host, self.now);
-        }
-        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
-            self.engine
-                .handle_timeout(&mut self.link, &mut self.host, self.now);
-        }
+        let room = self.link.take_room_event(self.now);
+        turn::handle_due(&mut self.engine, &mut self.link, &mut self.host, room, self.now);
         self.settle();
     }
 
@@ -371,7 +365,8 @@ impl Given {
             self.engine
                 .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {}
+        let done = turn::handle_all_ready(&mut self.engine, &mut self.link, &mut self.host, self.now);
+        done.unwrap_or_else(|error| panic!("{error}"));
         if !self.awake {
             self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
         }

@@ -13,12 +13,13 @@ use crate::clock::earlier;
 use crate::frames::Packet;
 use crate::guest::Guest;
 use crate::host::{HostPlan, SimHost};
-use crate::link::{LinkPlan, RoomEvent, SimLink};
+use crate::link::{LinkPlan, SimLink};
 use crate::monitor::Monitor;
 use crate::net::offload::{Merging, merge, split};
 use crate::net::{Impairment, Pipe};
 use crate::peers::SimMesh;
 use crate::rng::Rng;
+use crate::turn;
 
 /// The configuration of a world, except its applications.
 #[derive(Clone, Debug)]
@@ -304,19 +305,8 @@ impl<G: Guest> SimWorld<G> {
         }
         let room = self.link.take_room_event(self.now);
         for engine in &mut self.workers {
-            if room == RoomEvent::Taken {
-                engine.handle_link_ready(&mut self.link, &mut self.host, self.now);
-            }
-            if engine.next_timeout().is_some_and(|at| at <= self.now) {
-                engine.handle_timeout(&mut self.link, &mut self.host, self.now);
-            }
-            let mut rounds = 0;
-            while engine.handle_ready(&mut self.link, &mut self.host, self.now) {
-                rounds += 1;
-                if rounds > MOST_TURNS {
-                    return Err("a flow is always ready for more: a busy loop".into());
-                }
-            }
+            turn::handle_due(engine, &mut self.link, &mut self.host, room, self.now);
+            turn::handle_all_ready(engine, &mut self.link, &mut self.host, self.now)?;
         }
         self.link.flush();
         for (offload, frame) in self.link.take() {

@@ -9,10 +9,11 @@ use core::time::Duration;
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId};
 use pontoon_simnet::frames::Packet;
-use pontoon_simnet::link::{LinkPlan, RoomEvent, SimLink};
+use pontoon_simnet::link::{LinkPlan, SimLink};
 use pontoon_simnet::rng::Rng;
 use pontoon_simnet::settings::config;
 use pontoon_simnet::transcript::START;
+use pontoon_simnet::turn;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
@@ -30,9 +31,6 @@ const FLOWS: u32 = 12;
 
 /// Bytes of guest data that one worker may keep in its pool because sockets did not accept them.
 const POOL: usize = 32 << 20;
-
-/// Number of rounds over the ready flows after which the engine counts as being in a busy loop.
-const MOST_ROUNDS: u32 = 10_000;
 
 /// Runs the engine with a script. Panics if the engine violates a check.
 pub fn run(script: &[u8]) {
@@ -198,24 +196,13 @@ impl<'s> EngineRunner<'s> {
 
     fn turn(&mut self) {
         self.link.tick(self.now);
-        let event = self.link.take_room_event(self.now);
-        if event == RoomEvent::Taken {
-            self.engine
-                .handle_link_ready(&mut self.link, &mut self.host, self.now);
-        }
-        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
-            self.engine
-                .handle_timeout(&mut self.link, &mut self.host, self.now);
-        }
+        let room = self.link.take_room_event(self.now);
+        turn::handle_due(&mut self.engine, &mut self.link, &mut self.host, room, self.now);
         self.settle();
     }
 
     fn settle(&mut self) {
-        let mut rounds = 0;
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {
-            rounds += 1;
-            assert!(rounds < MOST_ROUNDS, "a flow is always ready for more");
-        }
+        turn::handle_all_ready(&mut self.engine, &mut self.link, &mut self.host, self.now).unwrap();
         self.link.flush();
         for (offload, frame) in self.link.take() {
             let (_, packet) = Packet::parse(offload, &frame)

@@ -4,8 +4,19 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+/// Parses a document.
+pub fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// Checks that a document describes these methods and paths and no others.
+pub fn check_routes<'a>(document: &Value, routes: impl Iterator<Item = (&'a str, &'a str)>) {
+    let served = routes.map(|(method, path)| (method.to_owned(), path.to_owned()));
+    assert_eq!(described(document), served.collect());
+}
+
 /// Returns the pairs of method and path that a document describes.
-pub fn described(document: &Value) -> BTreeSet<(String, String)> {
+fn described(document: &Value) -> BTreeSet<(String, String)> {
     let paths = document["paths"].as_object().unwrap();
     paths
         .iter()

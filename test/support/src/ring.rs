@@ -4,3 +4,5 @@ pub mod hostile_device;
 pub mod hostile_driver;
 pub mod model;
 pub mod racy;
+pub mod range;
+mod scripted_queue;

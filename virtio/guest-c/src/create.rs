@@ -64,7 +64,7 @@ pub extern "C" fn pontoon_shared_bytes(frame: u16) -> usize {
 ///
 /// # Safety
 /// `config` can be read, and `interface` and two elements at `rings` can be written. Until the last use of the
-/// interface, both memories of the configuration exist, of [`STORAGE`] and of [`pontoon_shared_bytes`] bytes, and this
+/// interface, both memories of the configuration exist, of `STORAGE` and of [`pontoon_shared_bytes`] bytes, and this
 /// program accesses them only through this library; and the platform's functions may be called with its context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pontoon_create(

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use pontoon_ring::Features;
 use pontoon_ring::memory::Memory;
+use pontoon_ring::{Features, Notification};
 
 use crate::map::Map;
 use crate::pacing::{Pacer, PollTime};
@@ -100,7 +100,8 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
     /// # Errors
     /// The rings are not mapped any longer.
     pub fn flush(&mut self) -> Result<(), Error> {
-        if self.transmitter.publish(&self.memory)? {
+        let notification = self.transmitter.publish(&self.memory)?;
+        if notification == Notification::Required {
             self.notify(Ring::Transmit);
         }
         self.publish_buffers()
@@ -228,7 +229,8 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
 
     /// Makes the buffers of frames that were read available to the device.
     fn publish_buffers(&mut self) -> Result<(), Error> {
-        if self.receiver.publish(&self.memory)? {
+        let notification = self.receiver.publish(&self.memory)?;
+        if notification == Notification::Required {
             self.notify(Ring::Receive);
         }
         Ok(())

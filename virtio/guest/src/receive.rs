@@ -2,7 +2,7 @@
 
 use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};
-use pontoon_ring::{Features, LayoutError};
+use pontoon_ring::{Features, LayoutError, Notification};
 
 use crate::Error;
 use crate::map::{BufferArray, HEADER, Map};
@@ -71,10 +71,10 @@ impl<const N: usize> ReceiveQueue<N> {
         self.unpublished >= N / 2
     }
 
-    /// Publishes the returned buffers, and returns true if the device has requested a notification.
-    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
+    /// Publishes the returned buffers.
+    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<Notification, LayoutError> {
         if self.unpublished == 0 {
-            return Ok(false);
+            return Ok(Notification::NotRequired);
         }
         self.unpublished = 0;
         Ok(self.driver.attach(memory)?.publish())

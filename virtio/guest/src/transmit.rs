@@ -2,7 +2,7 @@
 
 use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};
-use pontoon_ring::{Features, LayoutError};
+use pontoon_ring::{Features, LayoutError, Notification};
 
 use crate::map::{BufferArray, HEADER, Map};
 use crate::{Error, QueueError};
@@ -80,12 +80,12 @@ impl<const N: usize> TransmitQueue<N> {
         self.buffers.len as usize - HEADER
     }
 
-    /// Publishes the queued frames, and returns true if the device has requested a notification.
-    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
+    /// Publishes the queued frames.
+    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<Notification, LayoutError> {
         if core::mem::take(&mut self.unpublished) {
             Ok(self.driver.attach(memory)?.publish())
         } else {
-            Ok(false)
+            Ok(Notification::NotRequired)
         }
     }
 

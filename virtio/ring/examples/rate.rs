@@ -81,7 +81,7 @@ fn pontoon(memory: impl Memory + Copy, batch: u32) -> u32 {
         {
             queue.put(chain, 0);
         }
-        black_box(queue.publish());
+        let _ = black_box(queue.publish());
         take_back(&mut driver, memory);
     }
     CHAINS / batch * batch
@@ -126,7 +126,7 @@ fn offer(driver: &mut Driver<[Slot; SIZE as usize]>, memory: impl Memory, batch:
     for tag in 0..batch {
         queue.add(tag, &[BUFFER]).expect("room");
     }
-    black_box(queue.publish());
+    let _ = black_box(queue.publish());
 }
 
 fn take_back(driver: &mut Driver<[Slot; SIZE as usize]>, memory: impl Memory) {

@@ -32,6 +32,16 @@ pub(crate) struct Cursor {
     request: Option<u16>,
 }
 
+/// The need to notify the peer of what was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the peer may sleep until it is notified"]
+pub enum Notification {
+    /// The peer requested a notification.
+    Required,
+    /// The peer suppressed notifications, or nothing was published.
+    NotRequired,
+}
+
 /// Error: the peer's index has this value, which the protocol does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InvalidIndex(pub(crate) u16);
@@ -105,20 +115,24 @@ impl Cursor {
         Ok(self.consumed.until(index))
     }
 
-    /// Stores the own index, and returns true if the peer has requested a notification for the new entries.
-    pub(crate) fn publish<A: Area>(&mut self, own: &RingPart<A>, peer: &RingPart<A>) -> bool {
+    /// Stores the own index.
+    pub(crate) fn publish<A: Area>(&mut self, own: &RingPart<A>, peer: &RingPart<A>) -> Notification {
         let old = self.published;
         if self.written == old {
-            return false;
+            return Notification::NotRequired;
         }
         own.set_index(self.written);
         self.published = self.written;
         // The request is read after the own index is visible (2.7.13.4.1).
         A::fence();
-        if self.event_idx {
+        let is_requested = if self.event_idx {
             old.passes(self.published, peer.event())
         } else {
             peer.flags() & NO_NOTIFY == 0
+        };
+        match is_requested {
+            true => Notification::Required,
+            false => Notification::NotRequired,
         }
     }
 

@@ -6,9 +6,9 @@
 
 use crate::cursor::Cursor;
 use crate::index::{Index, Size};
-use crate::layout::{Features, Layout, LayoutError, Part};
+use crate::layout::{Features, Layout, LayoutError};
 use crate::memory::{Area, Memory};
-use crate::rings::{self, RingPart};
+use crate::rings::{QueueParts, RingPart};
 
 mod chain;
 mod error;
@@ -75,14 +75,11 @@ impl Device {
     /// # Errors
     /// A part of the queue is unmapped, not contiguous, or misaligned.
     pub fn attach<M: Memory>(&mut self, memory: M) -> Result<DeviceQueue<'_, M>, LayoutError> {
-        let table = rings::map(
-            &memory,
-            Part::Descriptors,
-            self.layout.descriptors,
-            self.layout.size,
-        )?;
-        let available = RingPart::available(&memory, &self.layout)?;
-        let used = RingPart::used(&memory, &self.layout)?;
+        let QueueParts {
+            table,
+            available,
+            used,
+        } = QueueParts::look_up(&memory, &self.layout)?;
         Ok(DeviceQueue {
             device: self,
             memory,

@@ -5,9 +5,9 @@
 
 use crate::cursor::Cursor;
 use crate::index::Index;
-use crate::layout::{Features, Layout, LayoutError, Part};
+use crate::layout::{Features, Layout, LayoutError};
 use crate::memory::Memory;
-use crate::rings::{self, RingPart};
+use crate::rings::{QueueParts, RingPart};
 
 mod add;
 mod error;
@@ -69,14 +69,11 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
     /// # Errors
     /// A part of the queue is unmapped, not contiguous, or misaligned.
     pub fn attach<M: Memory>(&mut self, memory: M) -> Result<DriverQueue<'_, M, S>, LayoutError> {
-        let table = rings::map(
-            &memory,
-            Part::Descriptors,
-            self.layout.descriptors,
-            self.layout.size,
-        )?;
-        let available = RingPart::available(&memory, &self.layout)?;
-        let used = RingPart::used(&memory, &self.layout)?;
+        let QueueParts {
+            table,
+            available,
+            used,
+        } = QueueParts::look_up(&memory, &self.layout)?;
         Ok(DriverQueue {
             driver: self,
             memory,

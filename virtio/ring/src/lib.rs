@@ -43,11 +43,11 @@
 //! use pontoon_ring::device::{Device, State};
 //! use pontoon_ring::driver::{Buffer, Driver, Slot};
 //! use pontoon_ring::memory::{Area, Memory, Window};
-//! use pontoon_ring::{Access, Features, Layout};
+//! use pontoon_ring::{Access, Features, Layout, Notification};
 //!
 //! #[repr(align(16))]
-//! struct Shared([u8; 4096]);
-//! let mut shared = Shared([0; 4096]);
+//! struct Page([u8; 4096]);
+//! let mut shared = Page([0; 4096]);
 //! let memory = Window::new(vm_memory::VolatileSlice::from(&mut shared.0[..]), 0x1_0000);
 //! let layout = Layout::contiguous(8, 0x1_0000);
 //! let features = Features { event_idx: true, indirect: false };
@@ -58,7 +58,7 @@
 //! let (request, reply) = (0x1_0800, 0x1_0900);
 //! memory.area(request, 4).unwrap().copy_in(0, b"ping");
 //! requests.add(7, &[Buffer::readable(request, 4), Buffer::writable(reply, 64)])?;
-//! assert!(requests.publish(), "the device has not suppressed notifications: notify it");
+//! assert_eq!(requests.publish(), Notification::Required, "the device has not suppressed notifications: notify it");
 //!
 //! // The device takes the chain and returns it as used.
 //! let mut device = Device::new(layout, features, State::default())?;
@@ -75,7 +75,7 @@
 //! })? {
 //!     replies.put(chain, 4);
 //! }
-//! assert!(replies.publish(), "the driver has not suppressed notifications either");
+//! assert_eq!(replies.publish(), Notification::Required, "the driver has not suppressed notifications either");
 //!
 //! // Before it sleeps, it polls once more.
 //! assert_eq!(replies.rearm()?, 0);
@@ -106,5 +106,6 @@ pub mod memory;
 pub mod pacing;
 mod rings;
 
+pub use cursor::Notification;
 pub use descriptor::Access;
 pub use layout::{Features, Layout, LayoutError, Part};

@@ -105,6 +105,24 @@ impl<A: Area> RingPart<A> {
     }
 }
 
+/// The parts of a queue, looked up in memory.
+pub(crate) struct QueueParts<A> {
+    /// The descriptor table.
+    pub(crate) table: A,
+    pub(crate) available: RingPart<A>,
+    pub(crate) used: RingPart<A>,
+}
+
+impl<A: Area> QueueParts<A> {
+    pub(crate) fn look_up(memory: &impl Memory<Area = A>, layout: &Layout) -> Result<Self, LayoutError> {
+        Ok(Self {
+            table: map(memory, Part::Descriptors, layout.descriptors, layout.size)?,
+            available: RingPart::available(memory, layout)?,
+            used: RingPart::used(memory, layout)?,
+        })
+    }
+}
+
 /// Looks up a part of a virtqueue in memory. The part must be contiguous, and aligned both as a guest address and as an
 /// address of this process.
 pub(crate) fn map<M: Memory>(memory: &M, part: Part, addr: u64, size: u16) -> Result<M::Area, LayoutError> {

@@ -219,7 +219,12 @@ impl Backend {
 
     fn handle_some(&mut self) -> Result<(), EndReason> {
         for _ in 0..BUDGET {
-            if !self.complete_pending()? || !self.handle_one()? {
+            let completed = self.complete_pending()?;
+            if completed == Step::Wait {
+                return Ok(());
+            }
+            let handled = self.handle_one()?;
+            if handled == Step::Wait {
                 return Ok(());
             }
         }
@@ -228,28 +233,29 @@ impl Backend {
         Ok(())
     }
 
-    /// Processes the next message. Returns false if there is none.
-    fn handle_one(&mut self) -> Result<bool, EndReason> {
+    /// Handles the next message, if there is one.
+    fn handle_one(&mut self) -> Result<Step, EndReason> {
         let Self { session, rings, .. } = self;
         let Some(session) = session else {
-            return Ok(false);
+            return Ok(Step::Wait);
         };
         let Some(message) = session.channel.receive()? else {
-            return Ok(false);
+            return Ok(Step::Wait);
         };
         let header = message.header;
         let request = FrontEndRequest::parse(header.code, message.body, message.fds)?;
         debug!(?request, "vhost-user");
         let outcome = session.execute(rings, request);
         session.pending = Some(PendingRequest { header, outcome });
-        Ok(true)
+        Ok(Step::Done)
     }
 
-    /// Collects the responses to the commands of the pending message and replies to the front-end. Returns false if a
-    /// response is missing.
-    fn complete_pending(&mut self) -> Result<bool, EndReason> {
-        if !self.finish_closing() || self.rings.iter().any(ControlRing::is_busy) {
-            return Ok(false);
+    /// Collects the responses to the current message's commands and replies to the front-end, if
+    /// all rings have responded.
+    fn complete_pending(&mut self) -> Result<Step, EndReason> {
+        let closing = self.finish_closing();
+        if closing == Step::Wait || self.rings.iter().any(ControlRing::is_busy) {
+            return Ok(Step::Wait);
         }
         let mut refused = None;
         for ring in &mut self.rings {
@@ -258,22 +264,21 @@ impl Backend {
             }
         }
         let Some(session) = &mut self.session else {
-            return Ok(true);
+            return Ok(Step::Done);
         };
         let Some(PendingRequest { header, outcome }) = session.pending.take() else {
-            return Ok(true);
+            return Ok(Step::Done);
         };
         let outcome = refused.map_or(outcome, Err);
         session.reply(header, outcome, &self.rings)?;
-        Ok(true)
+        Ok(Step::Done)
     }
 
-    /// Stops the rings of an ended session when they have executed its last commands. Returns false if a ring has not
-    /// stopped yet.
-    fn finish_closing(&mut self) -> bool {
+    /// Stops the rings of an ended session, once they have executed its last commands.
+    fn finish_closing(&mut self) -> Step {
         while self.closing {
             if self.rings.iter().any(ControlRing::is_busy) {
-                return false;
+                return Step::Wait;
             }
             for ring in &mut self.rings {
                 ring.take_response();
@@ -287,8 +292,17 @@ impl Backend {
                 }
             }
         }
-        true
+        Step::Done
     }
+}
+
+/// The result of one step of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The next step can follow.
+    Done,
+    /// A ring's response, or a message, has to arrive first.
+    Wait,
 }
 
 /// Creates the two rings of a queue pair, receive queue first, with the receiver and transmitter that serve them and

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_ring::device::{self, Device, DeviceQueue, State};
-use pontoon_ring::{Layout, LayoutError};
+use pontoon_ring::{Layout, LayoutError, Notification};
 use rustix::event::epoll;
 use tracing::warn;
 
@@ -65,6 +65,15 @@ pub(crate) enum RingFault {
     Memory,
 }
 
+/// The result of [`DataPlane::execute_command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandOutcome {
+    /// A command was executed.
+    Executed,
+    /// No command was pending.
+    NonePending,
+}
+
 /// Limit on the log lines about failures of a ring and about failed messages of a session, because the guest or its
 /// front-end could cause any number.
 pub(crate) const MAX_LOGGED: u64 = 20;
@@ -81,14 +90,14 @@ impl DataPlane {
         })
     }
 
-    /// Executes the pending command, if there is one. Returns false if there is none.
-    pub(crate) fn execute_command(&mut self) -> bool {
+    /// Executes a pending command.
+    pub(crate) fn execute_command(&mut self) -> CommandOutcome {
         if !self.mailbox.has_command() {
-            return false;
+            return CommandOutcome::NonePending;
         }
         let mailbox = self.mailbox.clone();
         mailbox.execute(|command| self.execute(command));
-        true
+        CommandOutcome::Executed
     }
 
     /// Returns the ring if it can be served; it may be disabled.
@@ -279,11 +288,11 @@ impl ActiveRing {
 impl Notifier<'_> {
     /// Publishes the returned chains, and signals the driver if it has requested that.
     pub(crate) fn publish(&self, queue: &mut DeviceQueue<'_, &MemoryTable>) {
-        let wake = queue.publish();
+        let notification = queue.publish();
         if let Some(log) = self.log {
             log.mark_used_ring();
         }
-        if let Some(call) = self.call.filter(|_| wake) {
+        if let Some(call) = self.call.filter(|_| notification == Notification::Required) {
             signal(call);
         }
     }

@@ -1,8 +1,8 @@
 //! The device side of vhost-user: a virtio-net device whose driver and guest memory are in another process.
 //!
-//! [`Backend`] communicates with the front-end. A [`Receiver`] and a [`Transmitter`] for each queue pair transfer
-//! frames; each pair may be in a thread of its own. Payload is not copied: received frames, and room for frames to be
-//! sent, are slices of the guest's memory. [`Device`] replaces [`Backend`] for a VMM in the same process.
+//! [`Backend`] communicates with the front-end. A [`Receiver`] and a [`Transmitter`] per queue pair move frames, each
+//! pair in any thread. Payload is not copied: received frames, and room for frames to be sent, are slices of the
+//! guest's memory. [`InProcessDevice`] replaces [`Backend`] for a VMM in the same process.
 //!
 //! # Threads
 //!

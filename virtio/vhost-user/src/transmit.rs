@@ -12,7 +12,7 @@ use pontoon_wire::checksum;
 use pontoon_wire::vnet::{self, Checksum, Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use crate::data_plane::{ActiveRing, DataPlane, Notifier};
+use crate::data_plane::{ActiveRing, CommandOutcome, DataPlane, Notifier};
 use crate::features::Features;
 use crate::mailbox::Mailbox;
 use crate::memory::MemoryTable;
@@ -121,8 +121,9 @@ impl Transmitter {
     }
 
     fn execute_command(&mut self) {
-        if !self.data_plane.execute_command() {
-            return;
+        match self.data_plane.execute_command() {
+            CommandOutcome::NonePending => return,
+            CommandOutcome::Executed => {}
         }
         match self.data_plane.ring() {
             Some(ActiveRing { config, .. }) => {

@@ -1,9 +1,9 @@
 //! A control socket, its clients, and the reports of an engine.
 
-mod asking;
 mod capture;
 mod clients;
 mod document;
+mod engine_queries;
 mod log_level;
 mod places;
 mod policy;

@@ -20,19 +20,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::child::{MAX_QUEUED, prepare};
 use super::*;
 
-fn setup() -> Setup {
+fn setup() -> EngineSetup {
     let mut config = settings::config(1500);
     config.addresses.v6 = None;
     config.connect_timeout = None;
     config.max_flows = 64;
-    Setup {
+    EngineSetup {
         config,
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing: pacing::Pacing::Event,
         outbound: None,
-        ledger: ledger::Shared::new(1, 64).unwrap(),
+        ledger: ledger::SharedLedger::new(1, 64).unwrap(),
         set_log_level: |_| {},
     }
 }

@@ -60,13 +60,15 @@ impl Clients {
         1 + self.others.len()
     }
 
-    /// Adds a client. Returns false, and does not add it, if [`LIMIT`] clients wait already.
-    pub(super) fn add(&mut self, client: Client) -> bool {
-        let has_room = self.len() < LIMIT;
-        if has_room {
-            self.others.push(client);
-        }
-        has_room
+    /// Returns true if as many clients wait as are allowed.
+    pub(super) const fn is_full(&self) -> bool {
+        self.len() >= LIMIT
+    }
+
+    /// Adds a client.
+    pub(super) fn add(&mut self, client: Client) {
+        debug_assert!(!self.is_full());
+        self.others.push(client);
     }
 }
 

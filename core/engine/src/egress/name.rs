@@ -43,6 +43,16 @@ impl LearnedDomains {
     }
 }
 
+/// The result of renewing an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Renewal {
+    /// The address is known for a longer time.
+    Renewed,
+    /// The address is not known.
+    Unknown,
+}
+
 impl LearnedDomain {
     pub(super) fn has(&self, address: IpAddr, now: Instant) -> bool {
         lock(&self.learned)
@@ -70,20 +80,22 @@ impl LearnedDomain {
         }
     }
 
-    /// Renews the learned addresses of a new flow's destination until the next sweep. Returns true if one was known.
-    pub(super) fn hold(&self, to: &Destination<'_>, now: Instant) -> bool {
-        let written = self.keep(to.written, now);
-        self.keep(to.remote, now) || written
+    /// Renews the addresses of a new flow, for the time until the next sweep. `Unknown`: neither of them is known.
+    pub(super) fn renew_destination(&self, to: &Destination<'_>, now: Instant) -> Renewal {
+        match (self.renew(to.written, now), self.renew(to.remote, now)) {
+            (Renewal::Unknown, Renewal::Unknown) => Renewal::Unknown,
+            (Renewal::Renewed, _) | (_, Renewal::Renewed) => Renewal::Renewed,
+        }
     }
 
-    /// Renews a learned address to which a flow leads. Returns true if the address is known.
-    pub(super) fn keep(&self, address: IpAddr, now: Instant) -> bool {
+    /// Renews an address to which a flow leads.
+    pub(super) fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
         let mut learned = lock(&self.learned);
         let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
-            return false;
+            return Renewal::Unknown;
         };
         *until = (now + HOLD).max(*until);
-        true
+        Renewal::Renewed
     }
 }
 

@@ -8,7 +8,8 @@ use pontoon_wire::{emit, frame, protocol};
 
 use super::reply::Reply;
 use crate::ctx::Net;
-use crate::{Frame, Transmit, policy, udp_emit};
+use crate::udp_emit::{self, Emitted};
+use crate::{Frame, Transmit, policy};
 
 /// The reason why a packet of the guest was dropped, as an ICMP error reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,8 +213,9 @@ pub(crate) fn send<T: Transmit>(
         destination: guest,
         hop_limit: 64,
     };
-    if reply.icmp(net, link, &mut message) {
-        net.counters.icmp_errors_down += 1;
+    match reply.icmp(net, link, &mut message) {
+        Emitted::Accepted => net.counters.icmp_errors_down += 1,
+        Emitted::Refused => {}
     }
 }
 

@@ -8,7 +8,7 @@ use pontoon_wire::{Mac, emit, protocol};
 
 use crate::Transmit;
 use crate::ctx::Net;
-use crate::udp_emit;
+use crate::udp_emit::{self, Emitted};
 
 /// Ethernet and IP header fields of a local service's reply to the guest.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +24,8 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Completes the checksum of an ICMP or ICMPv6 message, as the family of the addresses requires, sends and counts
-    /// it. Returns true if the link has accepted it.
-    pub(super) fn icmp<T: Transmit>(self, net: &mut Net, link: &mut T, message: &mut [u8]) -> bool {
+    /// Sends an ICMP or ICMPv6 message, by the addresses' family, with its checksum, and counts it.
+    pub(super) fn icmp<T: Transmit>(self, net: &mut Net, link: &mut T, message: &mut [u8]) -> Emitted {
         let (protocol, sum) = match self.source {
             IpAddr::V4(_) => (protocol::ICMP, Sum::new()),
             IpAddr::V6(_) => (protocol::ICMPV6, self.pseudo(protocol::ICMPV6, message.len())),
@@ -45,7 +44,7 @@ impl Reply {
         source_port: u16,
         destination_port: u16,
         datagram: &mut [u8],
-    ) -> bool {
+    ) -> Emitted {
         let len = u16::try_from(datagram.len()).expect("a service's datagram is short");
         datagram[0..2].copy_from_slice(&source_port.to_be_bytes());
         datagram[2..4].copy_from_slice(&destination_port.to_be_bytes());
@@ -62,7 +61,7 @@ impl Reply {
         Sum::pseudo(self.source, self.destination, protocol, len)
     }
 
-    fn send<T: Transmit>(self, net: &mut Net, link: &mut T, protocol: u8, content: &[u8]) -> bool {
+    fn send<T: Transmit>(self, net: &mut Net, link: &mut T, protocol: u8, content: &[u8]) -> Emitted {
         let ip = emit::Ip {
             source: self.source,
             destination: self.destination,
@@ -80,7 +79,6 @@ impl Reply {
             destination: self.to,
         };
         let head = emit::ip(ether, ip, protocol, content.len());
-        let taken = link.send(Offload::NONE, head.bytes(), content).is_ok();
-        udp_emit::count(net, taken)
+        udp_emit::count(net, link.send(Offload::NONE, head.bytes(), content))
     }
 }

@@ -15,7 +15,7 @@ use super::stray::{reply_reset, send_reset};
 use super::{Sending, Tcp};
 use crate::ctx::{Ctx, Eviction, Net, Routed};
 use crate::dns::stream::Queries;
-use crate::egress::{Decision, Destination, EgressProtocol};
+use crate::egress::{Decision, EgressProtocol};
 use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{AcceptedConnection, Connect};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
@@ -404,14 +404,7 @@ fn destination(
 ) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
-        let to = Destination {
-            protocol: EgressProtocol::Tcp,
-            written,
-            remote: written,
-            embedded: &[],
-            port: Some(port),
-        };
-        match net.policy.egress.decide_stream_to_forwarder(&to, now) {
+        match net.policy.egress.decide_stream_to_forwarder(key.remote, now) {
             Decision::Allowed => return dns,
             Decision::Refused => None,
         }

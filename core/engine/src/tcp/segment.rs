@@ -87,7 +87,8 @@ impl<S> Connection<S> {
         if ack.after(self.down.max) || ack.before(self.down.una - self.down.max_wnd) {
             return self.challenge(ctx);
         }
-        changed |= self.receive_ack(segment, ctx.now);
+        let verdict = self.receive_ack(segment, ctx.now);
+        changed |= verdict == Verdict::Changed;
         if segment.payload_len > 0 {
             self.take_data(slot, segment, frame, burst, ctx.net);
         }
@@ -240,9 +241,8 @@ impl<S> Connection<S> {
         Verdict::Ignored
     }
 
-    /// Updates the connection with the acknowledgement number and the window of a segment. Returns true if there is
-    /// pending work.
-    fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> bool {
+    /// Updates the connection by the acknowledgement and the window of a segment.
+    fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> Verdict {
         let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
         let down = &mut self.down;
         let window = u32::from(segment.window) << down.scale;
@@ -275,7 +275,10 @@ impl<S> Connection<S> {
             down.max_wnd = down.max_wnd.max(window);
             down.wl1 = seq;
         }
-        changed
+        match changed {
+            true => Verdict::Changed,
+            false => Verdict::Ignored,
+        }
     }
 }
 

@@ -63,9 +63,18 @@ pub(super) struct UdpRoute {
     pub(super) from: Option<IpAddr>,
 }
 
+/// The result of adding a frame's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Gathering {
+    /// They are part of the run.
+    Added,
+    /// They belong to another send, or there is no room for their slices.
+    Rejected,
+}
+
 impl<'a> DatagramGather<'a> {
-    /// Adds datagrams of `segment` bytes, `len` bytes in total at `offset` of the frame. Returns false if they cannot
-    /// be in the same send.
+    /// Adds datagrams of `segment` bytes, `len` bytes in total at `offset` of the frame.
     pub(super) fn append(
         &mut self,
         heading: &RunHeaders,
@@ -73,30 +82,30 @@ impl<'a> DatagramGather<'a> {
         offset: usize,
         len: usize,
         segment: usize,
-    ) -> bool {
+    ) -> Gathering {
         let Some(run) = &mut self.run else {
-            return false;
+            return Gathering::Rejected;
         };
         let count = datagrams(len, segment);
         let same_size = segment == run.segment || (count == 1 && len < run.segment);
         let open = run.segment > 0 && run.len == run.count * run.segment;
         let room = run.count + count <= MAX_SEGMENTS && run.len + len <= MAX_BYTES;
         if !(run.heading == *heading && len > 0 && same_size && open && room) {
-            return false;
+            return Gathering::Rejected;
         }
         let before = self.parts.len();
         for part in frame.range(offset, len) {
             if self.parts.try_push(part).is_err() {
                 self.parts.truncate(before);
-                return false;
+                return Gathering::Rejected;
             }
         }
         run.len += len;
         run.count += count;
-        true
+        Gathering::Added
     }
 
-    /// Begins a new send with the datagrams of a frame. Returns false if they are in more slices than one send permits.
+    /// Begins a run, unless the datagrams are in more slices than there is room for.
     pub(super) fn begin(
         &mut self,
         heading: RunHeaders,
@@ -105,11 +114,11 @@ impl<'a> DatagramGather<'a> {
         offset: usize,
         len: usize,
         segment: usize,
-    ) -> bool {
+    ) -> Gathering {
         self.parts.clear();
         for part in frame.range(offset, len) {
             if self.parts.try_push(part).is_err() {
-                return false;
+                return Gathering::Rejected;
             }
         }
         self.run = Some(DatagramRun {
@@ -119,7 +128,7 @@ impl<'a> DatagramGather<'a> {
             len,
             count: datagrams(len, segment),
         });
-        true
+        Gathering::Added
     }
 }
 

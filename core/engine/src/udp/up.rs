@@ -6,7 +6,7 @@ use pontoon_wire::frame::{self, Transport};
 use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
-use super::gather::{DatagramRun, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
+use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
 use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
 use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
@@ -53,9 +53,9 @@ impl<S> Udp<S> {
         let (mut offset, mut left) = (udp.payload_offset, udp.payload_len);
         loop {
             let len = left.min(most);
-            let routed = self.gather(heading, &packet, (offset, len, segment), gather, ctx);
+            let routing = self.gather(heading, &packet, (offset, len, segment), gather, ctx);
             (offset, left) = (offset + len, left - len);
-            if left == 0 || !routed {
+            if left == 0 || routing == Routing::NoRoute {
                 break;
             }
         }
@@ -80,7 +80,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Adds datagrams of a frame to `gather`. Returns false if there is no route for the frame's datagrams.
+    /// Gathers some of a frame's datagrams.
     fn gather<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         heading: RunHeaders,
@@ -88,16 +88,18 @@ impl<S> Udp<S> {
         (offset, len, segment): (usize, usize, usize),
         gather: &mut DatagramGather<'a>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
-        if gather.append(&heading, packet.frame, offset, len, segment) {
-            return true;
+    ) -> Routing {
+        let gathering = gather.append(&heading, packet.frame, offset, len, segment);
+        if gathering == Gathering::Added {
+            return Routing::Found;
         }
         self.flush(gather, ctx);
         let Some(route) = self.route(&heading, packet, ctx) else {
-            return false;
+            return Routing::NoRoute;
         };
-        if gather.begin(heading, route, packet.frame, offset, len, segment) {
-            return true;
+        let gathering = gather.begin(heading, route, packet.frame, offset, len, segment);
+        if gathering == Gathering::Added {
+            return Routing::Found;
         }
         // The datagrams are in more slices than one send permits, so they are copied into one slice.
         let mut scratch = core::mem::take(&mut self.scratch);
@@ -111,7 +113,7 @@ impl<S> Udp<S> {
         };
         self.send(&run, &[VolatileSlice::from(&mut scratch[..len])], ctx);
         self.scratch = scratch;
-        true
+        Routing::Found
     }
 
     /// Returns the route of a datagram after the policy's check. Opens an endpoint and stores a peer if they are new.
@@ -184,12 +186,12 @@ impl<S> Udp<S> {
             let flow = ctx.net.flow(Kind::Udp, index, owner.generation);
             ctx.net.timers.arm(&mut endpoint.timer, flow, at);
         }
-        let connected = connect(endpoint, remote, peer.is_none(), ctx);
+        let state = connect(endpoint, remote, peer.is_none(), ctx);
         self.endpoints.touch(index);
         Some(UdpRoute {
             index: via,
             generation: self.endpoints.generation(via),
-            to: (!connected).then_some(remote),
+            to: (state == SocketState::Unconnected).then_some(remote),
             from,
         })
     }
@@ -288,8 +290,7 @@ impl<S> Udp<S> {
     }
 }
 
-/// Connects the host socket while the endpoint has one peer only, and disconnects it for a second peer. Returns true if
-/// the socket is connected to `remote`.
+/// Connects the socket while there is one peer only, and disconnects it for a second one.
 ///
 /// A connected socket receives only from its peer's address and port, so it is connected only if the endpoint's filter
 /// does the same. Otherwise it would exclude senders that the filter permits, and hide refused senders from the
@@ -299,9 +300,9 @@ fn connect<H: Host, T: Transmit>(
     remote: SocketAddr,
     is_new: bool,
     ctx: &mut Ctx<'_, H, T>,
-) -> bool {
+) -> SocketState {
     if ctx.net.config.udp_filter != UdpFilter::AddressPort || endpoint.published.is_some() {
-        return false;
+        return SocketState::Unconnected;
     }
     let only = !is_new && endpoint.peers.only().is_some_and(|peer| peer.remote == remote);
     match (endpoint.connected, only) {
@@ -317,7 +318,28 @@ fn connect<H: Host, T: Transmit>(
         }
         (false, _) | (true, true) => (),
     }
-    endpoint.connected && only
+    match endpoint.connected && only {
+        true => SocketState::Connected,
+        false => SocketState::Unconnected,
+    }
+}
+
+/// The result of looking up the route of a frame's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Routing {
+    /// The datagrams were gathered or sent.
+    Found,
+    /// There is none, so the other datagrams of the frame have none either.
+    NoRoute,
+}
+
+/// The state of an endpoint's socket for one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SocketState {
+    /// It is connected to the peer.
+    Connected,
+    /// It is not, so each send names the peer's address.
+    Unconnected,
 }
 
 /// Port of DNS resolvers.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::Window;
-use pontoon_ring::{Features, Layout, LayoutError};
+use pontoon_ring::{Features, Layout, LayoutError, Notification};
 use pontoon_sys::vhost::{VhostDevice, Vring, VringIndex};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -67,7 +67,7 @@ impl VhostNetQueue {
         which: VringIndex,
         size: u16,
         at: usize,
-        bell: &NotifyEvent,
+        kick: &EventFd,
         alarm: &Arc<FailureAlarm>,
     ) -> io::Result<Self> {
         let layout = Layout::contiguous(size, device.memory().address() + at as u64);
@@ -86,7 +86,7 @@ impl VhostNetQueue {
             descriptors: within.descriptors as usize,
             available: within.available as usize,
             used: within.used as usize,
-            kick: bell.as_fd(),
+            kick: kick.as_fd(),
             call: queue.call.as_fd(),
             error: alarm.as_fd(),
         };
@@ -106,8 +106,8 @@ impl VhostNetQueue {
 
     /// Makes the added buffers available to the kernel, and records whether it needs a notification.
     pub(super) fn publish(&mut self) -> Result<(), VhostNetFailure> {
-        let due = self.ring()?.publish();
-        self.due |= due;
+        let notification = self.ring()?.publish();
+        self.due |= notification == Notification::Required;
         Ok(())
     }
 
@@ -146,31 +146,30 @@ fn window(device: &VhostDevice) -> Window<VolatileSlice<'_>> {
 /// An eventfd that notifies its reader. One of them notifies the kernel of both virtqueues of a device by one system
 /// call; the kernel's check of a virtqueue without new buffers costs little.
 #[derive(Debug)]
-pub(super) struct NotifyEvent(OwnedFd);
+pub(super) struct EventFd(OwnedFd);
 
-impl NotifyEvent {
+impl EventFd {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(super) fn ring(&self) -> Result<(), VhostNetFailure> {
+    pub(super) fn signal(&self) -> Result<(), VhostNetFailure> {
         // The count is never reset; it does not overflow in 500 years.
         rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(VhostNetFailure::Wake)?;
         Ok(())
     }
 }
 
-impl AsFd for NotifyEvent {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Eventfd that reports a failure of vhost-net to the worker. The kernel writes to it when it finds an error in a
-/// virtqueue, this process when it finds one.
+/// An eventfd that is written when vhost-net has failed: by the kernel for an invalid queue, by the link otherwise.
 #[derive(Debug)]
 pub(super) struct FailureAlarm {
-    bell: NotifyEvent,
+    event: EventFd,
     /// First failure that this process has found.
     failure: OnceLock<VhostNetFailure>,
 }
@@ -178,7 +177,7 @@ pub(super) struct FailureAlarm {
 impl FailureAlarm {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            bell: NotifyEvent::new()?,
+            event: EventFd::new()?,
             failure: OnceLock::new(),
         })
     }
@@ -186,18 +185,18 @@ impl FailureAlarm {
     pub(super) fn raise(&self, failure: VhostNetFailure) {
         let _ = self.failure.set(failure);
         // An error of the write is ignored, because there is no other way to report it.
-        let _ = self.bell.ring();
+        let _ = self.event.signal();
     }
 
     /// Resets the eventfd. Returns the failure if one was reported.
     pub(super) fn take_failure(&self) -> Option<VhostNetFailure> {
-        rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
+        rustix::io::read(&self.event.0, &mut [0; size_of::<u64>()]).ok()?;
         Some(self.failure.get().copied().unwrap_or(VhostNetFailure::Kernel))
     }
 }
 
 impl AsFd for FailureAlarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event.as_fd()
     }
 }

@@ -14,7 +14,7 @@ use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::places;
-use super::queue::{FailureAlarm, NotifyEvent, VhostNetFailure, VhostNetQueue};
+use super::queue::{EventFd, FailureAlarm, VhostNetFailure, VhostNetQueue};
 use crate::{BURST, ReceivedBurst, Rest};
 
 /// Number of buffers: enough for a burst of the longest frames that the engine processes, and for another in the
@@ -53,13 +53,13 @@ impl VringReceiver {
     /// started.
     pub(super) fn new(
         device: &Arc<VhostDevice>,
-        bell: &NotifyEvent,
+        kick: &EventFd,
         alarm: &Arc<FailureAlarm>,
     ) -> io::Result<Self> {
         let (which, at) = (VringIndex::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
             device: device.clone(),
-            queue: VhostNetQueue::new(device, which, BUFFERS, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, BUFFERS, at, kick, alarm)?,
             headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             ours: (0..u32::from(BUFFERS)).collect(),
             bytes: 0,

@@ -204,7 +204,7 @@ fn withdrawn() -> VhostNet {
             ring: None,
             tap: tap_transmitter,
         },
-        bell: NotifyEvent::new().unwrap(),
+        kick: EventFd::new().unwrap(),
         alarm: None,
         rx_interest: RxInterest::default(),
         gathered: None,

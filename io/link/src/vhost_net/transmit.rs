@@ -14,7 +14,7 @@ use vm_memory::VolatileSlice;
 
 use super::frame_ring::{FrameRing, FreeRange};
 use super::places;
-use super::queue::{FailureAlarm, NotifyEvent, VhostNetFailure, VhostNetQueue};
+use super::queue::{EventFd, FailureAlarm, VhostNetFailure, VhostNetQueue};
 
 /// Limit on the number of frames that the kernel has not sent yet.
 pub(super) const FRAMES: u16 = 256;
@@ -50,14 +50,14 @@ pub(super) struct VringTransmitter {
 impl VringTransmitter {
     pub(super) fn new(
         device: &Arc<VhostDevice>,
-        bell: &NotifyEvent,
+        kick: &EventFd,
         alarm: &Arc<FailureAlarm>,
         limits: Limits,
     ) -> io::Result<Self> {
         let (which, at) = (VringIndex::Transmit, places::TRANSMIT_RING);
         Ok(Self {
             device: device.clone(),
-            queue: VhostNetQueue::new(device, which, FRAMES, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, FRAMES, at, kick, alarm)?,
             ring: FrameRing::new(BYTES, FRAMES),
             limits,
             full: false,

@@ -113,19 +113,17 @@ impl<L: Link> Worker<L> {
         Ok(None)
     }
 
-    /// Sends frames that waited for room in the link, then one quantum of each ready flow. Returns true if a flow has more
-    /// to send.
+    /// Sends frames that waited for room in the link, then one quantum of each ready flow.
     #[inline]
-    pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) -> bool {
+    pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) {
         let mut link = self.link.transmitter();
         if std::mem::take(&mut pending.room) {
             self.engine.handle_link_ready(&mut link, &mut self.host, now);
         }
-        let more = self.engine.handle_ready(&mut link, &mut self.host, now);
+        self.engine.handle_ready(&mut link, &mut self.host, now);
         link.flush();
         drop(link);
         pending.note_full(self.link.take_full());
-        more
     }
 
     /// Receives a burst of at most `most` frames.

@@ -15,7 +15,7 @@ use crate::process;
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("escapes.refused", 30, escapes),
-        Case::new("escapes.killed", 60, deadly),
+        Case::new("escapes.killed", 60, forbidden_calls),
     ]
     .into_iter()
     .map(Case::pontoon_only)
@@ -227,7 +227,7 @@ fn escapes(context: &Context) -> Result<()> {
 }
 
 /// Tests system calls that end the engine (SIGSYS), after which another engine is started.
-fn deadly(context: &Context) -> Result<()> {
+fn forbidden_calls(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let attempts: [RefusedCall; 9] = [
         ("execve", libc::SYS_execve, vec![], "/bin/sh"),

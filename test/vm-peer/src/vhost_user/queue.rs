@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, VmMemory};
-use pontoon_ring::{Features, Layout, LayoutError};
+use pontoon_ring::{Features, Layout, LayoutError, Notification};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use vm_memory::{GuestMemoryMmap, VolatileSlice};
@@ -107,7 +107,8 @@ impl Queue {
 
     /// Publishes the added chains in the available ring, and kicks the device if it has enabled notifications.
     pub(crate) fn publish(&mut self) -> Result<(), LayoutError> {
-        if self.open()?.publish() {
+        let notification = self.open()?.publish();
+        if notification == Notification::Required {
             self.kick();
         }
         Ok(())

@@ -3,6 +3,7 @@
 use core::ptr;
 
 use pontoon_guest::HEADER;
+use pontoon_ring::Notification;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::Area;
 
@@ -144,7 +145,7 @@ fn frames_are_carried_in_both_directions() {
         .unwrap()
         .unwrap();
     ring.put(chain, HEADER as u32 + 6);
-    assert!(!ring.publish(), "the guest is awake");
+    assert_eq!(ring.publish(), Notification::NotRequired, "the guest is awake");
     // SAFETY: only this test uses the interface, and the lengths of buffers are correct.
     unsafe {
         assert_eq!(pontoon_poll(net, FOREVER), 1, "a frame");

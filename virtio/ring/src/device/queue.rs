@@ -2,6 +2,7 @@
 
 use super::chain::{Chain, Chains, Piece};
 use super::{Device, VirtqueueError};
+use crate::cursor::Notification;
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
@@ -95,9 +96,8 @@ impl<M: Memory> DeviceQueue<'_, M> {
         self.used.set_element(entry, chain.head.into(), len);
     }
 
-    /// Publishes the returned chains, and returns true if the driver must be notified.
-    #[must_use = "the driver sleeps until it is notified"]
-    pub fn publish(&mut self) -> bool {
+    /// Publishes the returned chains.
+    pub fn publish(&mut self) -> Notification {
         self.device.cursor.publish(&self.used, &self.available)
     }
 

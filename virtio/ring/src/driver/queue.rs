@@ -1,6 +1,7 @@
 //! Operations of the driver side on a virtqueue.
 
 use super::{Driver, Slot, VirtqueueError};
+use crate::cursor::Notification;
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
@@ -31,9 +32,8 @@ pub struct Used {
 }
 
 impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
-    /// Publishes the added chains, and returns true if the device must be notified.
-    #[must_use = "the device sleeps until it is notified"]
-    pub fn publish(&mut self) -> bool {
+    /// Publishes the added chains.
+    pub fn publish(&mut self) -> Notification {
         self.driver.cursor.publish(&self.available, &self.used)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Window};
+use pontoon_test_support::ring::range::Range;
 
 /// Number of descriptors of the queue.
 pub(crate) const SIZE: u16 = 2;
@@ -33,8 +34,7 @@ enum Word {
 pub(crate) struct Words {
     /// One element for each two bytes of memory.
     words: Arc<[Word]>,
-    at: usize,
-    len: usize,
+    range: Range,
 }
 
 /// Returns zeroed memory with the queue and the buffers behind it.
@@ -59,32 +59,31 @@ pub(crate) fn memory() -> Window<Words> {
         }
     });
     let words: Arc<[Word]> = words.collect();
-    let len = 2 * words.len();
-    Window::new(Words { words, at: 0, len }, ORIGIN)
+    let range = Range::whole(2 * words.len());
+    Window::new(Words { words, range }, ORIGIN)
 }
 
 impl Words {
     fn word(&self, at: usize) -> &Word {
-        assert!(at < self.len && at.is_multiple_of(2));
-        &self.words[(self.at + at) / 2]
+        let word = self.range.slice(at, 2);
+        assert!(word.is_aligned(2));
+        &self.words[word.position() / 2]
     }
 }
 
 impl Area for Words {
     fn len(&self) -> usize {
-        self.len
+        self.range.len()
     }
 
     fn is_aligned(&self, align: usize) -> bool {
-        self.at.is_multiple_of(align)
+        self.range.is_aligned(align)
     }
 
     fn slice(&self, at: usize, len: usize) -> Self {
-        assert!(at <= self.len && len <= self.len - at);
         Self {
             words: self.words.clone(),
-            at: self.at + at,
-            len,
+            range: self.range.slice(at, len),
         }
     }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use loom::thread;
-use pontoon_ring::Features;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
+use pontoon_ring::{Features, Notification};
 
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
 use pontoon_test_support::notifier::Notifier;
@@ -77,7 +77,8 @@ fn device_sleeps(features: Features) {
         let mut queue = driver.attach(&memory).unwrap();
         for tag in 0..2 {
             queue.add(tag, &[Buffer::readable(buffer(0), 8)]).unwrap();
-            if queue.publish() {
+            let notification = queue.publish();
+            if notification == Notification::Required {
                 kick.notify();
             }
         }
@@ -106,7 +107,8 @@ fn driver_sleeps(features: Features) {
             for _ in 0..2 {
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
-                if queue.publish() {
+                let notification = queue.publish();
+                if notification == Notification::Required {
                     notifier.notify();
                 }
             }
@@ -148,7 +150,8 @@ fn both_sleep(features: Features) {
                 }
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
-                if queue.publish() {
+                let notification = queue.publish();
+                if notification == Notification::Required {
                     wake.notify();
                 }
             }
@@ -157,7 +160,8 @@ fn both_sleep(features: Features) {
         let mut queue = driver.attach(&memory).unwrap();
         for tag in 0..2 {
             queue.add(tag, &[Buffer::writable(buffer(0), 8)]).unwrap();
-            if queue.publish() {
+            let notification = queue.publish();
+            if notification == Notification::Required {
                 kick.notify();
             }
             while queue.rearm().unwrap() == 0 {

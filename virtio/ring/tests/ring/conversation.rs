@@ -3,7 +3,7 @@
 use pontoon_ring::Features;
 use proptest::prelude::*;
 
-use crate::shared::Shared;
+use crate::shared::SharedMemory;
 use crate::world::{BUFFER, BUFFERS, Shape, World};
 use pontoon_test_support::property::cases;
 
@@ -87,7 +87,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..LONGEST),
     ) {
         let size = 1 << bits;
-        let shared = Shared::new(World::bytes(size));
+        let shared = SharedMemory::new(World::bytes(size));
         let mut world = World::new(shared.window(), size, features);
         for step in steps {
             take(&mut world, step);
@@ -107,7 +107,7 @@ proptest! {
         features in features(),
         steps in prop::collection::vec(step(), 100..300),
     ) {
-        let shared = Shared::new(World::bytes(8));
+        let shared = SharedMemory::new(World::bytes(8));
         let mut world = World::new(shared.window(), 8, features);
         world.turn(before as u16);
         // An event index from before the wrap would match again after it.
@@ -124,7 +124,7 @@ proptest! {
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of thousands of steps")]
 fn suppression_lasts_longer_than_the_index() {
-    let shared = Shared::new(World::bytes(4));
+    let shared = SharedMemory::new(World::bytes(4));
     let features = Features {
         event_idx: true,
         indirect: false,

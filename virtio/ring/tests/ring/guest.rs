@@ -3,7 +3,7 @@
 use pontoon_ring::device::{Device, State, VirtqueueError};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, VmMemory, Window};
-use pontoon_ring::{Access, Features, Layout, LayoutError, Part};
+use pontoon_ring::{Access, Features, Layout, LayoutError, Notification, Part};
 use vm_memory::bitmap::{AtomicBitmap, Bitmap};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, VolatileSlice};
 
@@ -28,7 +28,7 @@ fn buffers_may_cross_regions_but_not_holes() {
         )
         .unwrap();
     queue.add(1, &[Buffer::writable(0x1_2f00, 0x101)]).unwrap();
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
 
     let mut device = Device::new(layout, Features::default(), State::default()).unwrap();
     let mut queue = device.attach(guest).unwrap();
@@ -113,7 +113,7 @@ fn device_writes_are_marked_dirty() {
     Area::copy_in(&area.unwrap(), 0, &[1; 64]);
     assert_eq!(dirty(), [true, true, false, true]);
     queue.put(chain, 64);
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     assert_eq!(dirty(), [true; 4]);
 }
 
@@ -130,13 +130,13 @@ fn volatile_slice_implements_area() {
     let mut driver_queue = driver.attach(&memory).unwrap();
     let mut serves = device.attach(&memory).unwrap();
     driver_queue.add(7, &[Buffer::writable(0x8200, 5)]).unwrap();
-    assert!(driver_queue.publish());
+    assert_eq!(driver_queue.publish(), Notification::Required);
     assert_eq!(serves.poll(), Ok(1));
     let mut area = None;
     let chain = serves.pop(|piece| area = Some(piece.area)).unwrap().unwrap();
     Area::copy_in(&area.unwrap(), 0, b"hello");
     serves.put(chain, 5);
-    assert!(serves.publish());
+    assert_eq!(serves.publish(), Notification::Required);
     assert_eq!(driver_queue.poll(), Ok(1));
     let used = driver_queue.reap().unwrap().unwrap();
     assert_eq!((used.tag, used.len), (7, 5));

@@ -1,8 +1,8 @@
 //! Tests of frames that span several receive buffers (VIRTIO_NET_F_MRG_RXBUF).
 
-use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, VirtqueueError, chains_needed};
 use pontoon_ring::memory::Area;
+use pontoon_ring::{Features, Notification};
 use proptest::prelude::*;
 
 use crate::forge::{Forged, HEAP, NEXT, SIZE, WRITE};
@@ -36,7 +36,7 @@ fn frame_returns_needed_chains_and_rewinds_the_rest() {
     assert_eq!(bytes, 400);
     assert_eq!(queue.put_frame(&chains[..4], 150), 2);
     queue.rewind(2);
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     let (index, elements) = forged.used();
     assert_eq!((index, &elements[..2]), (2, &[(0, 100), (1, 50)][..]));
 
@@ -44,7 +44,7 @@ fn frame_returns_needed_chains_and_rewinds_the_rest() {
     assert_eq!(queue.take(101, &mut chains, |_| ()), Ok(Some(2)));
     assert_eq!((chains[0].head, chains[1].head), (2, 3));
     assert_eq!(queue.put_frame(&chains[..2], 200), 2);
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     assert_eq!(queue.taken(), 0);
 }
 
@@ -104,7 +104,7 @@ proptest! {
         let used = chains_needed(&chains[..lens.len()], frame);
         prop_assert_eq!(queue.put_frame(&chains[..lens.len()], frame), used);
         queue.rewind(lens.len() as u16 - used);
-        prop_assert!(queue.publish());
+        prop_assert_eq!(queue.publish(), Notification::Required);
         let (index, elements) = forged.used();
         prop_assert_eq!(index, used);
         let written: Vec<u32> = elements[..used.into()].iter().map(|(_, len)| *len).collect();

@@ -2,7 +2,7 @@
 
 use pontoon_ring::driver::{Buffer, Driver, Slot, Used, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 
 use crate::forge::{HEAP, ORIGIN};
 use pontoon_test_support::ring::model::ModelMemory;
@@ -20,7 +20,7 @@ fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, VirtqueueE
         .add(10, &[Buffer::readable(HEAP, 9), Buffer::writable(HEAP, 4)])
         .unwrap();
     queue.add(11, &[Buffer::readable(HEAP, 9)]).unwrap();
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     let used = (layout.used - ORIGIN) as usize;
     for (slot, (id, len)) in elements.iter().enumerate() {
         model.copy_in(used + 4 + 8 * slot, &id.to_le_bytes());

@@ -3,9 +3,9 @@
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 
-use crate::shared::{ORIGIN, Shared};
+use crate::shared::{ORIGIN, SharedMemory};
 use pontoon_test_support::notifier::Notifier;
 
 const SIZE: u16 = 16;
@@ -29,7 +29,7 @@ fn no_notification_is_lost_with_flags() {
 fn exchange(features: Features) {
     let layout = Layout::contiguous(SIZE, ORIGIN);
     let frames = (ORIGIN + Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8);
-    let shared = Shared::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
+    let shared = SharedMemory::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
     let memory = shared.window();
     let (kick, call) = (Notifier::default(), Notifier::default());
     let driver = Driver::new(memory, layout, features, [Slot::default(); SIZE as usize]).unwrap();
@@ -74,7 +74,8 @@ fn run_driver(
                 .unwrap();
             asked += 1;
         }
-        if queue.publish() {
+        let notification = queue.publish();
+        if notification == Notification::Required {
             kick.notify();
         }
         if queue.poll().unwrap() == 0 && queue.rearm().unwrap() == 0 {
@@ -122,7 +123,8 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &No
             queue.put(chain, len);
             served += 1;
         }
-        if queue.publish() {
+        let notification = queue.publish();
+        if notification == Notification::Required {
             call.notify();
         }
         if served < CHAINS && queue.rearm().unwrap() == 0 {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use pontoon_ring::device::{Chain, Device, State};
 use pontoon_ring::driver::{AddError, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Access, Features, Layout};
+use pontoon_ring::{Access, Features, Layout, Notification};
 
 use crate::shared::ORIGIN;
 
@@ -157,10 +157,15 @@ impl<'m> World<'m> {
     /// Publishes the driver's chains, and checks whether the device must be notified.
     pub(crate) fn driver_publish(&mut self) {
         let fresh = !self.added.is_empty();
-        let notified = self.driver.attach(&self.memory).unwrap().publish();
+        let notification = self.driver.attach(&self.memory).unwrap().publish();
         self.device_unseen += self.added.len();
         self.published.append(&mut self.added);
-        check_notification(notified, fresh, &mut self.device_request, self.features.event_idx);
+        check_notification(
+            notification,
+            fresh,
+            &mut self.device_request,
+            self.features.event_idx,
+        );
     }
 
     /// Takes up to `most` chains with the device.
@@ -249,10 +254,15 @@ impl<'m> World<'m> {
     /// Publishes the device's used entries, and checks whether the driver must be notified.
     pub(crate) fn device_publish(&mut self) {
         let fresh = !self.put.is_empty();
-        let notified = self.device.attach(&self.memory).unwrap().publish();
+        let notification = self.device.attach(&self.memory).unwrap().publish();
         self.driver_unseen += self.put.len();
         self.returned.append(&mut self.put);
-        check_notification(notified, fresh, &mut self.driver_request, self.features.event_idx);
+        check_notification(
+            notification,
+            fresh,
+            &mut self.driver_request,
+            self.features.event_idx,
+        );
     }
 
     /// Reaps up to `most` chains with the driver.
@@ -360,7 +370,13 @@ fn request_after_poll(news: usize) -> NotifyRequest {
 
 /// Checks a notification: a sleeping side is notified, a side with notifications suppressed is not, and with event
 /// indices no side is notified twice.
-fn check_notification(notified: bool, fresh: bool, notify_request: &mut NotifyRequest, event_idx: bool) {
+fn check_notification(
+    notification: Notification,
+    fresh: bool,
+    notify_request: &mut NotifyRequest,
+    event_idx: bool,
+) {
+    let notified = notification == Notification::Required;
     match notify_request {
         _ if !fresh => assert!(!notified, "notified without new entries"),
         NotifyRequest::Asleep => assert!(notified, "sleeping side was not notified"),

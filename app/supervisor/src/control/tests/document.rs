@@ -1,26 +1,20 @@
 //! The OpenAPI document describes the routes and responses.
 
-use pontoon_test_support::openapi::{conform, described, resolve};
+use pontoon_test_support::openapi::{check_routes, conform, parse, resolve};
 use serde_json::Value;
 
 use super::*;
 use crate::control::api::{DOCUMENT, ROUTES};
 
-fn document() -> Value {
-    serde_json::from_str(DOCUMENT).unwrap()
-}
-
 #[test]
 fn document_describes_every_route_and_no_other() {
-    let served = ROUTES
-        .iter()
-        .map(|route| (route.method.to_owned(), route.path.to_owned()));
-    assert_eq!(described(&document()), served.collect());
+    let routes = ROUTES.iter().map(|route| (route.method, route.path));
+    check_routes(&parse(DOCUMENT), routes);
 }
 
 #[test]
 fn responses_match_their_schemas() {
-    let document = document();
+    let document = parse(DOCUMENT);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("capture");
     for (request, silent) in [
@@ -83,7 +77,7 @@ fn put_level(level: &str) -> String {
 
 #[test]
 fn value_that_violates_its_schema_is_detected() {
-    let document = document();
+    let document = parse(DOCUMENT);
     let schema = &document["components"]["schemas"]["Rule"];
     let rule = serde_json::json!({"action": "allow", "to": "*", "hits": 3});
     conform(&document, schema, &rule).unwrap();

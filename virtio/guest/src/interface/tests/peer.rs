@@ -11,7 +11,7 @@ use std::vec::Vec;
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Access, Features};
+use pontoon_ring::{Access, Features, Notification};
 
 use crate::{DeviceGone, HEADER, Interface, Map, Pacing, Platform, Ring};
 
@@ -21,14 +21,14 @@ pub(crate) const MAP: Map<16> = Map::new(ORIGIN, 1514);
 pub(crate) type Net<'m> = Interface<Window<Raw<'m>>, Host<'m>, 16>;
 
 /// Memory for the rings and buffers of [`MAP`].
-pub(crate) struct Shared(Box<[Line]>);
+pub(crate) struct SharedMemory(Box<[Line]>);
 
 #[repr(align(64))]
 struct Line {
     _words: [AtomicU64; 8],
 }
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn new() -> Self {
         let line = || Line {
             _words: [const { AtomicU64::new(0) }; 8],
@@ -46,7 +46,11 @@ impl Shared {
 }
 
 /// Creates and starts an interface, and returns it with its device.
-pub(crate) fn open(shared: &Shared, pacing: Pacing, event_idx: bool) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
+pub(crate) fn open(
+    shared: &SharedMemory,
+    pacing: Pacing,
+    event_idx: bool,
+) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
     let features = Features {
         event_idx,
         indirect: false,
@@ -126,7 +130,7 @@ impl<'m> Peer<'m> {
             assert_eq!(bytes, [0; HEADER]);
             frames.push(frame);
         }
-        self.calls += u64::from(ring.publish());
+        self.calls += u64::from(ring.publish() == Notification::Required);
         frames
     }
 
@@ -160,7 +164,7 @@ impl<'m> Peer<'m> {
         });
         let chain = popped.unwrap().expect("a buffer");
         ring.put(chain, len as u32);
-        self.calls += u64::from(ring.publish());
+        self.calls += u64::from(ring.publish() == Notification::Required);
     }
 }
 

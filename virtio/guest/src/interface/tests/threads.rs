@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use pontoon_ring::memory::{Raw, Window};
 
-use super::peer::{MAP, Peer, Shared};
+use super::peer::{MAP, Peer, SharedMemory};
 use super::*;
 use crate::DeviceGone;
 use pontoon_test_support::notifier::Notifier;
@@ -50,7 +50,7 @@ fn converse(pacing: Pacing, event_idx: bool) {
         event_idx,
         indirect: false,
     };
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let memory = shared.window();
     let (kick, call) = (Notifier::default(), Notifier::default());
     let thread = Thread {

@@ -1,5 +1,4 @@
-//! System calls that kill the process: this program never makes them in the sandbox, so that the caller must be an
-//! attacker.
+//! Calls for which the kernel kills the process: no code of ours makes them.
 
 use libc::*;
 
