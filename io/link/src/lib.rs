@@ -119,6 +119,13 @@ pub trait Link: Send {
     /// Prepares the link for a sleeping worker. Returns the longest time for which it may sleep; `None`: until an event.
     fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration>;
 
+    /// Registers a listener with guests that no event reports again, once the pause after a failed accept is over. Returns
+    /// the longest time for which the worker may sleep. Called in every turn, as a worker that polls does not sleep.
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        let _ = epoll;
+        None
+    }
+
     /// Returns the link's counters, without the malformed frames that its bursts report.
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()
