@@ -6,8 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pontoon_sandbox::{Namespaces, namespaces};
 use pontoon_sys::disabled::Disabled;
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid, waitpid,
 };
 
 use crate::error::reason;
@@ -28,10 +30,20 @@ const PANICKED: u8 = 101;
 
 impl Child {
     /// Wraps a new child. Its id cannot be reused before it is waited for.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory. The child has been killed and reaped.
     pub fn new(pid: libc::pid_t) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { pid, pidfd })
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { pid, pidfd }),
+            Err(error) => {
+                // No caller would know of this child, and another one may be started in its place.
+                let _ = kill_process(pid, Signal::KILL);
+                while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+                Err(error.into())
+            }
+        }
     }
 
     /// Its process id.
@@ -70,7 +82,7 @@ impl Child {
                         .and_then(|status| u8::try_from(status).ok())
                         .unwrap_or(LOST);
                 }
-                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) | Err(Errno::INTR) => {}
                 Err(_) => return LOST,
             }
         }
@@ -205,7 +217,9 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
 
+    use pontoon_test_support::exhaustion::without_descriptors;
     use pontoon_test_support::process::in_child;
     use rustix::process::{getegid, geteuid};
     use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -221,6 +235,22 @@ mod tests {
         fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
         fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
         fs::write("/proc/sys/user/max_user_namespaces", "0")
+    }
+
+    /// In a process of its own, as it takes every descriptor.
+    #[test]
+    fn child_without_a_pidfd_is_killed_and_reaped() {
+        const NAME: &str = "child::spawn::tests::child_without_a_pidfd_is_killed_and_reaped";
+        let status = in_child(NAME, || {
+            let child = Command::new("sleep").arg("60").spawn().unwrap().id();
+            let pid = libc::pid_t::try_from(child).unwrap();
+            let error = without_descriptors(|| Child::new(pid)).unwrap_err();
+            let status = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+            let reaped = matches!(status, Err(Errno::CHILD));
+            u8::from(error.raw_os_error() != Some(libc::EMFILE) || !reaped)
+        });
+        assert_eq!(status, 0);
     }
 
     #[test]
