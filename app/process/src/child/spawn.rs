@@ -113,27 +113,56 @@ pub fn sandboxed(
     before: &mut Option<Namespaces>,
     mut body: impl FnMut(Namespaces) -> u8,
 ) -> io::Result<Child> {
-    let choices = before.map_or_else(|| namespaces::choices(disabled), |same| vec![same]);
+    if let Some(same) = *before {
+        return clone(same.flags(), || body(same)).map_err(|error| match refuses_namespaces(&error) {
+            true => {
+                let reason = reason(&error);
+                let text = format!("the host refuses the namespaces that the previous process had: {reason}");
+                io::Error::new(error.kind(), text)
+            }
+            false => error,
+        });
+    }
+    let (namespaces, child) = first_permitted(namespaces::choices(disabled), |namespaces| {
+        clone(namespaces.flags(), || body(namespaces))
+    })?;
+    *before = Some(namespaces);
+    Ok(child)
+}
+
+/// Creates a child in the first of `choices` that the host does not refuse.
+///
+/// # Errors
+/// The host refuses all of them. Another error ends the search: with fewer namespaces it may be gone by chance, and the sandbox
+/// would be weaker for no reason.
+fn first_permitted<T>(
+    choices: Vec<Namespaces>,
+    mut create: impl FnMut(Namespaces) -> io::Result<T>,
+) -> io::Result<(Namespaces, T)> {
     let mut refused = io::ErrorKind::Unsupported.into();
     for namespaces in choices {
-        match clone(namespaces.flags(), || body(namespaces)) {
-            Ok(child) => {
-                *before = Some(namespaces);
-                return Ok(child);
-            }
-            Err(error) => refused = error,
+        match create(namespaces) {
+            Ok(child) => return Ok((namespaces, child)),
+            Err(error) if refuses_namespaces(&error) => refused = error,
+            Err(error) => return Err(error),
         }
     }
-    match (&before, refused.raw_os_error()) {
-        (Some(_), Some(libc::ENOSPC | libc::EPERM)) => {
-            let text = format!(
-                "the host refuses the namespaces that the previous process had: {}",
-                reason(&refused)
-            );
-            Err(io::Error::new(refused.kind(), text))
-        }
-        _ => Err(refused),
-    }
+    Err(refused)
+}
+
+/// Returns true if `error`, of clone(2), means that the host does not permit or support the namespaces: a policy (EPERM, EACCES),
+/// a limit on their number (ENOSPC, or EUSERS before Linux 4.9), a kernel that lacks them (EINVAL), or a filter of system calls
+/// around this process (EPERM, ENOSYS).
+fn refuses_namespaces(error: &io::Error) -> bool {
+    let refusals = [
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::NOSPC,
+        Errno::USERS,
+        Errno::INVAL,
+        Errno::NOSYS,
+    ];
+    Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
 }
 
 /// Runs `body` in a child.
@@ -251,6 +280,34 @@ mod tests {
             u8::from(error.raw_os_error() != Some(libc::EMFILE) || !reaped)
         });
         assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn fewer_namespaces_are_used_only_if_the_host_refuses_them() {
+        let choices = || namespaces::choices(&Disabled::default());
+        let best = choices()[0];
+        let error_of = |number| {
+            let all_but_best = |namespaces| match namespaces == best {
+                true => Err(io::Error::from_raw_os_error(number)),
+                false => Ok(()),
+            };
+            first_permitted(choices(), all_but_best)
+                .err()
+                .and_then(|error| error.raw_os_error())
+        };
+        for number in [
+            libc::EPERM,
+            libc::EACCES,
+            libc::ENOSPC,
+            libc::EUSERS,
+            libc::EINVAL,
+            libc::ENOSYS,
+        ] {
+            assert_eq!(error_of(number), None, "{}", io::Error::from_raw_os_error(number));
+        }
+        for number in [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
+            assert_eq!(error_of(number), Some(number));
+        }
     }
 
     #[test]
