@@ -3,6 +3,7 @@
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
@@ -173,7 +174,15 @@ impl Peers {
         }
     }
 
-    /// As [`Self::at`], for changes to anything but the addresses; in the pool it becomes the newest.
+    /// Records the socket by which a datagram of the peer has come.
+    pub(super) fn set_via(&mut self, pool: &mut Pool, place: Place, via: u32) {
+        match place {
+            Place::First => self.first.as_mut().expect("found there").via = via,
+            Place::Pool(index) => pool.set_via(index, via),
+        }
+    }
+
+    /// As [`Self::at`], for changes to anything but the addresses and the socket; in the pool it becomes the newest.
     pub(super) fn touch<'a>(&'a mut self, pool: &'a mut Pool, place: Place) -> &'a mut Peer {
         match place {
             Place::First => self.first.as_mut().expect("found there"),
@@ -223,6 +232,8 @@ pub(super) struct Pool {
     ports: usize,
     table: Table<(Owner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
+    /// Socket and index of the peers with another socket than their endpoint's first one.
+    by_via: BTreeSet<(u32, u32)>,
     secret: Secret,
     /// Searches of the whole pool.
     #[cfg(test)]
@@ -235,6 +246,7 @@ impl Pool {
             ports: 0,
             table: Table::new(secret),
             by_remote: HashTable::new(),
+            by_via: BTreeSet::new(),
             secret,
             #[cfg(test)]
             scans: 0,
@@ -293,6 +305,40 @@ impl Pool {
         }
     }
 
+    /// Removes the peers that have this socket, which is not the first one of their endpoint.
+    pub(super) fn forget_via(&mut self, via: u32) {
+        let gone: Vec<u32> = self
+            .by_via
+            .range((via, 0)..=(via, u32::MAX))
+            .map(|&(_, index)| index)
+            .collect();
+        for index in gone {
+            self.remove(index);
+        }
+    }
+
+    fn set_via(&mut self, index: u32, via: u32) {
+        if self.table.at(index).via != via {
+            self.unlist_via(index);
+            self.table.at_mut(index).via = via;
+            self.list_via(index);
+        }
+    }
+
+    fn list_via(&mut self, index: u32) {
+        let via = self.table.at(index).via;
+        if via != self.table.key(index).0.index {
+            self.by_via.insert((via, index));
+        }
+    }
+
+    fn unlist_via(&mut self, index: u32) {
+        let via = self.table.at(index).via;
+        if via != self.table.key(index).0.index {
+            self.by_via.remove(&(via, index));
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.table.iter().map(|(_, peer)| peer)
     }
@@ -323,6 +369,7 @@ impl Pool {
         let (table, secret) = (&self.table, self.secret);
         let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
         self.by_remote.insert_unique(hash(&index), index, hash);
+        self.list_via(index);
     }
 
     /// Removes the peers that share an address with `peer`.
@@ -335,6 +382,7 @@ impl Pool {
     }
 
     fn remove(&mut self, index: u32) {
+        self.unlist_via(index);
         let hash = self
             .secret
             .hash(&(self.table.key(index).0, self.table.at(index).remote));
