@@ -5,7 +5,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
 /// Sets an option to bytes in the form that it expects.
-pub(crate) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+///
+/// # Errors
+/// The kernel's.
+pub fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the kernel reads `len` bytes at `value`, which is borrowed.
@@ -19,7 +22,10 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> R
 }
 
 /// Reads an option's bytes, at most the length of `value`. Returns their number.
-pub(crate) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
+///
+/// # Errors
+/// The kernel's.
+pub fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the kernel writes at most `len` bytes at `value`, which is exclusively borrowed, and the number to `len`.
