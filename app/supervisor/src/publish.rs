@@ -252,10 +252,16 @@ fn disconnect(socket: impl AsFd) -> io::Result<()> {
     Ok(connect_unspec(&socket)?)
 }
 
-/// Disconnects a socket if this is the last reference to it, which is dropped next.
+/// Disconnects a socket if this is the last reference to it, which is dropped next. A socket that listens is left alone: its close(2)
+/// never waits, and to disconnect it would reset the clients that an engine has still to accept when it closes the port.
+///
+/// An engine that runs shares the socket. If it connects the socket again after this call, the close(2) that follows here does not
+/// wait either, as the engine's descriptor keeps the socket open. It waits only if a compromised engine also closes its descriptor
+/// between the two calls, which the user's request to close the port triggers and not the engine. The program then hangs for as long
+/// as `SO_LINGER` requests; no other guest or process is concerned.
 pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
-    // An error means that the socket is not connected.
-    if Arc::strong_count(socket) == 1 {
+    if Arc::strong_count(socket) == 1 && sockopt::socket_acceptconn(socket) != Ok(true) {
+        // An error means that the socket is not connected.
         let _ = disconnect(socket);
     }
 }

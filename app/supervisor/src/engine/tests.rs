@@ -377,6 +377,23 @@ fn closing_a_port_that_the_engine_has_connected_does_not_wait() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
+/// The engine accepts them when it receives the update.
+#[test]
+fn closing_a_port_keeps_the_clients_that_wait_to_be_accepted() {
+    let (mut engine, _theirs) = engine("sleep 10");
+    let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = published(bound.local_addr().unwrap());
+    let _client = TcpStream::connect(port.host).unwrap();
+    let of_engine = bound.try_clone().unwrap();
+    of_engine.set_nonblocking(true).unwrap();
+    engine.ports = vec![Arc::new(bound.into())];
+    engine.setup.config.published = vec![port];
+    engine.indexes = [((port.protocol, port.host), 0)].into();
+    engine.send(Update::Published(vec![PortUpdate::Close(port)]));
+    assert!(engine.ports.is_empty());
+    of_engine.accept().unwrap();
+}
+
 #[test]
 fn end_of_the_program_does_not_wait_for_a_port_that_the_engine_has_connected() {
     let sink = TcpListener::bind("127.0.0.1:0").unwrap();
