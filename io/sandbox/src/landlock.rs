@@ -2,6 +2,8 @@
 //!
 //! TCP is not handled: a domain that handles those rights refuses every connect that no rule names.
 
+use std::io;
+
 use landlock::{
     ABI, Access, AccessFs, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetError,
     RulesetStatus, Scope,
@@ -13,10 +15,13 @@ use crate::layers::Layer;
 const WANTED: ABI = ABI::V6;
 
 /// Applies it to the calling thread.
-pub(crate) fn restrict() -> Layer {
+///
+/// # Errors
+/// Memory or descriptors are short.
+pub(crate) fn restrict() -> io::Result<Layer> {
     match nothing_allowed() {
-        Ok(status) => layer(&status),
-        Err(error) => Layer::Refused(error.to_string()),
+        Ok(status) => Ok(layer(&status)),
+        Err(error) => Layer::refused(&error),
     }
 }
 

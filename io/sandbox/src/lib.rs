@@ -55,7 +55,7 @@ impl Sandbox {
             },
             landlock: match disabled.landlock {
                 true => Layer::Disabled,
-                false => landlock::restrict(),
+                false => landlock::restrict().map_err(|error| context("cannot apply Landlock", &error))?,
             },
             // Not active yet: the list does not have what comes before it.
             seccomp: Layer::Disabled,
@@ -71,7 +71,8 @@ impl Sandbox {
         let layers = Layers {
             seccomp: match disabled.seccomp {
                 true => Layer::Disabled,
-                false => seccomp::restrict(self.role),
+                false => seccomp::restrict(self.role)
+                    .map_err(|error| context("cannot apply the filter of system calls", &error))?,
             },
             ..layers
         };

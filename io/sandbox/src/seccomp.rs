@@ -5,6 +5,7 @@
 //! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use libc::{ENOSYS, SYS_clone3, SYS_setsockopt};
 use seccompiler::{
@@ -92,21 +93,24 @@ const ARCH: TargetArch = TargetArch::x86_64;
 const ARCH: TargetArch = TargetArch::aarch64;
 
 /// Applies it to the calling thread and those that it will start.
-pub(crate) fn restrict(role: Role) -> Layer {
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn restrict(role: Role) -> io::Result<Layer> {
     let programs = match programs(role) {
         Ok(programs) => programs,
-        Err(error) => return Layer::Refused(error.to_string()),
+        Err(error) => return Layer::refused(&error),
     };
     if let Err(error) = trap::install() {
-        return Layer::Refused(error.to_string());
+        return Layer::refused(&error);
     }
     for program in &programs {
         if let Err(error) = seccompiler::apply_filter(program) {
-            return Layer::Refused(error.to_string());
+            return Layer::refused(&error);
         }
     }
     let (calls, options) = (allowed(role).count(), options::settable(role).count());
-    Layer::Active(format!("{calls} calls, {options} socket options"))
+    Ok(Layer::Active(format!("{calls} calls, {options} socket options")))
 }
 
 /// Every entry of a role, on this architecture.
