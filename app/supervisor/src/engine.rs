@@ -13,7 +13,10 @@ use pontoon_process::error::Error;
 use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, Report};
 use pontoon_worker::{Attachment, EngineSetup, Update};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_acceptconn;
 
+use crate::host::replace_raw_icmp;
 use crate::publish::{disconnect_last, reopen_ports};
 use ports::{PortIndexes, change_ports};
 
@@ -133,6 +136,10 @@ impl Engine {
             let what = format!("{why}, and a new engine cannot take over the guest's connection");
             return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
         }
+        if self.attachment.descriptors().into_iter().any(is_shut_down) {
+            let what = format!("{why}, and it has shut down the socket that the guest connects to");
+            return Err(Error::new(what));
+        }
         if self.restart_policy.record_exceeds(now) {
             return Err(Error::new(format!(
                 "{why}; it was the third crash in {:?}",
@@ -147,6 +154,7 @@ impl Engine {
     /// the host caused it.
     fn restart(&mut self) -> Result<(), Error> {
         reopen_ports(&self.setup.config.published, &self.ports);
+        replace_raw_icmp(&mut self.setup.raw_icmp);
         let process = child::start(
             &mut self.setup,
             &self.ports,
@@ -271,6 +279,16 @@ impl Drop for Engine {
         self.state = ProcessState::Backoff(StartAttempts::new(Instant::now()));
         self.ports.iter().for_each(disconnect_last);
     }
+}
+
+/// Returns true if a descriptor is a listening Unix socket that was shut down: it accepts no connection any more, and listen(2)
+/// does not change that.
+fn is_shut_down(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let at_once = Timespec::default();
+    socket_acceptconn(socket) == Ok(true)
+        && poll(&mut polled, Some(&at_once)).is_ok()
+        && polled[0].revents().contains(PollFlags::RDHUP)
 }
 
 /// Receives up to `most` reports.

@@ -93,6 +93,10 @@ impl<L: Link> Link for CapturingLink<L> {
         self.link.sleep(epoll, wait)
     }
 
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.link.retry_accept(epoll)
+    }
+
     fn counters(&self) -> LinkCounters {
         self.link.counters()
     }

@@ -144,7 +144,7 @@ impl GuestListener {
 
     /// Returns the longest time for which the worker may sleep; `None` without a pause after a failed accept(2). At its
     /// end the listener is registered again, so that [`Edge::Control`] reports guests in its backlog.
-    pub(crate) fn sleep(&mut self, epoll: &Epoll) -> Option<Duration> {
+    pub(crate) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
         let listener = self.listener.as_ref()?;
         self.accept_backoff
             .sleep(|| epoll.rename(listener, Edge::Control.token()))

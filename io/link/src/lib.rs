@@ -125,6 +125,13 @@ pub trait Link: Send {
     /// if an event ends the sleep.
     fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration>;
 
+    /// Registers a listener with guests that no event reports again, once the pause after a failed accept is over. Returns
+    /// the longest time for which the worker may sleep. Called in every turn, as a worker that polls does not sleep.
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        let _ = epoll;
+        None
+    }
+
     /// Returns the link's counters, without the malformed frames that [`ReceivedBurst`] reports.
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()

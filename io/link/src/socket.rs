@@ -133,10 +133,11 @@ impl<F: Framing> Link for Socket<F> {
 
     fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         let room = (wait.room && self.guest_slot.watch_room(epoll).is_err()).then_some(RETRY);
-        room.into_iter()
-            .chain(self.guest_slot.sleep(epoll, wait.frames))
-            .chain(self.guest_listener.sleep(epoll))
-            .min()
+        self.guest_slot.sleep(epoll, wait.frames).or(room)
+    }
+
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.guest_listener.retry_accept(epoll)
     }
 
     fn detach(&mut self, epoll: &Epoll) -> NextGuest {

@@ -170,14 +170,18 @@ impl Link for VhostUser {
         self.receiver.poll()
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
+    fn sleep(&mut self, _: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         if wait.frames {
             self.receiver.rearm();
         }
         if wait.room {
             self.transmitter.rearm();
         }
-        self.front_end.as_mut()?.guest_listener.sleep(epoll)
+        None
+    }
+
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.front_end.as_mut()?.guest_listener.retry_accept(epoll)
     }
 
     fn counters(&self) -> LinkCounters {

@@ -4,6 +4,8 @@
 //! The TCP rights are not handled, because a ruleset that handles them refuses every connect(2) to a port without a
 //! rule.
 
+use std::io;
+
 use landlock::{
     ABI, Access, AccessFs, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetError,
     RulesetStatus, Scope,
@@ -15,11 +17,14 @@ use crate::layers::Layer;
 /// 6.12).
 const WANTED: ABI = ABI::V6;
 
-/// Applies the Landlock ruleset to the calling thread and the threads that it starts later.
-pub(crate) fn restrict() -> Layer {
+/// Applies it to the calling thread.
+///
+/// # Errors
+/// Memory or descriptors are short.
+pub(crate) fn restrict() -> io::Result<Layer> {
     match nothing_allowed() {
-        Ok(status) => layer(&status),
-        Err(error) => Layer::Refused(error.to_string()),
+        Ok(status) => Ok(layer(&status)),
+        Err(error) => Layer::refused(&error),
     }
 }
 

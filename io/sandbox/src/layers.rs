@@ -1,6 +1,7 @@
 //! State of the sandbox's layers, each of which is active, refused by the host or disabled.
 
-use std::fmt;
+use std::error::Error;
+use std::{fmt, io, iter};
 
 /// State of one layer of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,24 @@ pub struct Layers {
     pub landlock: Layer,
     /// Seccomp filters with the list of permitted system calls.
     pub seccomp: Layer,
+}
+
+impl Layer {
+    /// Returns the layer that `error` prevented.
+    ///
+    /// # Errors
+    /// Memory or descriptors were short, which the host can have caused only for a moment: the process must not run without the
+    /// layer for that reason.
+    pub(crate) fn refused(error: &(dyn Error + 'static)) -> io::Result<Self> {
+        let causes = iter::successors(Some(error), |&error| error.source());
+        let short = causes
+            .filter_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())
+            .find(|number| matches!(*number, libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE));
+        match short {
+            Some(number) => Err(io::Error::from_raw_os_error(number)),
+            None => Ok(Self::Refused(error.to_string())),
+        }
+    }
 }
 
 impl Layers {
@@ -97,6 +116,20 @@ impl fmt::Display for Layers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shortage_is_not_taken_for_a_refusal() {
+        let failed = |number| {
+            let error = seccompiler::Error::Seccomp(io::Error::from_raw_os_error(number));
+            Layer::refused(&error)
+        };
+        for number in [libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::EOPNOTSUPP] {
+            assert!(matches!(failed(number), Ok(Layer::Refused(_))), "{number}");
+        }
+        for number in [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE] {
+            assert_eq!(failed(number).unwrap_err().raw_os_error(), Some(number));
+        }
+    }
 
     #[test]
     fn layers_in_force_and_refused_layers_are_listed() {

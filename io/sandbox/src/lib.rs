@@ -56,7 +56,7 @@ impl Sandbox {
             },
             landlock: match disabled.landlock {
                 true => Layer::Disabled,
-                false => landlock::restrict(),
+                false => landlock::restrict().map_err(|error| context("cannot apply Landlock", &error))?,
             },
             // The filter is not installed yet, because its list does not contain the system calls that follow here.
             seccomp: Layer::Disabled,
@@ -73,7 +73,8 @@ impl Sandbox {
         let layers = Layers {
             seccomp: match disabled.seccomp {
                 true => Layer::Disabled,
-                false => seccomp::restrict(self.role),
+                false => seccomp::restrict(self.role)
+                    .map_err(|error| context("cannot apply the filter of system calls", &error))?,
             },
             ..layers
         };

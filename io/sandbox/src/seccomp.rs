@@ -6,6 +6,7 @@
 //! process.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use libc::{ENOSYS, SYS_clone3, SYS_setsockopt};
 use seccompiler::{
@@ -93,22 +94,25 @@ const ARCH: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCH: TargetArch = TargetArch::aarch64;
 
-/// Installs the filters in the calling thread, for it and the threads that it starts later.
-pub(crate) fn restrict(role: Role) -> Layer {
+/// Applies it to the calling thread and those that it will start.
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn restrict(role: Role) -> io::Result<Layer> {
     let programs = match programs(role) {
         Ok(programs) => programs,
-        Err(error) => return Layer::Refused(error.to_string()),
+        Err(error) => return Layer::refused(&error),
     };
     if let Err(error) = trap::install() {
-        return Layer::Refused(error.to_string());
+        return Layer::refused(&error);
     }
     for program in &programs {
         if let Err(error) = seccompiler::apply_filter(program) {
-            return Layer::Refused(error.to_string());
+            return Layer::refused(&error);
         }
     }
     let (calls, options) = (allowed(role).count(), options::settable(role).count());
-    Layer::Active(format!("{calls} calls, {options} socket options"))
+    Ok(Layer::Active(format!("{calls} calls, {options} socket options")))
 }
 
 /// Returns all permitted system calls of a role on this architecture.

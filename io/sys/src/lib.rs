@@ -17,7 +17,7 @@ pub mod mapping;
 pub mod message;
 pub mod messages;
 pub mod multicast;
-mod option;
+pub mod option;
 pub mod packet;
 pub mod peer;
 pub mod seqpacket;

@@ -4,8 +4,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// Sets a socket option to the bytes `value`.
-pub(crate) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+/// Sets an option to bytes in the form that it expects.
+///
+/// # Errors
+/// The kernel's.
+pub fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the kernel reads `len` bytes at `value`, which is borrowed.
@@ -18,8 +21,11 @@ pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> R
     set(socket, level, name, &value.to_ne_bytes())
 }
 
-/// Reads the value of a socket option into `value` and returns the number of bytes that the kernel has written.
-pub(crate) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
+/// Reads an option's bytes, at most the length of `value`. Returns their number.
+///
+/// # Errors
+/// The kernel's.
+pub fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the kernel writes at most `len` bytes at `value`, which is exclusively borrowed, and the number to `len`.

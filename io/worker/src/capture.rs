@@ -32,6 +32,8 @@ struct Inner {
     running: Option<Running>,
     /// Stopped captures whose files are still being written.
     closing: Vec<Running>,
+    /// Sends the report of a capture that could not begin.
+    reporter: Option<JoinHandle<()>>,
     /// Frames and drops of earlier captures.
     frames: u64,
     dropped: u64,
@@ -64,10 +66,7 @@ impl CaptureControl {
                         Err(error) => {
                             warn!("cannot capture: {error}");
                             let why = format!("cannot begin: {error}");
-                            writer::send_report(
-                                reports,
-                                &Report::Captured(CaptureResult::failed(number, why)),
-                            );
+                            inner.report_failure(CaptureResult::failed(number, why), reports);
                         }
                     }
                     return inner.capture_queue(number);
@@ -123,8 +122,38 @@ impl Inner {
         written.into_iter().for_each(|running| self.join_writer(running));
     }
 
+    /// Reports that a capture could not begin. If the supervisor's socket has no room, a thread sends the report, as a worker
+    /// must not wait here.
+    fn report_failure(&mut self, failed: CaptureResult, reports: &EngineChannel) {
+        let report = Report::Captured(failed);
+        let refused = match reports.try_send(&report) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.send_later(report, reports),
+            sent => sent,
+        };
+        if let Err(error) = refused {
+            warn!("cannot report to the supervisor that a capture failed: {error}");
+        }
+    }
+
+    /// Sends a report by a thread, of which there is one at most.
+    fn send_later(&mut self, report: Report, reports: &EngineChannel) -> io::Result<()> {
+        if self
+            .reporter
+            .as_ref()
+            .is_some_and(|reporter| !reporter.is_finished())
+        {
+            return Err(io::Error::other("another report still waits for room"));
+        }
+        let reports = reports.try_clone()?;
+        let reporter = thread::Builder::new().name("capture".to_owned());
+        self.reporter = Some(reporter.spawn(move || writer::send_report(&reports, &report))?);
+        Ok(())
+    }
+
     fn end(&mut self) {
         self.stop();
+        // The panic handler has logged a panic already.
+        self.reporter.take().map(JoinHandle::join);
         let closing = std::mem::take(&mut self.closing);
         closing.into_iter().for_each(|running| self.join_writer(running));
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use pontoon_sandbox::{Namespaces, Role};
 use pontoon_simnet::settings::{self, GUEST_MAC, OUR_MAC};
 use pontoon_sys::{caps, seqpacket, tun};
+use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect};
 
 use super::*;
 use crate::messages::SupervisorChannel;
@@ -128,9 +130,46 @@ fn listener(name: &str) -> (OwnedFd, SocketAddr) {
     (UnixListener::bind_addr(&name).unwrap().into(), name)
 }
 
+/// In a process of its own, as it takes every descriptor.
+#[test]
+fn guest_without_descriptor_is_accepted_after_a_pause_in_every_pacing() {
+    namespace::run(
+        "tests::guest_without_descriptor_is_accepted_after_a_pause_in_every_pacing",
+        || {
+            for pacing in [Pacing::Event, Pacing::Hybrid, Pacing::Poll] {
+                let (setup, ours, mut supervisor) = setup(pacing, 1);
+                let (listener, name) = listener("exhausted");
+                let source = Source::Listening {
+                    listener,
+                    one_off: false,
+                };
+                let engine = spawn(setup, Attachment::Stream(source), ours);
+                until_ready(&mut supervisor);
+                let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+                without_descriptors(|| {
+                    connect(
+                        &socket,
+                        &SocketAddrUnix::new_abstract_name(name.as_abstract_name().unwrap()).unwrap(),
+                    )
+                    .unwrap();
+                    // The engine fails to accept the connection.
+                    thread::sleep(Duration::from_millis(50));
+                });
+                drop(greet(socket.into()));
+                drop(supervisor);
+                engine.join().unwrap().unwrap();
+            }
+        },
+    );
+}
+
 /// Connects as a guest, and receives the gateway's Ethernet address by ARP.
 fn come(name: &SocketAddr) -> UnixStream {
-    let mut guest = UnixStream::connect_addr(name).unwrap();
+    greet(UnixStream::connect_addr(name).unwrap())
+}
+
+/// Receives the gateway's Ethernet address by ARP.
+fn greet(mut guest: UnixStream) -> UnixStream {
     guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let mut request = vec![0, 0, 0, 42];
     request.extend([0xff; 6]);

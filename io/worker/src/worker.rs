@@ -143,6 +143,7 @@ impl<L: Link> Worker<L> {
 
             // Sockets for the next flows are opened here, when all output of this turn has been sent.
             self.host.prepare();
+            self.link.retry_accept(self.host.epoll());
             let wait = self.wait(&mut pending, worked, more, begin);
             stop_at = if worked.is_some() && wait == Wait::No {
                 StopAt::Empty
@@ -214,8 +215,12 @@ impl<L: Link> Worker<L> {
             room: pending.room,
         };
         let due = self.engine.next_timeout().map(|due| due.since(now));
-        let link = self.link.sleep(self.host.epoll(), wait);
-        due.into_iter().chain(link).chain(self.host.retry_accept()).min()
+        let epoll = self.host.epoll();
+        due.into_iter()
+            .chain(self.link.sleep(epoll, wait))
+            .chain(self.link.retry_accept(epoll))
+            .chain(self.host.retry_accept())
+            .min()
     }
 
     /// Returns the worker with another link, which `link` makes of the present one.

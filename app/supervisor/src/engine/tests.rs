@@ -1,6 +1,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,15 +11,17 @@ use pontoon_ipc::ProcessReport as _;
 use pontoon_process::child::spawn::Child;
 use pontoon_process::child::stderr_pipe::StderrPipe;
 use pontoon_simnet::settings;
+use pontoon_sys::option;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 use pontoon_test_support::process::alone;
 use pontoon_worker::messages::{EngineChannel, OwnedParts, PortUpdate, Stats, SupervisorChannel};
-use pontoon_worker::{TapQueues, ledger, pacing};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use pontoon_worker::{Source, TapQueues, ledger, pacing};
+use rustix::net::sockopt;
 
 use super::child::{MAX_QUEUED, prepare};
 use super::*;
+use crate::host::open_raw_icmp;
 
 fn setup() -> EngineSetup {
     let mut config = settings::config(1500);
@@ -374,6 +377,23 @@ fn closing_a_port_that_the_engine_has_connected_does_not_wait() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
+/// The engine accepts them when it receives the update.
+#[test]
+fn closing_a_port_keeps_the_clients_that_wait_to_be_accepted() {
+    let (mut engine, _theirs) = engine("sleep 10");
+    let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = published(bound.local_addr().unwrap());
+    let _client = TcpStream::connect(port.host).unwrap();
+    let of_engine = bound.try_clone().unwrap();
+    of_engine.set_nonblocking(true).unwrap();
+    engine.ports = vec![Arc::new(bound.into())];
+    engine.setup.config.published = vec![port];
+    engine.indexes = [((port.protocol, port.host), 0)].into();
+    engine.send(Update::Published(vec![PortUpdate::Close(port)]));
+    assert!(engine.ports.is_empty());
+    of_engine.accept().unwrap();
+}
+
 #[test]
 fn end_of_the_program_does_not_wait_for_a_port_that_the_engine_has_connected() {
     let sink = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -385,6 +405,71 @@ fn end_of_the_program_does_not_wait_for_a_port_that_the_engine_has_connected() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
+/// Options of the sockets that a listener accepts, and its locks of buffer sizes.
+fn inherited_options(listener: &TcpListener, host: SocketAddr) -> (u32, u8, bool, bool, usize, u8) {
+    let _client = TcpStream::connect(host).unwrap();
+    let accepted = (loop {
+        match listener.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            accepted => break accepted,
+        }
+    })
+    .unwrap()
+    .0;
+    let mut locks = [0; 4];
+    // Unknown before Linux 5.14.
+    let _ = option::get(listener, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &mut locks);
+    (
+        accepted.ttl().unwrap(),
+        sockopt::ip_tos(&accepted).unwrap(),
+        sockopt::socket_keepalive(&accepted).unwrap(),
+        sockopt::tcp_nodelay(&accepted).unwrap(),
+        sockopt::socket_recv_buffer_size(listener).unwrap(),
+        locks[0],
+    )
+}
+
+#[test]
+fn raw_icmp_sockets_of_a_restarted_engine_are_new() {
+    let (mut engine, _theirs) = engine("exit 1");
+    engine.setup.raw_icmp = open_raw_icmp();
+    let Some(raw) = &engine.setup.raw_icmp[0] else {
+        eprintln!("SKIPPED: raw_icmp_sockets_of_a_restarted_engine_are_new: no CAP_NET_RAW");
+        return;
+    };
+    rustix::net::connect(raw, &SocketAddr::from(([127, 0, 0, 1], 1))).unwrap();
+    rustix::net::getpeername(raw).unwrap();
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    let raw = engine.setup.raw_icmp[0].as_ref().unwrap();
+    assert!(rustix::net::getpeername(raw).is_err());
+}
+
+#[test]
+fn program_ends_if_the_old_engine_shut_down_the_listener_of_the_guest() {
+    for (shut_down, ends) in [(false, false), (true, true)] {
+        let (mut engine, _theirs) = engine("exit 1");
+        let directory = tempfile::tempdir().unwrap();
+        let listener: OwnedFd = UnixListener::bind(directory.path().join("vm")).unwrap().into();
+        let shared = listener.try_clone().unwrap();
+        engine.attachment = Attachment::Stream(Source::Listening {
+            listener,
+            one_off: false,
+        });
+        if shut_down {
+            rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
+        }
+        let restart = engine.replace(Instant::now()).map_err(|error| error.to_string());
+        let expected = match ends {
+            false => Ok(Restart::Scheduled),
+            true => Err(
+                "the engine exited with status 1, and it has shut down the socket that the guest connects to"
+                    .to_owned(),
+            ),
+        };
+        assert_eq!(restart, expected);
+    }
+}
+
 #[test]
 fn port_of_a_restarted_engine_has_no_options_of_the_old_one() {
     let (mut engine, _theirs) = engine("exit 1");
@@ -392,10 +477,19 @@ fn port_of_a_restarted_engine_has_no_options_of_the_old_one() {
     let host = bound.local_addr().unwrap();
     rustix::net::sockopt::set_socket_linger(&bound, Some(Duration::from_secs(1 << 20))).unwrap();
     bound.set_nonblocking(false).unwrap();
+    let before = inherited_options(&bound, host);
+    bound.set_ttl(7).unwrap();
+    sockopt::set_ip_tos(&bound, 0xb8).unwrap();
+    sockopt::set_socket_keepalive(&bound, true).unwrap();
+    sockopt::set_tcp_nodelay(&bound, true).unwrap();
+    sockopt::set_socket_recv_buffer_size(&bound, 4096).unwrap();
+    sockopt::set_socket_send_buffer_size(&bound, 4096).unwrap();
+    assert_ne!(inherited_options(&bound, host), before);
     let clone = bound.try_clone().unwrap();
     engine.ports = vec![Arc::new(bound.into())];
     engine.setup.config.published = vec![published(host)];
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    assert_eq!(inherited_options(&clone, host), before);
     let flags = rustix::fs::fcntl_getfl(&clone).unwrap();
     assert!(flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
     let _client = TcpStream::connect(host).unwrap();

@@ -193,8 +193,9 @@ impl<S> Udp<S> {
             .find(&self.pool, owner, AddressSide::Remote, received.from);
         let written = match place {
             Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
+                endpoint.peers.set_via(&mut self.pool, place, index);
                 let peer = endpoint.peers.touch(&mut self.pool, place);
-                (peer.via, peer.from, peer.used) = (index, received.to, now);
+                (peer.from, peer.used) = (received.to, now);
                 peer.written_for(received.from)
             }
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {

@@ -3,6 +3,7 @@
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
@@ -184,7 +185,16 @@ impl EndpointPeers {
         }
     }
 
-    /// Returns the peer at a location, for changes except of its addresses; in the pool, it becomes the last used one.
+    /// Records the socket by which a datagram of the peer at `place` has arrived.
+    pub(super) fn set_via(&mut self, pool: &mut PeerPool, place: PeerPlace, via: u32) {
+        match place {
+            PeerPlace::First => self.first.as_mut().expect("found there").via = via,
+            PeerPlace::Pool(index) => pool.set_via(index, via),
+        }
+    }
+
+    /// Returns the peer at a location, for changes except of its addresses and its socket; in the pool, it becomes the last
+    /// used one.
     pub(super) fn touch<'a>(&'a mut self, pool: &'a mut PeerPool, place: PeerPlace) -> &'a mut Peer {
         match place {
             PeerPlace::First => self.first.as_mut().expect("the caller has found the peer there"),
@@ -234,6 +244,8 @@ pub(super) struct PeerPool {
     ports: usize,
     table: Table<(PeerOwner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
+    /// Socket and index of the peers with another socket than their endpoint's first one.
+    by_via: BTreeSet<(u32, u32)>,
     secret: Secret,
     /// Number of searches through the whole pool.
     #[cfg(test)]
@@ -246,6 +258,7 @@ impl PeerPool {
             ports: 0,
             table: Table::new(secret),
             by_remote: HashTable::new(),
+            by_via: BTreeSet::new(),
             secret,
             #[cfg(test)]
             scans: 0,
@@ -305,6 +318,40 @@ impl PeerPool {
         }
     }
 
+    /// Removes the peers that have this socket, which is not the first one of their endpoint.
+    pub(super) fn forget_via(&mut self, via: u32) {
+        let gone: Vec<u32> = self
+            .by_via
+            .range((via, 0)..=(via, u32::MAX))
+            .map(|&(_, index)| index)
+            .collect();
+        for index in gone {
+            self.remove(index);
+        }
+    }
+
+    fn set_via(&mut self, index: u32, via: u32) {
+        if self.table.at(index).via != via {
+            self.unlist_via(index);
+            self.table.at_mut(index).via = via;
+            self.list_via(index);
+        }
+    }
+
+    fn list_via(&mut self, index: u32) {
+        let via = self.table.at(index).via;
+        if via != self.table.key(index).0.index {
+            self.by_via.insert((via, index));
+        }
+    }
+
+    fn unlist_via(&mut self, index: u32) {
+        let via = self.table.at(index).via;
+        if via != self.table.key(index).0.index {
+            self.by_via.remove(&(via, index));
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.table.iter().map(|(_, peer)| peer)
     }
@@ -335,6 +382,7 @@ impl PeerPool {
         let (table, secret) = (&self.table, self.secret);
         let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
         self.by_remote.insert_unique(hash(&index), index, hash);
+        self.list_via(index);
     }
 
     /// Removes the peers that have an address in common with `peer`.
@@ -347,6 +395,7 @@ impl PeerPool {
     }
 
     fn remove(&mut self, index: u32) {
+        self.unlist_via(index);
         let hash = self
             .secret
             .hash(&(self.table.key(index).0, self.table.at(index).remote));

@@ -68,12 +68,12 @@ impl<S> Udp<S> {
         let home = self.endpoints.find(&(guest, 0)).filter(|_| first > 0);
         let mut places = Vec::new();
         for (_, index) in behind {
-            let came_by = |peer: &Peer| peer.via == index;
             // If the first socket is removed, the endpoint gets a new generation, so that none of its peers is found
             // any more.
             if let Some(home) = home {
-                self.pool.forget_all(came_by);
-                self.endpoints.at_mut(home).peers.forget_first(came_by);
+                self.pool.forget_via(index);
+                let peers = &mut self.endpoints.at_mut(home).peers;
+                peers.forget_first(|peer| peer.via == index);
             }
             places.extend(self.endpoints.at(index).published);
             self.remove(index, ctx);

@@ -2,6 +2,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use pontoon_test_support::exhaustion::without_descriptors;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 use super::*;
 use crate::namespace::{self, ip};
@@ -266,6 +269,49 @@ fn listener_without_descriptors_is_registered_again_after_a_pause() {
             assert!(host.tcp_accept(0, id()).is_ok());
         },
     );
+}
+
+/// The other client's event came before the first one was accepted, and no further event reports it.
+#[test]
+fn a_listener_is_registered_again_after_the_registration_of_a_client_failed() {
+    namespace::run(
+        "tests::streams::a_listener_is_registered_again_after_the_registration_of_a_client_failed",
+        || {
+            ip("link set lo up");
+            let (listener, at) = listener(Family::V4.loopback());
+            let mut host = published(Protocol::Tcp, listener, at);
+            let _clients = [(); 2].map(|()| TcpStream::connect(at).unwrap());
+            until(&host, flow_of_listener(), |ready| ready.readable);
+            let accepted = without_registrations(|| host.tcp_accept(0, id()));
+            assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
+
+            std::thread::sleep(host.retry_accept().unwrap());
+            host.prepare();
+            until(&host, flow_of_listener(), |ready| ready.readable);
+            assert!(host.tcp_accept(0, id()).is_ok());
+        },
+    );
+}
+
+/// Does something in a thread whose sockets the kernel does not register with an epoll instance, for want of memory.
+fn without_registrations<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let add = u64::from(libc::EPOLL_CTL_ADD.unsigned_abs());
+    let is_add = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, add).unwrap();
+    let rule = SeccompRule::new(vec![is_add]).unwrap();
+    let filter = SeccompFilter::new(
+        [(libc::SYS_epoll_ctl, vec![rule])].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOMEM.unsigned_abs()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    std::thread::scope(|scope| {
+        let filtered = scope.spawn(|| {
+            seccompiler::apply_filter(&program).unwrap();
+            act()
+        });
+        filtered.join().unwrap()
+    })
 }
 
 fn flow_of_listener() -> FlowId {

@@ -12,7 +12,7 @@ use vm_memory::{Bytes as _, GuestAddress};
 
 use super::*;
 use crate::BURST;
-use crate::conformance::{self, AddressPair, FRAMES, checked, head_up, suite, whole};
+use crate::conformance::{self, AddressPair, checked, head_up, suite, whole};
 use crate::namespace;
 
 suite!(Guest);
@@ -219,11 +219,11 @@ fn guest_is_accepted_after_a_pause_if_no_descriptor_was_free() {
             assert_eq!(without_descriptors(|| turn(&mut link, &epoll)), Ok(()));
             assert!(!reports_control(), "the listener is not registered");
 
-            thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            thread::sleep(link.retry_accept(&epoll).unwrap());
+            assert_eq!(link.retry_accept(&epoll), None);
             assert!(reports_control());
             let guest = Guest::connect(&mut link, socket, &epoll);
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert_eq!(link.retry_accept(&epoll), None);
             drop(guest);
         },
     );

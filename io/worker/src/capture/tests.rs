@@ -232,3 +232,30 @@ fn a_writer_that_hangs_delays_no_other_capture() {
         [("capture_frames", 10), ("capture_dropped", 0)]
     );
 }
+
+/// A supervisor that reads no reports represents one that is slow.
+#[test]
+fn failed_start_is_reported_later_if_the_supervisor_does_not_read() {
+    let mut scene = Scene::new();
+    let mut unread = 0;
+    while scene.reports.try_send(&Report::Ready).is_ok() {
+        unread += 1;
+    }
+    let _hanging: Vec<_> = (1..=3)
+        .map(|number| {
+            let hanging = scene.hang(number);
+            scene.capture_control.lock().stop();
+            hanging
+        })
+        .collect();
+    let begin = Instant::now();
+    assert!(scene.begin(4, None, None).is_none());
+    // Another one, while the report of the first one waits.
+    assert!(scene.begin(5, None, None).is_none());
+    let waited = begin.elapsed();
+    assert!(waited < Duration::from_millis(500), "it waited for {waited:?}");
+    for _ in 0..unread {
+        assert_eq!(scene.supervisor.receive().unwrap(), Some(Report::Ready));
+    }
+    assert_eq!(scene.captured().number, 4);
+}

@@ -462,3 +462,46 @@ fn removal_of_a_range_of_ports_does_not_search_the_pool_for_each() {
     }
     assert_eq!(nat.udp.pool.scans, 0);
 }
+
+#[test]
+fn removal_of_second_sockets_does_not_search_the_pool() {
+    let hosts: Vec<_> = (0..100).map(|nth| format!("198.51.100.{nth}:5353")).collect();
+    let mut nat = published(&hosts.iter().map(String::as_str).collect::<Vec<_>>());
+    for socket in 0..100 {
+        for client in ["192.0.2.1", "192.0.2.2"] {
+            ask(
+                &mut nat,
+                socket,
+                &format!("{client}:{}", 1000 + socket),
+                "198.51.100.7",
+            );
+        }
+    }
+    assert_eq!(nat.udp.pool.len(), 199, "one is stored in place");
+    for place in (50..100).rev() {
+        close(&mut nat, place);
+        let sockets = usize::try_from(place).unwrap();
+        assert_eq!(nat.udp.pool.len(), 2 * sockets - 1);
+    }
+    assert_eq!(nat.udp.pool.scans, 0);
+}
+
+#[test]
+fn client_that_has_changed_the_socket_is_removed_with_the_new_one() {
+    let mut nat = published(&["198.51.100.7:5353", "198.51.100.8:5353", "198.51.100.9:5353"]);
+    // The first client is stored in place, the others in the pool.
+    for (socket, client) in [(0, 1), (1, 2), (2, 2), (2, 3), (1, 3), (2, 4), (0, 4)] {
+        ask(&mut nat, socket, &format!("192.0.2.{client}:7"), "198.51.100.7");
+    }
+    let known = |nat: &Nat| {
+        let peers = nat.udp.pool.iter().map(|peer| peer.remote.to_string());
+        peers.collect::<std::collections::BTreeSet<_>>()
+    };
+    close(&mut nat, 2);
+    assert_eq!(
+        known(&nat),
+        ["192.0.2.3:7", "192.0.2.4:7"].map(str::to_owned).into()
+    );
+    close(&mut nat, 1);
+    assert_eq!(known(&nat), ["192.0.2.4:7"].map(str::to_owned).into());
+}

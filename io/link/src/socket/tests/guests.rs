@@ -4,7 +4,6 @@ use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::net::{SocketAddrUnix, bind, connect, listen, socket_with};
 
 use super::*;
-use crate::conformance::FRAMES;
 use crate::namespace;
 
 /// Returns a listening socket with an abstract name, and the name.
@@ -146,13 +145,13 @@ fn guest_is_accepted_after_a_pause_if_no_descriptor_was_free() {
             assert!(!link.poll_guest());
             assert_eq!(edges(&epoll), [], "the listener is not registered");
 
-            std::thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            std::thread::sleep(link.retry_accept(&epoll).unwrap());
+            assert_eq!(link.retry_accept(&epoll), None);
             assert_eq!(edges(&epoll), [Edge::Control]);
             link.control(&epoll).unwrap();
             conformance::Guest::send(&mut guest, PAIRS[0], b"x");
             assert_eq!(drain(&mut link).0.len(), 1);
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert_eq!(link.retry_accept(&epoll), None);
         },
     );
 }
