@@ -23,7 +23,7 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
-use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
+use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing, stats};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -38,6 +38,7 @@ pub mod hostile;
 pub mod options;
 pub mod policy;
 pub mod publish;
+mod statistics;
 mod watch;
 
 pub use options::GuestOptions;
@@ -53,6 +54,7 @@ use host::resolv::{Resolv, ResolvWatch};
 use host::subnets;
 use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
+use statistics::Statistics;
 use watch::{GuestKind, Watch};
 
 /// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
@@ -90,7 +92,11 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         descriptors,
     );
     let sockets = ports.sockets();
-    let mut control = open_control(options, ports, set_log_level)?;
+    // Before the first engine is forked, which inherits it.
+    let stats = stats::Table::shared(options.workers, policy::MOST)
+        .context("cannot allocate memory for the statistics")?;
+    let statistics = Statistics::new(stats.clone(), options.rules.clone());
+    let mut control = open_control(options, statistics.clone(), ports, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -122,9 +128,11 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
+        stats,
+        rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
     };
-    let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
+    let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest sends anything, so that a capture has all of it.
         control.serve(&mut |update| engine.send(update), Instant::now());
@@ -168,6 +176,7 @@ fn publish_ports(options: &GuestOptions, addresses: Addresses) -> Result<Ports, 
 /// capture needs the control API even without a socket.
 fn open_control(
     options: &GuestOptions,
+    statistics: Statistics,
     ports: Ports,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
@@ -175,9 +184,8 @@ fn open_control(
         return Ok(None);
     }
     let served = Served {
-        rules: options.rules.clone(),
+        statistics,
         forwarder: options.resolvers != Resolvers::None,
-        workers: options.workers,
         ports,
         set_log_level,
     };

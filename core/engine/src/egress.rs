@@ -200,17 +200,20 @@ impl Egress {
         core::mem::take(&mut self.news)
     }
 
-    /// Returns the number of times that each rule matched, by its text; then of destinations that no allow rule names,
-    /// and of resolvers.
+    /// As [`Self::hits`], with the text of each rule.
+    #[cfg(test)]
     pub fn counts(&self) -> impl Iterator<Item = (String, u64)> {
-        let rules = self
-            .entries
-            .iter()
-            .map(|entry| (entry.rule.to_string(), entry.tally.hits));
-        rules.chain([
-            (UNLISTED.to_owned(), self.unlisted.hits),
-            (RESOLVER.to_owned(), self.resolvers.hits),
-        ])
+        let rules = self.rules().map(ToString::to_string);
+        rules
+            .chain([UNLISTED, RESOLVER].map(str::to_owned))
+            .zip(self.hits())
+    }
+
+    /// Returns the number of times that each rule matched, in the order of the rules; then of destinations that no allow rule
+    /// names, and of resolvers.
+    pub fn hits(&self) -> impl Iterator<Item = u64> {
+        let rules = self.entries.iter().map(|entry| entry.tally.hits);
+        rules.chain([self.unlisted.hits, self.resolvers.hits])
     }
 
     /// Returns the rules.

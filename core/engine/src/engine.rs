@@ -14,7 +14,7 @@ use crate::dns::Forwarder;
 use crate::egress::{Egress, News};
 use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
-use crate::histogram::{CONNECT_TIMES, Histogram};
+use crate::histogram::Histograms;
 use crate::icmp::Icmp;
 use crate::ledger::{Ends, Ledger};
 use crate::siblings::{Handed, Origin, Siblings};
@@ -394,10 +394,10 @@ impl<H: Host> Engine<H> {
         &self.net.counters
     }
 
-    /// Returns the durations of successful connects, in nanoseconds, to the turn of the worker's loop.
+    /// Returns the measurements.
     #[must_use]
-    pub fn connect_times(&self) -> &Histogram<{ CONNECT_TIMES.len() }> {
-        &self.net.connect_times
+    pub fn histograms(&self) -> &Histograms {
+        &self.net.histograms
     }
 
     /// Returns the worker of this engine.

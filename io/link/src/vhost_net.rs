@@ -254,7 +254,7 @@ impl Link for VhostNet {
 
     fn counters(&self) -> LinkCounters {
         LinkCounters {
-            withdrawals: self.withdrawals,
+            link_withdrawals: self.withdrawals,
             ..LinkCounters::default()
         }
     }

@@ -89,7 +89,7 @@ impl CaptureControl {
     }
 
     /// Returns the frames and drops of all captures since the engine's start.
-    pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
+    pub(crate) fn counts(&self) -> [u64; 2] {
         let inner = self.lock();
         let (mut frames, mut dropped) = (inner.frames, inner.dropped);
         for Running { capture_queue, .. } in inner.running.iter().chain(&inner.closing) {
@@ -97,7 +97,7 @@ impl CaptureControl {
             frames += of_file;
             dropped += of_none;
         }
-        [("capture_frames", frames), ("capture_dropped", dropped)]
+        [frames, dropped]
     }
 
     /// Locks the state. A holder waits for nothing but the start of a thread or, when no worker runs, its end.

@@ -47,6 +47,8 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChanne
         pacing,
         outbound: None,
         ledger: ledger::Shared::new(workers, 64).unwrap(),
+        stats: stats::Table::private(workers, 4),
+        rules_generation: 1,
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();

@@ -13,8 +13,8 @@ use pontoon_simnet::settings;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 use pontoon_test_support::process::alone;
-use pontoon_worker::messages::{EngineChannel, OwnedParts, PortUpdate, Stats, SupervisorChannel};
-use pontoon_worker::{TapQueues, ledger, pacing};
+use pontoon_worker::messages::{Confirmation, EngineChannel, OwnedParts, PortUpdate, SupervisorChannel};
+use pontoon_worker::{TapQueues, ledger, pacing, stats};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::child::{MAX_QUEUED, prepare};
@@ -33,6 +33,8 @@ fn setup() -> Setup {
         pacing: pacing::Pacing::Event,
         outbound: None,
         ledger: ledger::Shared::new(1, 64).unwrap(),
+        stats: stats::Table::private(1, 0),
+        rules_generation: 1,
         set_log_level: |_| {},
     }
 }
@@ -61,6 +63,7 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
         ports: Vec::new(),
         indexes: PortIndexes::new(),
         attachment,
+        statistics: Statistics::new(stats::Table::private(1, 0), Vec::new()),
         require_sandbox: false,
         namespaces: None,
         restart_policy: RestartPolicy::default(),
@@ -149,8 +152,8 @@ fn an_engine_that_exits_with_status_0_is_not_restarted() {
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Final);
 }
 
-fn stats() -> Report {
-    Report::Stats(Stats::default())
+fn confirmed() -> Report {
+    Report::Confirmed(Confirmation::default())
 }
 
 fn no_memory() -> Report {
@@ -180,7 +183,7 @@ fn wait_until_ready_returns_reported_error_or_exit_status() {
 fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
     for _ in 0..MAX_REPORTS + 1 {
-        theirs.try_send(&stats()).unwrap();
+        theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     assert_eq!(engine.receive().len(), MAX_REPORTS);
@@ -191,7 +194,7 @@ fn at_most_max_reports_are_received_in_one_call() {
 #[test]
 fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let (mut engine, theirs) = engine("exec sleep 60");
-    theirs.try_send(&stats()).unwrap();
+    theirs.try_send(&confirmed()).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
     assert_eq!(engine.receive().len(), 1);
     assert_exits(&engine);
@@ -204,9 +207,9 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
 #[test]
 fn reported_error_is_found_behind_unread_reports_and_after_a_connection_reset() {
     let (mut process, theirs) = process("exit 1");
-    process.send(Update::Ask(1)).unwrap();
+    process.send(Update::Confirm(1)).unwrap();
     for _ in 0..2 * MAX_REPORTS {
-        theirs.try_send(&stats()).unwrap();
+        theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     // It may not have closed its copy before.
@@ -323,8 +326,8 @@ fn refused_reports_are_skipped() {
     let descriptor = std::fs::File::open("/dev/null").unwrap();
     seqpacket::send(&theirs, b"nonsense", &[]).unwrap();
     seqpacket::send(&theirs, b"\"ready\"", &[descriptor.as_fd()]).unwrap();
-    theirs.try_send(&stats()).unwrap();
-    assert_eq!(engine.receive(), [stats()]);
+    theirs.try_send(&confirmed()).unwrap();
+    assert_eq!(engine.receive(), [confirmed()]);
 }
 
 #[test]
