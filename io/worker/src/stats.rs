@@ -1,7 +1,7 @@
 //! The statistics of the workers, in memory that the supervisor shares with them and reads without a message to them.
 //!
-//! Each worker has a row of 64-bit words, and is its only writer: it copies its counters there before it sleeps, and every
-//! [`INTERVAL`] while it does not sleep. A reader may find some words of one copy and some of the next: each counter is
+//! Each worker has a row of 64-bit words: it copies its counters there before it sleeps, and every [`INTERVAL`] while it does not
+//! sleep. Counters of the process are in the first worker's row; threads other than workers add to them as well. A reader may find some words of one copy and some of the next: each counter is
 //! monotone by itself, and nothing is computed from several of them. Only the hits of egress rules belong to a list, which has
 //! a generation; see [`Table::hits`].
 //!
@@ -126,9 +126,11 @@ pub struct Values {
     pub layers: [u64; Layers::NAMES.len()],
     /// Counters of the link.
     pub link: LinkCounters,
-    /// Counters of the process: zero in all workers but the first.
-    pub process: ProcessCounters,
 }
+
+/// The counters of the process, which all of its threads write.
+#[derive(Clone, Debug)]
+pub struct ProcessRow(Table);
 
 /// A worker's access to its row.
 #[derive(Debug)]
@@ -229,6 +231,12 @@ impl Table {
         }
     }
 
+    /// Returns access to the counters of the process.
+    #[must_use]
+    pub fn process(&self) -> ProcessRow {
+        ProcessRow(self.clone())
+    }
+
     /// All words, for tests that write what a compromised engine may write.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
@@ -264,7 +272,6 @@ impl RowWriter {
         store(words, LAYERS, values.layers);
         store(words, ENGINE, engine.values());
         store(words, LINK, values.link.values());
-        store(words, PROCESS, values.process.values());
         store(words, ENGINE_HISTOGRAMS, histograms.0.values());
         store(words, WORKER_HISTOGRAMS, histograms.1.values());
 
@@ -281,6 +288,32 @@ impl RowWriter {
             word.store(hits, Ordering::Relaxed);
         }
         current.store(generation, Ordering::Release);
+    }
+}
+
+impl ProcessRow {
+    /// Adds to the counters.
+    pub fn add(&self, counts: &ProcessCounters) {
+        for (word, count) in self.words().zip(counts.values()) {
+            if count > 0 {
+                word.fetch_add(count, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Sets each counter to the one of `counts`, if that is greater.
+    #[inline]
+    pub fn raise(&self, counts: &ProcessCounters) {
+        for (word, count) in self.words().zip(counts.values()) {
+            // The words are on a line that all workers read, and that is written only when there is something to count.
+            if count > word.load(Ordering::Relaxed) {
+                word.fetch_max(count, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.0.row(0).iter().skip(PROCESS.start)
     }
 }
 

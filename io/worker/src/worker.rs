@@ -23,7 +23,7 @@ use crate::limits::FlowLimits;
 use crate::mesh::WorkerHandle;
 use crate::messages::{EngineChannel, OwnedParts, PortError};
 use crate::pacing::{Pacer, Side, Wait};
-use crate::stats::{RowWriter, WorkerHistograms};
+use crate::stats::{ProcessRow, RowWriter, WorkerHistograms};
 
 mod reports;
 mod steps;
@@ -52,6 +52,7 @@ pub(crate) struct Worker<L> {
     pub(crate) histograms: WorkerHistograms,
     /// Memory for the statistics, and the time at which they were last copied there.
     pub(crate) stats: RowWriter,
+    pub(crate) process_stats: ProcessRow,
     pub(crate) published_at: Instant,
     /// The generation of the egress rules.
     pub(crate) rules_generation: u64,
@@ -244,6 +245,7 @@ impl<L: Link> Worker<L> {
             malformed: self.malformed,
             histograms: self.histograms,
             stats: self.stats,
+            process_stats: self.process_stats,
             published_at: self.published_at,
             rules_generation: self.rules_generation,
             orphans: self.orphans,

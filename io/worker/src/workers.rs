@@ -45,7 +45,7 @@ pub(crate) fn build<L: Link>(
             .collect(),
     };
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
-    let capture_control = Arc::new(CaptureControl::default());
+    let capture_control = Arc::new(CaptureControl::new(setup.stats.process()));
     let mut raw_icmp = setup.raw_icmp;
     let reports = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
@@ -78,6 +78,7 @@ pub(crate) fn build<L: Link>(
             malformed: 0,
             histograms: WorkerHistograms::default(),
             stats: setup.stats.writer(id),
+            process_stats: setup.stats.process(),
             published_at: worker::now(),
             rules_generation: setup.rules_generation,
             orphans: ledger.take(),

@@ -16,10 +16,6 @@ fn publish(writer: &mut RowWriter, engine: &Counters, generation: u64, hits: &[u
             link_malformed: 4,
             ..LinkCounters::default()
         },
-        process: ProcessCounters {
-            sandbox_refused: 5,
-            ..ProcessCounters::default()
-        },
     };
     let mut histograms = Histograms::default();
     histograms.tcp_connect_seconds.count(100_000);
@@ -48,7 +44,6 @@ fn each_value_is_read_under_its_name() {
         assert_eq!(inactive, [("root", 0)]);
         let counted: Vec<_> = row.counters().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [("frames_up", 7), ("panics", 1), ("link_malformed", 4)]);
-        assert_eq!(row.process().sandbox_refused, 5);
         let histograms = row.histograms().map(|histogram| {
             let last = histogram.counts.len() - 1;
             let counts = [histogram.counts[0], histogram.counts[last]];
@@ -65,10 +60,41 @@ fn each_value_is_read_under_its_name() {
 
         let mut sum = row;
         sum.add(&row.ended());
-        assert_eq!((sum.gauges(), sum.process().sandbox_refused), (row.gauges(), 10));
+        assert_eq!(
+            (sum.gauges(), sum.counters().next()),
+            (row.gauges(), Some(("frames_up", 14)))
+        );
         table.clear();
         assert_eq!((table.read(1), table.hits(1, 1, 1)), (Row::default(), None));
     }
+}
+
+#[test]
+fn counters_of_the_process_are_in_the_first_row() {
+    let table = Table::private(2, 0);
+    let [one, other] = [table.process(), table.process()];
+    let refused = |sandbox_refused| ProcessCounters {
+        sandbox_refused,
+        ..ProcessCounters::default()
+    };
+    let captured = ProcessCounters {
+        capture_frames: 3,
+        capture_dropped: 1,
+        ..ProcessCounters::default()
+    };
+    one.add(&captured);
+    publish(&mut table.writer(WorkerId(0)), &counters(), 1, &[]);
+    other.add(&captured);
+    one.raise(&refused(5));
+    other.raise(&refused(4));
+    let expected = ProcessCounters {
+        capture_frames: 6,
+        capture_dropped: 2,
+        sandbox_refused: 5,
+    };
+    assert_eq!(table.read(0).process(), expected);
+    assert_eq!(table.read(0).counters().next(), Some(("frames_up", 7)));
+    assert_eq!(table.read(1), Row::default());
 }
 
 #[test]

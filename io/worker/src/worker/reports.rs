@@ -1,6 +1,6 @@
 //! A worker's statistics, and its reports to the supervisor.
 
-use pontoon_engine::{Counters, Instant, siblings};
+use pontoon_engine::{Counters, Instant};
 use pontoon_link::{Link, LinkCounters};
 use pontoon_sandbox::{Layers, trap};
 use tracing::debug;
@@ -21,7 +21,6 @@ impl<L: Link> Worker<L> {
             },
             layers: self.sandbox.as_ref().map_or([0; _], Layers::gauges),
             link: self.link_counters(),
-            process: self.process_counters(),
         };
         self.stats.publish(
             &values,
@@ -29,6 +28,10 @@ impl<L: Link> Worker<L> {
             (self.engine.histograms(), &self.histograms),
             (self.rules_generation, self.engine.egress().hits()),
         );
+        self.process_stats.raise(&ProcessCounters {
+            sandbox_refused: trap::refused(),
+            ..ProcessCounters::default()
+        });
     }
 
     /// Publishes the statistics of a worker that does not sleep, if the last time was an [`INTERVAL`] ago.
@@ -53,19 +56,6 @@ impl<L: Link> Worker<L> {
     pub(super) fn report(&self, report: &Report) {
         if let Err(error) = self.reports.try_send(report) {
             debug!("cannot send a report to the supervisor: {error}");
-        }
-    }
-
-    /// Returns the counters that do not belong to one worker, in the first one.
-    fn process_counters(&self) -> ProcessCounters {
-        if self.engine.worker() != siblings::FIRST {
-            return ProcessCounters::default();
-        }
-        let [capture_frames, capture_dropped] = self.capture_control.counts();
-        ProcessCounters {
-            capture_frames,
-            capture_dropped,
-            sandbox_refused: trap::refused(),
         }
     }
 

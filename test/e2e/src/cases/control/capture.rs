@@ -269,7 +269,7 @@ fn kill_engine(scene: &Scene<'_>) -> Result<()> {
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
     // Its reply comes after those to earlier requests.
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     Ok(())
 }
 

@@ -93,7 +93,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
     // Its answer is another engine's.
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     tcp::command(here(8080), &["refused"])?;
     tcp::command(here(8081), &["peer"])?;
     expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
@@ -119,7 +119,7 @@ fn few_descriptors(context: &Context) -> Result<()> {
     let engine = context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     ensure!(scene.ctl(&["publish", "list"])?.lines().count() == 250);
     tcp::command(here(5249), &["peer"])?;
     Ok(())
