@@ -132,7 +132,7 @@ fn hits_are_those_of_the_requested_generation_only() {
     );
 }
 
-/// What a worker writes first when the rules have changed: at every moment a reader finds hits of one list only.
+/// At every moment a reader finds hits of one list only.
 #[test]
 fn hits_are_withheld_while_they_are_replaced() {
     let table = Table::private(1, 2);
