@@ -32,6 +32,8 @@ pub struct Egress {
     /// Destinations that no allow rule names, and resolvers other than the forwarder.
     unlisted: Tally,
     resolvers: Tally,
+    /// The number of matches of all of them.
+    matches: u64,
     news: Vec<News>,
     /// The time at which the addresses of this worker's flows are renewed next.
     sweep: Option<Instant>,
@@ -138,6 +140,7 @@ impl Egress {
             Ok(Some(place)) => {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
+                self.matches += 1;
                 if let Some(name) = &entry.name {
                     let held = name.hold(to, now);
                     if held {
@@ -216,6 +219,12 @@ impl Egress {
         rules.chain([self.unlisted.hits, self.resolvers.hits])
     }
 
+    /// Returns a number that increases with each of [`Self::hits`].
+    #[must_use]
+    pub fn matches(&self) -> u64 {
+        self.matches
+    }
+
     /// Returns the rules.
     pub fn rules(&self) -> impl Iterator<Item = &EgressRule> {
         self.entries.iter().map(|entry| &entry.rule)
@@ -261,6 +270,7 @@ impl Egress {
             Ground::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
         };
         tally.hits += 1;
+        self.matches += 1;
         tally.unreported += 1;
         if tally.reported.is_some_and(|last| now.since(last) < QUIET) {
             return Decision::Refused;

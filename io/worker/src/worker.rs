@@ -54,6 +54,8 @@ pub(crate) struct Worker<L> {
     pub(crate) stats: RowWriter,
     pub(crate) process_stats: ProcessRow,
     pub(crate) published_at: Instant,
+    /// The generation of the egress rules and the number of their matches that were copied last.
+    pub(crate) published_rules: Option<(u64, u64)>,
     /// The generation of the egress rules.
     pub(crate) rules_generation: u64,
     /// Connections of the engine before this one. They are resolved when a guest is attached.
@@ -247,6 +249,7 @@ impl<L: Link> Worker<L> {
             stats: self.stats,
             process_stats: self.process_stats,
             published_at: self.published_at,
+            published_rules: self.published_rules,
             rules_generation: self.rules_generation,
             orphans: self.orphans,
             sandbox: self.sandbox,

@@ -80,6 +80,7 @@ pub(crate) fn build<L: Link>(
             stats: setup.stats.writer(id),
             process_stats: setup.stats.process(),
             published_at: worker::now(),
+            published_rules: None,
             rules_generation: setup.rules_generation,
             orphans: ledger.take(),
             sandbox: None,

@@ -92,7 +92,12 @@ impl Fixture {
             values.gauges.flows = 2;
             let mut writer = self.table.writer(WorkerId(worker));
             let histograms = (&Histograms::default(), &WorkerHistograms::default());
-            writer.publish(&values, &counters, histograms, (generation, hits.iter().copied()));
+            writer.publish(
+                &values,
+                &counters,
+                histograms,
+                Some((generation, hits.iter().copied())),
+            );
         }
     }
 

@@ -37,7 +37,12 @@ impl Running {
             let mut histograms = Histograms::default();
             (0..frames).for_each(|_| histograms.tcp_connect_seconds.count(1));
             let histograms = (&histograms, &WorkerHistograms::default());
-            writer.publish(&values, &counters, histograms, (generation, hits.iter().copied()));
+            writer.publish(
+                &values,
+                &counters,
+                histograms,
+                Some((generation, hits.iter().copied())),
+            );
         }
     }
 

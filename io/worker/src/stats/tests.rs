@@ -22,7 +22,7 @@ fn publish(writer: &mut RowWriter, engine: &Counters, generation: u64, hits: &[u
     histograms.tcp_connect_seconds.count(100_000);
     let mut of_worker = WorkerHistograms::default();
     of_worker.batch_frames.count(17);
-    let hits = (generation, hits.iter().copied());
+    let hits = Some((generation, hits.iter().copied()));
     writer.publish(&values, engine, (&histograms, &of_worker), hits);
 }
 
@@ -131,6 +131,10 @@ fn hits_are_those_of_the_requested_generation_only() {
         (table.hits(0, 1, 1), table.hits(0, 2, 2)),
         (None, Some(vec![0, 5, 6, 7]))
     );
+    let histograms = (&Histograms::default(), &WorkerHistograms::default());
+    let unchanged: Option<(u64, std::iter::Empty<u64>)> = None;
+    writer.publish(&Values::default(), &counters(), histograms, unchanged);
+    assert_eq!(table.hits(0, 2, 2), Some(vec![0, 5, 6, 7]));
 }
 
 /// At every moment a reader finds hits of one list only.
@@ -144,7 +148,7 @@ fn hits_are_withheld_while_they_are_replaced() {
     let mut during = Vec::new();
     let hits = [9, 9].into_iter().inspect(|_| during.push(seen()));
     let histograms = (&Histograms::default(), &WorkerHistograms::default());
-    writer.publish(&Values::default(), &counters(), histograms, (2, hits));
+    writer.publish(&Values::default(), &counters(), histograms, Some((2, hits)));
     assert_eq!(during, [[None, None], [None, None]]);
     assert_eq!(seen(), [None, Some(vec![9, 9])]);
 }
@@ -204,7 +208,7 @@ fn cost_of_a_publication() {
                     black_box(&Values::default()),
                     black_box(&counters()),
                     black_box(histograms),
-                    (1, hits),
+                    Some((1, hits)),
                 );
                 process.raise(black_box(&ProcessCounters::default()));
             }

@@ -22,11 +22,15 @@ impl<L: Link> Worker<L> {
             layers: self.sandbox.as_ref().map_or([0; _], Layers::gauges),
             link: self.link_counters(),
         };
+        let egress = self.engine.egress();
+        let rules = Some((self.rules_generation, egress.matches()));
+        let changed = (self.published_rules != rules).then(|| (self.rules_generation, egress.hits()));
+        self.published_rules = rules;
         self.stats.publish(
             &values,
             self.engine.counters(),
             (self.engine.histograms(), &self.histograms),
-            (self.rules_generation, self.engine.egress().hits()),
+            changed,
         );
         self.process_stats.raise(&ProcessCounters {
             sandbox_refused: trap::refused(),

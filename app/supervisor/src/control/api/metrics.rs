@@ -145,7 +145,7 @@ mod tests {
             }
             let histograms = (&histograms, &WorkerHistograms::default());
             let mut writer = table.writer(WorkerId(worker));
-            writer.publish(&values, &counters, histograms, (1, [2, 0, 0].into_iter()));
+            writer.publish(&values, &counters, histograms, Some((1, [2, 0, 0].into_iter())));
         }
         let statistics = Statistics::new(table, vec!["deny 10.0.0.0/8".parse().unwrap()]);
         render(&statistics.rows(), &statistics.rule_hits())
