@@ -23,7 +23,7 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
-use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing, stats};
+use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -92,10 +92,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         descriptors,
     );
     let sockets = ports.sockets();
-    // Before the first engine is forked, which inherits it.
-    let stats = stats::Table::shared(options.workers, policy::MOST)
-        .context("cannot allocate memory for the statistics")?;
-    let statistics = Statistics::new(stats.clone(), options.rules.clone());
+    let statistics = Statistics::open(options.workers, options.rules.clone())?;
     let mut control = open_control(options, statistics.clone(), ports, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
@@ -128,7 +125,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
-        stats,
+        stats: statistics.table(),
         rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
     };

@@ -8,8 +8,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use pontoon_engine::egress::EgressRule;
+use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::messages::RulesUpdate;
 use pontoon_worker::stats::{Row, Table};
+
+use crate::policy;
 
 /// The statistics and the egress rules. Clones share them.
 #[derive(Clone, Debug)]
@@ -45,6 +48,16 @@ impl Statistics {
     /// The generation of the rules at the start.
     pub(crate) const FIRST_GENERATION: u64 = 1;
 
+    /// Statistics of engines that are forked from this process later and begin with `rules`.
+    ///
+    /// # Errors
+    /// Out of memory or address space.
+    pub(crate) fn open(workers: u8, rules: Vec<EgressRule>) -> Result<Self, Error> {
+        let table = Table::shared(workers, policy::MOST);
+        let table = table.context("cannot allocate memory for the statistics")?;
+        Ok(Self::new(table, rules))
+    }
+
     /// Statistics in `table`, of engines that begin with `rules`.
     pub(crate) fn new(table: Table, rules: Vec<EgressRule>) -> Self {
         let workers = usize::from(table.workers());
@@ -57,6 +70,11 @@ impl Statistics {
             ended_hits: none.clone(),
             before: vec![none; workers],
         })))
+    }
+
+    /// Returns the memory for the statistics of an engine.
+    pub(crate) fn table(&self) -> Table {
+        self.0.borrow().table.clone()
     }
 
     /// Returns the number of workers of an engine.
