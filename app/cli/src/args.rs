@@ -299,7 +299,7 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
-    /// Show counters since the engine's start, and current flows and memory
+    /// Show counters since the start, and current flows and memory
     Stats,
     /// Show the egress rules and the number of matches of each
     Policy {

@@ -18,6 +18,7 @@ use rustix::net::sockopt::socket_acceptconn;
 
 use crate::host::replace_raw_icmp;
 use crate::publish::{disconnect_last, reopen_ports};
+use crate::statistics::Statistics;
 use ports::{PortIndexes, change_ports};
 
 mod child;
@@ -34,6 +35,7 @@ pub(crate) struct Engine {
     /// The index of each published port in `ports`.
     indexes: PortIndexes,
     attachment: Attachment,
+    statistics: Statistics,
     require_sandbox: bool,
     /// Namespaces of the first engine. A later engine with fewer of them is not started.
     namespaces: Option<Namespaces>,
@@ -70,6 +72,7 @@ impl Engine {
         mut setup: EngineSetup,
         ports: Vec<Arc<OwnedFd>>,
         attachment: Attachment,
+        statistics: Statistics,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
         let mut namespaces = None;
@@ -82,6 +85,7 @@ impl Engine {
             setup,
             ports,
             attachment,
+            statistics,
             require_sandbox,
             namespaces,
             restart_policy: RestartPolicy::default(),
@@ -153,6 +157,7 @@ impl Engine {
     /// Starts a new engine. An exit before its loop runs is not a crash: the engine has not received anything from the guest, so
     /// the host caused it.
     fn restart(&mut self) -> Result<(), Error> {
+        self.statistics.end_engine();
         reopen_ports(&self.setup.config.published, &self.ports);
         replace_raw_icmp(&mut self.setup.raw_icmp);
         let process = child::start(
@@ -218,7 +223,10 @@ impl Engine {
                     v6.default_route = *exists;
                 }
             }
-            Update::Rules(list) => config.egress.set(list),
+            Update::Rules(update) => {
+                config.egress.set(&update.rules);
+                self.setup.rules_generation = update.generation;
+            }
             Update::Published(port_updates) => {
                 change_ports(
                     &mut config.published,
@@ -235,7 +243,7 @@ impl Engine {
                 }
             }
             Update::OwnedPart(_)
-            | Update::Ask(_)
+            | Update::Confirm(_)
             | Update::Flows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}
         }

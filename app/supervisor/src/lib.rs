@@ -11,7 +11,6 @@
 //! first process exits, as that is process 1 of its PID namespace.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ipnet::IpNet;
@@ -25,6 +24,7 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
+use pontoon_worker::stats::StatsTable;
 use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
@@ -40,6 +40,7 @@ pub mod hostile;
 pub mod options;
 pub mod policy;
 pub mod publish;
+mod statistics;
 mod watch;
 
 pub use options::GuestOptions;
@@ -55,6 +56,7 @@ use host::resolv::{Resolv, ResolvWatch};
 use host::subnets;
 use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
+use statistics::Statistics;
 use watch::{GuestKind, Watch};
 
 /// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
@@ -80,7 +82,6 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = descriptor::raise_limit();
     let ports = publish_ports(options, host.addresses)?;
-    let raw_icmp = host::open_raw_icmp();
     let config = config::config(
         options,
         host.addresses,
@@ -89,7 +90,8 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         descriptors,
     );
     let sockets = ports.sockets();
-    let mut control = open_control(options, ports, set_log_level)?;
+    let statistics = Statistics::open(options.workers, options.rules.clone())?;
+    let mut control = open_control(options, statistics.clone(), ports, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -110,8 +112,8 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         control.refuse(guest.pid_namespace()?);
     }
     let owned = host.watch.owned().to_vec();
-    let setup = engine_setup(options, config, owned, raw_icmp, set_log_level)?;
-    let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
+    let setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
+    let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest sends anything, so that a capture has all of it.
         control.serve(&mut |update| engine.send(update), Instant::now());
@@ -155,7 +157,7 @@ fn engine_setup(
     options: &GuestOptions,
     config: Config,
     owned: Vec<IpNet>,
-    raw_icmp: [Option<OwnedFd>; 2],
+    stats: StatsTable,
     set_log_level: fn(LevelFilter),
 ) -> Result<EngineSetup, Error> {
     let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
@@ -165,10 +167,12 @@ fn engine_setup(
         owned,
         // The engine takes the sockets over when it is forked.
         published: Vec::new(),
-        raw_icmp,
+        raw_icmp: host::open_raw_icmp(),
         pacing: pacing::here(options.pacing, options.workers),
         outbound: options.outbound.clone(),
         ledger,
+        stats,
+        rules_generation: Statistics::FIRST_GENERATION,
         set_log_level,
     })
 }
@@ -186,6 +190,7 @@ fn publish_ports(options: &GuestOptions, addresses: Addresses) -> Result<Ports, 
 /// capture needs the control API even without a socket.
 fn open_control(
     options: &GuestOptions,
+    statistics: Statistics,
     ports: Ports,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
@@ -193,9 +198,8 @@ fn open_control(
         return Ok(None);
     }
     let served = Served {
-        rules: options.rules.clone(),
+        statistics,
         forwarder: options.resolvers != Resolvers::None,
-        workers: options.workers,
         ports,
         set_log_level,
     };

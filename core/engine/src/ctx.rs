@@ -12,7 +12,7 @@ use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::flow_rate::{self, Admission, FlowOpener};
-use crate::histogram::{CONNECT_TIMES, Histogram};
+use crate::histogram::Histograms;
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
 use crate::policy::{Owned, Policy};
@@ -30,8 +30,8 @@ pub struct Net {
     pub policy: Policy,
     /// Event counters of this worker.
     pub counters: Counters,
-    /// Histogram of the durations of successful TCP connects, in nanoseconds.
-    pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
+    /// The measurements.
+    pub histograms: Histograms,
     /// Buffer pool for TCP data from the guest that host sockets do not accept yet.
     pub pool: Pool,
     /// Bytes of host memory in the receive queues of stalled TCP connections, whose guest does not read.
@@ -132,7 +132,7 @@ impl Net {
         Self {
             policy,
             counters: Counters::default(),
-            connect_times: Histogram::new(&CONNECT_TIMES),
+            histograms: Histograms::default(),
             pool: Pool::default(),
             stalled_bytes: 0,
             flows: 0,

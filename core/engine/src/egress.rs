@@ -34,6 +34,8 @@ pub struct Egress {
     /// Refusals because no allow rule matches; `resolvers` counts those of DNS resolvers other than the forwarder.
     unlisted: MatchTally,
     resolvers: MatchTally,
+    /// The number of matches of all of them.
+    matches: u64,
     news: Vec<RefusalNotice>,
     /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
     sweep: Option<Instant>,
@@ -142,6 +144,7 @@ impl Egress {
             Ok(Some(place)) => {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
+                self.matches += 1;
                 if let Some(name) = &entry.name {
                     let renewal = name.renew_destination(to, now);
                     if renewal == Renewal::Renewed {
@@ -211,17 +214,26 @@ impl Egress {
         core::mem::take(&mut self.news)
     }
 
-    /// Returns the number of matches of each rule by the rule's text, then the number of refusals of destinations that
-    /// no allow rule matches, and of resolvers.
+    /// As [`Self::hits`], with the text of each rule.
+    #[cfg(test)]
     pub fn counts(&self) -> impl Iterator<Item = (String, u64)> {
-        let rules = self
-            .entries
-            .iter()
-            .map(|entry| (entry.rule.to_string(), entry.tally.hits));
-        rules.chain([
-            (UNLISTED.to_owned(), self.unlisted.hits),
-            (RESOLVER.to_owned(), self.resolvers.hits),
-        ])
+        let rules = self.rules().map(ToString::to_string);
+        rules
+            .chain([UNLISTED, RESOLVER].map(str::to_owned))
+            .zip(self.hits())
+    }
+
+    /// Returns the number of times that each rule matched, in the order of the rules; then of destinations that no allow rule
+    /// names, and of resolvers.
+    pub fn hits(&self) -> impl Iterator<Item = u64> {
+        let rules = self.entries.iter().map(|entry| entry.tally.hits);
+        rules.chain([self.unlisted.hits, self.resolvers.hits])
+    }
+
+    /// Returns a number that increases with each of [`Self::hits`].
+    #[must_use]
+    pub fn matches(&self) -> u64 {
+        self.matches
     }
 
     /// Returns the rules in the order of the configuration.
@@ -277,6 +289,7 @@ impl Egress {
             RefusalGround::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
         };
         tally.hits += 1;
+        self.matches += 1;
         tally.unreported += 1;
         if tally.reported.is_some_and(|last| now.since(last) < QUIET) {
             return Decision::Refused;

@@ -14,7 +14,7 @@ use crate::dns::Forwarder;
 use crate::egress::{Egress, RefusalNotice};
 use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
-use crate::histogram::{CONNECT_TIMES, Histogram};
+use crate::histogram::Histograms;
 use crate::icmp::Icmp;
 use crate::ledger::{Ends, Ledger};
 use crate::siblings::{Handed, Origin, Siblings};
@@ -400,11 +400,10 @@ impl<H: Host> Engine<H> {
         &self.net.counters
     }
 
-    /// Returns the histogram of the durations of successful TCP connects in nanoseconds, with the precision of a turn
-    /// of the worker's loop.
+    /// Returns the measurements.
     #[must_use]
-    pub fn connect_times(&self) -> &Histogram<{ CONNECT_TIMES.len() }> {
-        &self.net.connect_times
+    pub fn histograms(&self) -> &Histograms {
+        &self.net.histograms
     }
 
     /// Returns the number of this worker.

@@ -45,7 +45,7 @@ pub use counters::Counters;
 pub use egress::Egress;
 pub use engine::Engine;
 pub use flow::{FlowId, Kind, Token, WorkerId};
-pub use histogram::Histogram;
+pub use histogram::{Histogram, Histograms};
 pub use host::{Failure, Host, Readiness};
 pub use ledger::Ledger;
 pub use link::{Frame, Limits, Transmit};

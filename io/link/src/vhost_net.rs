@@ -257,7 +257,7 @@ impl Link for VhostNet {
 
     fn counters(&self) -> LinkCounters {
         LinkCounters {
-            withdrawals: self.withdrawals,
+            link_withdrawals: self.withdrawals,
             ..LinkCounters::default()
         }
     }

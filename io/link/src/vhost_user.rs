@@ -186,7 +186,7 @@ impl Link for VhostUser {
 
     fn counters(&self) -> LinkCounters {
         LinkCounters {
-            queue_faults: self.receiver.faults() + self.transmitter.faults(),
+            link_queue_faults: self.receiver.faults() + self.transmitter.faults(),
             ..LinkCounters::default()
         }
     }

@@ -47,27 +47,23 @@ impl Layer {
 }
 
 impl Layers {
-    /// Returns name and state of each layer, in the order in which the process enters them.
+    /// The names of the layers, in the order in which they are entered.
+    pub const NAMES: [&'static str; 4] = ["namespaces", "root", "landlock", "seccomp"];
+
+    /// Each layer by its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Layer)> {
-        [
-            ("namespaces", &self.namespaces),
-            ("root", &self.root),
-            ("landlock", &self.landlock),
-            ("seccomp", &self.seccomp),
-        ]
-        .into_iter()
+        Self::NAMES.into_iter().zip(self.all())
     }
 
     /// Returns name and value of each layer's gauge in the metrics: 1 if the layer is active, else 0.
-    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("sandbox_layer_namespaces", &self.namespaces),
-            ("sandbox_layer_root", &self.root),
-            ("sandbox_layer_landlock", &self.landlock),
-            ("sandbox_layer_seccomp", &self.seccomp),
-        ]
-        .into_iter()
-        .map(|(name, layer)| (name, u64::from(matches!(layer, Layer::Active(_)))))
+    #[must_use]
+    pub fn gauges(&self) -> [u64; Self::NAMES.len()] {
+        self.all()
+            .map(|layer| u64::from(matches!(layer, Layer::Active(_))))
+    }
+
+    fn all(&self) -> [&Layer; Self::NAMES.len()] {
+        [&self.namespaces, &self.root, &self.landlock, &self.seccomp]
     }
 
     /// Returns true if all layers are active.
@@ -141,13 +137,10 @@ mod tests {
             seccomp: active("60 calls"),
         };
         assert!(layers.complete() && !layers.any_refused());
-        assert!(layers.counts().all(|(_, stands)| stands == 1));
+        assert_eq!(layers.gauges(), [1; 4]);
         layers.landlock = Layer::Refused("no such system call".to_owned());
         assert!(!layers.complete() && layers.any_refused());
-        let named = layers.counts().zip(layers.iter());
-        assert!(named.into_iter().all(|((name, stands), (layer, _))| name
-            == format!("sandbox_layer_{layer}")
-            && (stands == 1) == (layer != "landlock")));
+        assert_eq!((Layers::NAMES[2], layers.gauges()), ("landlock", [1, 1, 0, 1]));
         layers.seccomp = Layer::Disabled;
         assert_eq!(
             layers.to_string(),

@@ -23,6 +23,7 @@ mod limits;
 mod mesh;
 pub mod messages;
 pub mod pacing;
+pub mod stats;
 mod worker;
 mod workers;
 
@@ -56,6 +57,10 @@ pub struct EngineSetup {
     pub outbound: Option<Outbound>,
     /// A record of the workers' connections for the next engine.
     pub ledger: ledger::SharedLedger,
+    /// Memory for the workers' statistics.
+    pub stats: stats::StatsTable,
+    /// The generation of the egress rules in `config`, at least 1.
+    pub rules_generation: u64,
     /// Sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
 }
@@ -72,6 +77,8 @@ impl EngineSetup {
             pacing: self.pacing,
             outbound: self.outbound.clone(),
             ledger: self.ledger,
+            stats: self.stats.clone(),
+            rules_generation: self.rules_generation,
             set_log_level: self.set_log_level,
         }
     }

@@ -49,6 +49,8 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         pacing,
         outbound: None,
         ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
+        stats: stats::StatsTable::private(workers, 4),
+        rules_generation: 1,
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Engine, Histogram, Instant};
+use pontoon_engine::{Engine, Instant};
 use pontoon_event::Events;
 use pontoon_host::KernelHost;
 use pontoon_link::capturing::CaptureQueue;
-use pontoon_link::{AwaitedEvents, BURSTS, Disconnected, Link, NextGuest, StopAt};
+use pontoon_link::{AwaitedEvents, Disconnected, Link, NextGuest, StopAt};
 use pontoon_sandbox::Layers;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
@@ -23,6 +23,7 @@ use crate::limits::FlowLimits;
 use crate::mesh::WorkerHandle;
 use crate::messages::{EngineChannel, OwnedParts, PortError};
 use crate::pacing::{Pacer, Side, Wait};
+use crate::stats::{ProcessRow, RowWriter, WorkerHistograms};
 
 mod reports;
 mod steps;
@@ -48,7 +49,15 @@ pub(crate) struct Worker<L> {
     /// Frames that the link dropped for invalid offload metadata or an invalid length.
     pub(crate) malformed: u64,
     /// The number of frames in each burst that was not empty.
-    pub(crate) bursts: Histogram<{ BURSTS.len() }>,
+    pub(crate) histograms: WorkerHistograms,
+    /// Memory for the statistics, and the time at which they were last copied there.
+    pub(crate) stats: RowWriter,
+    pub(crate) process_stats: ProcessRow,
+    pub(crate) published_at: Instant,
+    /// The generation of the egress rules and the number of their matches that were copied last.
+    pub(crate) published_rules: Option<(u64, u64)>,
+    /// The generation of the egress rules.
+    pub(crate) rules_generation: u64,
     /// Connections of the engine before this one. They are resolved when a guest is attached.
     pub(crate) orphans: Vec<Ends>,
     /// The process's sandbox, in the first worker only, which reports it.
@@ -151,8 +160,15 @@ impl<L: Link> Worker<L> {
                 StopAt::Request
             };
             let timeout = match wait {
-                Wait::No => Some(Duration::ZERO),
-                Wait::Sleep => self.sleep_timeout(&mut pending, begin),
+                Wait::No => {
+                    self.publish_awake(begin);
+                    Some(Duration::ZERO)
+                }
+                Wait::Sleep => {
+                    let timeout = self.sleep_timeout(&mut pending, begin);
+                    self.publish(begin);
+                    timeout
+                }
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
@@ -235,7 +251,12 @@ impl<L: Link> Worker<L> {
             pacer: self.pacer,
             limits: self.limits,
             malformed: self.malformed,
-            bursts: self.bursts,
+            histograms: self.histograms,
+            stats: self.stats,
+            process_stats: self.process_stats,
+            published_at: self.published_at,
+            published_rules: self.published_rules,
+            rules_generation: self.rules_generation,
             orphans: self.orphans,
             sandbox: self.sandbox,
             capture_control: self.capture_control,

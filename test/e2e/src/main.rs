@@ -12,6 +12,7 @@ mod cases;
 mod counters;
 mod figures;
 mod guest;
+mod http;
 #[cfg(target_arch = "x86_64")]
 mod inject;
 mod lint;

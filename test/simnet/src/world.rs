@@ -239,7 +239,10 @@ impl<G: Guest> SimWorld<G> {
     /// Returns the sum of the connect times that all workers have recorded.
     #[must_use]
     pub fn connecting(&self) -> Duration {
-        let sums = self.workers.iter().map(|engine| engine.connect_times().sum());
+        let sums = self
+            .workers
+            .iter()
+            .map(|engine| engine.histograms().tcp_connect_seconds.sum());
         Duration::from_nanos(sums.sum())
     }
 

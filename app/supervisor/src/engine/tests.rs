@@ -15,8 +15,8 @@ use pontoon_sys::option;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 use pontoon_test_support::process::alone;
-use pontoon_worker::messages::{EngineChannel, OwnedParts, PortUpdate, Stats, SupervisorChannel};
-use pontoon_worker::{Source, TapQueues, ledger, pacing};
+use pontoon_worker::messages::{Confirmation, EngineChannel, OwnedParts, PortUpdate, SupervisorChannel};
+use pontoon_worker::{Source, TapQueues, ledger, pacing, stats};
 use rustix::net::sockopt;
 
 use super::child::{MAX_QUEUED, prepare};
@@ -36,6 +36,8 @@ fn setup() -> EngineSetup {
         pacing: pacing::Pacing::Event,
         outbound: None,
         ledger: ledger::SharedLedger::new(1, 64).unwrap(),
+        stats: stats::StatsTable::private(1, 0),
+        rules_generation: 1,
         set_log_level: |_| {},
     }
 }
@@ -64,6 +66,7 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
         ports: Vec::new(),
         indexes: PortIndexes::new(),
         attachment,
+        statistics: Statistics::new(stats::StatsTable::private(1, 0), Vec::new()),
         require_sandbox: false,
         namespaces: None,
         restart_policy: RestartPolicy::default(),
@@ -152,8 +155,8 @@ fn an_engine_that_exits_with_status_0_is_not_restarted() {
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Final);
 }
 
-fn stats() -> Report {
-    Report::Stats(Stats::default())
+fn confirmed() -> Report {
+    Report::Confirmed(Confirmation::default())
 }
 
 fn no_memory() -> Report {
@@ -183,7 +186,7 @@ fn wait_until_ready_returns_reported_error_or_exit_status() {
 fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
     for _ in 0..MAX_REPORTS + 1 {
-        theirs.try_send(&stats()).unwrap();
+        theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     assert_eq!(engine.receive().len(), MAX_REPORTS);
@@ -194,7 +197,7 @@ fn at_most_max_reports_are_received_in_one_call() {
 #[test]
 fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let (mut engine, theirs) = engine("exec sleep 60");
-    theirs.try_send(&stats()).unwrap();
+    theirs.try_send(&confirmed()).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
     assert_eq!(engine.receive().len(), 1);
     assert_exits(&engine);
@@ -207,9 +210,9 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
 #[test]
 fn reported_error_is_found_behind_unread_reports_and_after_a_connection_reset() {
     let (mut process, theirs) = process("exit 1");
-    process.send(Update::Ask(1)).unwrap();
+    process.send(Update::Confirm(1)).unwrap();
     for _ in 0..2 * MAX_REPORTS {
-        theirs.try_send(&stats()).unwrap();
+        theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     // It may not have closed its copy before.
@@ -326,8 +329,8 @@ fn refused_reports_are_skipped() {
     let descriptor = std::fs::File::open("/dev/null").unwrap();
     seqpacket::send(&theirs, b"nonsense", &[]).unwrap();
     seqpacket::send(&theirs, b"\"ready\"", &[descriptor.as_fd()]).unwrap();
-    theirs.try_send(&stats()).unwrap();
-    assert_eq!(engine.receive(), [stats()]);
+    theirs.try_send(&confirmed()).unwrap();
+    assert_eq!(engine.receive(), [confirmed()]);
 }
 
 #[test]

@@ -110,7 +110,8 @@ impl<S> Tcp<S> {
             return self.prohibit(index, ctx);
         }
         ctx.net
-            .connect_times
+            .histograms
+            .tcp_connect_seconds
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         connection.state = TcpState::SynReceived;
         connection.pending.handshake = true;

@@ -146,7 +146,7 @@ fn link_continues_on_the_tap_when_the_kernel_reports_an_error() {
                 if events.edges().any(|(edge, _)| edge == Edge::Control) {
                     link.control(&epoll).unwrap();
                 }
-                link.counters().withdrawals == 1
+                link.counters().link_withdrawals == 1
             });
             assert_eq!(link.take_full(), Ok(true), "no event for room");
 
@@ -161,7 +161,7 @@ fn link_continues_on_the_tap_when_the_kernel_reports_an_error() {
                 flush(&mut link);
                 assert_eq!(received(&socket).as_deref(), Some(&b"down"[..]));
             }
-            assert_eq!(link.counters().withdrawals, 1);
+            assert_eq!(link.counters().link_withdrawals, 1);
         },
     );
 }

@@ -233,7 +233,7 @@ fn guest_is_accepted_after_a_pause_if_no_descriptor_was_free() {
 fn queue_faults_are_counted() {
     let (mut link, guest) = <Guest as conformance::Guest>::open(1500);
     let available = guest.queues.tx.queue.layout().available;
-    assert_eq!(link.counters().queue_faults, 0);
+    assert_eq!(link.counters().link_queue_faults, 0);
     // The available index exceeds the number of descriptors.
     let index = GuestAddress(available + 2);
     guest
@@ -243,7 +243,7 @@ fn queue_faults_are_counted() {
         .unwrap();
     for _ in 0..2 {
         Receive::receive(&mut link.receiver, BURST, StopAt::Empty, |_| panic!("no frame"));
-        assert_eq!(link.counters().queue_faults, 1);
+        assert_eq!(link.counters().link_queue_faults, 1);
     }
 }
 

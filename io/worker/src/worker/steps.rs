@@ -137,7 +137,7 @@ impl<L: Link> Worker<L> {
         });
         self.malformed += burst.malformed;
         if burst.frames > 0 {
-            self.bursts.count(burst.frames as u64);
+            self.histograms.batch_frames.count(burst.frames as u64);
         }
         burst
     }

@@ -16,6 +16,7 @@ use pontoon_sys::tun::{self, Tap};
 use pontoon_wire::Mac;
 use pontoon_worker::ledger::SharedLedger;
 use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
+use pontoon_worker::stats::StatsTable;
 use pontoon_worker::{Attachment, EngineSetup, Pacing, TapOffload, TapQueues};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -91,6 +92,8 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
         pacing: Pacing::Hybrid,
         outbound: None,
         ledger: SharedLedger::new(1, 1024).unwrap(),
+        stats: StatsTable::shared(1, 16).unwrap(),
+        rules_generation: 1,
         set_log_level: |_| {},
     };
     let attachment = Attachment::Tap(TapQueues {

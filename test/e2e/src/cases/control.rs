@@ -11,12 +11,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::add_address;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::{OBEDIENT, expect, talk, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
+use crate::http::HttpClient;
 use crate::lint;
 use crate::network::Network;
 use crate::process;
@@ -32,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
         Case::new("control.log-level", 30, log_level),
         Case::new("control.engine-killed", 30, engine_killed),
+        Case::new("control.engine-stopped", 30, engine_stopped),
         Case::new("control.not-for-the-guest", 30, not_for_the_guest),
     ]
     .into_iter()
@@ -247,7 +250,7 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Tests that a restarted engine replies to requests, and applies the rules that were loaded before.
+/// The restarted engine has the rules that were loaded before. No total decreases, and the flows of the engine are gone.
 fn engine_killed(context: &Context) -> Result<()> {
     let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
@@ -255,14 +258,76 @@ fn engine_killed(context: &Context) -> Result<()> {
     std::fs::write("/run/open.toml", "")?;
     ensure!(scene.reaches()?, "the guest does not reach the server");
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
-    context.program.engine()?.signal(Signal::KILL)?;
-    let json = scene.ctl(&["stats", "--json"])?;
-    ensure!(json.contains("\"tcp_opened\":0"), "{json}");
+    ensure!(!scene.reaches()?, "the server is reached");
+    let hits = |scene: &ControlScene<'_>| -> Result<u64> {
+        let text = scene.ctl(&["policy"])?;
+        let hits = text.trim().strip_suffix(&format!(" deny {rule}"));
+        hits.and_then(|hits| hits.parse().ok())
+            .with_context(|| format!("the rules are others: {text}"))
+    };
+    process::wait_until("the refusal is counted", Duration::from_secs(5), || {
+        Ok(hits(&scene)? == 1)
+    })?;
+
+    let mut http = HttpClient::connect(SOCKET)?;
+    let mut total = || -> Result<Value> {
+        let stats: Value = serde_json::from_str(&http.get("/v1/stats")?)?;
+        Ok(stats["total"].clone())
+    };
+    let before = total()?;
+    let engine = context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_until("another engine runs", Duration::from_secs(5), || {
+        let during = total()?;
+        for (name, count) in before["counters"].as_object().into_iter().flatten() {
+            let is_gauge = name.starts_with("sandbox_layer_");
+            let now = during["counters"][name].as_u64();
+            ensure!(is_gauge || now >= count.as_u64(), "{name}: {count}, then {now:?}");
+        }
+        Ok(during["flows"] == 0 && context.program.engine().is_ok_and(|other| other != engine))
+    })?;
+    ensure!(before["counters"]["tcp_opened"] == 1, "{before}");
+    ensure!(hits(&scene)? == 1, "the hits of the rule are lost");
     ensure!(!scene.reaches()?, "the guest reaches the server");
-    let text = scene.ctl(&["policy"])?;
-    expect(text.trim_start(), &format!("1 deny {rule}"))?;
+    process::wait_until("both refusals are counted", Duration::from_secs(5), || {
+        Ok(hits(&scene)? == 2)
+    })?;
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
     ensure!(scene.reaches()?, "the guest does not reach the server");
+    process::wait_until("both connections are counted", Duration::from_secs(5), || {
+        let counters = &total()?["counters"];
+        Ok(counters["tcp_opened"] == 2 && counters["sandbox_layer_seccomp"] == 1)
+    })?;
+    Ok(())
+}
+
+/// Statistics are served at once while the engine is stopped; only queries for flows wait for it.
+fn engine_stopped(context: &Context) -> Result<()> {
+    let mut scene = ControlScene::with(context, &["--workers", "2"])?;
+    ensure!(scene.reaches()?, "the server is not reached");
+    let opened = |scene: &ControlScene<'_>| Ok(scene.ctl(&["stats", "--json"])?.contains("\"tcp_opened\":1"));
+    process::wait_until("the connection is counted", Duration::from_secs(5), || {
+        opened(&scene)
+    })?;
+    let engine = context.program.engine()?;
+    engine.signal(Signal::STOP)?;
+    let mut http = HttpClient::connect(SOCKET)?;
+    for _ in 0..3 {
+        for (path, holds) in [
+            ("/v1/stats", "\"tcp_opened\":1"),
+            ("/metrics", "\npontoon_tcp_connect_seconds_count{worker="),
+            ("/v1/policy", "\"unlisted\":0"),
+        ] {
+            let body = http.get_at_once(path)?;
+            ensure!(body.contains(holds), "{path}: {body}");
+        }
+    }
+    ensure!(opened(&scene)?, "the connection is not counted");
+    let error = http.get("/v1/flows").map(|_| "flows were listed".to_owned());
+    let error = error.unwrap_or_else(|error| error.to_string());
+    ensure!(error.contains("the engine does not respond"), "{error}");
+    engine.signal(Signal::CONT)?;
+    ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
 

@@ -61,9 +61,9 @@ impl<'a> LogScene<'a> {
 
     /// Checks that the control socket, connections of the guest, and signals are processed without delay.
     fn serves(&mut self) -> Result<()> {
-        let stats = Stopwatch::start();
+        let flows = Stopwatch::start();
         let mut command = self.context.program.command()?;
-        let command = command.args(["ctl", "--control", SOCKET, "stats"]);
+        let command = command.args(["ctl", "--control", SOCKET, "flows"]);
         let mut ctl = command.stdout(std::process::Stdio::null()).spawn()?;
         let ended = process::wait_until("the control socket answers", Duration::from_secs(5), || {
             Ok(ctl.try_wait()?.is_some())
@@ -73,7 +73,7 @@ impl<'a> LogScene<'a> {
             ctl.wait()?;
         }
         ended?;
-        stats.within(Duration::from_secs(2), Duration::from_secs(5))?;
+        flows.within(Duration::from_secs(2), Duration::from_secs(5))?;
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
             self.server

@@ -273,7 +273,7 @@ fn kill_engine(scene: &ControlScene<'_>) -> Result<()> {
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
     // The supervisor replies in order, so earlier requests were processed before this reply.
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     Ok(())
 }
 

@@ -1,9 +1,8 @@
 //! Cases about ports that are published and removed over the control socket while the guest runs.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,6 +15,7 @@ use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::cases::{expect, tmpfs, wanted};
 use crate::guest::{tcp, udp};
+use crate::http::HttpClient;
 use crate::network::Network;
 use crate::process::{self, QuietMachine};
 
@@ -93,7 +93,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
     // This reply is from the restarted engine.
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     tcp::command(here(8080), &["refused"])?;
     tcp::command(here(8081), &["peer"])?;
     expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
@@ -122,7 +122,7 @@ fn few_descriptors(context: &Context) -> Result<()> {
     let engine = context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     ensure!(scene.ctl(&["publish", "list"])?.lines().count() == 250);
     tcp::command(here(5249), &["peer"])?;
     Ok(())
@@ -270,7 +270,7 @@ fn echo(stream: &mut TcpStream, words: &[u8]) -> Result<()> {
 const BETWEEN: Duration = Duration::from_millis(2);
 
 fn change(count: u32) -> Result<Duration> {
-    let mut talk = ControlSession::new()?;
+    let mut http = HttpClient::connect(SOCKET)?;
     let start = Instant::now();
     for nth in 0..count / 2 {
         let spec = match nth % 2 {
@@ -278,7 +278,7 @@ fn change(count: u32) -> Result<Duration> {
             _ => format!("127.0.0.1:{}:80", 9000 + nth % 200),
         };
         for (place, what) in (0..).zip(["add", "remove"]) {
-            let answer = talk.post(&format!(r#"{{"{what}": ["{spec}"]}}"#))?;
+            let answer = http.post("/v1/publish", &format!(r#"{{"{what}": ["{spec}"]}}"#))?;
             ensure!(answer.contains(&spec), "{what} {spec}: {answer}");
             let due = BETWEEN * (2 * nth + place + 1);
             // Changes at a constant rate, so that connections are accepted between the changes.
@@ -286,34 +286,4 @@ fn change(count: u32) -> Result<Duration> {
         }
     }
     Ok(start.elapsed())
-}
-
-/// A connection to the control socket for many requests.
-struct ControlSession(BufReader<UnixStream>);
-
-impl ControlSession {
-    fn new() -> Result<Self> {
-        Ok(Self(BufReader::new(UnixStream::connect(SOCKET)?)))
-    }
-
-    fn post(&mut self, body: &str) -> Result<String> {
-        let head = format!(
-            "POST /v1/publish HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        self.0.get_mut().write_all(format!("{head}{body}").as_bytes())?;
-        let mut len = 0;
-        loop {
-            let mut line = String::new();
-            ensure!(self.0.read_line(&mut line)? > 0, "the connection ended");
-            match line.trim_end().split_once(": ") {
-                Some(("Content-Length", value)) => len = value.parse()?,
-                None if line == "\r\n" => break,
-                _ => {}
-            }
-        }
-        let mut body = vec![0; len];
-        self.0.read_exact(&mut body)?;
-        Ok(String::from_utf8(body)?)
-    }
 }

@@ -15,6 +15,7 @@ use super::workers::worker;
 use super::world::{RelayRow, RelayStats, RunningRelay, command, on_the_right};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
+use crate::http::HttpClient;
 use crate::lint;
 use crate::process::{Stopwatch, output, wait_until};
 
@@ -201,8 +202,8 @@ fn rates(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Tests changes of rules while a worker is stopped, more of them than its socket holds. The worker applies all of
-/// them when it continues.
+/// Rules come and go, far more than fit a worker's socket, while it is stopped, and statistics are served at once. When it
+/// continues, it applies all rules.
 fn stopped(context: &Context) -> Result<()> {
     const RULES: u8 = 200;
     let row = RelayRow::new(1)?;
@@ -225,8 +226,16 @@ fn stopped(context: &Context) -> Result<()> {
         ctl(context, &["list"], 0)? == format!("{}\n", rules[0]),
         "the rules are others"
     );
-    let stats = relay.stats()?;
-    stats.expect("/workers/0/restarts", 0)?;
+    let mut http = HttpClient::connect(SOCKET)?;
+    for _ in 0..3 {
+        let stats: Value = serde_json::from_str(&http.get_at_once("/v1/relay/stats")?)?;
+        ensure!(stats["workers"][0]["restarts"] == 0, "{stats}");
+        let metrics = http.get_at_once("/metrics")?;
+        ensure!(
+            metrics.contains("pontoon_relay_worker_sent_datagrams_total"),
+            "{metrics}"
+        );
+    }
     kill_process(worker, Signal::CONT)?;
 
     let [gone, left, removed] = [at(1), input_of(0), input_of(1)];
