@@ -1,4 +1,4 @@
-//! The command line of `pontoon-bench`. Parsing performs no work.
+//! Parser of the command line of `pontoon-bench`. Parsing opens no file and starts no process.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use clap::builder::styling::Styles;
 use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::scenario::{Profile, SCENARIOS};
-use crate::stack::{self, PONTOON, Purpose, Selection};
+use crate::stack::{self, PONTOON, Selection, StackPurpose};
 use crate::tap_guest::GuestLink;
 
-/// The help: examples first, then the options, one line each.
+/// Help text of `pontoon-bench --help`: examples first, then the options, one line each.
 const HELP: &str = "\
 {about}
 
@@ -58,14 +58,14 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Compare multicast relays
-    Relay(crate::relay::Arguments),
+    Relay(crate::relay::RelayArguments),
     /// Compare two reports
     Compare(Compare),
     /// List scenarios, cells, and installed stacks
     List(List),
     /// Measure the cost of a frame for a guest, by a call for each and in shared memory
     Shm(Shm),
-    /// Count how often a guest leaves its virtual machine, for a packet and for a connection
+    /// Count VM exits of a guest, per packet and per connection
     Exits(crate::exits::Exits),
     #[command(hide = true)]
     LoadServer(LoadServer),
@@ -101,7 +101,7 @@ pub(crate) struct Measure {
     pub(crate) resume: bool,
 }
 
-/// The stacks to compare and the extent of the run.
+/// Options that select the stacks to compare and the length of the run (quick or full).
 #[derive(Args, Debug)]
 pub(crate) struct Stacks {
     /// Stacks to compare with pontoon: NAME[=PROGRAM] [default: those of namespaces]
@@ -159,40 +159,41 @@ pub(crate) struct Shm {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// `load-server`: the load server of all stacks.
+/// Arguments of `load-server`, the server to which the load clients of all stacks connect.
 #[derive(Args, Debug)]
 pub(crate) struct LoadServer {
     pub(crate) listen: IpAddr,
 }
 
-/// `load-client`: the load client of all stacks.
+/// Arguments of `load-client`, the load client that runs inside the stack under test.
 #[derive(Args, Debug)]
 pub(crate) struct LoadClient {
-    /// The congestion control that the network namespace gets.
+    /// TCP congestion control that the client sets in its network namespace before it runs the job.
     #[arg(long)]
     pub(crate) congestion_control: Option<String>,
     pub(crate) server: IpAddr,
-    /// A [`crate::job::JobSpec`] as JSON.
+    /// The job of the client: a [`crate::job::JobSpec`] as JSON.
     pub(crate) job_spec: String,
 }
 
-/// `tap-guest`: a network namespace with a tap in the place of a virtual machine.
+/// Arguments of `tap-guest`, which runs a command in a network namespace with a tap instead of a virtual
+/// machine.
 #[derive(Args, Debug)]
 pub(crate) struct TapGuest {
-    /// The MTU of the tap.
+    /// MTU of the tap in bytes.
     #[arg(long)]
     pub(crate) mtu: u16,
     /// The link that carries the frames of the tap.
     #[arg(long)]
     pub(crate) guest_link: GuestLink,
-    /// The socket of the backend.
+    /// Path of the UNIX socket at which the backend (pontoon or passt) listens.
     pub(crate) socket: PathBuf,
     /// The command to run in the namespace.
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// `first-byte`: sends one byte and receives it back.
+/// Arguments of `first-byte`, which sends one byte to the echo port of the load server and receives it back.
 #[derive(Args, Debug)]
 pub(crate) struct FirstByte {
     pub(crate) server: IpAddr,
@@ -200,7 +201,8 @@ pub(crate) struct FirstByte {
 }
 
 impl Stacks {
-    /// Returns the stacks to compare. Pontoon is among them, unless only machines are named.
+    /// Returns the stacks to compare, by the options `--against` and `--variant`. Pontoon is one of them,
+    /// unless only stacks for virtual machines are named.
     pub(crate) fn wanted(&self) -> Vec<Selection> {
         let mut wanted = self.against.clone();
         if wanted.is_empty() {
@@ -238,7 +240,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn against(text: &str) -> Result<Selection, String> {
-    Selection::parse(text, Purpose::Network)
+    Selection::parse(text, StackPurpose::Network)
 }
 
 fn variant(text: &str) -> Result<Selection, String> {

@@ -1,4 +1,4 @@
-//! The commands of `pontoon-bench`.
+//! The subcommands of `pontoon-bench`: each function runs one of them and returns its exit status.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::scenario::{CellSpec, SCENARIOS};
 use crate::schema::{BenchmarkReport, Plan, VERSION};
 use crate::{exits, load, network, report, shm, stack, tap_guest, usage};
 
-/// Exit status if a sample stalled or failed.
+/// Exit status of a run in which at least one sample stalled or failed.
 const BAD_SAMPLES: u8 = 3;
 
 /// Runs the command line. Returns the exit status.
@@ -79,7 +79,8 @@ fn measure(arguments: Measure) -> Result<u8> {
     if Completeness::of(&run.report).is_taken() {
         return print_report(&run.report, arguments.html.as_deref());
     }
-    // An unwritable file is an error before the measurements, which take minutes.
+    // Writes the report before the first measurement: an unwritable path must not fail after minutes of
+    // measuring.
     run.write()?;
     write_page(&run.report, arguments.html.as_deref())?;
     run_in_sandbox_ns(|sandbox_ns: &SandboxNs| {
@@ -127,7 +128,7 @@ fn plan(arguments: &Measure) -> BenchmarkRun {
     }
 }
 
-/// Returns the cells of the scenarios that were named, or of all.
+/// Returns the cells of the named scenarios, or of all scenarios if none is named.
 fn cells(stacks: &Stacks, named: &[String]) -> Vec<CellSpec> {
     SCENARIOS
         .iter()
@@ -149,7 +150,8 @@ pub(crate) fn command_line() -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the table and writes the page.
+/// Prints the report's tables to standard output, and writes the HTML page if `html` is given. Returns the
+/// exit status.
 fn print_report(of: &BenchmarkReport, html: Option<&Path>) -> Result<u8> {
     print(&report::markdown(of))?;
     write_page(of, html)?;
@@ -190,7 +192,8 @@ fn compare(arguments: &Compare) -> Result<u8> {
     Ok(0)
 }
 
-/// Removes all stacks but one from a report, and renames that one.
+/// Removes all stacks but `stack` from a report, and renames that stack to `name`, so that two stacks can be
+/// compared like two reports.
 fn select_stack(report: &mut BenchmarkReport, stack: &str, name: &str) -> Result<()> {
     let names: Vec<_> = report.stacks.iter().map(|one| one.name.clone()).collect();
     report.stacks.retain(|one| one.name == stack);

@@ -1,9 +1,9 @@
-//! `pontoon bench exits`: counts how often a guest leaves its virtual machine, for a packet and for a connection.
+//! `pontoon bench exits`: counts the VM exits of a guest for each packet and for each TCP connection.
 //!
-//! The machine is the example's, `pontoon-microvm`, with the engine inside. Exits are counted and nothing is timed:
-//! where KVM emulates the guest instruction by instruction, times are meaningless, and KVM's own count of exits
-//! contains those instructions. So an exit is a return from KVM_RUN, a doorbell that the kernel handled (ioeventfd), a
-//! halt, or an interrupt.
+//! The virtual machine is the example `pontoon-microvm`, whose VMM contains the engine. Exits are counted and
+//! nothing is timed: where KVM emulates the guest instruction by instruction, times are meaningless, and
+//! KVM's own count of exits contains those instructions. So an exit is a return from KVM_RUN, a doorbell that
+//! the kernel handled (ioeventfd), a halt (HLT), or an interrupt.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -35,7 +35,7 @@ pub(crate) struct Exits {
     output: Option<PathBuf>,
 }
 
-/// The guest's task.
+/// Traffic of the guest during one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GuestTask {
     Send,
@@ -43,18 +43,19 @@ enum GuestTask {
     Connect,
 }
 
-/// The path of frames between guest and engine.
+/// Path of frames between guest and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramePath {
-    /// A call (an exit to the VMM) for each frame.
+    /// One hypercall, and so one exit to the VMM, for each frame.
     Calls,
-    /// Virtio, with doorbells and interrupts that the VMM forwards.
+    /// Virtio with notifications by exits: the VMM handles the doorbell of the driver and injects the
+    /// interrupts.
     Passed,
-    /// Virtio with ioeventfd and irqfd.
+    /// Virtio with ioeventfd and irqfd: the kernel handles doorbells and interrupts.
     Direct,
-    /// `Direct` with event indices.
+    /// As `Direct`, with VIRTIO_F_EVENT_IDX, by which both sides suppress notifications.
     EventIndex,
-    /// `EventIndex` with both sides polling.
+    /// As `EventIndex`, with guest and engine polling the rings instead of sleeping.
     Poll,
 }
 
@@ -67,18 +68,18 @@ const LINKS: [FramePath; 5] = [
     FramePath::Poll,
 ];
 
-/// The fields of the machine's report that are of interest.
+/// Fields of the JSON report of `pontoon-microvm` from which the table is computed.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct RunResult {
     done: u32,
     doorbells: u64,
     returns: u64,
-    kvm: Statistics,
+    kvm: KvmStatistics,
 }
 
-/// Counters of KVM.
+/// Counters of exits from KVM's statistics of the virtual CPU.
 #[derive(Clone, Copy, Debug, Deserialize)]
-struct Statistics {
+struct KvmStatistics {
     halts: u64,
     interrupts: u64,
 }
@@ -143,7 +144,8 @@ fn run(machine: &Path, task: GuestTask, link: FramePath, arguments: &Exits) -> R
 }
 
 impl RunResult {
-    /// Returns the number of exits. A doorbell that the VMM handles is among the returns already.
+    /// Returns the number of VM exits of a run. A doorbell that the VMM handles is one of the returns from
+    /// KVM_RUN already.
     fn exits(&self, link: FramePath) -> u64 {
         let taken = match link {
             FramePath::Calls | FramePath::Passed => 0,

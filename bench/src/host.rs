@@ -1,4 +1,4 @@
-//! The host side of a measurement: its network, its servers, and the client's program.
+//! The host side of a measurement: its network, the load servers, and the program of the load client.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,35 +13,39 @@ use crate::job::ServerPorts;
 use crate::network::{FIRST_LOCAL_PORT, LOOPBACK_MTU, Network, resolver};
 use crate::sandbox_ns::SandboxNs;
 
-/// Commands of `pontoon-bench` that the harness starts.
+/// Subcommand of `pontoon-bench` that the harness runs as the server of all measurements.
 pub(crate) const SERVER: &str = "load-server";
+/// Subcommand of `pontoon-bench` that the harness runs inside of a stack, as the client of all measurements.
 pub(crate) const CLIENT: &str = "load-client";
 pub(crate) const FIRST_BYTE: &str = "first-byte";
 pub(crate) const TAP_GUEST: &str = "tap-guest";
 
-/// Ports to publish: open to unprivileged users, and below the range of ephemeral ports.
+/// TCP ports of the guest that measurements publish: above the privileged ports, and below the range of
+/// ephemeral ports.
 const PUBLISHED: Range<u16> = 1024..FIRST_LOCAL_PORT;
 
+/// The host of a run: its network, the DNS resolver, and the load servers.
 pub(crate) struct Host {
     pub(crate) sandbox_ns: SandboxNs,
     pub(crate) network: Network,
-    /// A copy of this program that every user may run.
+    /// Path of a copy of this program that every user may execute, as stacks run unprivileged.
     pub(crate) client: PathBuf,
-    /// The reason why there is no resolver.
+    /// Error of starting the DNS resolver on port 53, or `None` if it runs.
     pub(crate) no_resolver: Option<String>,
-    /// The port that was published last.
+    /// TCP port that was published most recently.
     published: Cell<u16>,
-    /// Servers by the congestion control of their listening sockets.
+    /// Load servers by the congestion control of their listening sockets.
     servers: BTreeMap<String, ServerProcess>,
 }
 
+/// A running `load-server` and its ports. It is killed on drop.
 struct ServerProcess {
     child: Child,
     ports: ServerPorts,
 }
 
 impl Host {
-    /// Builds the host. The calling process must be alone in new namespaces.
+    /// Builds the host. The calling process must be the only one in new namespaces.
     ///
     /// # Errors
     /// A program or a kernel feature is missing.
@@ -61,8 +65,8 @@ impl Host {
         })
     }
 
-    /// Prepares the host for a measurement with a congestion control, or with the machine's default, and returns its
-    /// name.
+    /// Sets the TCP congestion control for the next measurement; `None` selects the machine's default.
+    /// Returns its name.
     ///
     /// # Errors
     /// The kernel lacks the congestion control, or this user may not use it.
@@ -71,10 +75,11 @@ impl Host {
         self.network.set_congestion_control(congestion_control)
     }
 
-    /// Returns the ports of the servers whose sockets have the congestion control that the host was prepared with.
+    /// Returns the ports of the load server whose listening sockets have this congestion control, and starts
+    /// it if necessary.
     ///
     /// # Errors
-    /// A server does not start.
+    /// The server does not start.
     pub(crate) fn ports(&mut self, congestion_control: &str) -> Result<ServerPorts> {
         if let Some(server) = self.servers.get(congestion_control) {
             return Ok(server.ports);
@@ -85,8 +90,8 @@ impl Host {
         Ok(ports)
     }
 
-    /// Returns a port of the host that was not used for a minute: until then the last connections to it are in
-    /// TIME-WAIT, and it cannot be bound.
+    /// Returns a TCP port that was not published for a minute. Until then the last connections to a port are
+    /// in TIME-WAIT, and it cannot be bound.
     pub(crate) fn port_to_publish(&self) -> u16 {
         let next = self.published.get() + 1;
         self.published.set(if next < PUBLISHED.end {
@@ -97,12 +102,12 @@ impl Host {
         self.published.get()
     }
 
-    /// Returns the ids of the processes that stay between measurements.
+    /// Returns the ids of the processes that run during all measurements, and so are not part of a stack.
     pub(crate) fn persistent_processes(&self) -> Vec<u32> {
         self.servers.values().map(|server| server.child.id()).collect()
     }
 
-    /// Kills the servers after a failure. New ones start when they are needed.
+    /// Kills the load servers after a failed measurement. The next measurement starts new ones.
     pub(crate) fn restart_servers(&mut self) {
         self.servers.clear();
     }
@@ -117,7 +122,7 @@ impl ServerProcess {
             .spawn()
             .context("cannot start the server")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("the pipe is missing")?).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().context("the child process has no pipe")?).read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server did not write its ports")?;
         Ok(Self { child, ports })
     }

@@ -1,8 +1,9 @@
 //! The interface of the load client: jobs and messages.
 //!
-//! The client is `pontoon-bench load-client SERVER JOB` inside the stack under test, with JOB as JSON. On its standard
-//! output it writes one [`JobMessage`] per line, as JSON. It begins to measure when it has written `Begin`, and after
-//! `End` it waits for the end of its standard input, so that the harness can read counters of exactly that interval.
+//! The harness runs `pontoon-bench load-client SERVER JOB` inside the stack under test, with JOB as JSON. The
+//! client writes one [`JobMessage`] per line, as JSON, to its standard output. It begins to measure when it
+//! has written `Begin`. After `End` it waits for the end of its standard input, so that the harness can read
+//! counters of exactly the interval between the two messages.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,43 +12,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema::Histogram;
 
-/// The work of one measurement. Sizes are in bytes, times in nanoseconds, rates per second.
+/// Traffic of the load client in one measurement. Sizes are in bytes, times in nanoseconds, rates per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Job {
-    /// Bytes one way over `streams` connections, a thread each. Every 512 bytes carry their position, which the
-    /// receiver checks.
+    /// Bulk transfer in one direction over `streams` TCP connections, with one thread for each. Every block
+    /// of 512 bytes begins with its position in the stream, which the receiver checks.
     Stream { direction: Direction, streams: u16 },
-    /// `bytes` one way over one connection, untimed. Both ends hash all of them.
+    /// Transfer of `bytes` bytes over one TCP connection, untimed. Both ends hash all bytes and the hashes
+    /// are compared.
     Hash { direction: Direction, bytes: u64 },
-    /// One byte to the server and back, on one connection.
+    /// Round trips of one byte over one TCP connection: the client sends a byte, and the server echoes it.
     RoundTrip,
-    /// Connect, one byte to the server and back, close, by `clients` processes.
+    /// TCP connections one after the other: connect, one byte to the server and back, close. `clients`
+    /// processes do so in parallel.
     Connect { clients: u16 },
-    /// The server connects to `address`, where the guest's port `port` is published, and the client answers: connect,
-    /// one byte to the client and back, close. Times are the server's.
+    /// TCP connections from the server into the guest: connect to `address`, where the guest's port `port` is
+    /// published, one byte to the client and back, close. The server measures the times.
     PublishConnect { address: IpAddr, port: u16 },
-    /// Datagrams of `size`, at `rate`, or as fast as possible without one.
+    /// UDP datagrams of `size` bytes from client to server, at `rate` per second; `None` is as fast as
+    /// possible.
     Datagrams { size: u16, rate: Option<f64> },
-    /// `segments` datagrams of `size` in each send (`UDP_SEGMENT`); the server receives them with `UDP_GRO` or one by
-    /// one.
+    /// UDP datagrams of `size` bytes from client to server, `segments` in each send (`UDP_SEGMENT`). With
+    /// `gro` the server receives them by `UDP_GRO`, otherwise one by one.
     SegmentedDatagrams { size: u16, segments: u16, gro: bool },
-    /// A datagram to the server and back.
+    /// Round trips of one UDP datagram, which the server echoes.
     DatagramRoundTrip,
-    /// `RoundTrip` with `pending` connections to `address`, which never answers, in SYN-SENT.
+    /// `RoundTrip` while `pending` TCP connections to `address`, which never answers, are in SYN-SENT.
     Blackhole { pending: u32, address: IpAddr },
-    /// `RoundTrip` with `flows` idle connections to the server open. Opening them may take a millisecond each beyond
-    /// the usual deadline.
+    /// `RoundTrip` while `flows` idle TCP connections to the server are open. Opening them may take one
+    /// millisecond for each in addition to the timeout.
     IdleFlows { flows: u32 },
-    /// DNS queries to `resolver` for names that no cache knows, one after the other.
+    /// DNS queries to `resolver`, one after the other, for names that no cache contains.
     Names { resolver: IpAddr },
     /// ICMP echo requests to `address`, one after the other.
     Echo { address: IpAddr },
-    /// No work: the stack's idle cost is read meanwhile.
+    /// No traffic, while the harness measures the CPU time and memory of the idle stack.
     Idle,
 }
 
-/// The direction of a transfer. Up is from the guest to the host.
+/// Direction of a transfer: `Up` is from guest to host, `Down` from host to guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -55,74 +59,79 @@ pub enum Direction {
     Down,
 }
 
-/// A job, its duration, and the server's ports.
+/// A job, its duration, and the ports of the load server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobSpec {
     pub job: Job,
     pub ports: ServerPorts,
-    /// Seconds of the job before the measurement, whose results are discarded.
+    /// Seconds of traffic before the measurement begins; their results are discarded.
     pub warm_up: f64,
-    /// Seconds of the measurement.
+    /// Duration of the measurement in seconds.
     pub duration: f64,
     /// Seconds without progress after which the job ends with `Stalled`.
     pub timeout: f64,
 }
 
-/// The server's ports, all chosen by its kernel. It writes them as a line of JSON to its standard output when it is
-/// ready.
+/// Ports of the load server, which its kernel has chosen. The server writes them as one line of JSON to its
+/// standard output when it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerPorts {
-    /// TCP: the control connection of a job, which lasts as long as the job.
+    /// TCP port of the control connection ([`crate::load`]), which exists as long as the job.
     pub control: u16,
-    /// TCP: receives the session's number (eight bytes), then stamped bytes, which it checks and counts.
+    /// TCP port that receives the session's number (eight bytes) and then stamped bytes, which it checks and
+    /// counts.
     pub sink: u16,
-    /// TCP: receives the session's number, then sends stamped bytes until the peer closes.
+    /// TCP port that receives the session's number (eight bytes), then sends stamped bytes until the peer
+    /// closes.
     pub source: u16,
-    /// TCP: echoes bytes.
+    /// TCP port that echoes bytes until the peer closes.
     pub echo: u16,
-    /// TCP: echoes one byte and closes; served in the accepting thread.
+    /// TCP port that echoes one byte and closes; the accepting thread serves the connection.
     pub connect: u16,
-    /// TCP: keep idle connections while a job wants them. There are several, as one port of the server has room for
-    /// fewer connections than the job may open: one for each port of the client.
+    /// TCP ports that keep idle connections open while a job needs them. There are several, as a client has
+    /// fewer source ports towards one destination port than the job opens connections.
     pub idle: [u16; Self::IDLE],
-    /// UDP: counts datagrams that begin with the session's number.
+    /// UDP port that counts datagrams by the session's number in their first eight bytes.
     pub datagram_sink: u16,
-    /// UDP: the same with `UDP_GRO`.
+    /// UDP port that counts datagrams likewise, with `UDP_GRO` on its socket.
     pub datagram_run_sink: u16,
-    /// UDP: echoes datagrams.
+    /// UDP port of the load server that echoes datagrams.
     pub datagram_echo: u16,
 }
 
 impl ServerPorts {
-    /// The number of ports for idle connections.
+    /// Number of TCP ports for idle connections.
     pub const IDLE: usize = 8;
 }
 
-/// A message of the client.
+/// A line of JSON that the load client writes to the harness.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum JobMessage {
     /// The warm-up is over, and the measurement begins.
     Begin,
-    /// The measurement is over.
+    /// The measurement is over; contains its figures.
     End(JobResults),
-    /// There was no progress within the deadline.
+    /// No byte or transaction was completed within the job's timeout; `at_byte` is the number of those
+    /// completed before.
     Stalled { at_byte: u64 },
-    /// The job is not possible here: a limit of descriptors or ports, a refused socket option.
+    /// The job cannot run here, by a limit of descriptors or ports, or because the kernel refuses a socket
+    /// option.
     Unreachable { why: String },
-    /// An error: a wrong byte, a wrong hash, a lost connection.
+    /// The job failed: a wrong byte, a wrong hash, a lost connection.
     Failed { why: String },
 }
 
-/// Figures by name; [`crate::schema::METRICS`] lists the names with their units.
+/// Figures of a finished job by metric name; [`crate::schema::METRICS`] lists the names with their units.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobResults {
     pub values: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
-    /// Congestion control of the client's sockets and of the server's accepted ones, if the job has any.
+    /// TCP congestion control of the client's sockets and of those that the server accepted; `None` for jobs
+    /// without TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<[String; 2]>,
 }

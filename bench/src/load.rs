@@ -1,12 +1,12 @@
-//! The load: one server and one client program, the same for every stack.
+//! The load generator: one server and one client program, the same for every stack.
 //!
-//! A client opens a *session* over the server's control port ([`control`]). It lasts as long as that connection; at its
+//! A client opens a *session* over the server's control port (`control`). It lasts as long as that connection; at its
 //! end the server closes what the client has opened. Everything is counted where it arrives: the client requests
 //! *checkpoints* of the server, a count and the time at which it was read, and a figure is the difference of two. No
 //! end polls or sleeps between a request and its answer. Every wait has a timeout, and a stall is reported within three
 //! times the measurement's duration from its beginning.
 //!
-//! One file is one job, with both of its ends.
+//! Each module contains the client and the server side of one job.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -44,23 +44,25 @@ mod stream;
 
 pub use calibrate::calibrate;
 pub use fault::{Fault, NoFault};
-pub use server::Server;
+pub use server::ServerThreads;
 
 use client::JobClient;
 
-/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::Ports) as a line of JSON to standard output, and
+/// Serves clients on `listen`: writes the [`ServerPorts`](crate::job::ServerPorts) as a line of JSON to standard output, and
 /// returns when standard input ends.
 ///
 /// # Errors
 /// A port cannot be opened, or standard output is closed.
 pub fn serve(listen: IpAddr) -> Result<()> {
-    let server = Server::start::<NoFault>(listen).with_context(|| format!("cannot listen on {listen}"))?;
+    let server =
+        ServerThreads::start::<NoFault>(listen).with_context(|| format!("cannot listen on {listen}"))?;
     write_line(&server.ports())?;
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(())
 }
 
-/// Performs a job against the server at `server`, and writes [`JobMessage`]s. The process must have one thread.
+/// Runs a job with the server at `server`, and writes [`JobMessage`]s to standard output. The calling process
+/// must have one thread.
 ///
 /// # Errors
 /// Standard output or input is closed.
@@ -91,7 +93,7 @@ fn perform(client: &mut JobClient) -> Result<(), JobMessage> {
     }
 }
 
-/// Writes a line of JSON to standard output.
+/// Writes `what` as one line of JSON to standard output.
 fn write_line(what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
@@ -108,7 +110,8 @@ fn unreachable(why: impl Display) -> JobMessage {
     JobMessage::Unreachable { why: why.to_string() }
 }
 
-/// Returns the message for an error on a connection, after `at_byte` bytes (or transactions).
+/// Returns `Stalled` if `error` is a timeout, otherwise `Failed`. `at_byte` is the number of bytes (or
+/// transactions) completed before.
 fn stalled_or_failed(error: &io::Error, at_byte: u64) -> JobMessage {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => JobMessage::Stalled { at_byte },

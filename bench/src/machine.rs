@@ -1,4 +1,4 @@
-//! Describes the machine and the user, for the report.
+//! Description of the machine and the user, for the report.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::schema::Machine;
 
-/// Limits that affect figures.
+/// Names of the sysctls that affect figures and are recorded in the report.
 const SYSCTLS: &[&str] = &[
     "net.core.rmem_default",
     "net.core.rmem_max",
@@ -22,7 +22,7 @@ const SYSCTLS: &[&str] = &[
     "fs.nr_open",
 ];
 
-/// Returns the description, with what this user may read.
+/// Returns the description of this machine; fields that this user may not read are empty.
 pub(crate) fn describe() -> Machine {
     let uname = rustix::system::uname();
     let info = rustix::system::sysinfo();
@@ -39,13 +39,13 @@ pub(crate) fn describe() -> Machine {
         virtual_machine: virtual_machine(&cpuinfo),
         congestion_control: sysctl("net.ipv4.tcp_congestion_control").unwrap_or_default(),
         sysctls,
-        // `None` means no limit.
+        // `None` is RLIM_INFINITY.
         descriptors_hard: getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX),
         user_id: geteuid().as_raw(),
     }
 }
 
-/// Returns the firmware's name of the machine, if the CPU has the flag of a hypervisor.
+/// Returns the product name of the machine by its firmware (DMI) if the CPU has the flag `hypervisor`.
 fn virtual_machine(cpuinfo: &str) -> Option<String> {
     let flags = value(cpuinfo, "flags")?;
     flags.split(' ').find(|flag| *flag == "hypervisor")?;
@@ -69,7 +69,7 @@ fn read(path: &str) -> Option<String> {
         .map(|text| text.trim().to_owned())
 }
 
-/// Returns the value of the first line `key : value`.
+/// Returns the value of the first line `key : value` of /proc/cpuinfo.
 fn value(text: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;

@@ -1,4 +1,4 @@
-//! `pontoon-bench`: compares network stacks on this machine. `pontoon bench` runs it.
+//! The program `pontoon-bench`, which compares network stacks on this machine. `pontoon bench` executes it.
 
 use std::process::ExitCode;
 

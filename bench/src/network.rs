@@ -1,12 +1,12 @@
-//! The network around the harness's host, which is the only one that a measurement uses.
+//! The network around the host of the harness. Measurements use no other network.
 //!
 //! ```text
 //! guest of veth ---- host (the namespace of the harness) ---- outside
 //!      .2  10.77.0.0/24 .1                .1  198.51.100.0/24  .2, 203.0.113.2
 //! ```
 //!
-//! The host's default route leads outside, where one address answers echo requests and packets to any other are
-//! dropped. Servers are on the host.
+//! The default route of the host leads to the namespace `outside`, in which one address answers echo
+//! requests, and packets to any other address are dropped. The load servers are on the host.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,18 +22,18 @@ pub(crate) mod resolver;
 pub(crate) const VETH_HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 /// The guest's address on the veth pair.
 pub(crate) const VETH_GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
-/// An address that answers echo requests, one hop from the host.
+/// An address in the namespace `outside` that answers echo requests, one hop from the host.
 pub(crate) const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2));
-/// An address that never answers.
+/// An address behind the namespace `outside` that never answers.
 pub(crate) const BLACKHOLE: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 99));
 
 const CONGESTION_CONTROL: &str = "net/ipv4/tcp_congestion_control";
 
-/// Host and outside, which exist as long as this value.
+/// The network namespaces of host and outside, which exist as long as this value.
 pub(crate) struct Network {
     _outside: Namespace,
     guest: Namespace,
-    /// The congestion control of a new namespace, which is the machine's default.
+    /// TCP congestion control of a new network namespace, which is the machine's default.
     default_congestion_control: String,
     loopback_mtu: Cell<u32>,
     veth_mtu: Cell<u32>,
@@ -69,7 +69,7 @@ impl Network {
             ))
         })?;
         sysctl("net/ipv4/ip_forward", "1")?;
-        // All users that exist here may open ping sockets.
+        // All groups of this user namespace may open ping sockets.
         let groups = if geteuid().is_root() {
             "0 2147483647".to_owned()
         } else {
@@ -92,11 +92,11 @@ impl Network {
         })
     }
 
-    /// Sets the congestion control of new sockets, on the host and in the guest of `veth`; `None` is the machine's
-    /// default. Returns its name.
+    /// Sets the TCP congestion control of new sockets, on the host and in the guest of `veth`; `None` is the
+    /// machine's default. Returns its name.
     ///
     /// # Errors
-    /// The kernel lacks it.
+    /// The kernel lacks the congestion control.
     pub(crate) fn set_congestion_control(&self, name: Option<&str>) -> Result<String> {
         let name = name.unwrap_or(&self.default_congestion_control);
         set_congestion_control(name)?;
@@ -115,7 +115,7 @@ impl Network {
         Ok(())
     }
 
-    /// Sets the MTU between the host and the guest of `veth`, both ways.
+    /// Sets the MTU of both ends of the veth pair between the host and the guest of `veth`.
     ///
     /// # Errors
     /// `ip` fails.
@@ -127,7 +127,7 @@ impl Network {
         Ok(())
     }
 
-    /// Makes `command` run in the guest of `veth`.
+    /// Makes `command` enter the network namespace of the guest of `veth` before it is executed.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -136,13 +136,15 @@ impl Network {
     }
 }
 
-/// The first ephemeral port. The range is larger than usual, so that short connections do not exhaust it.
+/// The first ephemeral port (`net.ipv4.ip_local_port_range`). The range is larger than the default, so that
+/// short connections do not exhaust it.
 pub(crate) const FIRST_LOCAL_PORT: u16 = 2048;
 
 /// The kernel's default MTU of loopback interfaces.
 pub(crate) const LOOPBACK_MTU: u32 = 65536;
 
-/// The largest MTU of the translating stacks, and that of veth in cells with the best MTU.
+/// The largest MTU that pontoon, pasta and slirp4netns support, in bytes; also that of veth in cells with the
+/// best MTU.
 pub(crate) const BEST_MTU: u32 = 65520;
 
 /// Sets the congestion control of new sockets in the caller's network namespace.
@@ -157,7 +159,8 @@ pub(crate) fn set_congestion_control(name: &str) -> Result<()> {
     std::fs::write(path, name).with_context(|| format!("cannot set congestion control {name}"))
 }
 
-/// Returns MTU and queue length of the interface towards `address` in the network namespace of process `pid`.
+/// Returns the MTU and the transmit queue length of the interface that routes to `address` in the network
+/// namespace of process `pid`.
 ///
 /// # Errors
 /// The process has ended.

@@ -1,10 +1,10 @@
 //! `pontoon bench relay`: compares the throughput, loss and CPU time of multicast relays.
 //!
-//! The network has a sender with a constant rate, a chain of relays or one with several outputs, and sinks. Sinks count
-//! in the kernel, so that they need no CPU time of their own: their sockets have a filter that drops everything, and
-//! the kernel counts the drops. The sender has one CPU and the relays another, if there are two. The sender sends
+//! The network has a sender with a constant rate, a chain of relays or one relay with several outputs, and sinks. The
+//! sockets of the sinks have a filter that drops every datagram, and the kernel counts the drops, so that sinks need
+//! no CPU time in user mode. The sender has one CPU and the relays another, if the machine has two. The sender sends
 //! sixteen datagrams in each call, as one call for each would limit the rate, and the kernel segments them before the
-//! link; with `--super` they stay together.
+//! link; with `--super` they stay in one frame.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use clap::{Args, value_parser};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sandbox_ns::{SandboxNs, run_in_sandbox_ns};
-use crate::stack::{self, Purpose, Selection};
+use crate::stack::{self, Selection, StackPurpose};
 
 mod latency;
 mod page;
@@ -25,16 +25,16 @@ mod sender;
 mod sink;
 mod topology;
 
-use processes::Running;
-use report::{Figure, RelayReport};
-use sender::{Frames, SendPlan};
+use processes::RelayProcesses;
+use report::{RelayFigure, RelayReport};
+use sender::{SendBatch, SendPlan};
 use topology::{RelayNetwork, Topology};
 
 pub(crate) use topology::{Hop, group, sender_address};
 
 /// Arguments of `pontoon bench relay`.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Arguments {
+pub(crate) struct RelayArguments {
     /// Topologies: one-hop, chain-N, tree-N
     #[arg(
         long,
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
 ///
 /// # Errors
 /// A program is missing, or the namespaces cannot be made.
-pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
+pub(crate) fn relay(arguments: &RelayArguments) -> Result<u8> {
     let stacks = stack::find_relays(&arguments.against, &arguments.flags)?;
     let report = RelayReport::new(arguments.seconds, arguments.latency);
     run_in_sandbox_ns(|_: &SandboxNs| match measure(arguments, &stacks, report) {
@@ -93,11 +93,11 @@ pub(crate) fn relay(arguments: &Arguments) -> Result<u8> {
 }
 
 fn measure(
-    arguments: &Arguments,
-    stacks: &[(String, Box<dyn Relay>)],
+    arguments: &RelayArguments,
+    stacks: &[(String, Box<dyn InstalledRelay>)],
     mut report: RelayReport,
 ) -> Result<()> {
-    let cpus = Cpus::allowed()?;
+    let cpus = AllowedCpus::allowed()?;
     report::print_line(&report.header())?;
     for topology in &arguments.topology {
         for rate in &arguments.rate {
@@ -120,22 +120,22 @@ fn measure(
 }
 
 fn one(
-    arguments: &Arguments,
+    arguments: &RelayArguments,
     topology: Topology,
     rate: u32,
-    (name, relay): (&str, &dyn Relay),
-    cpus: &Cpus,
-) -> Result<Figure> {
+    (name, relay): (&str, &dyn InstalledRelay),
+    cpus: &AllowedCpus,
+) -> Result<RelayFigure> {
     let network = RelayNetwork::new(topology)?;
     let frames = match (arguments.together, arguments.latency) {
-        (true, _) => Frames::Coalesced(32),
-        (false, true) => Frames::Single,
-        (false, false) => Frames::Segmented(16),
+        (true, _) => SendBatch::Coalesced(32),
+        (false, true) => SendBatch::Single,
+        (false, false) => SendBatch::Segmented(16),
     };
-    if let Frames::Segmented(_) = frames {
+    if let SendBatch::Segmented(_) = frames {
         network.disable_tx_segmentation()?;
     }
-    // Processes that are started from here on inherit the affinity.
+    // Processes that are started after this call inherit the affinity.
     cpus.pin_to_first()?;
     let relays = start(relay, &network)?;
     let group = network.last_group(relay.rewrites_group());
@@ -158,7 +158,7 @@ fn one(
     let arrived = sinks.final_count()? - before.2;
     let seconds = sent.time.as_secs_f64();
     let each = arrived as f64 / network.outputs() as f64;
-    Ok(Figure {
+    Ok(RelayFigure {
         stack: name.to_owned(),
         topology: topology.to_string(),
         wanted: rate,
@@ -171,36 +171,36 @@ fn one(
     })
 }
 
-/// A relay of multicast.
-pub(crate) trait Relay {
-    /// Returns true if it sends to the next hop's group. The kernel's routes keep the group.
+/// An installed multicast relay that can run at each hop of the network.
+pub(crate) trait InstalledRelay {
+    /// Returns true if the relay sends to the group of the next hop. The kernel's multicast routes keep the group.
     fn rewrites_group(&self) -> bool {
         true
     }
 
-    /// Starts its processes at one hop.
+    /// Starts the processes of the relay in the namespace of `hop`.
     ///
     /// # Errors
     /// A program cannot be run, or refuses its configuration.
     fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>>;
 }
 
-/// The directory for sockets and files of relays; no other program runs in this mount namespace.
+/// Directory for sockets and files of the relays; no other program runs in this mount namespace.
 pub(crate) const SCRATCH: &str = "/tmp";
 
-/// Starts a relay at every hop.
-fn start(relay: &dyn Relay, network: &RelayNetwork) -> Result<Running> {
-    let mut running = Running(Vec::new());
+/// Starts a relay at every hop of the network.
+fn start(relay: &dyn InstalledRelay, network: &RelayNetwork) -> Result<RelayProcesses> {
+    let mut running = RelayProcesses(Vec::new());
     for hop in network.hops() {
         running.0.extend(relay.start(&hop)?);
     }
     Ok(running)
 }
 
-/// Starts a program in a hop's namespace.
+/// Starts a program in the namespace of `hop`.
 ///
 /// # Errors
-/// It cannot be run.
+/// The program cannot be run.
 pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
     command
         .stdin(Stdio::null())
@@ -212,16 +212,16 @@ pub(crate) fn spawn(hop: &Hop<'_>, command: &mut Command) -> Result<Child> {
 }
 
 fn against(text: &str) -> Result<Selection, String> {
-    Selection::parse(text, Purpose::Relay)
+    Selection::parse(text, StackPurpose::Relay)
 }
 
-/// The first and the last CPU that this process may use.
-struct Cpus {
+/// The first and the last CPU of this process's affinity mask: the first for the relays, the last for the sender.
+struct AllowedCpus {
     first: usize,
     last: usize,
 }
 
-impl Cpus {
+impl AllowedCpus {
     fn allowed() -> Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));

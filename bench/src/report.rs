@@ -1,7 +1,7 @@
-//! Reports of a run: for people ([`markdown`], [`html`]), for programs ([`write_json`], [`void_box`]), and the comparison
-//! of two of them ([`compare`]).
+//! Reports of a run: for people ([`markdown()`], [`html()`]), for programs ([`write_json`], [`void_box()`]), and the comparison
+//! of two of them ([`compare()`]).
 //!
-//! All of them show the same [`summary::Summary`] with the same [`warnings`].
+//! All of them show the same `summary::Summary` with the same `warnings`.
 
 mod compare;
 mod completeness;

@@ -21,26 +21,26 @@ mod session;
 mod snapshot;
 
 use measurement::{Measurement, Observation};
-use plan::Task;
+use plan::PlannedSample;
 use progress::Progress;
 
-/// Descriptors of a process with one for each of 100,000 connections, and some more.
+/// Limit on open descriptors (RLIMIT_NOFILE) with which a process can open 100,000 connections.
 const DESCRIPTORS: u64 = 262_144;
 
-/// A run, from its first measurement or resumed.
+/// A run of all planned measurements, new or resumed from a report file.
 pub(crate) struct BenchmarkRun {
     pub(crate) cells: Vec<CellSpec>,
     pub(crate) candidates: Vec<Candidate>,
-    /// The report so far. Its cells and stacks have the order of `cells` and `candidates`.
+    /// The report of the samples so far. Its cells and stacks have the order of `cells` and `candidates`.
     pub(crate) report: BenchmarkReport,
     pub(crate) output: Option<PathBuf>,
 }
 
 impl BenchmarkRun {
-    /// Continues with the report in `path`.
+    /// Continues the run whose report is in the file `path`.
     ///
     /// # Errors
-    /// The report is that of another run.
+    /// The report in the file has another plan.
     pub(crate) fn resume(&mut self, path: &Path) -> Result<()> {
         let earlier = report::read_json(path)?;
         let differs = |what: &str| -> Result<()> {
@@ -62,7 +62,7 @@ impl BenchmarkRun {
         Ok(())
     }
 
-    /// Writes the report so far, if there is an output file.
+    /// Writes the report of the samples so far, if there is an output file.
     ///
     /// # Errors
     /// See [`report::write_json`].
@@ -73,7 +73,7 @@ impl BenchmarkRun {
         }
     }
 
-    /// Makes the remaining measurements. The calling process must be alone in new namespaces.
+    /// Makes the remaining measurements. The calling process must be the only one in new namespaces.
     ///
     /// # Errors
     /// The network cannot be built, or the report cannot be written.
@@ -82,12 +82,15 @@ impl BenchmarkRun {
         let mut host = Host::new(sandbox_ns.clone())?;
         let tasks = plan::left(&self.report);
         let duration = self.report.plan.duration;
-        let cost = |task: &Task| self.cells[task.cell].seconds(duration);
+        let cost = |task: &PlannedSample| self.cells[task.cell].seconds(duration);
         let mut progress = Progress::start(tasks.len(), tasks.iter().map(cost).sum());
         for task in tasks {
             let spec = &self.cells[task.cell];
             let entry = &self.candidates[task.stack];
-            let stack = entry.stack.as_deref().context("a stack is missing")?;
+            let stack = entry
+                .stack
+                .as_deref()
+                .context("a stack of the plan is not installed")?;
             progress.start_sample(&spec.cell.name, &entry.described.name);
             let sample = self.measure(&mut host, spec, stack, &entry.described.name, task.round);
             progress.report(&sample, &spec.cell.figure, spec.seconds(duration));
@@ -159,14 +162,14 @@ impl BenchmarkRun {
     }
 }
 
-/// Returns seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
-/// Raises the limit on descriptors as far as this user may; root may raise it to what the largest cell needs.
+/// Raises the limit on open descriptors to [`DESCRIPTORS`], or, for users without the privilege, to the hard limit.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.map(|hard| hard.max(DESCRIPTORS));

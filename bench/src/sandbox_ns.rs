@@ -1,8 +1,9 @@
 //! The namespaces in which the harness runs all measurements.
 //!
-//! A child is process 1 of a PID namespace, with a network and a mount namespace (and, for an unprivileged user, a user
-//! namespace that maps this user to itself). So nothing of the machine changes. The kernel kills all processes inside
-//! when that child ends, and the child when the harness ends, in whatever way.
+//! A child is process 1 of a PID namespace, with its own network and mount namespaces (and, for an unprivileged user,
+//! a user namespace that maps this user to itself), so a run changes no setting of the machine. When that child
+//! exits, the kernel kills all processes inside, and when the harness exits for any reason, the kernel kills the
+//! child.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -16,24 +17,24 @@ use rustix::process::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Exit status of a run that a signal ended, to which the signal's number is added.
+/// Base of the exit status of a run that a signal has ended: the number of the signal is added, as shells do.
 const SIGNALLED: u8 = 128;
 
-/// The namespaces, seen from inside, with a directory for programs that every user may execute.
+/// The namespaces, as used by the process inside, with a directory for programs that every user may execute.
 #[derive(Clone, Debug)]
 pub(crate) struct SandboxNs {
     pub(crate) programs: PathBuf,
 }
 
-/// Runs `inside` in new namespaces, and returns its exit status.
+/// Runs `inside` in a child process in new namespaces, and returns its exit status.
 ///
 /// # Errors
-/// Namespaces cannot be made here, or there is more than one thread.
+/// This user may not create namespaces, or the process has more than one thread.
 pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result<u8> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     ensure!(threads == 1, "cannot fork: the harness has {threads} threads");
     unshare()?;
-    let directory = Directory::new()?;
+    let directory = EmptyDirectory::new()?;
     let signals = BlockedSignals::new()?;
     // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
     match unsafe { libc::fork() } {
@@ -45,7 +46,7 @@ pub(crate) fn run_in_sandbox_ns(inside: impl FnOnce(&SandboxNs) -> u8) -> Result
                     1
                 }
             };
-            // The child must not return into its caller, whose values are the parent's.
+            // The child must not return into the caller's stack frames, whose values belong to the parent.
             std::process::exit(status.into())
         }
         pid => {
@@ -77,7 +78,7 @@ fn unshare() -> Result<()> {
     Ok(())
 }
 
-/// Sets up process 1: its own /proc, and a directory for programs.
+/// Sets up the namespaces from inside: mounts /proc and a tmpfs for programs.
 fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     signals.release()?;
@@ -95,8 +96,8 @@ fn set_up(directory: &Path, signals: &BlockedSignals) -> Result<SandboxNs> {
     })
 }
 
-/// Mounts a device with mode 0666 on /dev/net/tun where the machine's is closed to users (no udev), as stacks run
-/// unprivileged.
+/// Mounts a device with mode 0666 on /dev/net/tun where users may not open the machine's device (no udev), as stacks
+/// run unprivileged.
 fn make_tun_accessible(directory: &Path) -> Result<()> {
     const TUN: &str = "/dev/net/tun";
     let closed = std::fs::metadata(TUN).is_ok_and(|tun| tun.permissions().mode() & 0o006 != 0o006);
@@ -104,7 +105,7 @@ fn make_tun_accessible(directory: &Path) -> Result<()> {
         return Ok(());
     }
     let ours = directory.join("tun");
-    // Linux: Documentation/networking/tuntap.rst.
+    // Major 10, minor 200: Linux, Documentation/networking/tuntap.rst.
     mknodat(
         CWD,
         &ours,
@@ -117,7 +118,7 @@ fn make_tun_accessible(directory: &Path) -> Result<()> {
 }
 
 impl SandboxNs {
-    /// Copies `program` to where every user may execute it, under the name `name`, once.
+    /// Copies `program` once to a path where every user may execute it, with the file name `name`.
     ///
     /// # Errors
     /// The program cannot be read, or there is no memory.
@@ -159,7 +160,8 @@ impl SandboxNs {
     }
 }
 
-/// Waits for the end of process 1. A terminating signal kills it, and with it all processes inside.
+/// Waits until the child, process 1 of the namespace, exits. On a terminating signal it kills the child, and so all
+/// processes inside.
 fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
     let mut killed = None;
     loop {
@@ -185,10 +187,10 @@ fn wait_for_child(child: Pid, signals: &BlockedSignals) -> u8 {
     }
 }
 
-/// An empty directory, removed on drop. Inside the namespaces a tmpfs is mounted on it.
-struct Directory(PathBuf);
+/// An empty directory, removed on drop. A tmpfs is mounted on it inside the namespaces.
+struct EmptyDirectory(PathBuf);
 
-impl Directory {
+impl EmptyDirectory {
     fn new() -> Result<Self> {
         let path = std::env::temp_dir().join(format!("pontoon-bench.{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
@@ -196,7 +198,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for EmptyDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.0);
     }
@@ -210,7 +212,7 @@ impl BlockedSignals {
         // SAFETY: `sigset_t` is plain C data, initialised by `sigemptyset` before it is read; no pointer is kept.
         // SIG_DFL is a valid disposition.
         let set = unsafe {
-            // If the parent had left SIGCHLD ignored, children would have no status.
+            // With SIGCHLD ignored, as inherited from a parent, the kernel would discard the exit status of children.
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -242,7 +244,7 @@ impl BlockedSignals {
         Ok(())
     }
 
-    /// Waits for the next signal.
+    /// Waits for the next of the blocked signals, and returns its number.
     fn wait(&self) -> Option<i32> {
         // SAFETY: the set is initialised; only the number is requested.
         let number = unsafe { libc::sigwaitinfo(&raw const self.0, std::ptr::null_mut()) };

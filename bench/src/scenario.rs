@@ -1,4 +1,5 @@
-//! The scenarios: one file and one line in [`SCENARIOS`] each. With parameters, a scenario is a cell.
+//! The scenarios: each is one module and one entry of [`SCENARIOS`]. A scenario with values of its parameters is a
+//! cell.
 
 use std::collections::BTreeMap;
 
@@ -38,23 +39,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     icmp_rr::SCENARIO,
 ];
 
+/// A kind of measurement, with texts for the report and the cells of a profile.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// The title for readers who do not know the bench.
+    /// Title for readers who do not know `pontoon bench`.
     pub(crate) title: &'static str,
-    /// The question that it answers, in a line.
+    /// The question that the scenario answers, in one line.
     pub(crate) about: &'static str,
     pub(crate) cells: fn(Profile) -> Vec<CellSpec>,
 }
 
 impl Scenario {
-    /// Returns the scenario of a name. Those of newer programs are not known.
+    /// Returns the scenario of this name, or `None` for names that only newer versions know.
     pub(crate) fn of(name: &str) -> Option<&'static Self> {
         SCENARIOS.iter().find(|scenario| scenario.name == name)
     }
 }
 
-/// The extent of a run.
+/// The extent of a run: how many cells and rounds are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Profile {
     /// Under ten minutes on two cores
@@ -73,26 +75,26 @@ impl Profile {
     }
 }
 
-/// A cell, and the way to measure it.
+/// A cell, and the function that measures it.
 pub(crate) struct CellSpec {
     pub(crate) cell: Cell,
-    /// The MTU of the guest's interface; `None` is the stack's best.
+    /// MTU of the guest's interface in bytes; `None` is the stack's best.
     pub(crate) mtu: Option<u16>,
-    /// The congestion control of both ends; `None` is the machine's default.
+    /// TCP congestion control of both ends; `None` is the machine's default.
     pub(crate) congestion_control: Option<&'static str>,
-    /// True if a TCP port of the guest must be published.
+    /// True if the stack must publish a TCP port of the guest.
     pub(crate) publish: bool,
     pub(crate) unit: Unit,
-    /// The estimated time: a multiple of a measurement's duration, and seconds beyond.
+    /// The estimated time of a measurement: a multiple of its duration, and additional seconds.
     pub(crate) cost: (f64, f64),
     pub(crate) measure: Box<dyn Fn(&Measurement<'_>) -> Observation>,
 }
 
-/// Seconds to start a stack, warm up, and end it.
+/// Seconds to start a stack, warm up, and stop the stack.
 const OVERHEAD: f64 = 0.4;
 
 impl CellSpec {
-    /// Returns a cell that is measured by one job with the usual duration.
+    /// Returns a cell that runs one job of the load client for the duration of the measurement.
     pub(crate) fn job(
         scenario: &Scenario,
         parameters: &[(&str, &str)],
@@ -137,19 +139,19 @@ impl CellSpec {
         }
     }
 
-    /// Measures the cell in the first round only, if `once` is true.
+    /// Restricts the measurement of the cell to the first round if `once` is true.
     pub(crate) fn once(mut self, once: bool) -> Self {
         self.cell.once = once;
         self
     }
 
-    /// Returns the estimated seconds of one measurement.
+    /// Returns the estimated time of one measurement in seconds.
     pub(crate) fn seconds(&self, duration: f64) -> f64 {
         self.cost.0 * duration + self.cost.1
     }
 }
 
-/// The unit of a scenario's work, for costs in CPU time.
+/// The unit of work of a scenario, by which the CPU time is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Gbit,
@@ -159,7 +161,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// Returns the amount of work in a measurement of `duration` seconds, from its figures.
+    /// Returns the number of units of work that a measurement of `duration` seconds has done, from its figures.
     pub(crate) fn done(self, values: &BTreeMap<String, f64>, duration: f64) -> Option<f64> {
         match self {
             Self::Gbit => values.get("mbps").map(|mbps| mbps / 1000.0 * duration),
@@ -168,7 +170,7 @@ impl Unit {
         }
     }
 
-    /// Returns the suffix of the names of costs, and the factor from seconds to their unit.
+    /// Returns the suffix of the names of CPU cost metrics, and the factor from seconds to their unit.
     pub(crate) fn costs(self) -> (Option<&'static str>, f64) {
         match self {
             Self::Gbit => (Some("gbit_s"), 1.0),

@@ -1,7 +1,7 @@
-//! The report file: JSON, version [`VERSION`].
+//! The report file of `pontoon bench`: JSON, version [`VERSION`].
 //!
-//! A reader must refuse a file with another version. Within a version fields are only added. The first level contains
-//! void-box's names for a run's headline figures, too, so that its comparison scripts can read a report.
+//! A reader must refuse a file with another version. Within a version fields are only added. The first level also
+//! contains a run's headline figures under void-box's names, so that its comparison scripts can read a report.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 
 pub const VERSION: u32 = 1;
 
-/// A report: all samples of a run, and the machine.
+/// The report of a run: the machine, the plan, the stacks and all samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchmarkReport {
     pub version: u32,
-    /// Program and version that wrote it.
+    /// Name and version of the program that wrote the report.
     pub generator: String,
-    /// Seconds since 1970.
+    /// Start of the run in seconds since 1970.
     pub began: u64,
-    /// Seconds since 1970, at the end of the last sample.
+    /// End of the last sample in seconds since 1970.
     pub ended: u64,
     /// The command line of the run, quoted for a shell.
     #[serde(default)]
@@ -29,22 +29,22 @@ pub struct BenchmarkReport {
     pub cells: Vec<Cell>,
     /// Samples in the order in which they were taken.
     pub samples: Vec<Sample>,
-    /// Medians for each stack under void-box's field names; see `report::void_box`.
+    /// For each stack, medians under void-box's field names; see `report::void_box`.
     #[serde(default)]
     pub backends: Vec<BTreeMap<String, serde_json::Value>>,
 }
 
-/// The requested run. It is resumed only with the same plan.
+/// The requested rounds, cells and durations. A run is resumed only with the same plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub rounds: u32,
-    /// Seconds of one measurement.
+    /// Duration of one measurement in seconds.
     pub duration: f64,
     pub scenarios: Vec<String>,
     pub stacks: Vec<String>,
 }
 
-/// The machine. Reports of different machines are compared only with a warning.
+/// The machine that a run was measured on. The comparison of reports warns if their machines differ.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub kernel: String,
@@ -53,34 +53,34 @@ pub struct Machine {
     pub memory_bytes: u64,
     pub virtual_machine: Option<String>,
     pub congestion_control: String,
-    /// `net.core.{r,w}mem_max`, `net.ipv4.tcp_{r,w}mem`, and other limits, by sysctl name.
+    /// Values by sysctl name: `net.core.{r,w}mem_max`, `net.ipv4.tcp_{r,w}mem`, and other limits.
     pub sysctls: BTreeMap<String, String>,
     pub descriptors_hard: u64,
     pub user_id: u32,
 }
 
-/// The cost of the harness itself.
+/// Time that the load generator itself needs for its operations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Nanoseconds to read the clock.
+    /// Nanoseconds to read the monotonic clock.
     pub clock_ns: f64,
-    /// Nanoseconds per MiB to write and check the position stamps.
+    /// Nanoseconds to write and check the position stamps of 1 MiB.
     pub stamp_ns_per_mib: f64,
     /// Nanoseconds to record a value in a histogram.
     pub record_ns: f64,
 }
 
-/// A stack of the run.
+/// A stack of a run, as described in the report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StackDescription {
-    /// The name in `--against`, or that of a variant.
+    /// Name as given to `--against` or `--variant`.
     pub name: String,
     #[serde(default)]
     pub role: StackRole,
     pub version: String,
-    /// The command that started it, with `CLIENT` in the client's place.
+    /// The command that started the stack, with `CLIENT` in the place of the client's command.
     pub command: String,
-    /// The reason why it is not part of this run.
+    /// The reason why the stack is not installed or cannot run, and so has no samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
@@ -89,11 +89,11 @@ pub struct StackDescription {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StackRole {
-    /// The kernel's own path, `direct` or `veth`, with which others are compared.
+    /// The kernel's own path, `direct` or `veth`, to which others are compared.
     Kernel,
     /// Pontoon, with some flags or of some revision.
     Pontoon,
-    /// A stack of another project.
+    /// A stack of another project, such as pasta.
     #[default]
     Peer,
 }
@@ -108,58 +108,58 @@ impl StackRole {
     }
 }
 
-/// A scenario with its parameters.
+/// A scenario with values of its parameters, the unit that is measured and compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The name, such as `tcp-up/1/cubic/best`.
+    /// Scenario and parameters, such as `tcp-up/1/cubic/best`.
     pub name: String,
     pub scenario: String,
     pub parameters: BTreeMap<String, String>,
     /// The name of the metric by which stacks are compared.
     pub figure: String,
-    /// Measured in the first round only.
+    /// True if the cell is measured in the first round only.
     #[serde(default)]
     pub once: bool,
 }
 
-/// One measurement.
+/// The result of one measurement: one stack in one cell in one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub cell: String,
     pub stack: String,
-    /// The number of the round, from 0.
+    /// Number of the round, from 0.
     pub round: u32,
-    /// Milliseconds from the start of the report to that of the sample.
+    /// Milliseconds from the start of the run to the start of the sample.
     pub at_ms: u64,
     pub outcome: SampleOutcome,
     pub values: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub histograms: BTreeMap<String, Histogram>,
-    /// Trials of the search for the highest lossless rate, in order.
+    /// Trials of the search for the highest lossless rate, in order; empty for other scenarios.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trials: Vec<Trial>,
     pub conditions: Conditions,
 }
 
-/// A rate at which datagrams were sent, and their loss.
+/// The send rate of a trial, and its loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Datagrams sent per second.
+    /// Number of datagrams that the client has sent per second.
     pub sent_per_s: f64,
-    /// Share of them that was not received.
+    /// Share (0 to 1) of the sent datagrams that were not received.
     pub loss: f64,
 }
 
-/// The outcome of a measurement.
+/// The outcome of a measurement: measured, or the reason why there is no figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub enum SampleOutcome {
     Measured,
-    /// There was no progress within the deadline, three times the duration.
+    /// No byte or transaction was completed within the timeout, so that the measurement reached its deadline.
     Stalled {
         at_byte: u64,
     },
-    /// The stack lacks the feature, or this user or machine the resources.
+    /// The measurement is impossible: the stack lacks the feature, or this user or machine the resources.
     Unreachable {
         why: String,
     },
@@ -169,57 +169,58 @@ pub enum SampleOutcome {
     },
 }
 
-/// Conditions during a sample.
+/// State of the machine and of the sockets during a sample, by which a reader can judge the sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Congestion control of the client's and of the server's sockets.
+    /// TCP congestion control of the client's sockets and of those that the server accepted.
     pub congestion_control: Option<[String; 2]>,
-    /// MTU of the guest's interface.
+    /// MTU of the guest's interface in bytes.
     pub mtu: Option<u32>,
-    /// `txqueuelen` of the guest's interface.
+    /// Transmit queue length (`txqueuelen`) of the guest's interface in packets.
     pub queue_length: Option<u32>,
-    /// CPUs busy with other work in the 50 ms before the sample.
+    /// Number of CPUs busy with other work in the 50 ms before the sample.
     pub busy_before: f64,
-    /// Share of CPU time that the hypervisor took during the sample.
+    /// Share (0 to 1) of the CPU time that the hypervisor took during the sample (steal).
     pub steal: f64,
     /// Drift between the monotonic clock and the wall clock during the sample, in microseconds.
     pub clock_drift_us: f64,
 }
 
-/// Values and their counts. Values are rounded to two significant decimal digits.
+/// A histogram of transaction times. Values are rounded to two significant decimal digits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
     pub unit: String,
-    /// Values in ascending order, with their counts.
+    /// Pairs of value and count, by ascending value.
     pub counts: Vec<(f64, u64)>,
 }
 
-/// The description of a name in [`Sample::values`].
+/// The unit, direction and label of a metric, which is a name in [`Sample::values`].
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
     pub unit: &'static str,
-    /// The better direction; `None` if neither is.
+    /// The better direction, or `None` if neither is better.
     pub better: Option<Better>,
-    /// The title of a row or a plot, with the unit.
+    /// Title of a table row or plot, with the unit.
     pub label: &'static str,
     pub meaning: &'static str,
 }
 
 impl Metric {
-    /// Returns the metric of a name. Those of newer programs are not known.
+    /// Returns the metric of this name, or `None` for names that only newer versions know.
     #[must_use]
     pub fn of(name: &str) -> Option<&'static Self> {
         METRICS.iter().find(|metric| metric.name == name)
     }
 
-    /// Returns the label of a metric, or its name if it is not known.
+    /// Returns the label of a metric, or its name if this version does not know it.
     #[must_use]
     pub fn label_of(name: &str) -> &str {
         Self::of(name).map_or(name, |metric| metric.label)
     }
 }
 
+/// The better direction of a metric's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Higher,

@@ -1,8 +1,10 @@
-//! `pontoon bench shm`: measures the cost of frames for a guest, by a call for each and in shared memory.
+//! `pontoon bench shm`: measures the cost of a frame for a guest, with one system call for each frame and in shared
+//! memory.
 //!
-//! The guest is a process that may make only a few system calls. First the engine is left out: on the device's side,
-//! frames come from a generator and go to a sink, so that the figures are those of the link alone. Then the device is
-//! `pontoon vm`, and datagrams come from a source on the host through a published port.
+//! The guest is a process whose seccomp filter permits only a few system calls. In the first measurements there is no
+//! engine: on the device's side frames come from a generator and go to a sink, so the figures are those of the link
+//! alone. In the others `pontoon vm` is the device, and a source on the host sends datagrams through a published
+//! port.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,82 +36,83 @@ mod unikernel;
 use process::SideCounts;
 use solo5::Solo5;
 
-/// A row: one measurement.
+/// A row of the table: the parameters of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct ShmCase {
     task: GuestTask,
     link: FrameLink,
     endpoint: LinkPeer,
 }
 
-/// The guest's task.
+/// Traffic of the guest during a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GuestTask {
-    /// Receives frames with 1,300 bytes of UDP payload.
+    /// The guest receives frames with 1,300 bytes of UDP payload.
     Receive,
-    /// Sends frames back: of 64 bytes, or with an engine of 64 bytes of UDP payload.
+    /// The guest sends received frames back: frames of 64 bytes, or, with an engine, 64 bytes of UDP payload.
     Echo,
-    /// Sends frames of 64 bytes, this many at a time.
+    /// The guest sends frames of 64 bytes, this many per flush.
     Send(usize),
-    /// Waits, and receives nothing.
+    /// The guest sleeps and receives nothing.
     Idle,
 }
 
-/// The link that carries the frames.
+/// The link between the guest and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameLink {
-    /// A SOCK_SEQPACKET socket, with a system call of the guest for each frame.
+    /// A SOCK_SEQPACKET socket, on which the guest makes one system call for each frame.
     Packet,
-    /// Shared memory, with this pacing on both sides.
+    /// Virtqueues in shared memory, with this pacing on both sides.
     Memory(Pacing),
-    /// A tap under Solo5's tender for seccomp, which makes the system calls, with so many echo requests in flight.
+    /// A tap under Solo5's tender for seccomp (spt), which makes the system calls, with this number of echo requests
+    /// in flight.
     Tap(usize),
 }
 
-/// The other end of the link.
+/// The process or kernel at the device's end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkPeer {
-    /// A generator and a sink.
+    /// A generator and a sink of frames, without an engine.
     Nothing,
-    /// The engine with this pacing, and behind it the source.
+    /// The engine (`pontoon vm`) with this pacing, and behind it the source of datagrams.
     Engine(Pacing, SendMode),
-    /// The kernel.
+    /// The IP stack of the host's kernel, behind a tap.
     Kernel,
 }
 
-/// The system calls of the source.
+/// The system calls by which the source sends datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMode {
-    /// A call for each datagram.
+    /// One system call for each datagram.
     Single,
-    /// Many in a call (UDP_SEGMENT).
+    /// Many datagrams in one system call (UDP_SEGMENT).
     Segmented,
 }
 
-/// The figures of one measurement.
+/// The figures of one measurement of `pontoon bench shm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sample {
-    /// Frames per second.
+struct ShmSample {
+    /// Number of frames per second.
     rate: f64,
-    /// Notifications of the device, per frame.
+    /// Notifications of the device by the guest (kicks), per frame.
     kicks: f64,
-    /// Notifications of the guest, per frame.
+    /// Notifications of the guest by the device (calls), per frame.
     calls: f64,
-    /// CPUs that the guest was busy on.
+    /// CPU seconds per second that the guest's process used.
     guest: f64,
-    /// CPUs that the device was busy on.
+    /// CPU seconds per second that the device's process used.
     device: f64,
-    /// CPUs that the source was busy on.
+    /// CPU seconds per second that the source used.
     source: f64,
-    /// Share of the sent datagrams that did not arrive.
+    /// Share (0 to 1) of the sent datagrams that did not arrive.
     lost: f64,
 }
 
-/// The figures of all measurements of a row, each summarised by itself.
+/// The medians of the figures over all measurements of a row.
 #[derive(Clone, Copy, Debug)]
-struct Summary {
-    median: Sample,
-    /// The lowest and the highest rate.
+struct ShmSummary {
+    median: ShmSample,
+    /// The lowest and the highest of the measured frame rates.
     rates: [f64; 2],
 }
 
@@ -122,7 +125,7 @@ const MEMORY: [FrameLink; 3] = [
 /// Measures all rows in turn, prints the tables, and returns the exit status.
 ///
 /// # Errors
-/// Namespaces cannot be made here.
+/// This user may not create namespaces.
 pub(crate) fn shm(arguments: &Shm) -> Result<u8> {
     run_in_sandbox_ns(|sandbox_ns| {
         let measured = ip("link set lo up").and_then(|()| measure_all(arguments, sandbox_ns));
@@ -158,7 +161,7 @@ fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     }
     let rows: Vec<_> = cases
         .into_iter()
-        .zip(samples.iter().map(|samples| Summary::of(samples)))
+        .zip(samples.iter().map(|samples| ShmSummary::of(samples)))
         .collect();
     if let Some(path) = &arguments.output {
         write_figures(&table::json(arguments, &rows), path)?;
@@ -172,14 +175,14 @@ fn measure_all(arguments: &Shm, sandbox_ns: &SandboxNs) -> Result<String> {
     Ok(table::markdown(&conditions, &rows))
 }
 
-/// Returns the rows.
-fn cases(solo5: bool) -> Vec<Case> {
-    let alone = |task, link| Case {
+/// Returns the rows of the table, with those of Solo5 if `solo5` is true.
+fn cases(solo5: bool) -> Vec<ShmCase> {
+    let alone = |task, link| ShmCase {
         task,
         link,
         endpoint: LinkPeer::Nothing,
     };
-    let through = |task, link, pacing, send_mode| Case {
+    let through = |task, link, pacing, send_mode| ShmCase {
         task,
         link,
         endpoint: LinkPeer::Engine(pacing, send_mode),
@@ -204,7 +207,7 @@ fn cases(solo5: bool) -> Vec<Case> {
                 .map(|pacing| through(task, FrameLink::Memory(pacing), pacing, send_mode)),
         );
     }
-    let tap = |window| Case {
+    let tap = |window| ShmCase {
         task: GuestTask::Echo,
         link: FrameLink::Tap(window),
         endpoint: LinkPeer::Kernel,
@@ -213,35 +216,35 @@ fn cases(solo5: bool) -> Vec<Case> {
     cases
 }
 
-/// The environment of all measurements.
+/// Programs and parameters that all measurements share.
 struct Harness<'b> {
     duration: Duration,
     sandbox_ns: &'b SandboxNs,
-    /// The path of pontoon.
+    /// Path of the program `pontoon`.
     program: PathBuf,
     solo5: Option<Solo5>,
 }
 
 impl Harness<'_> {
-    fn measure(&self, case: Case) -> Result<Sample> {
+    fn measure(&self, case: ShmCase) -> Result<ShmSample> {
         match (case.endpoint, case.link) {
             (LinkPeer::Engine(pacing, send_mode), _) => engine::measure(self, case, pacing, send_mode),
             (LinkPeer::Kernel, FrameLink::Tap(window)) => {
-                let solo5 = self.solo5.as_ref().context("no Solo5")?;
+                let solo5 = self.solo5.as_ref().context("no source tree of Solo5 was given")?;
                 solo5.measure(window, self.duration)
             }
             (_, FrameLink::Memory(pacing)) => {
                 let (guest, device) = memory::measure(case.task, pacing, self.duration)?;
-                Ok(Sample::alone(&guest, &device))
+                Ok(ShmSample::alone(&guest, &device))
             }
             (_, FrameLink::Packet | FrameLink::Tap(_)) => {
                 let (guest, device) = packet::measure(case.task, self.duration)?;
-                Ok(Sample::alone(&guest, &device))
+                Ok(ShmSample::alone(&guest, &device))
             }
         }
     }
 
-    /// Returns a copy of pontoon that every user may execute.
+    /// Returns the path of a copy of `pontoon` that every user may execute.
     fn pontoon(&self) -> Result<PathBuf> {
         self.sandbox_ns.install_program(&self.program, "pontoon")
     }
@@ -251,8 +254,8 @@ impl Harness<'_> {
     }
 }
 
-impl Sample {
-    /// Returns the sample of a link without an engine.
+impl ShmSample {
+    /// Returns the figures of a measurement without an engine, from the counts of both sides.
     fn alone(guest: &SideCounts, device: &SideCounts) -> Self {
         let frames = guest.frames.max(1) as f64;
         Self {
@@ -266,14 +269,14 @@ impl Sample {
     }
 }
 
-impl Summary {
-    /// Summarises samples, of which there must be one at least.
-    fn of(samples: &[Sample]) -> Self {
-        let all = |figure: fn(&Sample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
+impl ShmSummary {
+    /// Summarises one or more samples of a row.
+    fn of(samples: &[ShmSample]) -> Self {
+        let all = |figure: fn(&ShmSample) -> f64| samples.iter().map(figure).collect::<Vec<_>>();
         let middle = |figure| median(&all(figure)).unwrap_or(f64::NAN);
         let rates = all(|sample| sample.rate);
         Self {
-            median: Sample {
+            median: ShmSample {
                 rate: middle(|sample| sample.rate),
                 kicks: middle(|sample| sample.kicks),
                 calls: middle(|sample| sample.calls),
@@ -291,7 +294,7 @@ impl Summary {
 }
 
 impl GuestTask {
-    /// Returns the bytes of each frame without an engine.
+    /// Returns the number of bytes of a frame in measurements without an engine.
     fn frame(self) -> usize {
         match self {
             Self::Receive => 14 + 20 + 8 + self.payload(),
@@ -299,7 +302,7 @@ impl GuestTask {
         }
     }
 
-    /// Returns the bytes of each datagram.
+    /// Returns the number of bytes of UDP payload in measurements with an engine.
     fn payload(self) -> usize {
         match self {
             Self::Receive => 1300,
@@ -307,7 +310,7 @@ impl GuestTask {
         }
     }
 
-    /// Returns true if frames are sent to the guest.
+    /// Returns true if the device sends frames to the guest.
     fn generates(self) -> bool {
         matches!(self, Self::Receive | Self::Echo)
     }

@@ -1,6 +1,6 @@
-//! The registry of stacks: ways out of a network namespace or a virtual machine, and relays of multicast.
+//! The registry of stacks: ways from a network namespace or a virtual machine to the network, and multicast relays.
 //!
-//! A stack is one file and one line in [`KINDS`].
+//! A stack is one module and one entry of [`KINDS`].
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::geteuid;
 
 use crate::host::Host;
-use crate::relay::Relay;
+use crate::relay::InstalledRelay;
 use crate::schema::{self, StackRole};
 use crate::tap_guest::GuestLink;
 
@@ -76,34 +76,34 @@ const KINDS: &[StackKind] = &[
 /// The name of the stack that every comparison contains.
 pub(crate) const PONTOON: &str = "pontoon";
 
-/// The user that stacks run as if root runs the harness: they are made for unprivileged users.
+/// User id under which stacks run if root runs the harness, as they are made for unprivileged users.
 const UNPRIVILEGED_USER: u32 = 65534;
 
-/// A kind of stack.
+/// A kind of stack, from which several stacks can be made by other programs or flags.
 struct StackKind {
     name: &'static str,
     role: StackRole,
-    find: Find,
+    find: StackFinder,
 }
 
-/// The function that looks for the programs of a stack on this machine.
-enum Find {
-    /// A way out of a network namespace. It is compared by default.
-    Namespace(fn(&Selection) -> Result<Found>),
-    /// A way out of a machine, here and in the next two. It is compared if it is named.
-    Machine(fn(&Selection) -> Result<Found>),
+/// The function that looks for the programs of a stack on this machine, by the kind of its guest.
+enum StackFinder {
+    /// A stack whose guest is a network namespace. It is compared by default.
+    Namespace(fn(&Selection) -> Result<FoundStack>),
+    /// A stack whose guest is a virtual machine, as in the next two variants. It is compared only if it is named.
+    Machine(fn(&Selection) -> Result<FoundStack>),
     Native(BackendKind, GuestLink),
     Qemu(BackendKind, BackendLink),
-    /// A relay of multicast.
-    Relay(fn(&Selection) -> Result<Box<dyn Relay>>),
+    /// A multicast relay, for `pontoon bench relay`.
+    Relay(fn(&Selection) -> Result<Box<dyn InstalledRelay>>),
 }
 
-/// The purpose of a stack. Names are unique within one.
+/// The subcommand for which a stack is used. Names are unique within one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// It connects a namespace or a machine.
+pub(crate) enum StackPurpose {
+    /// The stack connects a namespace or a machine (`pontoon bench`).
     Network,
-    /// It relays multicast.
+    /// The stack relays multicast (`pontoon bench relay`).
     Relay,
 }
 
@@ -112,7 +112,7 @@ impl StackKind {
         Self {
             name,
             role: backend.role(),
-            find: Find::Native(backend, guest_link),
+            find: StackFinder::Native(backend, guest_link),
         }
     }
 
@@ -120,105 +120,111 @@ impl StackKind {
         Self {
             name,
             role: backend.role(),
-            find: Find::Qemu(backend, link),
+            find: StackFinder::Qemu(backend, link),
         }
     }
 
-    fn purpose(&self) -> Purpose {
+    fn purpose(&self) -> StackPurpose {
         match self.find {
-            Find::Relay(_) => Purpose::Relay,
-            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => Purpose::Network,
+            StackFinder::Relay(_) => StackPurpose::Relay,
+            StackFinder::Namespace(_)
+            | StackFinder::Machine(_)
+            | StackFinder::Native(..)
+            | StackFinder::Qemu(..) => StackPurpose::Network,
         }
     }
 
     fn is_default(&self) -> bool {
-        matches!(self.find, Find::Namespace(_))
+        matches!(self.find, StackFinder::Namespace(_))
     }
 
-    fn find(&self, wanted: &Selection) -> Result<Found> {
+    fn find(&self, wanted: &Selection) -> Result<FoundStack> {
         match &self.find {
-            Find::Namespace(find) | Find::Machine(find) => find(wanted),
-            Find::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
-            Find::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
-            Find::Relay(_) => bail!("{} is a relay", self.name),
+            StackFinder::Namespace(find) | StackFinder::Machine(find) => find(wanted),
+            StackFinder::Native(backend, guest_link) => tap_guest::find(wanted, *backend, *guest_link),
+            StackFinder::Qemu(backend, link) => qemu::find(wanted, *backend, *link),
+            StackFinder::Relay(_) => bail!("{} is a relay", self.name),
         }
     }
 
-    fn find_relay(&self, wanted: &Selection) -> Result<Box<dyn Relay>> {
+    fn find_relay(&self, wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {
         match &self.find {
-            Find::Relay(find) => find(wanted),
-            Find::Namespace(_) | Find::Machine(_) | Find::Native(..) | Find::Qemu(..) => {
+            StackFinder::Relay(find) => find(wanted),
+            StackFinder::Namespace(_)
+            | StackFinder::Machine(_)
+            | StackFinder::Native(..)
+            | StackFinder::Qemu(..) => {
                 bail!("{} is not a relay", self.name)
             }
         }
     }
 }
 
-/// A stack to compare.
+/// A stack that the user has selected by its name, with an optional program and flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// The name, which begins with that of a kind.
+    /// Name of the stack, which begins with the name of its kind.
     pub(crate) name: String,
-    /// The program; `None` is the usual one.
+    /// Path of the program; `None` is the one in `PATH`.
     pub(crate) program: Option<PathBuf>,
-    /// Additional arguments of the program.
+    /// Additional command-line arguments of the stack's program.
     pub(crate) flags: Vec<String>,
 }
 
-/// An installed stack.
-struct Found {
+/// A stack whose programs were found, with its version.
+struct FoundStack {
     version: String,
     stack: Box<dyn Stack>,
 }
 
-/// A stack that connects a namespace or a machine.
+/// An installed stack that connects a namespace or a virtual machine.
 pub(crate) trait Stack {
-    /// Returns the addresses that its guest uses.
+    /// Returns the addresses that the client inside the stack uses.
     fn addresses(&self) -> StackAddresses;
 
     /// Starts `program` inside the stack, with pipes on standard input, output and error.
     ///
     /// # Errors
     /// The program of the stack cannot be started.
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started>;
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses>;
 
-    /// Returns the command that starts it, for the report.
+    /// Returns the command that starts the stack, for the report.
     fn command(&self) -> String;
 
-    /// Returns the time until a program inside begins, beyond the usual.
+    /// Returns the additional time limit for the start of a program inside, such as the time to boot.
     fn boot(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Addresses of a measurement.
+/// IP addresses that the load client and the load server use in a stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StackAddresses {
-    /// The address of the host's servers.
+    /// The address at which the guest reaches the load server on the host.
     pub(crate) server: IpAddr,
-    /// The address of a resolver.
+    /// The address of the DNS resolver for the guest.
     pub(crate) resolver: IpAddr,
-    /// The host's address for published ports of the guest.
+    /// The host's address on which the guest's TCP ports are published.
     pub(crate) published: IpAddr,
 }
 
-/// The network that a measurement needs.
+/// The MTU and the published port that a measurement needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NetworkConfig {
-    /// The MTU; `None` is the stack's best.
+    /// MTU of the guest's interface in bytes; `None` is the stack's best.
     pub(crate) mtu: Option<u16>,
-    /// A TCP port of the guest that the host reaches under the same number.
+    /// TCP port of the guest to publish under the same number on the host.
     pub(crate) publish: Option<u16>,
 }
 
-/// Started processes; the runner kills all of them.
-pub(crate) struct Started {
-    /// The process whose standard input, output and error are the program's.
+/// The processes of a started stack. The runner kills all of them at the end of the measurement.
+pub(crate) struct StackProcesses {
+    /// The process to whose standard input, output and error the program inside the stack is connected.
     pub(crate) guest: Child,
     pub(crate) helpers: Vec<Child>,
 }
 
-impl Started {
+impl StackProcesses {
     fn alone(command: &mut Command) -> Result<Self> {
         Ok(Self {
             guest: spawn(command)?,
@@ -227,14 +233,14 @@ impl Started {
     }
 }
 
-/// A stack of a run: its description in the report, and the stack if it is installed.
+/// A stack of a run: its description for the report, and the stack itself if it is installed.
 pub(crate) struct Candidate {
     pub(crate) described: schema::StackDescription,
     pub(crate) stack: Option<Box<dyn Stack>>,
 }
 
 impl Selection {
-    /// Returns a stack with its usual program.
+    /// Returns the selection of a stack with its default program and no flags.
     pub(crate) fn usual(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -246,8 +252,8 @@ impl Selection {
     /// Parses `NAME[=PROGRAM]`.
     ///
     /// # Errors
-    /// The name does not begin with that of a kind, or has letters that a file's name should not have.
-    pub(crate) fn parse(text: &str, purpose: Purpose) -> Result<Self, String> {
+    /// The name does not begin with the name of a kind, or contains characters that [`file_name`] refuses.
+    pub(crate) fn parse(text: &str, purpose: StackPurpose) -> Result<Self, String> {
         let (name, program) = match text.split_once('=') {
             Some((name, program)) => (name, Some(PathBuf::from(program))),
             None => (text, None),
@@ -255,8 +261,8 @@ impl Selection {
         if kind_of(name, purpose).is_none() {
             let kinds: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
             let advice = match purpose {
-                Purpose::Network => " (try: pontoon bench list)",
-                Purpose::Relay => "",
+                StackPurpose::Network => " (try: pontoon bench list)",
+                StackPurpose::Relay => "",
             };
             return Err(format!(
                 "unknown stack: known are {}, also with a suffix such as {}-old{advice}",
@@ -272,10 +278,10 @@ impl Selection {
     }
 }
 
-/// Returns `name` if it can be the name of a file and the title of a column.
+/// Returns `name` if it can be a file name and the title of a column.
 ///
 /// # Errors
-/// It has other letters.
+/// The name contains a character that is not permitted.
 pub(crate) fn file_name(name: &str) -> Result<String, String> {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if name.is_empty() || !name.chars().all(fits) {
@@ -284,7 +290,7 @@ pub(crate) fn file_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// Returns the stacks that are compared if none is named.
+/// Returns the stacks that are compared if the user names none.
 pub(crate) fn defaults() -> impl Iterator<Item = Selection> {
     KINDS
         .iter()
@@ -294,10 +300,11 @@ pub(crate) fn defaults() -> impl Iterator<Item = Selection> {
 
 /// Returns true if the stack of this name is of a kind that is compared by default.
 pub(crate) fn is_default(name: &str) -> bool {
-    kind_of(name, Purpose::Network).is_some_and(StackKind::is_default)
+    kind_of(name, StackPurpose::Network).is_some_and(StackKind::is_default)
 }
 
-/// Looks for the stacks of `wanted`, in the order of their kinds. A missing one has the reason in its description.
+/// Looks for the programs of the stacks of `wanted`, in the order of their kinds. The description of a stack that is
+/// not installed has the reason.
 pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
     let candidate = |(kind, one): (&StackKind, &Selection)| {
         let (found, missing) = match kind.find(one) {
@@ -319,19 +326,22 @@ pub(crate) fn find(wanted: &[Selection]) -> Vec<Candidate> {
             stack: found.map(|found| found.stack),
         }
     };
-    in_order(wanted, Purpose::Network).map(candidate).collect()
+    in_order(wanted, StackPurpose::Network).map(candidate).collect()
 }
 
-/// Looks for pontoon and the relays of `wanted`, or for all installed ones, in the order of their kinds. `flags` are
-/// arguments of pontoon.
+/// Returns pontoon and the relays of `wanted`, or all installed relays if `wanted` is empty, in the order of their
+/// kinds. `flags` are arguments of pontoon.
 ///
 /// # Errors
-/// Pontoon or a named relay is missing.
-pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(String, Box<dyn Relay>)>> {
+/// Pontoon or a named relay is not installed.
+pub(crate) fn find_relays(
+    wanted: &[Selection],
+    flags: &str,
+) -> Result<Vec<(String, Box<dyn InstalledRelay>)>> {
     let is_named = !wanted.is_empty();
     let mut wanted = wanted.to_vec();
     if !is_named {
-        wanted = kinds(Purpose::Relay)
+        wanted = kinds(StackPurpose::Relay)
             .map(|kind| Selection::usual(kind.name))
             .collect();
     } else if wanted.iter().all(|one| one.name != PONTOON) {
@@ -341,10 +351,10 @@ pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(Stri
         one.flags = flags.split_whitespace().map(str::to_owned).collect();
     }
     let mut relays = Vec::new();
-    for (kind, one) in in_order(&wanted, Purpose::Relay) {
+    for (kind, one) in in_order(&wanted, StackPurpose::Relay) {
         match kind.find_relay(one) {
             Ok(relay) => relays.push((one.name.clone(), relay)),
-            // By default the installed relays are compared.
+            // Without named relays those that are installed are compared.
             Err(_) if !is_named && kind.role == StackRole::Peer => {}
             Err(error) => return Err(error),
         }
@@ -352,12 +362,12 @@ pub(crate) fn find_relays(wanted: &[Selection], flags: &str) -> Result<Vec<(Stri
     Ok(relays)
 }
 
-fn kinds(purpose: Purpose) -> impl Iterator<Item = &'static StackKind> {
+fn kinds(purpose: StackPurpose) -> impl Iterator<Item = &'static StackKind> {
     KINDS.iter().filter(move |kind| kind.purpose() == purpose)
 }
 
-/// Returns the kind whose name is `name`, or its part before a suffix: `pasta-debian`.
-fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
+/// Returns the kind whose name is `name` or a prefix before `-`: `pasta-debian` is of the kind `pasta`.
+fn kind_of(name: &str, purpose: StackPurpose) -> Option<&'static StackKind> {
     kinds(purpose).find(|kind| {
         name.strip_prefix(kind.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
@@ -366,7 +376,7 @@ fn kind_of(name: &str, purpose: Purpose) -> Option<&'static StackKind> {
 
 fn in_order(
     wanted: &[Selection],
-    purpose: Purpose,
+    purpose: StackPurpose,
 ) -> impl Iterator<Item = (&'static StackKind, &Selection)> {
     kinds(purpose).flat_map(move |kind| {
         wanted
@@ -376,7 +386,7 @@ fn in_order(
     })
 }
 
-/// Returns the given program, or `usual` from `PATH`.
+/// Returns the path of the selected program, or of `usual` in `PATH`. `package` is named in the error.
 fn program(wanted: &Selection, usual: &str, package: &str) -> Result<PathBuf> {
     if let Some(given) = &wanted.program {
         return absolute_program(given);
@@ -392,13 +402,13 @@ fn program(wanted: &Selection, usual: &str, package: &str) -> Result<PathBuf> {
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
-        // Daemons are there, and not every user's PATH contains it.
+        // Daemons are in /usr/sbin, which is not in every user's PATH.
         .chain([PathBuf::from("/usr/sbin")])
         .map(|directory| directory.join(name))
         .find(|program| program.is_file())
 }
 
-/// Returns the path of the `pontoon` beside this program, or else of the one on `PATH`.
+/// Returns the path of `pontoon` in the directory of this program, or else in `PATH`.
 ///
 /// # Errors
 /// Neither exists.
@@ -414,32 +424,33 @@ pub(crate) fn pontoon() -> Result<PathBuf> {
     )
 }
 
-/// Returns the given program of pontoon, or the usual one, and its version.
+/// Returns the path of the selected program of pontoon, or the default one, and its version.
 fn pontoon_program(wanted: &Selection) -> Result<(PathBuf, String)> {
     let program = match &wanted.program {
         Some(given) => absolute_program(given)?,
         None => pontoon()?,
     };
     let mut version = version(&program)?;
-    // Builds of one version may differ.
+    // Several builds can have the same version, so the path is added.
     if wanted.program.is_some() {
         version = format!("{version} ({})", program.display());
     }
     Ok((program, version))
 }
 
-/// Returns a program of passt's, and its version.
+/// Returns the path and version of a program of the passt project, `usual` if none is selected.
 fn passt_program(wanted: &Selection, usual: &str) -> Result<(PathBuf, String)> {
     let program = program(wanted, usual, "passt")?;
     let mut version = version(&program)?;
-    // Debian 12 packages a build without a version.
+    // Debian 12 packages a build whose version is unknown.
     if version.ends_with("unknown version") {
         version = format!("{version} ({})", program.display());
     }
     Ok((program, version))
 }
 
-/// Returns an absolute path to a program. Symbolic links are kept: passt is pasta under that name.
+/// Returns the absolute path of a program. Symbolic links are not resolved: passt behaves as pasta if executed under
+/// that name.
 fn absolute_program(program: &Path) -> Result<PathBuf> {
     if !program.is_file() {
         bail!("{} does not exist", program.display());
@@ -465,11 +476,11 @@ fn version_of_kernel() -> String {
     format!("Linux {}", rustix::system::uname().release().to_string_lossy())
 }
 
-/// Returns a command that runs as an unprivileged user.
+/// Returns a command that runs as [`UNPRIVILEGED_USER`] if this process is root.
 pub(crate) fn unprivileged(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     if geteuid().is_root() {
-        // With the user, `Command` drops supplementary groups.
+        // `Command::uid` makes `Command` drop the supplementary groups as well.
         command.uid(UNPRIVILEGED_USER).gid(UNPRIVILEGED_USER);
     }
     command.current_dir("/");
@@ -485,7 +496,7 @@ fn spawn(command: &mut Command) -> Result<Child> {
         .with_context(|| format!("cannot run {}", command.get_program().display()))
 }
 
-/// Kills a helper that has failed. Returns the last line of its standard error.
+/// Kills a helper process that has failed. Returns the last line of its standard error.
 fn kill_helper(mut helper: Child) -> String {
     let _ = helper.kill();
     let mut text = String::new();

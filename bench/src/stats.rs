@@ -14,21 +14,21 @@ mod ratio;
 pub use rank::{CONFIDENCE, LEAST_PAIRS};
 pub use ratio::{Difference, Interval, Ratio};
 
-/// Median, quartiles and extremes.
+/// Median, quartiles and extremes of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub count: usize,
     pub min: f64,
-    /// First quartile.
+    /// First quartile of the values.
     pub low: f64,
     pub median: f64,
-    /// Third quartile.
+    /// Third quartile of the values.
     pub high: f64,
     pub max: f64,
 }
 
 impl Spread {
-    /// Returns `None` without a value. NaNs are ignored.
+    /// Returns the spread of `values`, or `None` without a value. NaNs are ignored.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         Some(Self {

@@ -1,5 +1,5 @@
-//! `pontoon-bench tap-guest`: a network namespace whose interface is a tap. A virtio driver carries its frames to the
-//! queues of a vhost-user device, or they are carried over a stream.
+//! `pontoon-bench tap-guest`: runs a command in a network namespace whose interface is a tap. A virtio driver carries
+//! the tap's frames to the queues of a vhost-user device, or they are sent over a stream socket.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,33 +18,34 @@ use pontoon_vm_peer::vhost_user::{Machine, Options, QueuePair};
 
 use crate::args;
 
-/// Time limit for the backend to listen, and then to answer.
+/// Time limit for the backend to listen, and then for its answers.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of receive buffers, which hold any frame: it is written to the tap in one call.
+/// Size of a receive buffer in bytes. It holds any frame, so that a frame is written to the tap in one call.
 const BUFFER: u32 = 70_000;
 
-/// Mask of the features that are accepted: all but checksums, segmentation (virtio 1.2, section 5.1.3), and the log of
-/// writes (VHOST_F_LOG_ALL).
+/// Mask of the virtio features that the bare driver accepts: all but checksum and segmentation offload (virtio 1.2,
+/// section 5.1.3), and VHOST_F_LOG_ALL.
 const BARE: u64 = !(0x1f | 0x7f << 7 | 1 << 26 | 0x7 << 54);
 
-/// All features but the log.
+/// Mask of the virtio features that the driver accepts: all but VHOST_F_LOG_ALL.
 const ALL: u64 = !(1 << 26);
 
-/// The link that carries the tap's frames.
+/// The link that carries the tap's frames to the backend.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum GuestLink {
-    /// Virtqueues, with the features that the device offers.
+    /// Virtqueues (vhost-user), with all features that the device offers.
     Driver,
-    /// Virtqueues, without checksum and segmentation offload.
+    /// Virtqueues (vhost-user), without checksum and segmentation offload.
     BareDriver,
-    /// A stream, with partial checksums.
+    /// A stream socket, with partial checksums.
     Stream,
-    /// A stream on which 1 % of the frames each way are lost, 0.5 % duplicated, and 0.5 % reordered.
+    /// A stream socket on which 1 % of the frames in each direction are lost, 0.5 % duplicated, and 0.5 % reordered.
     LossyStream,
 }
 
-/// Runs a command behind a tap in the caller's network namespace, which this process may configure.
+/// Makes a tap in the caller's network namespace, connects it to the backend, and runs a command. This process must
+/// have CAP_NET_ADMIN in the namespace.
 ///
 /// # Errors
 /// No backend listens, or it refuses the driver; the tap cannot be made; the command cannot be run.
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
     ))?;
     let backend = BackendConnection::new(connect(&arguments.socket)?, arguments.guest_link)?;
     let [program, words @ ..] = &arguments.command[..] else {
-        anyhow::bail!("no command");
+        anyhow::bail!("no command was given");
     };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -80,7 +81,7 @@ pub(crate) fn run(arguments: &args::TapGuest) -> Result<ExitStatus> {
     })
 }
 
-/// Connects to the backend when it listens.
+/// Connects to the socket of the backend, and waits until it listens.
 fn connect(socket: &Path) -> Result<UnixStream> {
     let begun = Instant::now();
     loop {
@@ -92,7 +93,7 @@ fn connect(socket: &Path) -> Result<UnixStream> {
     }
 }
 
-/// The connection to the backend.
+/// The running connection between the tap and the backend.
 enum BackendConnection {
     Queues(Machine, Vec<QueuePair>),
     Stream(UnixStream, Faults),

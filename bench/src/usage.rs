@@ -1,17 +1,17 @@
-//! Errors of the command line, in one line.
+//! Reports command-line errors of `pontoon-bench` in one line.
 
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Exit status of wrong usage.
+/// Exit status of a wrong command line.
 const STATUS: u8 = 2;
 
-/// Prints help and the version as they are, and an error in one line with advice. Returns the exit status.
+/// Prints help and version as clap formats them, and an error in one line with advice. Returns the exit status.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed pipe is not an error.
+            // The reader of a pipe may close it early.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -22,7 +22,7 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// The message up to the first empty line, and what to try.
+/// Returns the error message up to the first empty line, followed by `(try: ...)`.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<_> = text

@@ -1,4 +1,4 @@
-//! `pontoon-bench` as a program, on this machine: it needs user namespaces (or root) and `ip`.
+//! Tests of the program `pontoon-bench` on this machine. They need user namespaces (or root) and `ip`.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,15 +17,16 @@ use pontoon_bench::report::read_json;
 use pontoon_bench::schema::{BenchmarkReport, SampleOutcome};
 use tempfile::TempDir;
 
-/// An unprivileged user.
+/// User id of an unprivileged user.
 const UNPRIVILEGED_USER: u32 = 65534;
 
-/// The congestion controls that a network namespace may use.
+/// File that lists the TCP congestion controls that a network namespace may use.
 const CONGESTION_CONTROLS: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 const HARNESS: &str = env!("CARGO_BIN_EXE_pontoon-bench");
 
-/// The `pontoon` beside the harness. Cargo builds it with the workspace's tests, but not with this package's alone.
+/// Returns the path of `pontoon` beside the harness. Cargo builds it with the workspace's tests, but not with those
+/// of this package alone.
 fn pontoon() -> PathBuf {
     static BUILT: Once = Once::new();
     let path = Path::new(HARNESS).with_file_name("pontoon");
@@ -40,10 +41,10 @@ fn pontoon() -> PathBuf {
     path
 }
 
-/// A directory that every user may write to, with copies of both programs that every user may execute.
-struct Directory(TempDir);
+/// A world-writable directory with copies of both programs that every user may execute.
+struct ProgramDirectory(TempDir);
 
-impl Directory {
+impl ProgramDirectory {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -71,16 +72,16 @@ impl Directory {
         read_json(&self.path("r.json")).unwrap()
     }
 
-    /// Installs a script as the program of a stack.
+    /// Installs a shell script under `name`, as the program of a stack.
     fn script(&self, name: &str, text: &str) {
         let source = self.path("script");
         std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
         self.install(name, &source);
     }
 
-    /// Installs a program that every user may execute. A process of its own copies it: a child that another test forks
-    /// meanwhile would hold this process's descriptor, and a file that is open for writing cannot be executed
-    /// (ETXTBSY).
+    /// Installs a program that every user may execute. `install`(1) copies it in a process of its own: if another
+    /// test forked while this process had the file open for writing, the child would hold that descriptor, and the
+    /// file could not be executed (ETXTBSY).
     fn install(&self, name: &str, source: &Path) {
         let status = Command::new("install")
             .args(["-m", "755"])
@@ -100,7 +101,7 @@ fn complaint(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns a child of `parent`, if it has one.
+/// Returns the process id of a child of `parent`, if it has one.
 fn child_of(parent: u32) -> Option<u32> {
     let children = format!("/proc/{parent}/task/{parent}/children");
     std::fs::read_to_string(children)
@@ -111,7 +112,7 @@ fn child_of(parent: u32) -> Option<u32> {
         .ok()
 }
 
-/// Returns the processes in the network namespace `namespace`.
+/// Returns the ids of the processes in the network namespace `namespace`.
 fn inside(namespace: &Path) -> BTreeSet<u32> {
     let ids = std::fs::read_dir("/proc").unwrap();
     let ids = ids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
@@ -129,7 +130,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the network namespace that a running harness makes, and returns it.
+/// Waits until a running harness has made its network namespace, and returns the namespace.
 fn namespace_of(harness: &Child) -> PathBuf {
     let mut found = None;
     let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
@@ -143,8 +144,8 @@ fn namespace_of(harness: &Child) -> PathBuf {
 }
 
 #[test]
-fn measures_as_root_and_as_unprivileged_user() {
-    let directory = Directory::new();
+fn root_and_unprivileged_user_measure() {
+    let directory = ProgramDirectory::new();
     let allowed = std::fs::read_to_string(CONGESTION_CONTROLS).unwrap();
     let users: &[Option<u32>] = if rustix::process::geteuid().is_root() {
         &[None, Some(UNPRIVILEGED_USER)]
@@ -211,8 +212,8 @@ fn measures_as_root_and_as_unprivileged_user() {
 }
 
 #[test]
-fn reports_and_kills_stack_that_hangs() {
-    let directory = Directory::new();
+fn hanging_stack_is_reported_and_killed() {
+    let directory = ProgramDirectory::new();
     directory.script(
         "hangs",
         "[ \"$1\" = --version ] && echo hangs 1 && exit; exec sleep 1000",
@@ -240,8 +241,8 @@ fn reports_and_kills_stack_that_hangs() {
 }
 
 #[test]
-fn reports_last_line_of_stack_that_fails() {
-    let directory = Directory::new();
+fn last_line_of_failed_stack_is_reported() {
+    let directory = ProgramDirectory::new();
     directory.script(
         "fails",
         "[ \"$1\" = --version ] && echo fails 1 && exit; echo no tap here >&2; exit 1",
@@ -261,7 +262,7 @@ fn reports_last_line_of_stack_that_fails() {
 
 #[test]
 fn missing_stack_is_a_warning() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let output =
         run(&mut directory.bench("rr --rounds 1 --duration 0.3 --against pasta=/nowhere --output r.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
@@ -280,7 +281,7 @@ fn missing_stack_is_a_warning() {
 
 #[test]
 fn wrong_usage_has_one_line_and_status_2() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     for wrong in [
         "nonsense",
         "--against nonsense",
@@ -300,7 +301,7 @@ fn wrong_usage_has_one_line_and_status_2() {
 
 #[test]
 fn killed_run_leaves_no_process_and_can_be_resumed() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let line = "rr udp-rr --rounds 3 --duration 0.3 --against direct,veth --output r.json";
     let expected = 2 * 3 * 3;
     let mut harness = directory
@@ -349,7 +350,7 @@ fn killed_run_leaves_no_process_and_can_be_resumed() {
 
 #[test]
 fn interrupted_run_leaves_no_process_and_no_file() {
-    let directory = Directory::new();
+    let directory = ProgramDirectory::new();
     let mut harness = directory
         .bench("rr --rounds 100 --duration 0.3 --against veth")
         .stderr(Stdio::null())
@@ -370,8 +371,8 @@ fn interrupted_run_leaves_no_process_and_no_file() {
 }
 
 #[test]
-fn compares_two_builds_round_by_round() {
-    let directory = Directory::new();
+fn two_builds_are_compared_round_by_round() {
+    let directory = ProgramDirectory::new();
     let measured = run(&mut directory.bench(
         "rr --rounds 2 --duration 0.2 --against pontoon-old=pontoon --variant event=--io=event --output r.json",
     ));
@@ -403,8 +404,8 @@ fn compares_two_builds_round_by_round() {
 }
 
 #[test]
-fn measures_guests_in_shared_memory() {
-    let directory = Directory::new();
+fn guests_in_shared_memory_are_measured() {
+    let directory = ProgramDirectory::new();
     let output = run(&mut directory.bench("shm --rounds 1 --duration 0.1 --output s.json"));
     assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
     let text = String::from_utf8_lossy(&output.stdout);

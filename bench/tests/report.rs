@@ -1,4 +1,4 @@
-//! Reports of a fictitious run: text and pages.
+//! Tests of the Markdown and HTML reports of a fictitious run.
 
 mod fixture;
 
@@ -63,7 +63,7 @@ fn interleaved_runs_are_compared_round_by_round() {
     right.began += 1;
     right.ended += 1;
     for sample in &mut right.samples {
-        // The change is much smaller than the differences between rounds.
+        // The changed factor is much smaller than the differences between rounds.
         sample
             .values
             .entry("p50_us".to_owned())
@@ -85,7 +85,7 @@ fn page_is_well_formed_and_self_contained() {
     let mut of = Fixture::default().build();
     of.stacks[4].version = "<i>2026</i> & \"more\"".to_owned();
     let text = report::html(&of);
-    // For inspection in a browser.
+    // Keeps the page for inspection in a browser.
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html"), &text).unwrap();
     let page = Html::parse_document(&text);
     assert_eq!(page.errors, Vec::<String>::new());
@@ -142,7 +142,7 @@ fn page_contains_plots() {
 }
 
 #[test]
-fn renders_unusual_reports() {
+fn unusual_reports_are_rendered() {
     let some = || Fixture::default().scenarios(&["tcp-down", "rr", "udp-rate", "idle"]);
     let whole = || some().build();
     let failed = SampleOutcome::Failed {

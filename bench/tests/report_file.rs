@@ -1,4 +1,4 @@
-//! The report file, and its documentation.
+//! Tests of the report file and its documentation.
 
 #[expect(dead_code, reason = "other tests use all of it")]
 mod fixture;
@@ -17,7 +17,7 @@ use fixture::Fixture;
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/bench-schema.md");
 
 #[test]
-fn reads_back_a_written_report() {
+fn written_report_is_read_back() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.json");
     let mut of = Fixture::default().build();
@@ -50,7 +50,7 @@ fn failed_write_leaves_the_old_report() {
 }
 
 #[test]
-fn refuses_other_files() {
+fn other_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.json");
     for (content, why) in [
@@ -72,7 +72,7 @@ fn refuses_other_files() {
 }
 
 #[test]
-fn writes_medians_under_names_of_void_box() {
+fn medians_are_written_under_names_of_void_box() {
     let of = Fixture::default().build();
     let backends = report::void_box(&of);
     let names: Vec<_> = backends
@@ -196,7 +196,8 @@ fn written() -> Value {
     serde_json::from_slice(&content).expect("JSON")
 }
 
-/// Collects paths such as `a.b[].c`. A map with names as keys, such as metrics, ends a path, except histograms.
+/// Collects the paths of all fields, such as `a.b[].c`, into `into`. A map with names as keys, such as metrics, ends
+/// a path, except histograms.
 fn paths(of: &Value, path: &str, into: &mut BTreeSet<String>) {
     const MAPS: &[&str] = &["values", "parameters", "sysctls", "backends"];
     let name = path.rsplit('.').next().unwrap_or_default();

@@ -1,19 +1,19 @@
-//! Builds the guest for its own target.
+//! Builds the guest's image for the target `x86_64-unknown-none`.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    let [here, out, cargo] =
-        ["CARGO_MANIFEST_DIR", "OUT_DIR", "CARGO"].map(|name| std::env::var(name).expect("cargo sets it"));
-    // TARGET/PROFILE/build/PACKAGE/out: all profiles share one build.
+    let [here, out, cargo] = ["CARGO_MANIFEST_DIR", "OUT_DIR", "CARGO"]
+        .map(|name| std::env::var(name).expect("cargo sets the variable"));
+    // The output directory is TARGET/PROFILE/build/PACKAGE/out; all profiles share one build of the guest.
     let target = Path::new(&out)
         .ancestors()
         .nth(4)
-        .expect("it lies in the target directory")
+        .expect("OUT_DIR is in the target directory")
         .join("microvm-guest");
     let guest = Path::new(&here).join("guest");
-    // The rest of the environment is for the host's target.
+    // Only these variables are passed on, because the others are for the host's target.
     let status = Command::new(cargo)
         .args(["build", "--release", "--locked", "--target-dir"])
         .arg(&target)

@@ -138,8 +138,12 @@ pub(crate) struct VmArgs {
 // What the guests of all verbs have in common. (A doc comment would become the help's first line.)
 #[derive(Args, Debug)]
 pub(crate) struct NetworkArgs {
-    /// Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
-    #[arg(short, long, value_name = "SPEC")]
+    #[arg(
+        short,
+        long,
+        value_name = "SPEC",
+        help = "Publish guest ports: [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]"
+    )]
     pub(crate) publish: Vec<Publish>,
     /// Packets to ADDR (the gateway) reach the host's loopback
     #[arg(long, value_name = "ADDR", num_args = 0..=1, require_equals = true, default_missing_value = "gateway",
@@ -154,8 +158,11 @@ pub(crate) struct NetworkArgs {
     /// Allow cloud metadata services (169.254.169.254, ...)
     #[arg(long)]
     pub(crate) metadata: bool,
-    /// Allow only this destination: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]
-    #[arg(long, value_name = "TO")]
+    #[arg(
+        long,
+        value_name = "TO",
+        help = "Allow only this destination: CIDR|DOMAIN[:PORTS][/tcp|/udp|/icmp]"
+    )]
     pub(crate) allow: Vec<Match>,
     /// Deny this destination
     #[arg(long, value_name = "TO")]
@@ -250,8 +257,11 @@ pub(crate) struct NetworkArgs {
     /// Listen for `pontoon ctl` on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-    /// Capture frames in pcapng: FILE[,snap=N][,size=N][,time=T]
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "Capture frames in pcapng: FILE[,snap=N][,size=N][,time=T]"
+    )]
     pub(crate) pcap: Option<Capture>,
     /// Serve metrics for Prometheus to any client: ADDR:PORT
     #[arg(long, value_name = "AT")]
@@ -310,7 +320,7 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
-    /// Show counters since the engine's start, and current flows and memory
+    /// Show counters since the start, and current flows and memory
     Stats,
     /// Show the egress rules and the number of matches of each
     Policy {
@@ -339,8 +349,11 @@ pub(crate) enum CtlCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct FlowArgs {
-    /// Only flows to this destination: CIDR[:PORTS][/tcp|/udp|/icmp]
-    #[arg(long, value_name = "TO")]
+    #[arg(
+        long,
+        value_name = "TO",
+        help = "Only flows to this destination: CIDR[:PORTS][/tcp|/udp|/icmp]"
+    )]
     pub(crate) to: Option<Match>,
     /// Sort by age, up, down or bytes, largest first; or by remote address
     #[arg(
@@ -372,8 +385,11 @@ pub(crate) enum FlowOrder {
 pub(crate) enum PublishCommand {
     /// Publish ports, all or none; other ports are not changed
     Add {
-        /// [ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]
-        #[arg(value_name = "SPEC", required = true)]
+        #[arg(
+            value_name = "SPEC",
+            required = true,
+            help = "[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]"
+        )]
         specs: Vec<Publish>,
     },
     /// Stop publishing ports; established connections stay open

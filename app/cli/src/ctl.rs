@@ -58,7 +58,7 @@ impl<W: Write> Write for StdoutWriter<W> {
 }
 
 fn answer(arguments: &CtlArgs, mut output: &mut impl Write) -> Result<()> {
-    let client = Client::new(&arguments.control);
+    let client = Client::new(&arguments.control).verbatim(arguments.json);
     match &arguments.command {
         CtlCommand::Stats => {
             let stats: reply::EngineStats = client.get("/v1/stats")?;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use pontoon_process::error::one_line;
 
 mod args;
 mod bench;
@@ -35,7 +36,7 @@ fn end(result: anyhow::Result<u8>) -> ExitCode {
     match result {
         Ok(status) => status.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", one_line(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

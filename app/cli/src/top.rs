@@ -31,7 +31,7 @@ const FRAME: Duration = Duration::from_millis(250);
 pub(crate) fn top(arguments: &args::TopArgs) -> Result<()> {
     let path = arguments.control.clone();
     // An instance that does not run at the start is an error, as with other verbs.
-    let first = snapshot(&path)?;
+    let first = total(&path)?;
     ensure!(
         io::stdin().is_terminal() && io::stdout().is_terminal(),
         "standard input and output must be a terminal (try: pontoon ctl flows --follow)"
@@ -71,22 +71,26 @@ fn show(
     Ok(())
 }
 
-/// Sends snapshots, until the receiver is dropped.
+/// Sends snapshots, until the receiver is dropped. The statistics do not wait for the flows.
 fn follow(path: &Path, to: &Sender<Result<Snapshot>>) {
     loop {
-        thread::sleep(PERIOD);
-        if to.send(snapshot(path)).is_err() {
+        let total = total(path);
+        let responds = total.is_ok();
+        if to.send(total).is_err() || responds && to.send(flows(path)).is_err() {
             return;
         }
+        thread::sleep(PERIOD);
     }
 }
 
-fn snapshot(path: &Path) -> Result<Snapshot> {
-    let client = Client::new(path);
-    let stats: reply::EngineStats = client.get("/v1/stats")?;
-    let flows: reply::Flows = client.get("/v1/flows")?;
-    Ok(Snapshot {
-        total: stats.total,
+fn total(path: &Path) -> Result<Snapshot> {
+    let stats: reply::EngineStats = Client::new(path).get("/v1/stats")?;
+    Ok(Snapshot::Total(stats.total))
+}
+
+fn flows(path: &Path) -> Result<Snapshot> {
+    let flows: reply::Flows = Client::new(path).get("/v1/flows")?;
+    Ok(Snapshot::Flows {
         flows: flows.flows,
         at: Instant::now(),
     })

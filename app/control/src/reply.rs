@@ -15,7 +15,7 @@ pub struct EngineStats {
     pub total: WorkerStats,
 }
 
-/// Statistics of a worker since the start of its engine.
+/// Statistics of a worker. Counters continue when the engine is restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
     /// Current flows.

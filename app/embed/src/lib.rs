@@ -95,9 +95,9 @@
 mod network;
 mod options;
 
-pub use network::{NetDevice, Network};
+pub use network::{NetDevice, Network, Stats};
 pub use options::NetworkOptions;
 pub use pontoon_engine as engine;
 pub use pontoon_vhost_user::{ActivateError, QueueConfig};
-pub use pontoon_worker::messages::Stats;
+pub use pontoon_worker::stats::Distribution;
 pub use pontoon_worker::{Attachment, FrontEndSocket, Outbound, Pacing, Source};

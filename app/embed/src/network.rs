@@ -3,17 +3,17 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use pontoon_engine::egress::EgressRule;
 use pontoon_link::vhost_user;
 use pontoon_sys::seqpacket;
 use pontoon_vhost_user::{ActivateError, QueueConfig};
 use pontoon_wire::Mac;
-use pontoon_worker::messages::{EngineChannel, Report, Stats, SupervisorChannel, Update};
-use pontoon_worker::{Attachment, Setup, ledger, pacing};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use pontoon_worker::messages::{EngineChannel, Report, RulesUpdate, SupervisorChannel, Update};
+use pontoon_worker::stats::{Distribution, Row, StatsTable};
+use pontoon_worker::{Attachment, EngineSetup, ledger, pacing};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use vm_memory::GuestMemoryMmap;
 
 use crate::NetworkOptions;
@@ -21,8 +21,8 @@ use crate::NetworkOptions;
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
 
-/// The time within which workers must return their counters.
-const STATS_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest number of rules whose matches [`Network::stats`] returns: more than fit into a message to the engine.
+const MAX_RULES: usize = 8192;
 
 /// A running engine, which is stopped on drop.
 #[derive(Debug)]
@@ -30,8 +30,27 @@ pub struct Network {
     /// The channel to the engine; `None` once it was stopped.
     channel: Option<SupervisorChannel>,
     thread: Option<JoinHandle<io::Result<()>>>,
-    workers: u8,
-    round: u64,
+    table: StatsTable,
+    /// The generation of the egress rules, and their number.
+    generation: u64,
+    rules: usize,
+}
+
+/// The counters and gauges of an engine, summed over all workers. Each worker publishes its own before it sleeps, and every
+/// millisecond while it does not.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Open flows.
+    pub flows: u64,
+    /// Bytes of memory that hold data which the host has not accepted yet, or which arrived out of order.
+    pub pool_bytes: u64,
+    /// The number of packets for each egress rule, then for no allow rule, then for other resolvers. Zeros until the workers
+    /// have received the rules.
+    pub rules: Vec<u64>,
+    /// Measured values since the start.
+    pub histograms: Vec<Distribution>,
+    /// Counters since the start, by name.
+    pub counters: Vec<(&'static str, u64)>,
 }
 
 /// The part of a guest's network device that the VMM does not implement. It may outlive its network, and then serves no queue.
@@ -71,7 +90,7 @@ impl Network {
     fn new(
         options: NetworkOptions,
         workers: u8,
-        carry: impl FnOnce(Setup, EngineChannel) -> io::Result<()> + Send + 'static,
+        carry: impl FnOnce(EngineSetup, EngineChannel) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         // A worker reads these until they are empty, and would otherwise block until a client or a datagram arrives.
         for socket in &options.published {
@@ -80,7 +99,9 @@ impl Network {
         let (channel, supervisor) = seqpacket::pair()?;
         let channel = SupervisorChannel::new(channel, 0)?;
         let supervisor = EngineChannel::new(supervisor, 0)?;
-        let setup = Setup {
+        let table = StatsTable::private(workers, MAX_RULES);
+        let rules = options.config.egress.rules().count();
+        let setup = EngineSetup {
             config: options.config,
             owned: options.owned.into_iter().map(Into::into).collect(),
             published: options.published,
@@ -88,7 +109,9 @@ impl Network {
             pacing: pacing::here(options.pacing, workers),
             outbound: options.outbound,
             // An engine that ends is not restarted: its process is the VMM.
-            ledger: ledger::Shared::none(),
+            ledger: ledger::SharedLedger::none(),
+            stats: table.clone(),
+            rules_generation: 1,
             // The VMM configures the log.
             set_log_level: |_| {},
         };
@@ -98,12 +121,13 @@ impl Network {
         let mut network = Self {
             channel: Some(channel),
             thread: Some(thread),
-            workers,
-            round: 0,
+            table,
+            generation: 1,
+            rules,
         };
-        match network.receive(None)? {
+        match network.receive()? {
             Report::Ready => Ok(network),
-            Report::Stats(_) | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
+            Report::Confirmed(_) | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
                 Err(io::ErrorKind::InvalidData.into())
             }
         }
@@ -135,23 +159,40 @@ impl Network {
     /// differs from the rule that its text is parsed to, for example one with port 0, or with a network that has bits behind its
     /// prefix; the rules are unchanged then.
     pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
-        self.send(&Update::Rules(rules))
+        let count = rules.len();
+        let generation = self.generation + 1;
+        self.send(&Update::Rules(RulesUpdate { generation, rules }))?;
+        self.generation = generation;
+        self.rules = count;
+        Ok(())
     }
 
     /// Returns the engine's counters, summed over all workers.
     ///
     /// # Errors
-    /// The engine has ended. `TimedOut`: a worker has not responded for 5 s.
+    /// The engine has ended.
     pub fn stats(&mut self) -> io::Result<Stats> {
-        self.round += 1;
-        self.send(&Update::Ask(self.round))?;
-        let deadline = Instant::now() + STATS_TIMEOUT;
-        let mut total = self.receive_stats(deadline)?;
-        total.worker = 0;
-        for _ in 1..self.workers {
-            total.add(self.receive_stats(deadline)?);
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return Err(self.end().err().unwrap_or(io::ErrorKind::BrokenPipe.into()));
         }
-        Ok(total)
+        let mut total = Row::default();
+        let mut rules = vec![0_u64; self.rules + 2];
+        for worker in 0..self.table.workers() {
+            total.add(&self.table.read(worker));
+            let hits = self.table.hits(worker, self.generation, self.rules);
+            for (sum, hits) in rules.iter_mut().zip(hits.into_iter().flatten()) {
+                *sum = sum.saturating_add(hits);
+            }
+        }
+        let gauges = total.gauges();
+        let process = total.process();
+        Ok(Stats {
+            flows: gauges.flows,
+            pool_bytes: gauges.pool_bytes,
+            rules,
+            histograms: total.histograms().collect(),
+            counters: total.counters().chain(process.iter()).collect(),
+        })
     }
 
     /// Stops the engine, which closes its flows.
@@ -172,48 +213,23 @@ impl Network {
         loop {
             match channel.try_send(update) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait(PollFlags::OUT, None)?;
+                    self.wait(PollFlags::OUT)?;
                 }
                 result => return result,
             }
         }
     }
 
-    /// Receives a worker's response to the last request.
-    fn receive_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
-        loop {
-            match self.receive(Some(deadline))? {
-                Report::Stats(stats) if stats.round == self.round => return Ok(stats),
-                // The response to a request that timed out.
-                Report::Stats(_) => {}
-                Report::Ready | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-            }
-        }
-    }
-
     /// Waits until the channel is ready.
-    fn wait(&self, flags: PollFlags, deadline: Option<Instant>) -> io::Result<()> {
+    fn wait(&self, flags: PollFlags) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left
-                .map(Timespec::try_from)
-                .transpose()
-                .map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(channel, flags)], left.as_ref()) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        retry_on_intr(|| poll(&mut [PollFd::new(channel, flags)], None))?;
+        Ok(())
     }
 
     /// Waits for the engine's next message. If the channel is closed, the engine has failed, and its error is returned.
-    fn receive(&mut self, deadline: Option<Instant>) -> io::Result<Report> {
-        self.wait(PollFlags::IN, deadline)?;
+    fn receive(&mut self) -> io::Result<Report> {
+        self.wait(PollFlags::IN)?;
         let channel = self.channel.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         match channel.receive()? {
             Some(report) => Ok(report),

@@ -159,7 +159,7 @@ impl Signals {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn deadly(&self) -> io::Result<Option<u8>> {
+    pub fn fatal(&self) -> io::Result<Option<u8>> {
         while let Some(signal) = self.take()? {
             if !signal.ignored && signal.number != libc::SIGWINCH {
                 return Ok(u8::try_from(128 + signal.number).ok());
@@ -239,13 +239,13 @@ mod tests {
         // SAFETY: a valid disposition. A shell has it ignored by what it starts in the background, as this may be.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
         let signals = Signals::block(&[]).unwrap();
-        assert_eq!(signals.deadly().unwrap(), None);
+        assert_eq!(signals.fatal().unwrap(), None);
         // SAFETY: both are blocked in this thread, which `raise` sends them to.
         unsafe { libc::raise(libc::SIGWINCH) };
-        assert_eq!(signals.deadly().unwrap(), None);
+        assert_eq!(signals.fatal().unwrap(), None);
         // SAFETY: as above.
         unsafe { libc::raise(libc::SIGINT) };
-        assert_eq!(signals.deadly().unwrap(), Some(128 + 2));
-        assert_eq!(signals.deadly().unwrap(), None);
+        assert_eq!(signals.fatal().unwrap(), Some(128 + 2));
+        assert_eq!(signals.fatal().unwrap(), None);
     }
 }

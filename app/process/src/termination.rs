@@ -22,6 +22,6 @@ impl TerminationSignals {
     /// # Errors
     /// The kernel's.
     pub fn is_pending(&self) -> io::Result<bool> {
-        Ok(self.0.deadly()?.is_some())
+        Ok(self.0.fatal()?.is_some())
     }
 }

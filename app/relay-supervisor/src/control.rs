@@ -109,28 +109,21 @@ fn show(relay: &Relay, rule: &Rule) -> reply::RelayRule {
 #[cfg(test)]
 mod tests {
     use pontoon_relay::counters::{RuleStats, Stats};
-    use pontoon_test_support::openapi::{conform, described};
+    use pontoon_test_support::openapi::{check_routes, conform, parse};
     use serde::Serialize;
-    use serde_json::Value;
 
     use super::*;
 
-    fn document() -> Value {
-        serde_json::from_str(DOCUMENT).unwrap()
-    }
-
     #[test]
     fn document_describes_every_route_and_no_other() {
-        let served = ROUTES
-            .iter()
-            .map(|route| (route.method.to_owned(), route.path.to_owned()));
-        assert_eq!(described(&document()), served.collect());
+        let routes = ROUTES.iter().map(|route| (route.method, route.path));
+        check_routes(&parse(DOCUMENT), routes);
     }
 
     #[test]
     fn responses_match_their_schemas() {
         fn check(schema: &str, answer: &impl Serialize) {
-            let document = document();
+            let document = parse(DOCUMENT);
             let schema = &document["components"]["schemas"][schema];
             conform(&document, schema, &serde_json::to_value(answer).unwrap()).unwrap();
         }

@@ -12,6 +12,7 @@ use crate::links::Links;
 use crate::worker_pool::WorkerPool;
 use deferred_close::DeferredClose;
 use receiver::{IngressState, RingParams, RingState};
+use ring_watchdog::RingCheck;
 
 mod deferred_close;
 mod packet_ring;
@@ -154,11 +155,16 @@ impl Inputs {
         let now = Instant::now();
         let mut closed = Vec::new();
         for (ingress, receiver) in &mut self.ingresses {
-            if receiver.next_check().is_none_or(|due| now < due) || !receiver.is_stalled(workers, now) {
+            if receiver.next_check().is_none_or(|due| now < due) {
                 continue;
             }
-            receiver.close_stalled(ingress, workers, &mut self.deferred);
-            closed.push(ingress.clone());
+            match receiver.check(workers, now) {
+                RingCheck::Working => {}
+                RingCheck::Stalled => {
+                    receiver.close_stalled(ingress, workers, &mut self.deferred);
+                    closed.push(ingress.clone());
+                }
+            }
         }
         closed
     }

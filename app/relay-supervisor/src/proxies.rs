@@ -116,7 +116,8 @@ impl Proxies {
     /// with exponential back-off, as what is missing (memory, descriptors) is not announced.
     pub(super) fn update(&mut self, links: &Links, now: Instant) {
         for state in &mut self.proxies {
-            self.changed |= state.update(links, &mut self.workers, &mut self.next_id, now);
+            let removal = state.update(links, &mut self.workers, &mut self.next_id, now);
+            self.changed |= removal == Removal::Memberships;
         }
         if self.proxies.iter().all(|state| state.failed.is_empty()) {
             (self.retry_at, self.retry_delay) = (None, Duration::ZERO);
@@ -180,7 +181,8 @@ impl Proxies {
     fn expire(&mut self, now: Instant) {
         for state in &mut self.proxies {
             for querier in state.queriers.values_mut() {
-                self.changed |= querier.expire(now);
+                let removal = querier.expire(now);
+                self.changed |= removal == Removal::Memberships;
             }
         }
     }
@@ -331,9 +333,15 @@ fn count_rows(of_rule: &[ListedMember], any_source: &[ListedMember], added: &mut
 }
 
 impl ProxyState {
-    /// Opens and closes queriers. Returns true if memberships were removed with a querier.
-    fn update(&mut self, links: &Links, workers: &mut WorkerPool, next_id: &mut u32, now: Instant) -> bool {
-        let mut removed = false;
+    /// Opens and closes queriers, whose memberships are removed with them.
+    fn update(
+        &mut self,
+        links: &Links,
+        workers: &mut WorkerPool,
+        next_id: &mut u32,
+        now: Instant,
+    ) -> Removal {
+        let mut removal = Removal::Nothing;
         for name in self.proxy.downstream.iter().chain([&self.proxy.upstream]) {
             if links.get(name).is_some() {
                 self.missing.remove(name);
@@ -353,7 +361,7 @@ impl ProxyState {
                     continue;
                 }
                 if let Some(querier) = self.queriers.remove(&key) {
-                    removed = true;
+                    removal = Removal::Memberships;
                     workers.send(WORKER, RelayUpdate::RemoveQuerier(querier.id));
                 }
                 let (Some(link), Some(address)) = (link, address) else {
@@ -375,8 +383,16 @@ impl ProxyState {
                 }
             }
         }
-        removed
+        removal
     }
+}
+
+/// The consequence of a change of the queriers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    /// Memberships: rules that depend on them have to be updated.
+    Memberships,
+    Nothing,
 }
 
 /// Returns the source address of queries. Those of MLD come from the link-local address (RFC 3810 section 5).
@@ -420,12 +436,16 @@ impl ProxyQuerier {
         });
     }
 
-    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed. Returns true
-    /// if there were any.
-    fn expire(&mut self, now: Instant) -> bool {
+    /// Removes all memberships if there is no worker and the time in which hosts could confirm them has passed.
+    fn expire(&mut self, now: Instant) -> Removal {
         let has_expired =
             |unconfirmed: &mut Unconfirmed| unconfirmed.expiry.is_none() && unconfirmed.until <= now;
-        self.unconfirmed.take_if(has_expired).is_some() && self.memberships.clear()
+        let expired = self.unconfirmed.take_if(has_expired);
+        if expired.is_none() || self.memberships.is_empty() {
+            return Removal::Nothing;
+        }
+        self.memberships.clear();
+        Removal::Memberships
     }
 
     /// Sends the querier to the worker, with the memberships that a predecessor of the worker has reported. The worker's
@@ -476,23 +496,53 @@ impl ProxyQuerier {
     }
 }
 
-/// Filter for IGMP: IP protocol 2.
-const IGMP: [(u16, u8, u8, u32); 4] = [
-    (0x30, 0, 0, 9),
-    (0x15, 0, 1, 2),
-    (0x06, 0, 0, 0x4_0000),
-    (0x06, 0, 0, 0),
+/// Filter for IGMP: IP protocol 2. Queries are accepted only in multicast frames, which all hosts of the link receive: a host
+/// that wins the election of the querier by a query to this host alone would end memberships that no host can report again.
+const IGMP: [(u16, u8, u8, u32); 9] = [
+    (LOAD_BYTE, 0, 0, 9),
+    (JUMP_EQUAL, 0, 6, 2),
+    // X is the length of the IP header.
+    (LOAD_HEADER_LEN, 0, 0, 0),
+    (LOAD_BYTE_AT_X, 0, 0, 0),
+    (JUMP_EQUAL, 0, 2, 0x11),
+    (LOAD_BYTE, 0, 0, PACKET_TYPE),
+    (JUMP_EQUAL, 0, 1, PACKET_MULTICAST),
+    ACCEPT,
+    DROP,
 ];
 
-/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them.
-const MLD: [(u16, u8, u8, u32); 6] = [
-    (0x30, 0, 0, 6),
-    (0x15, 0, 3, 0),
-    (0x30, 0, 0, 40),
-    (0x15, 0, 1, 58),
-    (0x06, 0, 0, 0x4_0000),
-    (0x06, 0, 0, 0),
+/// Filter for MLD: hop-by-hop options, and ICMPv6 behind them. Queries are accepted as by [`IGMP`].
+const MLD: [(u16, u8, u8, u32); 13] = [
+    (LOAD_BYTE, 0, 0, 6),
+    (JUMP_EQUAL, 0, 10, 0),
+    (LOAD_BYTE, 0, 0, 40),
+    (JUMP_EQUAL, 0, 8, 58),
+    // X is the length of the options in bytes, without their first 8.
+    (LOAD_BYTE, 0, 0, 41),
+    (SHIFT_LEFT, 0, 0, 3),
+    (COPY_TO_X, 0, 0, 0),
+    (LOAD_BYTE_AT_X, 0, 0, 48),
+    (JUMP_EQUAL, 0, 2, 130),
+    (LOAD_BYTE, 0, 0, PACKET_TYPE),
+    (JUMP_EQUAL, 0, 1, PACKET_MULTICAST),
+    ACCEPT,
+    DROP,
 ];
+
+/// Instructions of classic BPF (linux/filter.h).
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_BYTE_AT_X: u16 = 0x50;
+const LOAD_HEADER_LEN: u16 = 0xb1;
+const JUMP_EQUAL: u16 = 0x15;
+const SHIFT_LEFT: u16 = 0x64;
+const COPY_TO_X: u16 = 0x07;
+const ACCEPT: (u16, u8, u8, u32) = (0x06, 0, 0, 0x4_0000);
+const DROP: (u16, u8, u8, u32) = (0x06, 0, 0, 0);
+
+/// The place of the frame's type, `sll_pkttype` of packet(7): SKF_AD_OFF + SKF_AD_PKTTYPE.
+const PACKET_TYPE: u32 = 0xffff_f004;
+/// The type of frames to a multicast address.
+const PACKET_MULTICAST: u32 = 2;
 
 #[cfg(test)]
 mod tests;

@@ -117,7 +117,7 @@ impl WorkerPool {
         })
     }
 
-    /// Returns the time of the next start, retry of a message, or end of a wait for [`RelayReport::Ready`].
+    /// Returns the time of the next start, retry of a message, or end of a wait for `RelayReport::Ready`.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadline = |worker: &Worker| match &worker.state {
             ProcessState::Running(process) => [process.ready_deadline(), process.retry_at()]

@@ -1,8 +1,8 @@
 //! The control socket of a guest's network.
 //!
-//! The supervisor's one loop serves it, and no packet waits for that, as the engine processes packets. State of the engine is
-//! queried from its workers in rounds, one at a time; all clients that wait share the replies of a round. The resources are the
-//! routes of the [`api`], each in a file of its own.
+//! The supervisor's one loop serves it, and no packet waits for that, as the engine processes packets. Statistics are in memory
+//! that the workers share with this process. Changes are confirmed by the workers, in rounds, one at a time; all clients that wait
+//! share the replies of a round. The resources are the routes of the [`api`], each in a file of its own.
 
 mod api;
 #[cfg(any(test, fuzzing))]
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use pontoon_control::Metrics;
 use pontoon_control::server::Server;
-use pontoon_engine::egress::EgressRule;
 use pontoon_process::error::Error;
 use pontoon_process::pid_namespace::PidNamespace;
 use pontoon_worker::Update;
@@ -26,6 +25,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::capture::Capture;
 use crate::publish::Ports;
+use crate::statistics::Statistics;
 use api::Api;
 
 /// The control socket and metrics address of a guest, their clients, and the API.
@@ -37,12 +37,10 @@ pub(crate) struct Control {
 
 /// Initial state of the API.
 pub(crate) struct Served {
-    /// The rules at the start.
-    pub(crate) rules: Vec<EgressRule>,
+    /// The statistics of the workers, and the egress rules.
+    pub(crate) statistics: Statistics,
     /// True if there is a DNS forwarder.
     pub(crate) forwarder: bool,
-    /// Workers of the engine.
-    pub(crate) workers: u8,
     /// Ports that are published at the start.
     pub(crate) ports: Ports,
     /// Sets the log level of this process.

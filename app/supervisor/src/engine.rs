@@ -12,9 +12,13 @@ use pontoon_process::child::{ChildProcess, ExitReason, ProcessState};
 use pontoon_process::error::Error;
 use pontoon_sandbox::Namespaces;
 use pontoon_worker::messages::{CaptureCommand, Report};
-use pontoon_worker::{Attachment, Setup, Update};
+use pontoon_worker::{Attachment, EngineSetup, Update};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_acceptconn;
 
+use crate::host::replace_raw_icmp;
 use crate::publish::{disconnect_last, reopen_ports};
+use crate::statistics::Statistics;
 use ports::{PortIndexes, change_ports};
 
 mod child;
@@ -25,12 +29,13 @@ mod ports;
 pub(crate) struct Engine {
     state: ProcessState<Update, Report, StartAttempts>,
     /// Configuration of the next engine, with all updates applied.
-    setup: Setup,
+    setup: EngineSetup,
     /// The sockets of the published ports in `setup`, in the same order, shared with the control socket.
     ports: Vec<Arc<OwnedFd>>,
     /// The index of each published port in `ports`.
     indexes: PortIndexes,
     attachment: Attachment,
+    statistics: Statistics,
     require_sandbox: bool,
     /// Namespaces of the first engine. A later engine with fewer of them is not started.
     namespaces: Option<Namespaces>,
@@ -64,9 +69,10 @@ impl Engine {
     /// # Errors
     /// The engine could not start.
     pub(crate) fn start(
-        mut setup: Setup,
+        mut setup: EngineSetup,
         ports: Vec<Arc<OwnedFd>>,
         attachment: Attachment,
+        statistics: Statistics,
         require_sandbox: bool,
     ) -> Result<Self, Error> {
         let mut namespaces = None;
@@ -79,6 +85,7 @@ impl Engine {
             setup,
             ports,
             attachment,
+            statistics,
             require_sandbox,
             namespaces,
             restart_policy: RestartPolicy::default(),
@@ -133,6 +140,10 @@ impl Engine {
             let what = format!("{why}, and a new engine cannot take over the guest's connection");
             return Err(Error::new(what).advise("--socket, or a listening socket as --fd"));
         }
+        if self.attachment.descriptors().into_iter().any(is_shut_down) {
+            let what = format!("{why}, and it has shut down the socket that the guest connects to");
+            return Err(Error::new(what));
+        }
         if self.restart_policy.record_exceeds(now) {
             return Err(Error::new(format!(
                 "{why}; it was the third crash in {:?}",
@@ -146,7 +157,9 @@ impl Engine {
     /// Starts a new engine. An exit before its loop runs is not a crash: the engine has not received anything from the guest, so
     /// the host caused it.
     fn restart(&mut self) -> Result<(), Error> {
+        self.statistics.end_engine();
         reopen_ports(&self.setup.config.published, &self.ports);
+        replace_raw_icmp(&mut self.setup.raw_icmp);
         let process = child::start(
             &mut self.setup,
             &self.ports,
@@ -211,7 +224,10 @@ impl Engine {
                     v6.default_route = *exists;
                 }
             }
-            Update::Rules(list) => config.egress.set(list),
+            Update::Rules(update) => {
+                config.egress.set(&update.rules);
+                self.setup.rules_generation = update.generation;
+            }
             Update::Published(port_updates) => {
                 change_ports(
                     &mut config.published,
@@ -228,7 +244,7 @@ impl Engine {
                 }
             }
             Update::OwnedPart(_)
-            | Update::Ask(_)
+            | Update::Confirm(_)
             | Update::Flows(_)
             | Update::Capture(CaptureCommand::Stop(_)) => {}
         }
@@ -272,6 +288,16 @@ impl Drop for Engine {
         self.state = ProcessState::Backoff(StartAttempts::new(Instant::now()));
         self.ports.iter().for_each(disconnect_last);
     }
+}
+
+/// Returns true if a descriptor is a listening Unix socket that was shut down: it accepts no connection any more, and listen(2)
+/// does not change that.
+fn is_shut_down(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let at_once = Timespec::default();
+    socket_acceptconn(socket) == Ok(true)
+        && poll(&mut polled, Some(&at_once)).is_ok()
+        && polled[0].revents().contains(PollFlags::RDHUP)
 }
 
 /// Receives up to `most` reports.

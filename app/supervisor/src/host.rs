@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::Outbound;
 use rustix::net::{
-    AddressFamily, Protocol, SocketFlags, SocketType, ipproto, netdevice, socket, socket_with,
+    AddressFamily, Protocol, SocketFlags, SocketType, connect_unspec, ipproto, netdevice, socket, socket_with,
 };
 use rustix::process::Rlimit;
 
@@ -92,6 +92,22 @@ pub(crate) fn open_raw_icmp() -> [Option<OwnedFd>; 2] {
         open(AddressFamily::INET, ipproto::ICMP),
         open(AddressFamily::INET6, ipproto::ICMPV6),
     ]
+}
+
+/// Replaces raw ICMP sockets, which the old engine may have connected, shut down or bound, or whose options it may have set. If the
+/// caller has no CAP_NET_RAW any more, they are disconnected.
+pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) {
+    for (old, new) in sockets.iter_mut().zip(open_raw_icmp()) {
+        match (old, new) {
+            (Some(old), Some(new)) => *old = new,
+            (Some(old), None) => {
+                if let Err(error) = connect_unspec(old) {
+                    tracing::warn!("cannot disconnect a raw ICMP socket: {error}");
+                }
+            }
+            (None, _) => {}
+        }
+    }
 }
 
 /// Checks that the host can send from an address or interface.

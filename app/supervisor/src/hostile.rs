@@ -19,6 +19,7 @@ pub fn play(bytes: &[u8]) {
     if let Some(report) = message::<Report>(bytes) {
         control::hostile::engine(&report);
     }
+    control::hostile::statistics(bytes);
     let _ = Ancillary::decode(bytes);
     first_process(bytes);
     control::hostile::client(bytes);

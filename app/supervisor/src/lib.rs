@@ -2,10 +2,10 @@
 //!
 //! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
 //! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
-//! ports; then the guest's namespaces and the tap in them, created by the guest's first process ([`guest::init`]) or by a child
-//! that enters an existing namespace ([`guest::attach`]), which sends the tap's queues to the supervisor; then the engine, forked
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a child
+//! that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the engine, forked
 //! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
-//! ([`guest::machine`]) is named by an option. From then on the supervisor waits in [`watch`] and forwards changes.
+//! (`guest::machine`) is named by an option. From then on the supervisor waits in `watch` and forwards changes.
 //!
 //! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
 //! first process exits, as that is process 1 of its PID namespace.
@@ -13,6 +13,7 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_engine::address_plan::AddressPlan;
 use pontoon_process::child::stdio;
@@ -25,7 +26,8 @@ use pontoon_process::signals::Signals;
 use pontoon_process::socket_file::SocketFile;
 use pontoon_sys::disabled::Disabled;
 use pontoon_sys::tun::TapOffload;
-use pontoon_worker::{Attachment, Setup, TapQueues, Vhost, ledger, pacing};
+use pontoon_worker::stats::StatsTable;
+use pontoon_worker::{Attachment, EngineSetup, TapQueues, Vhost, ledger, pacing};
 use rustix::process::Rlimit;
 use tracing::level_filters::LevelFilter;
 
@@ -40,6 +42,7 @@ pub mod hostile;
 pub mod options;
 pub mod policy;
 pub mod publish;
+mod statistics;
 mod watch;
 
 pub use options::GuestOptions;
@@ -55,6 +58,7 @@ use host::file_watch::FileWatch;
 use host::resolv::{Resolv, ResolvWatch};
 use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
+use statistics::Statistics;
 use watch::{GuestKind, Watch};
 
 /// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
@@ -70,10 +74,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let ready = unsafe { ReadyNotifier::take_over(options.ready_fd)? };
     let mut notifier = ReadyNotifier::new(ready, options.pid_file.clone())?;
     let disabled = Disabled::from_env().map_err(|error| Error::new(error.to_string()).with_status(2))?;
-    let offload = match options.no_offload {
-        true => TapOffload::NONE,
-        false => TapOffload::all_but(&disabled),
-    };
+    let offload = tap_offload(options, &disabled);
     let mut files = FileWatch::default();
     let plan = GuestPlan::open(options, &mut files)?;
     let vhost = vhost::choose(options.vhost_net, offload, &disabled)?;
@@ -83,11 +84,11 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let signals = Signals::block(&[]).context("cannot block signals")?;
     let descriptors = descriptor::raise_limit();
     let ports = publish_ports(options, &host.chosen.plan)?;
-    let raw_icmp = host::open_raw_icmp();
     let ifname = ifname(options, &host.chosen);
     let config = config::config(options, host.chosen, host.resolv, ports.published(), descriptors);
     let sockets = ports.sockets();
-    let mut control = open_control(options, ports, set_log_level)?;
+    let statistics = Statistics::open(options.workers, options.rules.clone())?;
+    let mut control = open_control(options, statistics.clone(), ports, set_log_level)?;
 
     let _foreground = terminal::Foreground::of_stdin();
     let link = LinkPlan {
@@ -110,20 +111,8 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     }
     let sources = config.host;
     let owned = host.watch.owned().to_vec();
-    let ledger = ledger::Shared::new(options.workers, config.max_flows)
-        .context("cannot allocate the shared connection table")?;
-    let setup = Setup {
-        config,
-        owned,
-        // The engine takes the sockets over when it is forked.
-        published: Vec::new(),
-        raw_icmp,
-        pacing: pacing::here(options.pacing, options.workers),
-        outbound: options.outbound.clone(),
-        ledger,
-        set_log_level,
-    };
-    let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
+    let setup = engine_setup(options, config, owned, statistics.table(), set_log_level)?;
+    let mut engine = Engine::start(setup, sockets, attachment, statistics, options.require_sandbox)?;
     if let Some(control) = &mut control {
         // Before the guest sends anything, so that a capture has all of it.
         control.serve(&mut |update| engine.send(update), Instant::now());
@@ -134,7 +123,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     notifier.notify()?;
     if let GuestKind::Command(guest) = &mut guest {
         // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
-        if let Some(status) = signals.deadly().context("cannot read signals")? {
+        if let Some(status) = signals.fatal().context("cannot read signals")? {
             return Ok(status);
         }
         guest.go()?;
@@ -155,6 +144,39 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     watch.run()
 }
 
+/// Returns the offloads of the tap: all that are not disabled.
+fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
+    match options.no_offload {
+        true => TapOffload::NONE,
+        false => TapOffload::all_but(disabled),
+    }
+}
+
+/// Returns the input of the engine, with a new table of connections.
+fn engine_setup(
+    options: &GuestOptions,
+    config: Config,
+    owned: Vec<IpNet>,
+    stats: StatsTable,
+    set_log_level: fn(LevelFilter),
+) -> Result<EngineSetup, Error> {
+    let ledger = ledger::SharedLedger::new(options.workers, config.max_flows)
+        .context("cannot allocate the shared connection table")?;
+    Ok(EngineSetup {
+        config,
+        owned,
+        // The engine takes the sockets over when it is forked.
+        published: Vec::new(),
+        raw_icmp: host::open_raw_icmp(),
+        pacing: pacing::here(options.pacing, options.workers),
+        outbound: options.outbound.clone(),
+        ledger,
+        stats,
+        rules_generation: Statistics::FIRST_GENERATION,
+        set_log_level,
+    })
+}
+
 /// Opens the host sockets of the published ports.
 fn publish_ports(options: &GuestOptions, plan: &AddressPlan) -> Result<Ports, Error> {
     let families = match (&plan.v4, &plan.v6) {
@@ -172,6 +194,7 @@ fn publish_ports(options: &GuestOptions, plan: &AddressPlan) -> Result<Ports, Er
 /// capture needs the control API even without a socket.
 fn open_control(
     options: &GuestOptions,
+    statistics: Statistics,
     ports: Ports,
     set_log_level: fn(LevelFilter),
 ) -> Result<Option<Control>, Error> {
@@ -179,9 +202,8 @@ fn open_control(
         return Ok(None);
     }
     let served = Served {
-        rules: options.rules.clone(),
+        statistics,
         forwarder: options.resolvers != Resolvers::None,
-        workers: options.workers,
         ports,
         set_log_level,
     };

@@ -10,6 +10,7 @@ use std::path::Path;
 use pontoon_engine::egress::{Action, EgressRule, Match};
 use pontoon_process::error::{Context as _, Error};
 use pontoon_worker::Update;
+use pontoon_worker::messages::RulesUpdate;
 use serde::{Deserialize, Serialize};
 
 /// Rules as written in a policy file.
@@ -43,7 +44,7 @@ impl Lists {
 }
 
 /// Maximum number of rules. Each new flow is compared with every rule.
-const MOST: usize = 1_000;
+pub(crate) const MOST: usize = 1_000;
 
 /// Checks the number and size of rules.
 ///
@@ -53,7 +54,10 @@ pub fn check(rules: &[EgressRule]) -> Result<(), String> {
     if rules.len() > MOST {
         return Err(format!("{} rules exceed the limit of {MOST}", rules.len()));
     }
-    let message = pontoon_ipc::encode(&Update::Rules(rules.to_vec()));
+    let message = pontoon_ipc::encode(&Update::Rules(RulesUpdate {
+        generation: u64::MAX,
+        rules: rules.to_vec(),
+    }));
     message
         .map(|_| ())
         .map_err(|error| format!("the rules are too long: {error}"))

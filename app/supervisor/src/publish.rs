@@ -13,8 +13,10 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect_unspec, listen, socket_with, sockopt,
 };
 
+mod default_options;
 mod ports;
 
+use default_options::DefaultOptions;
 pub(crate) use ports::{Ports, Refusal, Undo};
 
 /// `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, as podman and docker write it.
@@ -213,10 +215,11 @@ fn unbound_socket(protocol: Protocol, host: SocketAddr) -> io::Result<OwnedFd> {
 /// Has published TCP sockets listen again, and binds UDP sockets again. The old engine shared them, and may have shut them down,
 /// connected them or set options.
 pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
+    let [v4, v6] = ANY.map(|address| DefaultOptions::of((address, 0).into()));
     for (port, socket) in published.iter().zip(sockets) {
         let host = port.host;
         let reopened = match port.protocol {
-            Protocol::Tcp => listen_again(socket),
+            Protocol::Tcp => listen_again(socket, if host.is_ipv4() { &v4 } else { &v6 }),
             Protocol::Udp => bind_again(socket, host).map(|()| false),
         };
         match reopened {
@@ -227,16 +230,16 @@ pub(crate) fn reopen_ports(published: &[Published], sockets: &[impl AsFd]) {
     }
 }
 
-/// Has the socket of a published TCP port listen again, non-blocking and without `SO_LINGER`, after a process that shared it has shut it down or
-/// connected it; returns true if it was not listening. The socket stays bound to the port meanwhile.
+/// Has the socket of a published TCP port listen again, non-blocking and with the options of a new socket, after a process that
+/// shared it has shut it down or connected it; returns true if it was not listening. The socket stays bound to the port meanwhile.
 ///
 /// # Errors
 /// The kernel's: another socket may have the port.
-fn listen_again(socket: impl AsFd) -> io::Result<bool> {
+fn listen_again(socket: impl AsFd, options: &DefaultOptions) -> io::Result<bool> {
     // A flag of the open file description, which the process shared: an engine that finds no client to accept would wait.
     rustix::io::ioctl_fionbio(&socket, true)?;
-    // Accepted sockets inherit it.
     sockopt::set_socket_linger(&socket, None)?;
+    options.restore(&socket);
     if sockopt::socket_acceptconn(&socket)? {
         return Ok(false);
     }
@@ -252,10 +255,16 @@ fn disconnect(socket: impl AsFd) -> io::Result<()> {
     Ok(connect_unspec(&socket)?)
 }
 
-/// Disconnects a socket if this is the last reference to it, which is dropped next.
+/// Disconnects a socket if this is the last reference to it, which is dropped next. A socket that listens is left alone: its close(2)
+/// never waits, and to disconnect it would reset the clients that an engine has still to accept when it closes the port.
+///
+/// An engine that runs shares the socket. If it connects the socket again after this call, the close(2) that follows here does not
+/// wait either, as the engine's descriptor keeps the socket open. It waits only if a compromised engine also closes its descriptor
+/// between the two calls, which the user's request to close the port triggers and not the engine. The program then hangs for as long
+/// as `SO_LINGER` requests; no other guest or process is concerned.
 pub(crate) fn disconnect_last(socket: &Arc<OwnedFd>) {
-    // An error means that the socket is not connected.
-    if Arc::strong_count(socket) == 1 {
+    if Arc::strong_count(socket) == 1 && sockopt::socket_acceptconn(socket) != Ok(true) {
+        // An error means that the socket is not connected.
         let _ = disconnect(socket);
     }
 }

@@ -1,4 +1,4 @@
-//! The table of `pontoon bench exits`.
+//! The Markdown table and the JSON figures of `pontoon bench exits`.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,8 @@ use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::figure;
 
-/// Returns a table with one line for each run, and the published figures that it is to be compared with.
+/// Returns a Markdown table with one line for each run, and below it published figures of other systems for
+/// comparison.
 pub(super) fn markdown(rows: &[(GuestTask, FramePath, RunResult)]) -> String {
     let mut out = String::from(HEAD);
     for (task, link, result) in rows {

@@ -1,9 +1,9 @@
-//! Tests of the table. The machine has tests of its own.
+//! Tests of the table of `pontoon bench exits`. The virtual machine itself is tested in `examples/microvm`.
 
 use super::*;
 
 #[test]
-fn counts_each_doorbell_once() {
+fn doorbell_is_counted_once() {
     let result: RunResult = serde_json::from_str(
         r#"{"address": "10.0.2.15", "done": 200, "sent": 200, "doorbells": 40, "returns": 50,
             "kvm": {"halts": 6, "interrupts": 4, "exits": 1000000}}"#,
@@ -24,7 +24,7 @@ fn counts_each_doorbell_once() {
 }
 
 #[test]
-fn links_have_distinct_arguments() {
+fn frame_paths_have_distinct_arguments() {
     let arguments: Vec<_> = LINKS.map(FramePath::arguments).into();
     for (at, one) in arguments.iter().enumerate() {
         assert!(!arguments[..at].contains(one), "{one:?}");

@@ -1,4 +1,5 @@
-//! Round trips with pending connections to an address that never answers.
+//! The job `Blackhole`: round trips of a byte while TCP connections to an address that never answers are
+//! pending.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -12,20 +13,21 @@ use crate::job::JobMessage;
 use super::client::JobClient;
 use super::control::ControlConnection;
 use super::latency;
-use super::round_trip::Pinger;
+use super::round_trip::EchoConnection;
 use super::{descriptors, failed, socket, unreachable};
 
-/// Discard (RFC 863). Hosts that have this address by mistake do not listen on it either.
+/// Destination port of the pending connections: discard (RFC 863). If the address exists by mistake, that
+/// host does not listen there either.
 const PORT: u16 = 9;
 
-/// Descriptors of this process that are not pending connections.
+/// Descriptors of the client process besides those of the pending connections.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Runs the client. The job has no server.
+/// Runs the load client for the job `Blackhole`. The pending connections need no server.
 pub(crate) fn run(client: &mut JobClient, pending: u32, address: IpAddr) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(pending) + OTHER_DESCRIPTORS)?;
     let control = ControlConnection::open(client)?;
-    let mut pinger = Pinger::connect(client)?;
+    let mut pinger = EchoConnection::connect(client)?;
     let to = SocketAddr::new(address, PORT);
     let connections = (0..pending)
         .map(|_| attempt(to))
@@ -56,7 +58,7 @@ fn attempt(to: SocketAddr) -> Result<OwnedFd, JobMessage> {
         .map_err(|why| unreachable(format_args!("no pending connection to {to}: {why}")))
 }
 
-/// Returns how many of `connections` have one of `events`, or an error.
+/// Returns the number of `connections` at which poll(2) reports one of `events`.
 pub(crate) fn ended(connections: &[OwnedFd], events: PollFlags) -> Result<usize, String> {
     let mut polled: Vec<_> = connections
         .iter()

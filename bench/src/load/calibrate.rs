@@ -1,4 +1,4 @@
-//! Calibration: the cost of the load generator itself.
+//! Calibration: measures the CPU time that the load generator itself needs for each operation.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use crate::schema::Calibration;
 
 use super::latency;
-use super::stamp::{BUFFER, Checker, stamp};
+use super::stamp::{BUFFER, StampChecker, stamp};
 
-/// Measures the clock, the stamps, and the histograms, in a few milliseconds.
+/// Measures the cost of reading the clock, of position stamps, and of recording in a histogram, in a few
+/// milliseconds.
 #[must_use]
 pub fn calibrate() -> Calibration {
     let mut histogram = latency::histogram();
@@ -23,7 +24,7 @@ pub fn calibrate() -> Calibration {
     }
 }
 
-/// Returns the average time of `calls` calls, in nanoseconds.
+/// Returns the average time of one call of `call` over `calls` calls, in nanoseconds.
 fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
     let began = Instant::now();
     for count in 0..calls {
@@ -36,7 +37,7 @@ fn average(calls: u32, mut call: impl FnMut(u32)) -> f64 {
 /// right after a receive.
 fn stamps(calls: u32) -> f64 {
     let mut buffer = vec![0; BUFFER];
-    let mut checker = Checker::new();
+    let mut checker = StampChecker::new();
     let mut spent = Duration::ZERO;
     for _ in 0..calls {
         let before = Instant::now();

@@ -1,4 +1,4 @@
-//! The load client: a job under way, and its messages to the harness.
+//! State of the load client: the running job, and its messages to the harness.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use crate::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
 
 use super::{failed, write_line};
 
-/// The client of one job.
+/// The load client while it runs its job.
 pub(crate) struct JobClient {
     server: IpAddr,
     job_spec: JobSpec,
@@ -19,7 +19,7 @@ pub(crate) struct JobClient {
 
 impl JobClient {
     /// # Errors
-    /// `Failed`: a time is negative or too long.
+    /// `Failed`: a duration in the job is negative or too long.
     pub(crate) fn new(server: IpAddr, job_spec: JobSpec) -> Result<Self, JobMessage> {
         let time = |seconds: f64| {
             Duration::try_from_secs_f64(seconds).map_err(|error| failed(format_args!("{seconds} s: {error}")))
@@ -41,7 +41,7 @@ impl JobClient {
         &self.job_spec.ports
     }
 
-    /// Returns the server's address with `port`.
+    /// Returns the socket address of `port` at the load server.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.server, port)
     }
@@ -54,25 +54,26 @@ impl JobClient {
         self.duration
     }
 
-    /// The longest time without progress.
+    /// Returns the longest time without progress before the job ends with `Stalled`.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Writes that the measurement begins.
+    /// Writes `Begin`: the measurement begins now.
     pub(crate) fn begin(&mut self) -> Result<(), JobMessage> {
         write_line(&JobMessage::Begin).map_err(failed)
     }
 
-    /// Writes the results, and waits for the end of standard input. Sockets of the caller stay open and threads keep
-    /// running until then, so that the counters read at `Begin` and at `End` were both read under load.
+    /// Writes `End` with the results, and waits for the end of standard input. The caller's sockets stay open
+    /// and its threads keep running until then, so that the harness reads its counters at `Begin` and at
+    /// `End` under the same load.
     pub(crate) fn end(&mut self, results: JobResults) -> Result<(), JobMessage> {
         write_line(&JobMessage::End(results)).map_err(failed)?;
         io::copy(&mut io::stdin(), &mut io::sink()).map_err(failed)?;
         Ok(())
     }
 
-    /// Waits for the duration of the job.
+    /// Sleeps for the duration of the measurement.
     pub(crate) fn idle(&mut self) -> Result<(), JobMessage> {
         std::thread::sleep(self.warm_up);
         self.begin()?;
@@ -81,5 +82,5 @@ impl JobClient {
     }
 }
 
-/// A timeout of zero would mean none to a socket.
+/// Lower bound of socket timeouts: SO_RCVTIMEO and SO_SNDTIMEO of zero mean no timeout.
 const SHORTEST: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! Connect, one byte to the server and back, close.
+//! The job `Connect`: TCP connections one after the other, each with one byte to the server and back.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -13,28 +13,28 @@ use crate::job::JobMessage;
 use super::client::JobClient;
 use super::control::ControlConnection;
 use super::fault::Fault;
-use super::fork::{Child, StartBarrier};
-use super::latency::{self, Samples, TransactionError};
+use super::fork::{ClientProcess, StartBarrier};
+use super::latency::{self, LatencySamples, TransactionError};
 use super::server::thread;
 use super::{failed, socket};
 
-/// Number of threads blocked in accept.
+/// Number of the server's threads that block in accept(2).
 const ACCEPTORS: usize = 4;
 
-/// Timeout of a connection whose client sends nothing; it holds a thread meanwhile.
+/// Timeout of a connection whose client sends nothing, as the connection occupies an accepting thread.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const BYTE: [u8; 1] = *b"z";
 
 /// Serves `listener`; each connection is served in the thread that accepted it.
 pub(crate) fn serve<F: Fault>(listener: &Arc<TcpListener>) -> io::Result<()> {
-    // Accepted sockets inherit the timeout, which saves a system call for each.
+    // Accepted sockets inherit the timeouts of the listener, which saves a setsockopt(2) for each connection.
     socket::bound_waits(listener, IDLE_TIMEOUT)?;
     for _ in 0..ACCEPTORS {
         let listener = Arc::clone(listener);
         thread("connect", move || {
             loop {
-                // Errors are a timeout of accept, or a connection that the client has closed.
+                // The error is the timeout of accept, or that the client has closed its connection.
                 let _ = answer::<F>(&listener);
             }
         })?;
@@ -50,7 +50,8 @@ fn answer<F: Fault>(listener: &TcpListener) -> io::Result<()> {
     socket.write_all(&byte)
 }
 
-/// Returns a function that performs a transaction with the server at `to`. A wait longer than `timeout` is a stall.
+/// Returns a function that runs one transaction with the server at `to`. A wait longer than `timeout` is a
+/// stall.
 pub(crate) fn transaction(to: SocketAddr, timeout: Duration) -> impl FnMut() -> Result<(), TransactionError> {
     let mut done = 0;
     move || {
@@ -62,7 +63,7 @@ pub(crate) fn transaction(to: SocketAddr, timeout: Duration) -> impl FnMut() -> 
             Err(error) => error,
         };
         match Errno::from_io_error(&error) {
-            // EINPROGRESS is the timeout of connect(2).
+            // connect(2) with SO_SNDTIMEO returns EINPROGRESS after the timeout.
             Some(Errno::AGAIN | Errno::INPROGRESS) => {
                 Err(TransactionError::Fatal(JobMessage::Stalled { at_byte: done }))
             }
@@ -87,12 +88,12 @@ fn transact(to: SocketAddr, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Runs the client, which starts `clients` processes.
+/// Runs the load client for the job `Connect` with `clients` processes.
 pub(crate) fn run(client: &mut JobClient, clients: u16) -> Result<(), JobMessage> {
     let to = client.at(client.ports().connect);
     let (warm_up, duration, timeout) = (client.warm_up(), client.duration(), client.timeout());
     let mut children = (0..clients)
-        .map(|_| Child::new(|barrier| run_client(barrier, to, warm_up, duration, timeout)))
+        .map(|_| ClientProcess::new(|barrier| run_client(barrier, to, warm_up, duration, timeout)))
         .collect::<io::Result<Vec<_>>>()
         .map_err(|error| failed(format_args!("cannot fork: {error}")))?;
     let control = ControlConnection::open(client)?;
@@ -110,14 +111,14 @@ pub(crate) fn run(client: &mut JobClient, clients: u16) -> Result<(), JobMessage
     client.end(latency::results(&processes, control.congestion_control())?)
 }
 
-/// Runs one client process.
+/// Runs one of the client processes.
 fn run_client(
     barrier: &mut StartBarrier,
     to: SocketAddr,
     warm_up: Duration,
     duration: Duration,
     timeout: Duration,
-) -> Result<Samples, JobMessage> {
+) -> Result<LatencySamples, JobMessage> {
     let mut transaction = transaction(to, timeout);
     latency::run(warm_up, &mut transaction)?;
     barrier.wait()?;

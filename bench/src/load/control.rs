@@ -1,4 +1,5 @@
-//! The control connection: lines of JSON, a request and its reply at a time.
+//! The control connection between load client and load server: lines of JSON, each request followed by its
+//! reply.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -11,47 +12,50 @@ use serde::{Deserialize, Serialize};
 use crate::job::{Job, JobMessage};
 
 use super::client::JobClient;
-use super::latency::Samples;
+use super::latency::LatencySamples;
 use super::{failed, socket, stalled_or_failed};
 
-/// A request of the client.
+/// A request of the load client on the control connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SessionRequest {
-    /// Opens the session. It must be the first request, and ends with the connection.
+    /// Opens the session; must be the first request. The session ends with the connection.
     Open { job: Job, timeout: Duration },
-    /// Requests the count of what has arrived.
+    /// Requests the number of bytes, connections or datagrams that have arrived at the server.
     Checkpoint,
-    /// Requests the hash of the session's one flow. The reply is a checkpoint while the flow has not ended.
+    /// Requests the hash of the bytes of the session's single flow. The reply is a checkpoint while the flow
+    /// has not ended.
     Hash,
-    /// Requests that the server connects to the guest for this long (see `PublishConnect`).
+    /// Requests that the server makes TCP connections into the guest for `duration` (see
+    /// `Job::PublishConnect`).
     Connect { duration: Duration },
 }
 
-/// The server's reply.
+/// The load server's reply on the control connection.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SessionReply {
     Opened {
         session: u64,
-        /// The congestion control of this connection's socket.
+        /// TCP congestion control of the server's socket of this control connection.
         congestion_control: String,
     },
     Checkpoint(Checkpoint),
     Hash(String),
-    Samples(Samples),
-    /// One of `Stalled`, `Unreachable`, `Failed`.
+    Samples(LatencySamples),
+    /// The reason why the session ends: `Stalled`, `Unreachable` or `Failed`.
     JobMessage(JobMessage),
 }
 
-/// A count, and the time at which it was read.
+/// A count of the load server, and the time at which it was read.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
-    /// The number of bytes, connections, or datagrams.
+    /// Number of bytes, connections, or datagrams that have arrived.
     pub(crate) count: u64,
-    /// Seconds since the session was opened; for datagrams, from the first to the last.
+    /// Seconds from the opening of the session to this checkpoint; for datagrams, from the first datagram to
+    /// the last.
     pub(crate) seconds: f64,
 }
 
-/// One end of the connection.
+/// One end of a control connection, which sends and receives values as lines of JSON.
 pub(crate) struct JsonLines(BufReader<TcpStream>);
 
 impl JsonLines {
@@ -63,7 +67,7 @@ impl JsonLines {
         self.0.get_ref()
     }
 
-    /// Reads the next line. Returns `None` at the end.
+    /// Reads the next line and parses it. Returns `None` at the end of the stream.
     pub(crate) fn read<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
@@ -79,7 +83,7 @@ impl JsonLines {
     }
 }
 
-/// The client's end of a session.
+/// The load client's end of the control connection of a session.
 pub(crate) struct ControlConnection {
     json: JsonLines,
     session: u64,
@@ -117,13 +121,13 @@ impl ControlConnection {
         }
     }
 
-    /// The tag with which connections and datagrams of this session begin.
+    /// Returns the session's number, the first eight bytes of each of its connections and datagrams.
     pub(crate) fn session(&self) -> [u8; 8] {
         self.session.to_le_bytes()
     }
 
-    /// The congestion control of the client's and of the server's socket. All connections of the session are made in
-    /// the same two network namespaces, and so have the same.
+    /// Returns the TCP congestion control of the client's and of the server's socket. All connections of the
+    /// session are made in the same two network namespaces, and so have the same congestion control.
     pub(crate) fn congestion_control(&self) -> Option<[String; 2]> {
         Some(self.congestion_control.clone())
     }
@@ -136,7 +140,7 @@ impl ControlConnection {
         self.checkpoint_within(self.timeout, at_byte)
     }
 
-    /// Requests a checkpoint with a timeout of `limit`.
+    /// Requests a checkpoint and waits for it at most `limit`.
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
@@ -165,11 +169,11 @@ impl ControlConnection {
         }
     }
 
-    /// Requests connections to the guest.
+    /// Requests that the server connects to the guest for `duration`, and returns its measurements.
     ///
     /// # Errors
     /// See [`checkpoint`](Self::checkpoint).
-    pub(crate) fn connect(&mut self, duration: Duration) -> Result<Samples, JobMessage> {
+    pub(crate) fn connect(&mut self, duration: Duration) -> Result<LatencySamples, JobMessage> {
         let limit = duration + self.timeout;
         match self.request(&SessionRequest::Connect { duration }, limit, 0)? {
             SessionReply::Samples(samples) => Ok(samples),
@@ -177,8 +181,8 @@ impl ControlConnection {
         }
     }
 
-    /// Sends a request and waits for the reply, a little longer than `limit`: the server's own timeout should end
-    /// first, so that its message arrives.
+    /// Sends a request and waits for the reply a little longer than `limit`: the server's own timeout should
+    /// expire first, so that its error message arrives.
     fn request(
         &mut self,
         request: &SessionRequest,

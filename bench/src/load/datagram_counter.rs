@@ -1,4 +1,4 @@
-//! Counts datagrams where they arrive.
+//! The server side of UDP jobs: counts the datagrams of a session.
 
 use std::convert::Infallible;
 use std::net::UdpSocket;
@@ -9,18 +9,18 @@ use pontoon_sys::udp::Ancillary;
 
 use super::control::Checkpoint;
 use super::fault::Fault;
-use super::session::{Shared, lock};
+use super::session::{ServerState, lock};
 
-/// Number of messages of one receive.
+/// Number of messages that one recvmmsg(2) receives.
 const BATCH: usize = 64;
 
-/// Bytes kept of a datagram; the rest is discarded.
+/// Receive buffer of a single datagram, in bytes; the rest of a longer one is discarded.
 const ONE: usize = 2048;
 
-/// Bytes of the longest run of datagrams that `UDP_GRO` coalesces.
+/// Receive buffer of coalesced datagrams (`UDP_GRO`), in bytes.
 const RUN: usize = 65536;
 
-/// The count of one session's datagrams. The first eight bytes of each are the session's number.
+/// Number of datagrams of one session. The first eight bytes of each datagram are the session's number.
 #[derive(Default)]
 pub(crate) struct DatagramCounter {
     session: u64,
@@ -51,20 +51,20 @@ impl DatagramCounter {
     }
 }
 
-/// Counts datagrams, one in each message.
-pub(crate) fn count<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
+/// Counts the datagrams that `socket` receives, one in each message.
+pub(crate) fn count<F: Fault>(shared: &ServerState, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, ONE)
 }
 
-/// Counts runs of datagrams, on a socket with `UDP_GRO`.
-pub(crate) fn count_runs<F: Fault>(shared: &Shared, socket: &UdpSocket) -> Infallible {
+/// Counts the datagrams that `socket` receives coalesced (`UDP_GRO`).
+pub(crate) fn count_runs<F: Fault>(shared: &ServerState, socket: &UdpSocket) -> Infallible {
     receive::<F>(shared, socket, RUN)
 }
 
-fn receive<F: Fault>(shared: &Shared, socket: &UdpSocket, room: usize) -> Infallible {
+fn receive<F: Fault>(shared: &ServerState, socket: &UdpSocket, room: usize) -> Infallible {
     let mut batch = Batch::new(BATCH, room);
     loop {
-        // Errors are those of sent datagrams, and this socket sends none.
+        // Receive errors report ICMP errors for sent datagrams, and this socket sends none.
         let Ok(messages) = batch.receive(socket) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! A datagram to the server and back.
+//! The job `DatagramRoundTrip`: one UDP datagram to the server and back.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,14 +15,14 @@ use super::fault::Fault;
 use super::latency::{self, TransactionError};
 use super::socket;
 
-/// Timeout of an answer. A later one is an error.
+/// Timeout of the echo of a datagram, after which the transaction counts as an error.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Echoes datagrams.
+/// Echoes every datagram to its sender.
 pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     let mut buffer = vec![0; 65536];
     loop {
-        // Errors are those of answers to clients that have ended.
+        // The error is an ICMP error for an echo to a client that has ended.
         if let Ok((len, from)) = socket.recv_from(&mut buffer) {
             F::delay();
             let _ = socket.send_to(&buffer[..len], from);
@@ -30,7 +30,7 @@ pub(crate) fn answer<F: Fault>(socket: &UdpSocket) -> Infallible {
     }
 }
 
-/// Runs the client.
+/// Runs the load client for the job `DatagramRoundTrip`.
 pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_echo), DEADLINE)?;
     let mut count = 0_u64;
@@ -41,7 +41,7 @@ pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     })
 }
 
-/// Sends `request`, and waits for its answer. Other datagrams are late answers to requests that timed out.
+/// Sends `request` and waits for its echo. Other datagrams are echoes of earlier requests that timed out.
 pub(crate) fn exchange(
     socket: impl AsFd,
     request: &[u8],

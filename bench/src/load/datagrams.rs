@@ -1,4 +1,5 @@
-//! Datagrams one way, at a rate or as fast as possible, counted by the server.
+//! The jobs `Datagrams` and `SegmentedDatagrams`: UDP in one direction, at a rate or as fast as possible,
+//! counted by the server.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -12,25 +13,25 @@ use super::client::JobClient;
 use super::control::{Checkpoint, ControlConnection};
 use super::{failed, socket, stalled_or_failed, unreachable};
 
-/// Number of messages of one call.
+/// Number of messages that one sendmmsg(2) sends.
 const BATCH: usize = 64;
 
-/// After this time without a datagram none are in flight.
+/// Time without an arriving datagram after which no more are assumed to be in flight.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
-/// Interval at which the client requests the count after it has sent all.
+/// Interval at which the client requests the server's count after it has sent the last datagram.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Interval at which a sender with a rate wakes up.
+/// Interval at which a sender with a rate wakes up to send the datagrams that are due.
 const TICK: Duration = Duration::from_micros(100);
 
-/// The delay that a late sender makes up for. To make up for more would be a burst.
+/// The largest delay for which a late sender compensates. Compensation of a longer one would be a burst.
 const BACKLOG: Duration = Duration::from_millis(10);
 
-/// Bytes of the session's number.
+/// Bytes of the session's number at the start of each datagram.
 const TAG: usize = 8;
 
-/// Runs the client of single datagrams.
+/// Runs the load client for the job `Datagrams`.
 pub(crate) fn run(client: &mut JobClient, size: u16, rate: Option<f64>) -> Result<(), JobMessage> {
     let socket = socket::datagram_client(client.at(client.ports().datagram_sink), client.timeout())?;
     let mut payload = payload(size, 1)?;
@@ -49,7 +50,7 @@ pub(crate) fn run(client: &mut JobClient, size: u16, rate: Option<f64>) -> Resul
     })
 }
 
-/// Runs the client of `segments` datagrams in each send.
+/// Runs the load client for the job `SegmentedDatagrams`, with `segments` datagrams in each send.
 pub(crate) fn run_segmented(
     client: &mut JobClient,
     size: u16,
@@ -87,7 +88,7 @@ fn tag(payload: &mut [u8], size: u16, session: [u8; TAG]) {
     }
 }
 
-/// The datagrams that a sender has sent.
+/// Number of datagrams that a sender has sent, and the time it took.
 struct SentDatagrams {
     count: u64,
     seconds: f64,
@@ -98,7 +99,7 @@ fn measure(
     mut send: impl FnMut([u8; TAG], Duration) -> Result<SentDatagrams, JobMessage>,
 ) -> Result<(), JobMessage> {
     let mut control = ControlConnection::open(client)?;
-    // Datagrams of the warm-up have the number of no session: those still in flight are not counted.
+    // Datagrams of the warm-up have session number 0: the server must not count those still in flight.
     send([0; TAG], client.warm_up())?;
     client.begin()?;
     let sent = send(control.session(), client.duration())?;
@@ -109,7 +110,8 @@ fn measure(
             sent.count, received.count
         )));
     }
-    // The longer time counts: a queue that drains later, or a burst at the start, must not raise the rate.
+    // The longer of both times is used: a queue that drains later, or a burst at the start, must not raise
+    // the rate.
     let seconds = sent.seconds.max(received.seconds);
     client.end(JobResults {
         values: [
@@ -123,7 +125,7 @@ fn measure(
     })
 }
 
-/// Waits until all datagrams have arrived, or no more do.
+/// Waits until all `sent` datagrams have arrived, or until no more arrive for [`QUIET_TIME`].
 fn drain(control: &mut ControlConnection, sent: u64, timeout: Duration) -> Result<Checkpoint, JobMessage> {
     let began = Instant::now();
     let (mut checkpoint, mut moved) = (control.checkpoint(0)?, began);
@@ -138,14 +140,14 @@ fn drain(control: &mut ControlConnection, sent: u64, timeout: Duration) -> Resul
     Ok(checkpoint)
 }
 
-/// Sends for `duration`. `send` gets the number of datagrams that are due, and returns how many it sent.
+/// Sends for `duration`. `send` receives the number of datagrams that are due, and returns how many it sent.
 fn send_for(
     duration: Duration,
     rate: Option<f64>,
     mut send: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<SentDatagrams, JobMessage> {
     let began = Instant::now();
-    let mut tokens = rate.map(|rate| Tokens::new(rate, began)).transpose()?;
+    let mut tokens = rate.map(|rate| TokenBucket::new(rate, began)).transpose()?;
     let mut count = 0;
     loop {
         let now = Instant::now();
@@ -165,7 +167,7 @@ fn send_for(
                     tokens.spend(sent);
                 }
             }
-            // Errors of datagrams sent before: a full queue, a port unreachable for a moment.
+            // ENOBUFS is a full queue, ECONNREFUSED an ICMP error for an earlier datagram.
             Err(Errno::NOBUFS | Errno::CONNREFUSED | Errno::INTR) => {}
             Err(error) if count == 0 => {
                 return Err(unreachable(format_args!(
@@ -177,14 +179,14 @@ fn send_for(
     }
 }
 
-/// A token bucket: one token accrues in each interval of the rate, up to [`BACKLOG`].
-struct Tokens {
+/// A token bucket: one token accrues in each interval of the rate, at most those of [`BACKLOG`].
+struct TokenBucket {
     interval: f64,
-    /// The time up to which tokens are spent.
+    /// The time up to which the accrued tokens were spent.
     spent: Instant,
 }
 
-impl Tokens {
+impl TokenBucket {
     fn new(rate: f64, now: Instant) -> Result<Self, JobMessage> {
         if !(rate.is_finite() && rate > 0.0) {
             return Err(failed(format_args!("invalid rate of {rate} per second")));
@@ -213,9 +215,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_rate_and_backlog() {
+    fn sender_observes_rate_and_backlog() {
         let began = Instant::now();
-        let mut tokens = Tokens::new(100_000.0, began).ok().unwrap();
+        let mut tokens = TokenBucket::new(100_000.0, began).ok().unwrap();
         assert_eq!(tokens.due(began), 0);
         let later = began + Duration::from_micros(1005);
         assert_eq!(tokens.due(later), 100);
@@ -223,23 +225,23 @@ mod tests {
         assert_eq!(tokens.due(later), 36);
         tokens.spend(36);
         assert_eq!(tokens.due(began + Duration::from_micros(1009)), 0);
-        // One less if the quotient is rounded down.
+        // 999 if the quotient is rounded down.
         assert!((999..=1000).contains(&tokens.due(began + Duration::from_secs(1))));
     }
 
     #[test]
-    fn limits_rate_below_one_per_backlog() {
+    fn sender_observes_rate_below_one_per_backlog() {
         let began = Instant::now();
-        let mut tokens = Tokens::new(10.0, began).ok().unwrap();
+        let mut tokens = TokenBucket::new(10.0, began).ok().unwrap();
         assert_eq!(tokens.due(began + Duration::from_millis(99)), 0);
         assert_eq!(tokens.due(began + Duration::from_millis(101)), 1);
         assert!((1..=2).contains(&tokens.due(began + Duration::from_secs(100))));
     }
 
     #[test]
-    fn refuses_invalid_rate() {
+    fn invalid_rate_is_refused() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(Tokens::new(rate, Instant::now()).is_err());
+            assert!(TokenBucket::new(rate, Instant::now()).is_err());
         }
     }
 }

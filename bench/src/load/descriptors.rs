@@ -1,4 +1,4 @@
-//! The limit on open descriptors of a process.
+//! The resource limit on open descriptors (RLIMIT_NOFILE).
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -6,10 +6,10 @@ use crate::job::JobMessage;
 
 use super::unreachable;
 
-/// Raises the soft limit to the hard one if it is less than `needed`.
+/// Raises the soft limit to the hard limit if it is less than `needed`.
 ///
 /// # Errors
-/// `Unreachable`: the hard limit is lower than that.
+/// `Unreachable`: the hard limit is less than `needed`.
 pub(crate) fn allow(needed: u64) -> Result<(), JobMessage> {
     let limit = getrlimit(Resource::Nofile);
     let suffices = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);

@@ -1,4 +1,4 @@
-//! A bulk connection that another thread observes.
+//! A TCP connection with bulk data: one thread transfers, another observes the progress.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
@@ -9,10 +9,11 @@ use blake3::Hash;
 
 use crate::job::JobMessage;
 
-/// Interval of the observer's polls. It polls at both ends of a measurement only, and bytes moved meanwhile count.
+/// Interval at which the observer polls. It polls at both ends of a measurement only, and the bytes
+/// transferred meanwhile are counted.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// A connection over which one thread moves bytes while another observes it.
+/// A TCP connection on which one thread sends or receives while another observes the progress.
 pub(crate) struct BulkFlow {
     pub(crate) socket: TcpStream,
     moved: AtomicU64,
@@ -28,7 +29,7 @@ impl BulkFlow {
         }
     }
 
-    /// The number of bytes sent, or received and verified.
+    /// Returns the number of bytes that were sent, or received and verified.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
@@ -37,20 +38,21 @@ impl BulkFlow {
         self.moved.store(position, Ordering::Relaxed);
     }
 
-    /// Records the result. Only the first counts: later ones are its consequences.
+    /// Records the result of the transfer. Only the first result is kept: later errors are its consequences.
     pub(crate) fn end(&self, how: Result<Hash, JobMessage>) {
         let _ = self.ended.set(how);
     }
 
-    /// Shuts the connection down, which wakes the threads that wait for it.
+    /// Shuts the connection down, which wakes the threads that block on it.
     pub(crate) fn close(&self) {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Waits until the flow has ended or made progress. Returns its hash, or `None` if it has not ended.
+    /// Waits until the transfer has ended or made progress. Returns the hash of its bytes, or `None` if it
+    /// has not ended.
     ///
     /// # Errors
-    /// The flow's error, or `Stalled` after `timeout`.
+    /// The transfer's error, or `Stalled` after `timeout`.
     pub(crate) fn hash(&self, timeout: Duration) -> Result<Option<Hash>, JobMessage> {
         let (before, since) = (self.moved(), Instant::now());
         loop {
@@ -75,8 +77,8 @@ impl BulkFlow {
     }
 }
 
-/// Waits until each of `flows` has made progress, and returns the sum of the bytes that all have moved by then. So a
-/// stream that has stopped is an error and does not vanish in an average.
+/// Waits until each of `flows` has made progress since the call, and returns the sum of their transferred
+/// bytes. So one stopped stream is an error instead of a lower average.
 ///
 /// # Errors
 /// The error of a flow, or `Stalled` after `timeout`.

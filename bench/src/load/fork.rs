@@ -1,4 +1,4 @@
-//! Clients in processes of their own.
+//! Load clients in child processes, which start together.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,25 +10,25 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 
 use crate::job::JobMessage;
 
-use super::latency::Samples;
+use super::latency::LatencySamples;
 use super::{failed, stalled_or_failed};
 
-/// A child process. The kernel kills it when this process ends.
-pub(crate) struct Child {
+/// A child process with one load client. The kernel kills it when this process ends.
+pub(crate) struct ClientProcess {
     pid: Pid,
     pipe: UnixStream,
 }
 
-/// The child's end of the pipe.
+/// The child's end of a socket pair, on which it reports readiness and waits for the start.
 pub(crate) struct StartBarrier(UnixStream);
 
-impl Child {
-    /// Runs `body` in a child process.
+impl ClientProcess {
+    /// Forks a child process that runs `body`.
     ///
     /// # Errors
     /// Out of memory or processes, or this process has more than one thread.
     pub(crate) fn new(
-        body: impl FnOnce(&mut StartBarrier) -> Result<Samples, JobMessage>,
+        body: impl FnOnce(&mut StartBarrier) -> Result<LatencySamples, JobMessage>,
     ) -> io::Result<Self> {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
@@ -38,7 +38,8 @@ impl Child {
         // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
         match unsafe { libc::fork() } {
             0 => {
-                // The child must not return into its caller, whose values are the parent's.
+                // The child must not return into the caller's stack frames, whose values belong to the
+                // parent.
                 let done = catch_unwind(AssertUnwindSafe(|| perform(StartBarrier(theirs), body)));
                 exit(i32::from(!matches!(done, Ok(Ok(())))))
             }
@@ -50,7 +51,7 @@ impl Child {
         }
     }
 
-    /// Waits until the child is at its barrier.
+    /// Waits until the child has reported readiness at its barrier.
     pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<(), JobMessage> {
         self.wait_at_most(timeout)?;
         let mut first = [0];
@@ -69,14 +70,14 @@ impl Child {
         self.pipe.write_all(&READY).map_err(lost)
     }
 
-    /// Waits for the child's samples.
-    pub(crate) fn result(&mut self, timeout: Duration) -> Result<Samples, JobMessage> {
+    /// Waits until the child process has finished its measurement, and returns the times of its transactions.
+    pub(crate) fn result(&mut self, timeout: Duration) -> Result<LatencySamples, JobMessage> {
         self.wait_at_most(timeout)?;
         self.read(Vec::new())
     }
 
-    /// Reads the rest of the result, whose first bytes are `begun`.
-    fn read(&mut self, mut begun: Vec<u8>) -> Result<Samples, JobMessage> {
+    /// Reads the remaining bytes of the child's result, whose first bytes are `begun`, and parses it.
+    fn read(&mut self, mut begun: Vec<u8>) -> Result<LatencySamples, JobMessage> {
         self.pipe.read_to_end(&mut begun).map_err(lost)?;
         serde_json::from_slice(&begun).map_err(|_| failed("a client process ended without a result"))?
     }
@@ -86,10 +87,10 @@ impl Child {
     }
 }
 
-/// A byte with which no result begins.
+/// The byte by which a child reports readiness. No result, which is JSON, begins with it.
 const READY: [u8; 1] = *b"\n";
 
-/// Extra time: the child ends its waits by itself, unless it hangs.
+/// Time beyond the timeout in which a child ends its waits itself, unless it hangs.
 const GRACE: Duration = Duration::from_millis(500);
 
 fn lost(error: io::Error) -> JobMessage {
@@ -99,7 +100,7 @@ fn lost(error: io::Error) -> JobMessage {
     }
 }
 
-impl Drop for Child {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         // The process id cannot have been reused: the child was not waited for.
         let _ = kill_process(self.pid, Signal::KILL);
@@ -108,7 +109,7 @@ impl Drop for Child {
 }
 
 impl StartBarrier {
-    /// Reports that the child is ready, and waits for its release.
+    /// Reports readiness to the parent, and waits until the parent releases all children.
     pub(crate) fn wait(&mut self) -> Result<(), JobMessage> {
         let barrier = self
             .0
@@ -120,7 +121,7 @@ impl StartBarrier {
 
 fn perform(
     mut barrier: StartBarrier,
-    body: impl FnOnce(&mut StartBarrier) -> Result<Samples, JobMessage>,
+    body: impl FnOnce(&mut StartBarrier) -> Result<LatencySamples, JobMessage>,
 ) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let result = body(&mut barrier);

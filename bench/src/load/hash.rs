@@ -1,4 +1,4 @@
-//! A transfer whose bytes are all hashed at both ends.
+//! The job `Hash`: a transfer of pseudo-random bytes that both ends hash.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ use super::flow::BulkFlow;
 use super::stamp::BUFFER;
 use super::{failed, socket, stalled_or_failed};
 
-/// Returns pseudo-random bytes of a seed.
+/// Returns a generator of the pseudo-random bytes (BLAKE3) for `seed`.
 fn content(seed: u64) -> OutputReader {
     Hasher::new().update(&seed.to_le_bytes()).finalize_xof()
 }
@@ -37,7 +37,7 @@ pub(crate) fn send<F: Fault>(flow: &BulkFlow, seed: u64, bytes: u64) -> Result<H
         position += sent as u64;
         flow.set_moved(position);
         if sent < len {
-            // A blocking socket writes less than all only after its timeout.
+            // A blocking socket accepts fewer bytes only after its timeout (SO_SNDTIMEO).
             return Err(JobMessage::Stalled { at_byte: position });
         }
     }
@@ -45,7 +45,8 @@ pub(crate) fn send<F: Fault>(flow: &BulkFlow, seed: u64, bytes: u64) -> Result<H
     Ok(hasher.finalize())
 }
 
-/// Receives until the end of the stream, which must come after `bytes` bytes, and returns their hash.
+/// Receives until the end of the stream, which must be after `bytes` bytes, and returns the hash of the
+/// bytes.
 pub(crate) fn receive<F: Fault>(flow: &BulkFlow, bytes: u64) -> Result<Hash, JobMessage> {
     let mut hasher = Hasher::new();
     let mut buffer = vec![0; BUFFER];
@@ -71,7 +72,7 @@ pub(crate) fn receive<F: Fault>(flow: &BulkFlow, bytes: u64) -> Result<Hash, Job
     }
 }
 
-/// Runs the client.
+/// Runs the load client for the job `Hash`.
 pub(crate) fn run(client: &mut JobClient, direction: Direction, bytes: u64) -> Result<(), JobMessage> {
     let mut control = ControlConnection::open(client)?;
     let port = match direction {

@@ -1,4 +1,4 @@
-//! Round trips with many idle connections open.
+//! The job `IdleFlows`: round trips of a byte while many idle TCP connections are open.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -13,26 +13,26 @@ use crate::job::{JobMessage, ServerPorts};
 use super::blackhole::ended;
 use super::client::JobClient;
 use super::control::ControlConnection;
-use super::round_trip::Pinger;
+use super::round_trip::EchoConnection;
 use super::{descriptors, failed, latency, unreachable};
 
-/// Number of threads that connect.
+/// Number of threads that open the connections.
 const OPENERS: u32 = 16;
 
-/// Descriptors of this process that are not idle flows.
+/// Descriptors of the client process besides those of the idle connections.
 const OTHER_DESCRIPTORS: u64 = 64;
 
-/// Time for each connection, beyond the timeout for all.
+/// Additional time limit for each connection to be opened.
 const TIME_PER_FLOW: Duration = Duration::from_millis(1);
 
-/// Interval at which the client requests the number of arrived connections.
+/// Interval at which the client requests the number of connections that the server has accepted.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs the client.
+/// Runs the load client for the job `IdleFlows`.
 pub(crate) fn run(client: &mut JobClient, flows: u32) -> Result<(), JobMessage> {
     descriptors::allow(u64::from(flows) + OTHER_DESCRIPTORS)?;
     let mut control = ControlConnection::open(client)?;
-    let mut pinger = Pinger::connect(client)?;
+    let mut pinger = EchoConnection::connect(client)?;
     let deadline = Instant::now() + client.timeout() + TIME_PER_FLOW * flows;
     let connections = open(client, flows, deadline)?;
     while control.checkpoint(0)?.count < flows.into() {
@@ -53,8 +53,8 @@ pub(crate) fn run(client: &mut JobClient, flows: u32) -> Result<(), JobMessage> 
     }
 }
 
-/// Opens `flows` connections, spread over the server's ports: to one port, a client has fewer ports of its own than
-/// that.
+/// Opens `flows` connections, distributed over the server's ports: a client has fewer ephemeral ports towards
+/// one destination port.
 fn open(client: &JobClient, flows: u32, deadline: Instant) -> Result<Vec<OwnedFd>, JobMessage> {
     let open_some = |first: u32| {
         (first..flows)
@@ -88,7 +88,8 @@ fn connect(to: SocketAddr, timeout: Duration) -> io::Result<OwnedFd> {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let socket = TcpStream::connect_timeout(&to, timeout)?;
-    // Without a reset these would stay in TIME-WAIT, and the next stack would lack ports.
+    // A reset at close avoids TIME-WAIT, in which these connections would occupy the ports that the next
+    // stack needs.
     reset_on_close(&socket)?;
     Ok(socket.into())
 }

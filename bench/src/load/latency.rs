@@ -1,4 +1,4 @@
-//! Transactions one after the other, and the time of each.
+//! Transactions one after the other, with a histogram of their times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,32 +12,32 @@ use crate::schema;
 use super::client::JobClient;
 use super::failed;
 
-/// Nanoseconds of the longest recorded time: about 18 minutes, longer than any timeout.
+/// The longest time that a histogram records, in nanoseconds: about 18 minutes, longer than any timeout.
 const LONGEST: u64 = 1 << 40;
 
-/// Significant decimal digits, until the figures are computed.
+/// Significant decimal digits of a recorded time. Reports have two.
 const DIGITS: u8 = 3;
 
-/// The error of a transaction.
+/// The error of one transaction (a round trip, connection or query).
 pub(crate) enum TransactionError {
-    /// It is counted, and the next transaction follows.
+    /// The error is counted, and the next transaction follows.
     Counted(String),
-    /// It ends the measurement.
+    /// The error ends the measurement with this message.
     Fatal(JobMessage),
 }
 
-/// The measurements of one process.
+/// Times of the transactions of one client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Samples {
-    /// Nanoseconds, and the number of transactions that took them.
+pub(crate) struct LatencySamples {
+    /// Pairs of a time in nanoseconds and the number of transactions that took it.
     counts: Vec<(u64, u64)>,
     errors: u64,
     last_error: Option<String>,
-    /// Seconds from the first transaction's start to the last one's end.
+    /// Seconds from the start of the first transaction to the end of the last one.
     seconds: f64,
 }
 
-/// Runs the whole job of most clients: warm-up, then measurement.
+/// Runs transactions for the warm-up and the measurement, and sends the figures to the harness.
 pub(crate) fn measure(
     client: &mut JobClient,
     congestion_control: Option<[String; 2]>,
@@ -49,14 +49,14 @@ pub(crate) fn measure(
     client.end(results(&[samples], congestion_control)?)
 }
 
-/// Runs transactions for `duration`.
+/// Runs transactions one after the other for `duration`.
 ///
 /// # Errors
-/// A transaction failed fatally.
+/// A transaction failed with [`TransactionError::Fatal`].
 pub(crate) fn run(
     duration: Duration,
     mut transaction: impl FnMut() -> Result<(), TransactionError>,
-) -> Result<Samples, JobMessage> {
+) -> Result<LatencySamples, JobMessage> {
     let mut histogram = histogram();
     let (mut errors, mut last_error) = (0, None);
     let began = Instant::now();
@@ -75,7 +75,7 @@ pub(crate) fn run(
         before = now;
     }
     let counts = histogram.iter_recorded();
-    Ok(Samples {
+    Ok(LatencySamples {
         counts: counts
             .map(|step| (step.value_iterated_to(), step.count_at_value()))
             .collect(),
@@ -85,12 +85,12 @@ pub(crate) fn run(
     })
 }
 
-/// Merges the samples of all processes.
+/// Merges the samples of all client processes into the figures of the job.
 ///
 /// # Errors
 /// `Failed`: no transaction succeeded.
 pub(crate) fn results(
-    processes: &[Samples],
+    processes: &[LatencySamples],
     congestion_control: Option<[String; 2]>,
 ) -> Result<JobResults, JobMessage> {
     let mut histogram = histogram();
@@ -100,7 +100,7 @@ pub(crate) fn results(
         for (value, count) in &samples.counts {
             histogram.saturating_record_n(*value, *count);
         }
-        // Each process has its own time: they do not end at one moment.
+        // Each process has its own duration, as they do not end at the same time.
         per_second += (histogram.len() - before) as f64 / samples.seconds;
     }
     let errors: u64 = processes.iter().map(|samples| samples.errors).sum();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn merges_samples_of_processes() {
-        let samples = |value, seconds| Samples {
+        let samples = |value, seconds| LatencySamples {
             counts: vec![(value, 100)],
             errors: 1,
             last_error: Some("refused".to_owned()),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_transaction_without_answer_as_error() {
+    fn transaction_without_answer_is_counted_as_error() {
         let mut count = 0;
         let samples = run(Duration::from_millis(20), || {
             count += 1;

@@ -1,4 +1,4 @@
-//! ICMP echo (RFC 792, RFC 4443).
+//! The job `Echo`: ICMP echo (RFC 792, RFC 4443).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use super::datagram_round_trip::{DEADLINE, exchange};
 use super::latency;
 use super::{failed, socket, unreachable};
 
-/// Bytes of header and payload, as ping(8) sends by default.
+/// Bytes of an echo message with its ICMP header, as ping(8) sends by default.
 const LEN: usize = 64;
 
-/// Runs the client. The job has no server: the host at the address answers.
+/// Runs the load client for the job `Echo`. The host at `address` answers without a server.
 pub(crate) fn run(client: &mut JobClient, address: IpAddr) -> Result<(), JobMessage> {
     let (socket, kind) = open(Family::of(address))?;
     socket::bound_waits(&socket, DEADLINE).map_err(failed)?;
     connect(&socket, &SocketAddr::new(address, 0))
         .map_err(|error| unreachable(format_args!("cannot send to {address}: {error}")))?;
-    // A ping socket replaces the identifier by its own.
+    // The kernel replaces the identifier of a ping socket by its own.
     let id = std::process::id() as u16;
     let mut sequence = 0_u16;
     latency::measure(client, None, || {
@@ -39,7 +39,7 @@ pub(crate) fn run(client: &mut JobClient, address: IpAddr) -> Result<(), JobMess
 enum SocketKind {
     /// A ping socket: the kernel chooses the identifier and delivers only its replies.
     Ping,
-    /// A raw socket: all replies arrive, in IPv4 with the IP header.
+    /// A raw socket: the kernel delivers all echo replies, in IPv4 with the IP header.
     Raw,
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_only_the_reply_to_its_request() {
+    fn only_the_reply_to_its_request_is_accepted() {
         let request = request(Family::V4, 7, 9);
         assert_eq!(Sum::new().add(&request).finish(), 0);
         let mut reply = request;

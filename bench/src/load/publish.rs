@@ -1,4 +1,4 @@
-//! Connections into the guest, which the server makes and times.
+//! The job `PublishConnect`: TCP connections into the guest, which the server opens and times.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::control::ControlConnection;
 use super::fault::NoFault;
 use super::{connect, failed, latency, socket, unreachable};
 
-/// Runs the client, which answers.
+/// Runs the load client for the job `PublishConnect`: listens on `port` and answers until the server has finished.
 pub(crate) fn run(client: &mut JobClient, port: u16) -> Result<(), JobMessage> {
     let listener = socket::listener_everywhere(port)
         .map_err(|error| unreachable(format_args!("cannot listen on port {port}: {error}")))?;

@@ -1,4 +1,4 @@
-//! One byte to the server and back.
+//! The job `RoundTrip`: one byte to the server and back over one TCP connection.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::fault::Fault;
 use super::latency::{self, TransactionError};
 use super::{failed, socket, stalled_or_failed};
 
-/// Echoes bytes until the client closes.
+/// Echoes bytes until the client closes the connection.
 pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     let mut buffer = vec![0; 64 << 10];
     if socket.set_nodelay(true).is_err() {
@@ -25,27 +25,27 @@ pub(crate) fn answer<F: Fault>(mut socket: &TcpStream) {
     }
 }
 
-/// Runs the client.
+/// Runs the load client for the job `RoundTrip`.
 pub(crate) fn run(client: &mut JobClient) -> Result<(), JobMessage> {
     let control = ControlConnection::open(client)?;
-    let mut pinger = Pinger::connect(client)?;
+    let mut pinger = EchoConnection::connect(client)?;
     latency::measure(client, control.congestion_control(), || pinger.exchange())
 }
 
-/// A connection to the echo port.
-pub(crate) struct Pinger {
+/// A TCP connection to the echo port of the load server.
+pub(crate) struct EchoConnection {
     socket: TcpStream,
     exchanged: u64,
 }
 
-impl Pinger {
+impl EchoConnection {
     pub(crate) fn connect(client: &JobClient) -> Result<Self, JobMessage> {
         let socket = socket::connect(client.at(client.ports().echo), client.timeout())?;
         socket.set_nodelay(true).map_err(failed)?;
         Ok(Self { socket, exchanged: 0 })
     }
 
-    /// Sends one byte and receives it back.
+    /// Sends one byte and waits for its echo.
     pub(crate) fn exchange(&mut self) -> Result<(), TransactionError> {
         let sent = [self.exchanged as u8];
         let mut back = [0];

@@ -1,4 +1,4 @@
-//! The server: its ports, and the threads that serve them.
+//! The load server: its listening sockets, and the threads that serve them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -8,27 +8,27 @@ use std::time::Duration;
 use crate::job::{Job, ServerPorts};
 
 use super::fault::Fault;
-use super::session::{Session, Shared, serve_session};
+use super::session::{ServerState, Session, serve_session};
 use super::{
     connect, datagram_counter, datagram_round_trip, flow::BulkFlow, hash, round_trip, socket, stream,
 };
 
-/// The delay after an accept that failed, which it does for want of descriptors.
+/// Delay after an accept(2) that failed, by lack of descriptors for example.
 const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
-/// A server on threads that run as long as the process.
+/// A load server on threads, which run until the process ends.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerThreads {
     ports: ServerPorts,
 }
 
-impl Server {
-    /// Opens the ports on `listen`, and serves them.
+impl ServerThreads {
+    /// Opens all ports of [`ServerPorts`] at the address `listen`, and starts the threads that serve them.
     ///
     /// # Errors
     /// The address is not this machine's, or there are too few descriptors or threads.
     pub fn start<F: Fault>(listen: IpAddr) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ServerState::default());
         let shared = &shared;
         let tcp = || {
             let listener = socket::listener(SocketAddr::new(listen, 0))?;
@@ -43,7 +43,7 @@ impl Server {
 
         let (listener, control) = tcp()?;
         each(listener, shared, |shared, socket| {
-            // An error means that the client has ended, which ends its session.
+            // An error means that the client has ended, and its session with it.
             let _ = serve_session(shared, socket);
         })?;
         let (listener, sink) = tcp()?;
@@ -94,48 +94,48 @@ impl Server {
         })
     }
 
-    /// The ports of the server.
+    /// Returns the ports on which the server listens.
     #[must_use]
     pub fn ports(&self) -> ServerPorts {
         self.ports
     }
 }
 
-/// Receives the bytes of a client.
-fn take<F: Fault>(shared: &Shared, socket: TcpStream) {
+/// Serves a connection to the sink port: receives the client's bytes.
+fn take<F: Fault>(shared: &ServerState, socket: TcpStream) {
     bulk(shared, socket, |session, flow| match session.job {
         Job::Hash { bytes, .. } => flow.end(hash::receive::<F>(flow, bytes)),
         _ => flow.end(Err(stream::receive::<F>(flow))),
     });
 }
 
-/// Sends bytes to a client.
-fn give<F: Fault>(shared: &Shared, socket: TcpStream) {
+/// Serves a connection to the source port: sends bytes to the client.
+fn give<F: Fault>(shared: &ServerState, socket: TcpStream) {
     bulk(shared, socket, |session, flow| match session.job {
         Job::Hash { bytes, .. } => flow.end(hash::send::<F>(flow, session.id, bytes)),
         _ => flow.end(Err(stream::send::<F>(flow))),
     });
 }
 
-fn bulk(shared: &Shared, socket: TcpStream, work: impl Fn(&Session, &BulkFlow)) {
+fn bulk(shared: &ServerState, socket: TcpStream, work: impl Fn(&Session, &BulkFlow)) {
     if let Some((session, flow)) = shared.join(socket) {
         work(&session, &flow);
         flow.close();
     }
 }
 
-/// Serves each connection on a thread of its own.
+/// Accepts connections, and serves each on a thread of its own.
 fn each(
     listener: TcpListener,
-    shared: &Arc<Shared>,
-    serve: impl Fn(&Shared, TcpStream) + Clone + Send + 'static,
+    shared: &Arc<ServerState>,
+    serve: impl Fn(&ServerState, TcpStream) + Clone + Send + 'static,
 ) -> io::Result<()> {
     socket::keep_alive(&listener)?;
     let shared = Arc::clone(shared);
     thread("accept", move || {
         accept(&listener, |socket| {
             let (serve, shared) = (serve.clone(), Arc::clone(&shared));
-            // Without a thread the connection closes, which the client detects.
+            // If no thread can be started, the connection is closed, and the client reports an error.
             let _ = thread("serve", move || serve(&shared, socket));
         });
     })
@@ -152,8 +152,8 @@ fn accept(listener: &TcpListener, serve: impl Fn(TcpStream)) {
 
 fn datagrams(
     socket: UdpSocket,
-    shared: &Arc<Shared>,
-    serve: impl Fn(&Shared, &UdpSocket) + Send + 'static,
+    shared: &Arc<ServerState>,
+    serve: impl Fn(&ServerState, &UdpSocket) + Send + 'static,
 ) -> io::Result<()> {
     let shared = Arc::clone(shared);
     thread("datagrams", move || serve(&shared, &socket))

@@ -1,4 +1,4 @@
-//! The server's end of a session.
+//! The load server's end of a session.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -16,19 +16,19 @@ use super::datagram_counter::DatagramCounter;
 use super::flow::{BulkFlow, all_moved};
 use super::{connect, descriptors, failed, latency};
 
-/// Descriptors of the server that are not idle flows.
+/// Descriptors of the server process besides those of idle connections.
 const OTHER_DESCRIPTORS: u64 = 1024;
 
-/// The state that the server's threads share.
+/// State that the threads of one load server share.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     opened: AtomicU64,
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
-    /// The datagrams of the last session that has any.
+    /// Counter of the most recent session that sends UDP datagrams.
     pub(crate) datagram_counter: Mutex<DatagramCounter>,
 }
 
-/// The job of a client.
+/// A session of a client: its job, and the TCP connections that belong to it.
 pub(crate) struct Session {
     pub(crate) id: u64,
     pub(crate) job: Job,
@@ -38,8 +38,8 @@ pub(crate) struct Session {
     idle: Mutex<Vec<TcpStream>>,
 }
 
-/// Serves one control connection, and then closes the client's other connections.
-pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()> {
+/// Serves one control connection until it ends, and then closes the other connections of its session.
+pub(crate) fn serve_session(shared: &ServerState, socket: TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut json = JsonLines::new(socket);
     let Some(SessionRequest::Open { job, timeout }) = json.read()? else {
@@ -48,7 +48,7 @@ pub(crate) fn serve_session(shared: &Shared, socket: TcpStream) -> io::Result<()
     if let Err(message) = prepare(&job) {
         return json.write(&SessionReply::JobMessage(message));
     }
-    let session = OpenSession::new(shared, job, timeout);
+    let session = SessionGuard::new(shared, job, timeout);
     json.write(&SessionReply::Opened {
         session: session.id,
         congestion_control: tcp_congestion(json.socket())?,
@@ -69,8 +69,8 @@ fn prepare(job: &Job) -> Result<(), JobMessage> {
     }
 }
 
-impl Shared {
-    /// Adds a new connection to the session whose number it begins with.
+impl ServerState {
+    /// Adds a new connection to the session whose number is in its first eight bytes.
     pub(crate) fn join(&self, mut socket: TcpStream) -> Option<(Arc<Session>, Arc<BulkFlow>)> {
         let mut id = [0; 8];
         socket.read_exact(&mut id).ok()?;
@@ -81,7 +81,7 @@ impl Shared {
         Some((Arc::clone(session), flow))
     }
 
-    /// Keeps an idle connection open for the last session that wants any.
+    /// Keeps an idle connection open on behalf of the most recent session with the job `IdleFlows`.
     pub(crate) fn keep(&self, socket: TcpStream) {
         let sessions = lock(&self.sessions);
         let wanting = sessions
@@ -94,7 +94,7 @@ impl Shared {
 }
 
 impl Session {
-    fn answer(&self, shared: &Shared, request: &SessionRequest) -> Result<SessionReply, JobMessage> {
+    fn answer(&self, shared: &ServerState, request: &SessionRequest) -> Result<SessionReply, JobMessage> {
         match request {
             SessionRequest::Open { .. } => Err(failed("a second job on one control connection")),
             SessionRequest::Checkpoint => self.checkpoint(shared).map(SessionReply::Checkpoint),
@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    fn checkpoint(&self, shared: &Shared) -> Result<Checkpoint, JobMessage> {
+    fn checkpoint(&self, shared: &ServerState) -> Result<Checkpoint, JobMessage> {
         match self.job {
             Job::Datagrams { .. } | Job::SegmentedDatagrams { .. } => {
                 Ok(lock(&shared.datagram_counter).checkpoint())
@@ -138,7 +138,7 @@ impl Session {
         }
     }
 
-    /// Waits until there are `count` flows.
+    /// Waits until the session has `count` flows, and returns them.
     fn flows(&self, count: usize) -> Result<Vec<Arc<BulkFlow>>, JobMessage> {
         let since = Instant::now();
         loop {
@@ -154,15 +154,15 @@ impl Session {
     }
 }
 
-/// A session, which lasts as long as its control connection.
-struct OpenSession<'a> {
-    shared: &'a Shared,
+/// A registered session, which is removed from the server's state on drop.
+struct SessionGuard<'a> {
+    shared: &'a ServerState,
     session: Arc<Session>,
 }
 
-impl<'a> OpenSession<'a> {
-    fn new(shared: &'a Shared, job: Job, timeout: Duration) -> Self {
-        // Datagrams of a warm-up have session 0.
+impl<'a> SessionGuard<'a> {
+    fn new(shared: &'a ServerState, job: Job, timeout: Duration) -> Self {
+        // Numbers begin at 1: datagrams of a warm-up contain session number 0.
         let id = shared.opened.fetch_add(1, Ordering::Relaxed) + 1;
         if matches!(job, Job::Datagrams { .. } | Job::SegmentedDatagrams { .. }) {
             *lock(&shared.datagram_counter) = DatagramCounter::of(id);
@@ -180,7 +180,7 @@ impl<'a> OpenSession<'a> {
     }
 }
 
-impl std::ops::Deref for OpenSession<'_> {
+impl std::ops::Deref for SessionGuard<'_> {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -188,15 +188,15 @@ impl std::ops::Deref for OpenSession<'_> {
     }
 }
 
-impl Drop for OpenSession<'_> {
+impl Drop for SessionGuard<'_> {
     fn drop(&mut self) {
         lock(&self.shared.sessions).remove(&self.session.id);
         lock(&self.session.flows).iter().for_each(|flow| flow.close());
     }
 }
 
-/// Locks a mutex. The values behind these locks are consistent at every moment, so a panic of a thread that held one
-/// does no harm.
+/// Locks a mutex and ignores poisoning. The values behind these locks are consistent at every moment, so a
+/// panic of the thread that held one does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

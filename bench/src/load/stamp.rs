@@ -1,15 +1,17 @@
-//! Position stamps: every block of a stream begins with its position.
+//! Position stamps: every block of 512 bytes of a stream begins with its position, so that the receiver
+//! detects lost, duplicated and reordered bytes.
 
-/// Bytes from one stamp to the next.
+/// Bytes of a block, the distance between two stamps.
 pub(crate) const BLOCK: usize = 512;
 
-/// Bytes of a stamp: a position in the stream, least significant byte first.
+/// Bytes of a stamp: the block's position in the stream as a little-endian integer.
 const STAMP: usize = 8;
 
-/// Bytes of one send or receive.
+/// Bytes of one send or receive call.
 pub(crate) const BUFFER: usize = 256 << 10;
 
-/// Writes the stamps of `buffer`, which begins at `position` of its stream, the start of a block.
+/// Writes the stamps into `buffer`, whose first byte has `position` in the stream. `position` must be the
+/// start of a block.
 pub(crate) fn stamp(buffer: &mut [u8], position: u64) {
     let positions = (position..).step_by(BLOCK);
     for (block, position) in buffer.chunks_exact_mut(BLOCK).zip(positions) {
@@ -17,14 +19,15 @@ pub(crate) fn stamp(buffer: &mut [u8], position: u64) {
     }
 }
 
-/// The receiver of a stamped stream.
-pub(crate) struct Checker {
-    /// Bytes from the start of a block on. If the last stamp is incomplete, its first bytes are at the front.
+/// The receiver of a stamped stream, which checks every stamp.
+pub(crate) struct StampChecker {
+    /// Received bytes, from the start of a block on. If the last stamp is incomplete, its first bytes are at
+    /// the front.
     buffer: Vec<u8>,
     position: u64,
 }
 
-impl Checker {
+impl StampChecker {
     pub(crate) fn new() -> Self {
         Self {
             buffer: vec![0; BLOCK + BUFFER],
@@ -32,27 +35,27 @@ impl Checker {
         }
     }
 
-    /// The number of bytes that were checked.
+    /// Returns the number of bytes that were checked.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Returns the place for the stream's next bytes.
+    /// Returns the free part of the buffer, for the next bytes of the stream.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let at = self.within_block();
         &mut self.buffer[at..at + BUFFER]
     }
 
-    /// Checks the stamps in the next `len` bytes.
+    /// Checks the stamps in the next `len` bytes of the buffer.
     ///
     /// # Errors
-    /// The position of a block with a wrong stamp.
+    /// The position of the first block with a wrong stamp.
     pub(crate) fn check(&mut self, len: usize) -> Result<(), u64> {
         let at = self.within_block();
         let end = at + len;
         let start = self.position - at as u64;
         let blocks = self.buffer[..end].chunks(BLOCK).zip((start..).step_by(BLOCK));
-        // The first block's stamp was checked with the bytes that completed it.
+        // The stamp of the first block was checked when it was completed.
         for (block, position) in blocks.skip(usize::from(at >= STAMP)) {
             if let Some(stamp) = block.first_chunk::<STAMP>()
                 && u64::from_le_bytes(*stamp) != position
@@ -77,9 +80,9 @@ impl Checker {
 mod tests {
     use super::*;
 
-    /// Checks `stream` in pieces of the given lengths, in turn.
+    /// Checks `stream` in slices of the given lengths, in turn.
     fn check(stream: &[u8], lengths: &[usize]) -> Result<(), u64> {
-        let mut checker = Checker::new();
+        let mut checker = StampChecker::new();
         let mut rest = stream;
         for length in lengths.iter().cycle() {
             let (piece, after) = rest.split_at(rest.len().min(*length));
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_pieces_of_any_length() {
+    fn slices_of_any_length_are_accepted() {
         let stream = stream(40);
         for length in 1..1100 {
             check(&stream, &[length]).unwrap();
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn detects_wrong_byte_of_any_stamp() {
+    fn wrong_byte_of_any_stamp_is_detected() {
         for block in 0..40 {
             for byte in 0..STAMP {
                 let mut stream = stream(40);
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn detects_lost_duplicated_and_reordered_blocks() {
+    fn lost_duplicated_and_reordered_blocks_are_detected() {
         let whole = stream(10);
         let lost = [&whole[..1000], &whole[1100..]].concat();
         assert_eq!(check(&lost, &[700]), Err(1024));

@@ -1,4 +1,4 @@
-//! Bytes one way, stamped and checked.
+//! The job `Stream`: bulk data in one direction, with position stamps that the receiver checks.
 
 use std::io::{self, Read, Write};
 use std::time::Instant;
@@ -9,10 +9,10 @@ use super::client::JobClient;
 use super::control::{Checkpoint, ControlConnection};
 use super::fault::{Fault, NoFault};
 use super::flow::{BulkFlow, all_moved};
-use super::stamp::{BLOCK, BUFFER, Checker, stamp};
+use super::stamp::{BLOCK, BUFFER, StampChecker, stamp};
 use super::{failed, socket, stalled_or_failed};
 
-/// Sends until the connection ends. Returns the reason.
+/// Sends stamped bytes until the connection ends. Returns the reason of the end.
 pub(crate) fn send<F: Fault>(flow: &BulkFlow) -> JobMessage {
     let mut buffer = vec![0; BUFFER];
     let (mut position, mut unsent) = (0, &mut [][..]);
@@ -35,9 +35,9 @@ pub(crate) fn send<F: Fault>(flow: &BulkFlow) -> JobMessage {
     }
 }
 
-/// Receives until the connection ends or has a wrong stamp. Returns the reason.
+/// Receives bytes until the connection ends or a stamp is wrong. Returns the reason of the end.
 pub(crate) fn receive<F: Fault>(flow: &BulkFlow) -> JobMessage {
-    let mut checker = Checker::new();
+    let mut checker = StampChecker::new();
     loop {
         F::block(checker.position());
         let room = checker.room();
@@ -57,7 +57,7 @@ pub(crate) fn receive<F: Fault>(flow: &BulkFlow) -> JobMessage {
     }
 }
 
-/// Runs the client.
+/// Runs the load client for the job `Stream`.
 pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) -> Result<(), JobMessage> {
     let mut control = ControlConnection::open(client)?;
     let port = match direction {
@@ -72,7 +72,7 @@ pub(crate) fn run(client: &mut JobClient, direction: Direction, streams: u16) ->
         })
         .collect::<Result<Vec<_>, JobMessage>>()?;
     std::thread::scope(|scope| {
-        let _ending = Ending(&flows);
+        let _ending = FlowCloser(&flows);
         for flow in &flows {
             scope.spawn(move || {
                 flow.end(Err(match direction {
@@ -92,7 +92,7 @@ fn measure(
     flows: &[BulkFlow],
 ) -> Result<(), JobMessage> {
     let (clock, timeout) = (Instant::now(), client.timeout());
-    // Count and clock are the receiver's.
+    // The receiver's count and clock are used: the server's for an upload, the client's for a download.
     let mut checkpoint = || match direction {
         Direction::Up => {
             let slowest = flows.iter().map(BulkFlow::moved).min();
@@ -116,10 +116,10 @@ fn measure(
     })
 }
 
-/// Closes the flows when dropped, which ends their threads.
-struct Ending<'a>(&'a [BulkFlow]);
+/// A guard that closes the flows on drop, which ends the threads that transfer their data.
+struct FlowCloser<'a>(&'a [BulkFlow]);
 
-impl Drop for Ending<'_> {
+impl Drop for FlowCloser<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(BulkFlow::close);
     }

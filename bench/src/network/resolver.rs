@@ -1,4 +1,4 @@
-//! A resolver with one answer for all names, on the host's port 53.
+//! A DNS resolver on the host's port 53, which gives the same answer for all names.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 /// Length of a DNS header (RFC 1035 section 4.1.1).
 const HEADER: usize = 12;
 
-/// `A 192.0.2.1` for a minute, for the name in the question.
+/// The answer section for the name in the question: `A 192.0.2.1` with a TTL of 60 seconds.
 const ANSWER: [u8; 16] = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1];
 
-/// Answers queries on a thread until this process ends.
+/// Starts a thread that answers DNS queries until this process ends.
 ///
 /// # Errors
 /// The port is in use or not allowed.
@@ -27,7 +27,7 @@ pub(crate) fn start() -> Result<()> {
     Ok(())
 }
 
-/// Returns the answer to a query with one question. Other sections (EDNS) are omitted.
+/// Returns the response to a query with one question. Other sections of the query (EDNS) are ignored.
 fn answer(query: &[u8]) -> Option<Vec<u8>> {
     let questions = query.get(4..6)?;
     let name = query.get(HEADER..)?.iter().position(|byte| *byte == 0)?;
@@ -36,7 +36,7 @@ fn answer(query: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let mut answer = query[..2].to_vec();
-    // A response, recursion as desired and available, no error; one question, one answer.
+    // QR set, RD copied, RA set, RCODE 0; one question, one answer.
     answer.extend([0x80 | query[2] & 1, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
     answer.extend(question);
     answer.extend(ANSWER);
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_queries_only() {
+    fn only_queries_are_answered() {
         let mut query = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         query.extend(b"\x01a\x00\x00\x01\x00\x01");
         let answer = answer(&query).unwrap();

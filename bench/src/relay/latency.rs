@@ -1,4 +1,4 @@
-//! Latency of datagrams.
+//! Measures the latency of relayed datagrams.
 
 use std::net::{SocketAddrV4, UdpSocket};
 use std::sync::Arc;
@@ -15,20 +15,21 @@ use rustix::process::setpriority_process;
 use super::sink::receiver;
 use super::topology::RelayNetwork;
 
-/// A receiver beside the first sink that reads the datagrams' timestamps. It reads seldom and at the lowest priority,
-/// as it shares the relays' CPU. The timestamps are the kernel's, so it does not matter when they are read.
+/// A receiver in the namespace of the first sink, which computes the time between the datagrams' send and receive
+/// timestamps. It reads every 4 ms at the lowest priority, as it shares the relays' CPU. The kernel records the
+/// receive timestamps, so a late read does not change them.
 pub(super) struct LatencyReceiver {
     thread: JoinHandle<Result<Vec<u64>>>,
     done: Arc<AtomicBool>,
 }
 
-/// Number of datagrams of one receive.
+/// Number of datagrams that one recvmmsg(2) receives.
 const BATCH: usize = 64;
 
-/// Bytes of the receive buffer.
+/// Size of the socket's receive buffer in bytes.
 const BUFFER: usize = 4 << 20;
 
-/// Time between two reads of all that is queued.
+/// Pause between two reads of all queued datagrams.
 const PAUSE: Duration = Duration::from_millis(4);
 
 impl LatencyReceiver {
@@ -46,7 +47,7 @@ impl LatencyReceiver {
         Ok(Self { thread, done })
     }
 
-    /// Returns the 50th, 99th and 99.9th percentile, in microseconds.
+    /// Stops the receiver and returns the 50th, 99th and 99.9th percentile of the latency, in microseconds.
     pub(super) fn finish(self) -> Result<[f64; 3]> {
         self.done.store(true, Ordering::Relaxed);
         let times = self.thread.join();
@@ -59,7 +60,7 @@ impl LatencyReceiver {
 }
 
 fn receive(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
-    // On Linux this affects the calling thread only.
+    // Linux sets the nice value of the calling thread only.
     setpriority_process(None, LOWEST_PRIORITY)?;
     let mut batch = Batch::new(BATCH, 64);
     let mut times = Vec::new();
@@ -86,5 +87,5 @@ fn receive(socket: &UdpSocket, done: &AtomicBool) -> Result<Vec<u64>> {
     }
 }
 
-/// The largest nice value (setpriority(2)).
+/// The largest nice value (setpriority(2)), which is the lowest priority.
 const LOWEST_PRIORITY: i32 = 19;

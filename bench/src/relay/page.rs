@@ -1,11 +1,11 @@
-//! The figures as a self-contained HTML page.
+//! The report of `pontoon bench relay` as a self-contained HTML page.
 
 use maud::{Markup, html};
 
-use super::report::{Figure, RelayReport};
+use super::report::{RelayFigure, RelayReport};
 use crate::report::html::page;
 
-/// Returns the whole page.
+/// Returns the HTML page of a report.
 pub(super) fn html(report: &RelayReport) -> String {
     let title = "Multicast relays side by side";
     let machine = &report.machine;
@@ -36,7 +36,7 @@ pub(super) fn html(report: &RelayReport) -> String {
     )
 }
 
-fn section(report: &RelayReport, figures: &[Figure]) -> Markup {
+fn section(report: &RelayReport, figures: &[RelayFigure]) -> Markup {
     let topology = figures.first().map_or("", |figure| &figure.topology);
     html! {
         section {
@@ -51,7 +51,7 @@ fn section(report: &RelayReport, figures: &[Figure]) -> Markup {
     }
 }
 
-fn row(figure: &Figure) -> Markup {
+fn row(figure: &RelayFigure) -> Markup {
     html! {
         tr { @for cell in figure.cells().iter().skip(1) { td { (cell) } } }
     }

@@ -1,4 +1,4 @@
-//! The relays' processes: all in the PID namespace except the harness.
+//! The processes of the running relays: all processes in the PID namespace except the harness.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time for a relay to exit after SIGTERM, before it is killed.
+/// Time between SIGTERM and SIGKILL for a relay.
 const EXIT_TIME: Duration = Duration::from_millis(200);
 
-/// Running relays. They and the processes that they have started are killed on drop.
-pub(super) struct Running(pub(super) Vec<Child>);
+/// The running relays of a measurement. These processes and their descendants are killed on drop.
+pub(super) struct RelayProcesses(pub(super) Vec<Child>);
 
-impl Running {
-    /// Returns the CPU time of all of them, in seconds.
+impl RelayProcesses {
+    /// Returns the CPU time that all processes of the relays have used, in seconds.
     pub(super) fn cpu(&self) -> f64 {
         others().into_iter().filter_map(cpu_of).sum()
     }
 }
 
-impl Drop for Running {
+impl Drop for RelayProcesses {
     fn drop(&mut self) {
         for child in &self.0 {
             if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
@@ -50,7 +50,7 @@ fn others() -> Vec<i32> {
         .collect()
 }
 
-/// Returns the CPU time of a process in seconds. The first number of `schedstat` is nanoseconds on a CPU.
+/// Returns the CPU time of a process in seconds, from the first field of `schedstat`, which is in nanoseconds.
 fn cpu_of(process: i32) -> Option<f64> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let of_task = |task: std::fs::DirEntry| {
@@ -61,7 +61,7 @@ fn cpu_of(process: i32) -> Option<f64> {
     Some(tasks.filter_map(Result::ok).filter_map(of_task).sum())
 }
 
-/// Returns the CPU time of the whole machine, in seconds.
+/// Returns the CPU time that all processes and the kernel have used since boot, in seconds.
 pub(super) fn machine_cpu() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().context("/proc/stat is empty")?;
@@ -69,7 +69,7 @@ pub(super) fn machine_cpu() -> Result<f64> {
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();
-    // user, nice, system, idle, iowait, irq, softirq (proc(5)).
+    // Fields user, nice, system, irq and softirq; without idle and iowait (proc_stat(5)).
     let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum();
     Ok(busy as f64 / rustix::param::clock_ticks_per_second() as f64)
 }

@@ -1,4 +1,4 @@
-//! The report: a table in Markdown, line by line, and JSON.
+//! The report of `pontoon bench relay`: a table in Markdown, line by line, and JSON.
 
 use std::path::Path;
 
@@ -9,39 +9,40 @@ use crate::report::write_figures;
 use crate::schema::Machine;
 use crate::{commands, machine};
 
-/// The report of a run.
+/// The report of a run of `pontoon bench relay`, as written by `--output`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct RelayReport {
-    /// The program that measured, with its version.
+    /// The name and version of the program that measured.
     pub(super) generator: &'static str,
-    /// The command line that made the report.
+    /// The command line of the run.
     pub(super) command: String,
     pub(super) machine: Machine,
-    /// Seconds of each measurement.
+    /// Duration of each measurement in seconds.
     pub(super) seconds: u32,
-    /// True if latencies were measured.
+    /// True if latencies were measured (`--latency`).
     pub(super) latency: bool,
-    pub(super) figures: Vec<Figure>,
+    pub(super) figures: Vec<RelayFigure>,
 }
 
-/// The result of one measurement.
+/// The figures of one measurement of one relay in one topology.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Figure {
+pub(super) struct RelayFigure {
     pub(super) stack: String,
     pub(super) topology: String,
-    /// Datagrams per second that were requested.
+    /// Datagrams per second that the sender was configured to send.
     pub(super) wanted: u32,
-    /// Datagrams per second that were sent.
+    /// Datagrams per second that the sender has sent.
     pub(super) sent: f64,
-    /// Datagrams per second that arrived at each sink, on average.
+    /// Datagrams per second that arrived at a sink, averaged over the sinks.
     pub(super) delivered: f64,
-    /// Share of the sent datagrams that did not arrive.
+    /// Share (0 to 1) of the sent datagrams that did not arrive.
     pub(super) loss: f64,
-    /// CPUs that the relays' processes used.
+    /// CPU seconds per second that the relays' processes used.
     pub(super) relay_cpu: f64,
-    /// CPUs that the whole machine used, the sender's among them.
+    /// CPU seconds per second that the whole machine used, including the sender.
     pub(super) machine_cpu: f64,
-    /// Time from the sender to the sink's kernel, in microseconds: 50th, 99th and 99.9th percentile.
+    /// Time from the send call to the receive timestamp of the sink's kernel, in microseconds: 50th, 99th and 99.9th
+    /// percentile.
     pub(super) latency_us: Option<[f64; 3]>,
 }
 
@@ -57,13 +58,13 @@ impl RelayReport {
         }
     }
 
-    /// Names of the columns.
+    /// Returns the names of the report table's columns.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static str> {
         let latency = self.latency.then_some("p50 / p99 / p99.9, us");
         COLUMNS.into_iter().chain(latency)
     }
 
-    /// Returns the head of a table in Markdown.
+    /// Returns the header lines of the Markdown table.
     pub(super) fn header(&self) -> String {
         let columns: Vec<_> = self.columns().collect();
         format!("| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()))
@@ -85,8 +86,8 @@ const COLUMNS: [&str; 8] = [
     "machine CPU",
 ];
 
-impl Figure {
-    /// Returns the text of each column.
+impl RelayFigure {
+    /// Returns the text of each column of this figure's row.
     pub(super) fn cells(&self) -> Vec<String> {
         let percent = |share: f64| format!("{:.0} %", share * 100.0);
         let mut cells = vec![
@@ -95,7 +96,7 @@ impl Figure {
             self.stack.clone(),
             format!("{:.0}", self.sent),
             format!("{:.0}", self.delivered),
-            // A loss that is not zero must not be shown as zero.
+            // A loss that is not zero must not be rounded to 0 %.
             match self.loss * 100.0 {
                 0.0 => "0".to_owned(),
                 loss if loss < 0.01 => "< 0.01 %".to_owned(),
@@ -110,7 +111,7 @@ impl Figure {
         cells
     }
 
-    /// Returns a line of a table in Markdown.
+    /// Returns the figure as a line of the Markdown table.
     pub(super) fn row(&self) -> String {
         format!("| {} |", self.cells().join(" | "))
     }
@@ -122,7 +123,7 @@ pub(super) fn print_line(line: &str) -> Result<()> {
 
 #[cfg(test)]
 pub(super) fn example() -> RelayReport {
-    let figure = |stack: &str, loss| Figure {
+    let figure = |stack: &str, loss| RelayFigure {
         stack: stack.to_owned(),
         topology: "chain-3".to_owned(),
         wanted: 500_000,
@@ -151,7 +152,7 @@ mod tests {
             header.starts_with("| topology | offered |") && header.contains("us |\n|---|---|"),
             "{header}"
         );
-        let rows: Vec<String> = report.figures.iter().map(Figure::row).collect();
+        let rows: Vec<String> = report.figures.iter().map(RelayFigure::row).collect();
         assert_eq!(
             rows,
             [

@@ -1,4 +1,4 @@
-//! The sender: datagrams at a constant rate.
+//! The sender of `pontoon bench relay`: UDP datagrams at a constant rate.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,52 +7,52 @@ use anyhow::{Context, Result};
 use pontoon_sys::udp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The TTL of datagrams.
+/// TTL of the sent multicast datagrams, more than the number of relays in a chain.
 pub(super) const HOPS: u32 = 32;
 
-/// The number of datagrams of a call, and of a frame.
+/// The number of datagrams in one send call, and whether they leave in one frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Frames {
-    /// One call for each.
+pub(super) enum SendBatch {
+    /// One send call for each datagram.
     Single,
-    /// This number in a call, which the kernel segments before the link.
+    /// This number of datagrams in one send call; the kernel segments them before the link.
     Segmented(u32),
-    /// This number in a call, which stay in one frame (GSO).
+    /// This number of datagrams in one send call and in one frame (GSO) on the link.
     Coalesced(u32),
 }
 
-/// The load of a measurement.
+/// The load of one measurement of a relay: rate, lengths and duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendPlan {
-    /// Datagrams per second.
+    /// Number of datagrams to send per second.
     pub(super) rate: u32,
-    /// Bytes of the longest datagram.
+    /// UDP payload of the longest datagram, in bytes.
     pub(super) size: u16,
-    /// The number of senders, which send in turn; their datagrams have different lengths.
+    /// Number of sockets that send in turn; the datagrams of each have another length.
     pub(super) flows: u16,
-    pub(super) frames: Frames,
+    pub(super) frames: SendBatch,
     pub(super) time: Duration,
 }
 
-/// The datagrams that were sent.
+/// Number of datagrams that the sender has sent, and the time it took.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentDatagrams {
     pub(super) datagrams: u64,
     pub(super) time: Duration,
 }
 
-/// The delay that a late sender makes up for.
+/// The largest delay for which a late sender compensates. Compensation of a longer one would be a burst.
 const MAX_BACKLOG: Duration = Duration::from_millis(10);
 
-/// The number of different lengths of datagrams.
+/// Number of different lengths of the datagrams that the sender of `pontoon bench relay` sends.
 const SIZES: u16 = 8;
 
-/// Sends from the caller's namespace, busy waiting on `cpu` between calls.
+/// Sends to `to` from the caller's network namespace, busy waiting on `cpu` between calls.
 pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<SentDatagrams> {
     super::pin_to_cpu(cpu)?;
     let together = match plan.frames {
-        Frames::Single => 1,
-        Frames::Segmented(count) | Frames::Coalesced(count) => count,
+        SendBatch::Single => 1,
+        SendBatch::Segmented(count) | SendBatch::Coalesced(count) => count,
     };
     let mut flows = (0..plan.flows)
         .map(|number| SenderFlow::new(to, plan.size - plan.size / SIZES * (number % SIZES), together))
@@ -86,7 +86,7 @@ pub(super) fn send(to: SocketAddr, plan: SendPlan, cpu: usize) -> Result<SentDat
     }
 }
 
-/// A sender with datagrams of one length.
+/// One socket of the sender, whose datagrams have one length.
 struct SenderFlow {
     socket: UdpSocket,
     size: usize,
@@ -101,7 +101,7 @@ impl SenderFlow {
             .connect(to)
             .with_context(|| format!("cannot send to {to}"))?;
         if together > 1 {
-            udp::set_segment(&socket, size).context("no UDP_SEGMENT")?;
+            udp::set_segment(&socket, size).context("the kernel lacks UDP_SEGMENT")?;
         }
         let size = usize::from(size);
         Ok(Self {
@@ -116,12 +116,12 @@ impl SenderFlow {
         for datagram in self.bytes.chunks_exact_mut(self.size) {
             datagram[..8].copy_from_slice(&now);
         }
-        self.socket.send(&self.bytes).context("cannot send")?;
+        self.socket.send(&self.bytes).context("cannot send datagrams")?;
         Ok(())
     }
 }
 
-/// Returns nanoseconds of the clock that the kernel uses for timestamps.
+/// Returns the time of CLOCK_REALTIME, which the kernel uses for receive timestamps, in nanoseconds.
 fn stamp() -> u64 {
     let now = clock_gettime(ClockId::Realtime);
     (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! Sinks of datagrams.
+//! The sinks of `pontoon bench relay`: sockets at which the kernel counts the relayed datagrams.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -8,16 +8,16 @@ use pontoon_netns::Namespace;
 use pontoon_sys::{filter, multicast, udp};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-/// After this time without a datagram none are in flight.
+/// Time without an arriving datagram after which no more are assumed to be in flight.
 const QUIET_TIME: Duration = Duration::from_millis(200);
 
-/// Interval at which the counters are read.
+/// Interval at which the drop counters of the sockets are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time limit for datagrams in flight to arrive.
+/// Time limit for all datagrams in flight to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One socket in each namespace, whose filter drops everything; the kernel counts the drops.
+/// One UDP socket in each sink's namespace. Its filter drops every datagram, and the kernel counts the drops.
 pub(super) struct Sinks(Vec<UdpSocket>);
 
 impl Sinks {
@@ -32,7 +32,7 @@ impl Sinks {
         namespaces.iter().map(open).collect::<Result<_>>().map(Self)
     }
 
-    /// Returns the number of datagrams that arrived at all sinks.
+    /// Returns the number of datagrams that have arrived, summed over all sinks.
     pub(super) fn count(&self) -> Result<u64> {
         let mut sum = 0;
         for socket in &self.0 {
@@ -41,12 +41,15 @@ impl Sinks {
         Ok(sum)
     }
 
-    /// Waits until no more datagrams arrive, and returns their number.
+    /// Waits until no more datagrams arrive, and returns the number of those that have arrived at all sinks.
     pub(super) fn final_count(&self) -> Result<u64> {
         let begin = Instant::now();
         let (mut count, mut changed) = (self.count()?, begin);
         while changed.elapsed() < QUIET_TIME {
-            ensure!(begin.elapsed() < TIMEOUT, "datagrams arrive without end");
+            ensure!(
+                begin.elapsed() < TIMEOUT,
+                "datagrams still arrive long after the sender has stopped"
+            );
             std::thread::sleep(POLL_INTERVAL);
             let now = self.count()?;
             if now != count {
@@ -66,10 +69,10 @@ impl Sinks {
     }
 }
 
-/// Joins a group on the interface `in` of the caller's namespace.
+/// Returns a UDP socket that has joined `group` on the interface `in` of the caller's namespace.
 pub(super) fn receiver(group: SocketAddrV4) -> Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    // Several sockets of one group each receive every datagram.
+    // With SO_REUSEADDR each of several sockets with the same group receives every multicast datagram.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, group.port()))?;
     let index = rustix::net::netdevice::name_to_index(&socket, "in")?;

@@ -17,16 +17,16 @@ use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 use super::sender::{self, SendPlan, SentDatagrams};
 use super::sink::Sinks;
 
-/// The arrangement of relays.
+/// The arrangement of relays between sender and sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// A number of relays, one behind the other.
+    /// This number of relays, one behind the other, with one sink at the end.
     Chain(u8),
-    /// One relay with a number of outputs.
+    /// One relay with this number of outputs, each with its own sink.
     Tree(u8),
 }
 
-/// Returns the sender's address.
+/// Returns the IPv4 address of the sender.
 pub(crate) fn sender_address() -> Ipv4Addr {
     address(0, 1)
 }
@@ -35,7 +35,8 @@ fn address(link: usize, last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, link as u8, last)
 }
 
-/// Returns the group to which relay number `hop` listens. The sender is before hop 0, and relay N sends to group N + 1.
+/// Returns the multicast group that relay number `hop` receives. The sender sends to group 0, and relay N to group N
+/// + 1.
 pub(crate) fn group(hop: usize) -> SocketAddrV4 {
     let last = hop as u8 + 1;
     SocketAddrV4::new(Ipv4Addr::new(239, 1, 1, last), 5000 + u16::from(last))
@@ -66,19 +67,19 @@ impl fmt::Display for Topology {
     }
 }
 
-/// The namespaces, which exist as long as this value and processes inside.
+/// The network namespaces of sender, relays and sinks, which exist as long as this value or a process inside.
 pub(super) struct RelayNetwork {
     sender: Namespace,
     relays: Vec<Namespace>,
     sinks: Vec<Namespace>,
 }
 
-/// The place of a relay: it receives group `number` on `in` and sends to group `number` + 1 on each of `out0`, `out1`,
-/// ...
+/// One relay's position in the network: it receives group `number` on the interface `in` and sends to group `number`
+/// + 1 on each of `out0`, `out1`, ...
 pub(crate) struct Hop<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) number: usize,
-    /// The relay's address on each output.
+    /// The relay's IPv4 address on each output interface.
     pub(crate) outputs: Vec<Ipv4Addr>,
 }
 
@@ -126,7 +127,8 @@ impl RelayNetwork {
         self.sinks.len()
     }
 
-    /// Returns the group at the sinks, for relays that rewrite groups and for those that do not.
+    /// Returns the group that the sinks receive. `is_rewritten` is true for relays that send to the group of the next
+    /// hop.
     pub(super) fn last_group(&self, is_rewritten: bool) -> SocketAddrV4 {
         group(if is_rewritten { self.relays.len() } else { 0 })
     }
@@ -139,7 +141,8 @@ impl RelayNetwork {
         Sinks::open(&self.sinks, group)
     }
 
-    /// Lets the sender's kernel segment what leaves in one call before the link.
+    /// Disables `tx-udp-segmentation` of the sender's interface, so that the kernel segments the datagrams of one
+    /// send call before the link.
     pub(super) fn disable_tx_segmentation(&self) -> Result<()> {
         self.sender.enter(|| {
             let mut ethtool = Command::new("ethtool");
@@ -157,7 +160,7 @@ impl RelayNetwork {
             .enter(|| sender::send(SocketAddr::V4(group(0)), plan, cpu))
     }
 
-    /// Waits until datagrams arrive at every sink.
+    /// Sends probes until datagrams arrive at every sink.
     pub(super) fn wait_until_forwarding(&self, sinks: &Sinks) -> Result<()> {
         let probe = self.sender.enter(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -171,16 +174,17 @@ impl RelayNetwork {
             probe.send(&[0; 16])?;
             std::thread::sleep(Duration::from_millis(20));
         }
-        // No probe may be counted as a datagram of the measurement.
+        // Waits for the last probes, which must not be counted as datagrams of the measurement.
         sinks.final_count()?;
         Ok(())
     }
 }
 
-/// Time limit for a relay to start forwarding.
+/// Time limit for all relays to begin to forward.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes link number `link`: 10.0.LINK.1 at `outN`, 10.0.LINK.2 at `in`.
+/// Connects two namespaces by link number `link`: address 10.0.LINK.1 at `outN` of `left`, 10.0.LINK.2 at `in` of
+/// `right`.
 fn join(left: &Namespace, output: usize, right: &Namespace, link: usize) -> Result<()> {
     let quiet = || {
         sysctl("net/ipv4/conf/all/rp_filter", "0")?;

@@ -1,9 +1,9 @@
 //! The comparison of two reports, such as of two revisions or two machines, as Markdown.
 //!
-//! The samples of two runs are not pairs: the machine's state in the third round of one is unrelated to that of the
-//! other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
-//! between the runs that is not the stack's shows in a control, veth or direct, that was measured in both: the stack's
-//! ratio *to the control* in each round of one run is compared with the same of the other.
+//! The samples of two runs are not pairs: the machine's state in the third round of one run is unrelated to that of
+//! the other. So each figure's ratio has the interval of two independent samples ([`Ratio::unpaired`]). A difference
+//! that was not caused by the stack also shows in a control, veth or direct, that was measured in both runs: the
+//! stack's ratio *to the control* in each round of one run is compared with the same ratio of the other run.
 //!
 //! Runs that overlap in time were interleaved, as by `cargo xtask bench-ab`; their rounds are pairs
 //! ([`Ratio::paired`]).
@@ -19,9 +19,9 @@ use super::markdown::{bullets, table};
 use super::summary::{self, CellSummary, StackSummary, Summary, Verdict};
 use super::{label, machine, number, outcome};
 
-/// Compares two reports. `left` is called A and `right` B; ratios are B to A.
+/// Compares two reports and returns Markdown. `left` is called A and `right` B; ratios are B to A.
 pub fn compare(left: &BenchmarkReport, right: &BenchmarkReport) -> String {
-    let pair = Pair {
+    let pair = ReportPair {
         left: &Summary::of(left),
         right: &Summary::of(right),
         interleaved: overlap(left, right),
@@ -41,19 +41,20 @@ fn overlap(left: &BenchmarkReport, right: &BenchmarkReport) -> bool {
     left.began < right.ended && right.began < left.ended
 }
 
-struct Pair<'a> {
+/// The two reports that are compared, summarised.
+struct ReportPair<'a> {
     left: &'a Summary<'a>,
     right: &'a Summary<'a>,
     interleaved: bool,
 }
 
-/// A stack in a cell of both reports.
-struct Both<'a> {
+/// The figures of one stack in one cell that both reports contain.
+struct StackPair<'a> {
     left: (&'a CellSummary<'a>, &'a StackSummary<'a>),
     right: (&'a CellSummary<'a>, &'a StackSummary<'a>),
 }
 
-impl<'a> Pair<'a> {
+impl<'a> ReportPair<'a> {
     fn method(&self) -> String {
         let method = if self.interleaved {
             "The runs overlap in time, so they count as interleaved and are compared round by round: a ratio is the median \
@@ -95,7 +96,7 @@ impl<'a> Pair<'a> {
         )
     }
 
-    fn row(&self, both: &Both<'a>) -> Vec<String> {
+    fn row(&self, both: &StackPair<'a>) -> Vec<String> {
         let (of, entry) = both.left;
         let figure = |entry: &StackSummary<'_>| match &entry.spread {
             Some(spread) => summary::spread(spread),
@@ -126,8 +127,8 @@ impl<'a> Pair<'a> {
         ]
     }
 
-    /// Returns a warning if a control is not the same in both runs.
-    fn moved(&self, both: &Both<'_>) -> Option<String> {
+    /// Returns a warning if the figure of a control (veth, direct) differs significantly between both runs.
+    fn moved(&self, both: &StackPair<'_>) -> Option<String> {
         let (of, entry) = both.left;
         let ratio = self.ratio(both).filter(|_| of.baseline == Some(entry.stack))?;
         let verdict = summary::verdict(&ratio, of.metric);
@@ -143,7 +144,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    fn ratio(&self, both: &Both<'_>) -> Option<Ratio> {
+    fn ratio(&self, both: &StackPair<'_>) -> Option<Ratio> {
         let metric = &both.left.0.cell.figure;
         if self.interleaved {
             return summary::paired(both.right.1, both.left.1, metric);
@@ -157,9 +158,9 @@ impl<'a> Pair<'a> {
         Ratio::unpaired(&right, &left)
     }
 
-    /// Returns the ratio of the ratios to the control. Returns `None` for the control itself, and for interleaved runs,
-    /// where it would only add noise.
-    fn relative_to_control(&self, both: &Both<'a>) -> Option<(&'a str, Ratio)> {
+    /// Returns the ratio, B to A, of this stack's ratios to the control. Returns `None` for the control itself, and
+    /// for interleaved runs, in which it would only add noise.
+    fn relative_to_control(&self, both: &StackPair<'a>) -> Option<(&'a str, Ratio)> {
         let control = |(of, entry): (&'a CellSummary<'a>, &StackSummary<'_>)| {
             let baseline = of.baseline.filter(|baseline| baseline.name != entry.stack.name)?;
             let control = of.entries.iter().find(|entry| entry.stack == baseline)?;
@@ -174,7 +175,7 @@ impl<'a> Pair<'a> {
         (name == other && !self.interleaved).then_some((name, ratio))
     }
 
-    fn both(&self) -> impl Iterator<Item = Both<'a>> {
+    fn both(&self) -> impl Iterator<Item = StackPair<'a>> {
         let (left, right) = (self.left, self.right);
         let cells = left.cells.iter().filter_map(|of| Some((of, find(right, of)?)));
         cells.flat_map(|(left, right)| {
@@ -183,7 +184,7 @@ impl<'a> Pair<'a> {
                     .entries
                     .iter()
                     .find(|other| other.stack.name == entry.stack.name)?;
-                Some(Both {
+                Some(StackPair {
                     left: (left, entry),
                     right: (right, other),
                 })
@@ -191,7 +192,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Returns notes on cells and stacks that only one report has.
+    /// Returns notes on cells and stacks that only one of the reports contains.
     fn alone(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (name, has, lacks) in [("A", self.left, self.right), ("B", self.right, self.left)] {
@@ -205,13 +206,13 @@ impl<'a> Pair<'a> {
     }
 }
 
-impl Both<'_> {
+impl StackPair<'_> {
     fn measured(&self) -> [bool; 2] {
         [self.left, self.right].map(|(_, entry)| entry.is_measured())
     }
 }
 
-/// Returns the cell of the same name and figure.
+/// Returns the cell of `summary` with the same name and figure as `like`.
 fn find<'a>(summary: &'a Summary<'a>, like: &CellSummary<'_>) -> Option<&'a CellSummary<'a>> {
     let same = |of: &&CellSummary<'_>| of.cell.name == like.cell.name && of.cell.figure == like.cell.figure;
     summary.cells.iter().find(same)

@@ -1,11 +1,11 @@
-//! The state of a run compared with its plan.
+//! The number of samples that a run has taken, compared with its plan.
 
 use crate::schema::{BenchmarkReport, Cell, SampleOutcome};
 
-/// The number of samples by outcome. Stacks that are missing on this machine are not in the plan.
+/// Number of a run's samples by outcome. Stacks that are not installed are not in the plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completeness {
-    /// Cells times stacks times rounds; some cells are measured in the first round only.
+    /// Number of planned samples: cells times stacks times rounds; some cells are measured in the first round only.
     pub planned: usize,
     pub measured: usize,
     pub stalled: usize,
@@ -36,7 +36,7 @@ impl Completeness {
         of
     }
 
-    /// Returns the number of samples with any outcome.
+    /// Returns the number of samples that were taken, with any outcome.
     pub fn taken(&self) -> usize {
         self.measured + self.stalled + self.unreachable + self.failed
     }

@@ -1,4 +1,4 @@
-//! A report as one self-contained HTML page: it needs no network, no script, no second file.
+//! A report as a self-contained HTML page, without network access, scripts or other files.
 
 pub(crate) mod page;
 mod scenario;
@@ -11,7 +11,7 @@ use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 use super::summary::{CellSummary, StackSummary, Summary, Verdict};
 use super::{Completeness, label, machine, number, outcome, warnings};
 
-/// Returns the whole page.
+/// Returns the HTML page of a report.
 pub fn html(report: &BenchmarkReport) -> String {
     let summary = Summary::of(report);
     let title = "User-mode network stacks side by side";
@@ -37,7 +37,7 @@ pub fn html(report: &BenchmarkReport) -> String {
     )
 }
 
-/// Returns notes as a list; text between backticks is code.
+/// Returns notes as an HTML list; text between backticks becomes `<code>`.
 fn notes(notes: &[impl ToString]) -> Markup {
     html! {
         @if !notes.is_empty() {
@@ -102,7 +102,7 @@ fn class(verdict: Option<Verdict>) -> &'static str {
     }
 }
 
-/// Returns the text for the direction that is better.
+/// Returns the text `higher is better` or `lower is better` for a metric, or no text if neither is.
 fn direction(metric: Metric) -> &'static str {
     match metric.better {
         Some(Better::Higher) => "; higher is better",

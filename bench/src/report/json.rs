@@ -1,4 +1,4 @@
-//! The report file.
+//! Reads and writes the report file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use crate::schema::{BenchmarkReport, VERSION};
 
-/// Writes a report to a temporary file beside `path`, synchronises it, and renames it, so that `path` contains a
-/// complete report at any time, even after a crash. `backends` and void-box's fields of the first level are computed
-/// here.
+/// Writes a report to a temporary file in the directory of `path`, synchronises it, and renames it, so that `path`
+/// contains a complete report at any time, even after a crash. This function computes `backends` and void-box's
+/// fields of the first level.
 ///
 /// # Errors
 /// The directory is not writable, or the disk is full; `path` is then unchanged.
@@ -22,15 +22,15 @@ pub fn write_json(report: &BenchmarkReport, path: &Path) -> Result<()> {
     write_whole(report, path).with_context(|| format!("cannot write the report {}", path.display()))
 }
 
-/// Reads a report.
+/// Reads a report file.
 ///
 /// # Errors
 /// The file cannot be read, is not a report, or has another version than [`VERSION`].
 pub fn read_json(path: &Path) -> Result<BenchmarkReport> {
     let open = || -> Result<BenchmarkReport> {
         let value: Value = serde_json::from_reader(BufReader::new(File::open(path)?))?;
-        let Tag { version } =
-            Tag::deserialize(&value).context("the file is not a report of pontoon bench")?;
+        let VersionTag { version } =
+            VersionTag::deserialize(&value).context("the file is not a report of pontoon bench")?;
         if version != VERSION {
             bail!("the report has version {version}, and this program reads version {VERSION}");
         }
@@ -48,14 +48,15 @@ pub(crate) fn write_figures(figures: &impl Serialize, path: &Path) -> Result<()>
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The field `version` of a report file, which is read before the other fields.
 #[derive(Deserialize)]
-struct Tag {
+struct VersionTag {
     version: u32,
 }
 
-/// A report together with void-box's fields of one stack.
+/// The JSON object of the report file: a report together with void-box's fields of one stack on the first level.
 #[derive(Serialize)]
-struct Written<'a> {
+struct ReportDocument<'a> {
     #[serde(flatten)]
     report: &'a BenchmarkReport,
     #[serde(flatten)]
@@ -74,16 +75,16 @@ fn write_whole(report: &BenchmarkReport, path: &Path) -> Result<()> {
     };
     let temporary = tempfile::Builder::new()
         .prefix(".pontoon-bench")
-        // The mode of other files, to which the umask applies; a temporary file would be readable by its owner only.
+        // Mode 0666, to which the umask applies as for other files; a temporary file has mode 0600 by default.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
     let mut out = BufWriter::new(&temporary);
-    serde_json::to_writer(&mut out, &Written { report, headline })?;
+    serde_json::to_writer(&mut out, &ReportDocument { report, headline })?;
     out.write_all(b"\n")?;
     out.flush()?;
     drop(out);
     temporary.as_file().sync_all()?;
-    // Inside the error, the temporary file would stay until the error is dropped.
+    // The error value owns the temporary file, which would exist until the error is dropped.
     temporary.persist(path).map_err(|error| error.error)?;
     fs::File::open(directory)?.sync_all()?;
     Ok(())

@@ -1,11 +1,12 @@
-//! Titles of scenarios and cells, for readers who do not know the bench.
+//! Titles of scenarios and cells for readers who do not know `pontoon bench`.
 
 use crate::scenario::Scenario;
 use crate::schema::Cell;
 
 use super::number;
 
-/// The cells that represent their scenario in the headline table. For other scenarios it is the first cell.
+/// Names of cells that represent their scenario in the headline table. A scenario without one is represented by its
+/// first cell.
 const HEADLINES: &[&str] = &[
     "tcp-up/1/cubic/best",
     "tcp-down/1/cubic/best",
@@ -28,7 +29,7 @@ pub(super) fn is_headline(cell: &str) -> bool {
     HEADLINES.contains(&cell)
 }
 
-/// Returns the parameters that distinguish a cell within its scenario: `1 stream, cubic, best MTU`.
+/// Returns the parameters that distinguish a cell within its scenario, such as `1 stream, cubic, best MTU`.
 pub(super) fn parameters(cell: &Cell) -> String {
     let rest = cell.name.strip_prefix(&cell.scenario).unwrap_or(&cell.name);
     let parts = rest.split('/').filter(|part| !part.is_empty());
@@ -67,7 +68,7 @@ fn grouped(value: &str) -> String {
     value.parse().map_or(value.to_owned(), number::count)
 }
 
-/// Returns title and parameters.
+/// Returns the title of a cell's scenario, and the cell's parameters.
 pub(super) fn cell(cell: &Cell) -> String {
     let (title, parameters) = (title(&cell.scenario), parameters(cell));
     if parameters.is_empty() {

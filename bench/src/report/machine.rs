@@ -1,4 +1,4 @@
-//! The machine of a report, as text.
+//! The description of a report's machine, as text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,20 +6,21 @@ use crate::schema::{BenchmarkReport, Machine};
 
 use super::number;
 
-/// The share up to which memory sizes count as equal: that of one machine differs from boot to boot.
+/// Relative difference up to which memory sizes count as equal, as the usable memory of one machine differs between
+/// boots.
 const MEMORY: f64 = 0.02;
-/// Names of facts about the run, not the machine. Memory is compared with a tolerance.
+/// Names of facts that describe the run and are not compared between machines. Memory is compared with a tolerance.
 const OF_THE_RUN: [&str; 3] = ["began", "took", "memory"];
 
-/// A fact in which two machines differ.
-pub(crate) struct Difference {
+/// A property in which two machines differ.
+pub(crate) struct MachineDifference {
     pub(crate) what: String,
     pub(crate) left: String,
     pub(crate) right: String,
 }
 
-/// Returns the facts in which the machines of two reports differ.
-pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<Difference> {
+/// Returns the properties in which the machines of two reports differ.
+pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<MachineDifference> {
     let facts = |report| -> BTreeMap<String, String> { facts(report).into_iter().collect() };
     let (left_facts, right_facts) = (facts(left), facts(right));
     let names: BTreeSet<_> = left_facts.keys().chain(right_facts.keys()).collect();
@@ -34,12 +35,12 @@ pub(crate) fn differences(left: &BenchmarkReport, right: &BenchmarkReport) -> Ve
         let (left, right) = (value(&left_facts), value(&right_facts));
         if left != right {
             let what = name.clone();
-            differences.push(Difference { what, left, right });
+            differences.push(MachineDifference { what, left, right });
         }
     }
     let [one, other] = [left, right].map(|report| report.machine.memory_bytes as f64);
     if (one - other).abs() > MEMORY * one.max(other) {
-        differences.push(Difference {
+        differences.push(MachineDifference {
             what: "memory".to_owned(),
             left: gib(one),
             right: gib(other),
@@ -52,7 +53,7 @@ fn gib(bytes: f64) -> String {
     format!("{} GiB", number::figure(bytes / f64::from(1 << 30)))
 }
 
-/// Returns the sentence under the title.
+/// Returns the sentence below the title that describes machine and run.
 pub(super) fn sentence(report: &BenchmarkReport) -> String {
     format!(
         "{}, {}. Medians of {} of {} s; each round measures every stack once.",
@@ -63,7 +64,7 @@ pub(super) fn sentence(report: &BenchmarkReport) -> String {
     )
 }
 
-/// Returns CPUs and kernel as text.
+/// Returns CPUs and kernel of a machine as text.
 pub(crate) fn in_words(machine: &Machine) -> String {
     let virtual_machine = machine
         .virtual_machine
@@ -78,7 +79,7 @@ pub(crate) fn in_words(machine: &Machine) -> String {
     )
 }
 
-/// Returns names and values, in a fixed order.
+/// Returns names and values of all properties of the machine and the run, in a fixed order.
 pub(super) fn facts(report: &BenchmarkReport) -> Vec<(String, String)> {
     let machine = &report.machine;
     let mut facts = vec![
@@ -113,7 +114,7 @@ pub(super) fn facts(report: &BenchmarkReport) -> Vec<(String, String)> {
     facts
 }
 
-/// Formats a date in UTC: `2026-11-21`.
+/// Formats the UTC date of a time in seconds since 1970: `2026-11-21`.
 fn date(seconds: u64) -> String {
     i64::try_from(seconds)
         .ok()

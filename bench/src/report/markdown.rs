@@ -1,4 +1,4 @@
-//! A report as Markdown: the headline table first, which fits into a README, then all figures.
+//! A report as Markdown: the headline table first, which fits into a README, then the tables of all figures.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::machine;
 use super::summary::{self, CellSummary, StackSummary, Summary};
 use super::{label, outcome, overhead, warnings};
 
-/// Returns the whole report: medians with extremes, ratios with intervals, and warnings.
+/// Returns a report as Markdown: medians with extremes, ratios with intervals, and warnings.
 pub fn markdown(report: &BenchmarkReport) -> String {
     let summary = Summary::of(report);
     let mut out = String::from("# User-mode network stacks side by side\n\n");
@@ -69,7 +69,7 @@ fn section(summary: &Summary<'_>, scenario: &str) -> String {
     out + &bullets(&warnings::of_scenario(summary, scenario))
 }
 
-/// Returns rows for all other metrics, and for the harness's share of the figure.
+/// Returns the table rows of a cell's metrics besides its figure, and of the harness's share of the figure.
 fn other_rows(of: &CellSummary<'_>, summary: &Summary<'_>) -> Vec<Vec<String>> {
     let row = |metric| {
         let spread =
@@ -124,7 +124,7 @@ pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> String {
     let mut out = String::new();
     let mut line = |cells: &[String]| {
         for cell in cells {
-            // A bar ends a cell, even in code; a line break ends the table.
+            // An unescaped `|` ends a table cell, even inside code; a line break ends the table.
             let _ = write!(out, "| {} ", cell.replace('|', "\\|").replace('\n', " "));
         }
         out += "|\n";

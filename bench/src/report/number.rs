@@ -1,4 +1,4 @@
-//! Formats of numbers.
+//! Formats numbers for reports.
 
 use crate::stats::Interval;
 
@@ -17,7 +17,7 @@ pub(crate) fn figure(value: f64) -> String {
 fn significant(value: f64, digits: i32) -> String {
     let unit = |magnitude: i32| 10f64.powi(magnitude + 1 - digits);
     let magnitude = value.abs().log10().floor() as i32;
-    // 9.996 is 10.0, not 10.00.
+    // Rounding may carry: 9.996 is 10.0, not 10.00.
     let carried = (value.abs() / unit(magnitude)).round() >= 10f64.powi(digits);
     let magnitude = magnitude + i32::from(carried);
     let rounded = (value / unit(magnitude)).round() * unit(magnitude);
@@ -30,7 +30,7 @@ pub(super) fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// Formats a number of things: `1 sample`, `2 samples`.
+/// Formats a number with its noun in singular or plural: `1 sample`, `2 samples`.
 pub(crate) fn counted(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -50,7 +50,7 @@ pub(crate) fn factor(value: f64) -> String {
 }
 
 pub(crate) fn factors(interval: Interval) -> String {
-    // A bound that differs from 1 must not be shown as 1.
+    // A bound of the interval that differs from 1 must not be rounded to 1.
     let bound = |value: f64| match factor(value) {
         rounded if rounded == "1.00" && value != 1.0 => format!("{value:.4}"),
         rounded => rounded,

@@ -1,4 +1,4 @@
-//! Descriptions of samples that were not measured.
+//! Texts about samples that stalled, failed or were unreachable.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::schema::SampleOutcome;
 use super::number;
 use super::summary::StackSummary;
 
-/// Describes each kind of outcome but the measured: `stalled in 2 of 7 rounds (at byte 1,024)`.
+/// Describes each outcome except `Measured` with its number of samples: `stalled in 2 of 7 rounds (at byte 1,024)`.
 pub(super) fn all(entry: &StackSummary<'_>) -> Vec<String> {
     let mut kinds: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut add = |kind, reason: String| kinds.entry(kind).or_default().push(reason);
@@ -37,7 +37,8 @@ pub(super) fn all(entry: &StackSummary<'_>) -> Vec<String> {
     kinds.into_iter().map(sentence).collect()
 }
 
-/// Describes the samples that a figure lacks: `2 of 7 stalled`. Returns `None` if it lacks none, or has none.
+/// Describes how many samples are missing from a figure: `2 of 7 stalled`. Returns `None` if all samples were
+/// measured, or none.
 pub(super) fn losses(entry: &StackSummary<'_>) -> Option<String> {
     let mut counts = [(0, "stalled"), (0, "not possible"), (0, "failed")];
     for sample in &entry.samples {
@@ -56,7 +57,7 @@ pub(super) fn losses(entry: &StackSummary<'_>) -> Option<String> {
     (entry.is_measured() && !losses.is_empty()).then(|| losses.join(", "))
 }
 
-/// Describes in a few words why there is no figure.
+/// Returns the reason in a few words why a stack has no figure: the outcome of its last sample.
 pub(super) fn last(entry: &StackSummary<'_>) -> String {
     match entry.samples.last().map(|sample| &sample.outcome) {
         None => "not run".to_owned(),

@@ -1,23 +1,24 @@
-//! The share of a figure that is the harness's own work.
+//! The share of a figure that is work of the harness itself.
 
 use crate::schema::Calibration;
 
 use super::number;
 use super::summary::{CellSummary, StackSummary};
 
-/// The title of the row with these shares.
+/// Title of the table row with these shares.
 pub(super) const TITLE: &str = "work of the harness";
 
-/// A share of the harness's work.
+/// The harness's share of a figure.
 #[derive(Clone, Copy)]
-pub(super) enum Share {
-    /// The share of one CPU. Stamps are written at one end and checked at the other; this is the sum.
+pub(super) enum HarnessShare {
+    /// CPU time of the harness in units of one CPU: stamps are written at one end and checked at the other; this is
+    /// the sum.
     Cpu(f64),
-    /// The share of a transaction's time.
+    /// The harness's share of the time of a transaction, 0 to 1.
     Transaction(f64),
 }
 
-impl Share {
+impl HarnessShare {
     pub(super) fn value(self) -> f64 {
         match self {
             Self::Cpu(share) | Self::Transaction(share) => share,
@@ -33,7 +34,8 @@ impl Share {
     }
 }
 
-/// Returns the harness's share of every stack's figure. Returns `None` for metrics that need no work of the harness.
+/// Returns the harness's share of the figure of every stack in a cell. Returns `None` if the calibration does not
+/// measure the harness's work for that metric.
 pub(super) fn shares(of: &CellSummary<'_>, calibration: &Calibration) -> Option<Vec<String>> {
     share(&of.cell.figure, 1.0, calibration)?;
     let text =
@@ -46,17 +48,17 @@ pub(super) fn shares(of: &CellSummary<'_>, calibration: &Calibration) -> Option<
     )
 }
 
-/// Returns the harness's share of a figure.
-pub(super) fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<Share> {
+/// Returns the harness's share of a figure with this median.
+pub(super) fn share(figure: &str, median: f64, calibration: &Calibration) -> Option<HarnessShare> {
     match figure {
         "mbps" => {
             let mib_per_s = median * 1e6 / 8.0 / f64::from(1 << 20);
-            Some(Share::Cpu(mib_per_s * calibration.stamp_ns_per_mib * 1e-9))
+            Some(HarnessShare::Cpu(mib_per_s * calibration.stamp_ns_per_mib * 1e-9))
         }
-        // The clock is read at the start and at the end of a transaction.
+        // The client reads the clock at the start and at the end of a transaction.
         "p50_us" | "p99_us" if median > 0.0 => {
             let own_us = (2.0 * calibration.clock_ns + calibration.record_ns) / 1e3;
-            Some(Share::Transaction(own_us / median))
+            Some(HarnessShare::Transaction(own_us / median))
         }
         _ => None,
     }

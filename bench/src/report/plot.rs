@@ -1,4 +1,4 @@
-//! Plots as inline SVG. They have a white background in both themes of the page.
+//! Plots as inline SVG. Their background is white in both colour themes of the page.
 
 mod bars;
 mod curves;
@@ -19,14 +19,17 @@ pub(super) use bars::{BarRow, Bars};
 pub(super) use distribution::distribution;
 pub(super) use rate_loss::rate_loss;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+/// An SVG image or a part of it, on which a plot is drawn.
+type DrawArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Result of drawing on an [`DrawArea`].
+type DrawResult = Result<(), DrawingAreaErrorKind<io::Error>>;
 
 const INK: RGBColor = RGBColor(0x1b, 0x1f, 0x24);
 const FAINT: RGBColor = RGBColor(0x66, 0x70, 0x80);
 const GRID: RGBColor = RGBColor(0xe1, 0xe5, 0xea);
 
-/// Colours of the stacks of a role, in turn: greys for the kernel, blues for pontoon, warm colours for peers.
+/// Colours of the stacks of one role, in turn: greys for the kernel, blues for pontoon, warm colours for other
+/// projects.
 const KERNEL: [RGBColor; 5] = [
     RGBColor(0x9a, 0xa1, 0xab),
     RGBColor(0x5d, 0x66, 0x73),
@@ -61,14 +64,14 @@ pub(super) fn colour(stacks: &[&StackDescription], of: &StackDescription) -> RGB
     colours[index % colours.len()]
 }
 
-/// Draws an SVG image of this size.
-fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Markup {
+/// Returns an SVG image of this size in pixels, on which `draw` has drawn.
+fn svg(size: (u32, u32), draw: impl FnOnce(&DrawArea<'_>) -> DrawResult) -> Markup {
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
     let drawn = draw(&area).and_then(|()| area.present());
     drop(area);
     match drawn {
-        // In HTML the element needs no namespace declaration.
+        // SVG inside HTML needs no namespace declaration.
         Ok(()) => PreEscaped(text.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1)),
         Err(error) => html! { p { "This plot cannot be drawn: " (error) } },
     }
@@ -78,7 +81,7 @@ fn font(size: u32, colour: &RGBColor) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(colour)
 }
 
-/// Formats a value at an axis: `500`, `20k`, `1.5M`.
+/// Formats a value as the label of an axis: `500`, `20k`, `1.5M`.
 fn short(value: f64) -> String {
     let (value, suffix) = match value {
         value if value >= 1e9 => (value / 1e9, "G"),

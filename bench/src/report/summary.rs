@@ -1,4 +1,4 @@
-//! The samples of a report, arranged by cell and stack and reduced to figures.
+//! The samples of a report, grouped by cell and stack and summarised.
 
 use std::collections::BTreeMap;
 
@@ -9,40 +9,41 @@ use crate::stats::{Difference, Ratio, Spread};
 
 use super::{label, number, outcome};
 
-/// All cells with samples, and all stacks that are not missing.
+/// A report as groups: all cells with samples, and all stacks that were installed.
 pub(super) struct Summary<'a> {
     pub(super) report: &'a BenchmarkReport,
     pub(super) stacks: Vec<&'a StackDescription>,
     pub(super) cells: Vec<CellSummary<'a>>,
 }
 
+/// The samples of one cell, grouped by stack.
 pub(super) struct CellSummary<'a> {
     pub(super) cell: &'a Cell,
     pub(super) metric: Metric,
-    /// The stack that the others are compared with: veth if it was measured here, otherwise direct.
+    /// The stack to which the others are compared: veth if it was measured in this cell, otherwise direct.
     pub(super) baseline: Option<&'a StackDescription>,
-    /// One entry for each stack of the summary, in the same order.
+    /// One entry for each stack of the summary, in the order of the stacks.
     pub(super) entries: Vec<StackSummary<'a>>,
 }
 
-/// One stack in one cell.
+/// The samples of one stack in one cell, and their ratios to other stacks.
 pub(super) struct StackSummary<'a> {
     pub(super) stack: &'a StackDescription,
-    /// All samples, measured or not.
+    /// Samples of the stack in the cell, with any outcome.
     pub(super) samples: Vec<&'a Sample>,
     pub(super) spread: Option<Spread>,
     /// The ratio of this stack's figure to the baseline's.
     pub(super) to_baseline: Option<Ratio>,
-    /// The ratio of this stack's figure to the best peer's, for stacks that are pontoon.
+    /// The ratio of this stack's figure to that of the best stack of another project; only for pontoon.
     pub(super) to_peer: Option<(&'a StackDescription, Ratio)>,
 }
 
-/// The meaning of a ratio.
+/// The result of a comparison of two figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Better,
     Worse,
-    /// Significantly different, in a metric of which neither direction is better.
+    /// The figures differ significantly, in a metric of which neither direction is better.
     Different,
     NotSignificant,
     TooFew,
@@ -90,7 +91,7 @@ impl<'a> Summary<'a> {
         }
     }
 
-    /// Returns the scenarios that have cells, in the order of the cells.
+    /// Returns the names of the scenarios that have cells, in the order of the cells.
     pub(super) fn scenarios(&self) -> Vec<&'a str> {
         let mut names: Vec<&str> = Vec::new();
         for CellSummary { cell, .. } in &self.cells {
@@ -101,7 +102,7 @@ impl<'a> Summary<'a> {
         names
     }
 
-    /// Returns one cell of each scenario, for a table that fits a screen.
+    /// Returns one cell of each scenario, for a table that fits on a screen.
     pub(super) fn headlines(&self) -> Vec<&CellSummary<'a>> {
         let of = |scenario| {
             let chosen = self
@@ -168,7 +169,8 @@ impl<'a> CellSummary<'a> {
         verdict(ratio, self.metric)
     }
 
-    /// Returns the names of all other metrics that a sample of this cell has, in the order of [`METRICS`].
+    /// Returns the names of the metrics besides the figure that a sample of this cell has, in the order of
+    /// [`METRICS`].
     pub(super) fn other_metrics(&self) -> Vec<&'static str> {
         let has = |name: &str| self.entries.iter().any(|entry| entry.spread_of(name).is_some());
         let names = METRICS.iter().map(|metric| metric.name);
@@ -177,8 +179,8 @@ impl<'a> CellSummary<'a> {
             .collect()
     }
 
-    /// Returns a stack's figure in a table, line by line: median with extremes, ratios with intervals, or the reason
-    /// why there is none.
+    /// Returns the lines of a stack's figure in a table: the median with the extremes, the ratios with their
+    /// intervals, or the reason why there is no figure.
     pub(super) fn lines(&self, entry: &StackSummary<'_>) -> Vec<String> {
         let Some(spread) = entry.spread else {
             return vec![outcome::last(entry)];
@@ -194,7 +196,7 @@ impl<'a> CellSummary<'a> {
         lines
     }
 
-    /// Returns a stack's figure in the headline table: its median, or the reason why there is none.
+    /// Returns a stack's figure in the headline table: its median, or the reason why there is no figure.
     pub(super) fn headline(&self, entry: &StackSummary<'_>) -> String {
         let Some(spread) = entry.spread else {
             return outcome::last(entry);
@@ -220,7 +222,7 @@ impl StackSummary<'_> {
         self.spread.is_some()
     }
 
-    /// Returns the spread of any metric, or `None` if no sample has it.
+    /// Returns the spread of a metric over the measured samples, or `None` if no sample has it.
     pub(super) fn spread_of(&self, metric: &str) -> Option<Spread> {
         Spread::of(
             &values(&self.samples, metric)
@@ -230,7 +232,7 @@ impl StackSummary<'_> {
     }
 }
 
-/// Formats the median with the extremes, or alone if all values are equal.
+/// Formats the median with the extremes in brackets, or alone if all values are equal.
 pub(super) fn spread(spread: &Spread) -> String {
     let median = number::figure(spread.median);
     if spread.min == spread.max {
@@ -254,7 +256,7 @@ pub(super) fn verdict(ratio: &Ratio, metric: Metric) -> Verdict {
     }
 }
 
-/// Returns the metric of a name. An unknown one, of a newer program, gets no unit.
+/// Returns the metric of this name. A name that only newer versions know gets no unit.
 pub(super) fn metric(name: &str) -> Metric {
     Metric::of(name).copied().unwrap_or(Metric {
         name: "?",
@@ -276,7 +278,7 @@ pub(super) fn measured<'a>(
     })
 }
 
-/// Returns rounds and values of the measured samples.
+/// Returns pairs of round and value of a metric, from the measured samples.
 pub(super) fn values<'a>(samples: &'a [&Sample], metric: &'a str) -> impl Iterator<Item = (u32, f64)> + 'a {
     let measured = samples
         .iter()
@@ -284,7 +286,7 @@ pub(super) fn values<'a>(samples: &'a [&Sample], metric: &'a str) -> impl Iterat
     measured.filter_map(move |sample| Some((sample.round, *sample.values.get(metric)?)))
 }
 
-/// Returns the ratio of values of the same rounds.
+/// Returns the ratio of two stacks by the values of the same rounds.
 pub(super) fn paired(of: &StackSummary<'_>, to: &StackSummary<'_>, metric: &str) -> Option<Ratio> {
     let to: BTreeMap<u32, f64> = values(&to.samples, metric).collect();
     Ratio::paired(values(&of.samples, metric).filter_map(|(round, value)| Some((value, *to.get(&round)?))))

@@ -1,7 +1,7 @@
-//! void-box's names for a run's figures, so that its `bench-compare-pasta.py` reads a report.
+//! Figures of a run under the field names of void-box, so that its `bench-compare-pasta.py` reads a report.
 //!
-//! Only the names are void-box's. The measurements have one server and one client program, a blocking accept, and round
-//! trips that wait for the answer.
+//! Only the names are void-box's. The measurements have one server and one client program, a blocking accept, and
+//! round trips that wait for the answer.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::stats;
 
 use super::summary::measured;
 
-/// A field of void-box's report, and its source.
+/// A field of void-box's report, and the cell and metric from which it is computed.
 pub struct VoidBoxField {
     pub name: &'static str,
-    /// The cell and the metric of its samples; `None` if no scenario measures it.
+    /// Name of the cell and of the metric; `None` if no scenario measures it.
     pub source: Option<(&'static str, &'static str)>,
     pub meaning: &'static str,
 }
@@ -33,7 +33,7 @@ const fn field(
     }
 }
 
-/// void-box's fields in the order of its report. The values are medians over the rounds.
+/// void-box's fields in the order of its report. A value is the median over the rounds.
 pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     VoidBoxField {
         name: "tcp_bulk_throughput_g2h_mbps",
@@ -90,13 +90,14 @@ pub const VOID_BOX_FIELDS: &[VoidBoxField] = &[
     ),
 ];
 
-/// Returns one object for each stack: `backend`, the stack's name, and void-box's fields; null if nothing was measured.
+/// Returns one object for each stack: `backend` with the stack's name, and void-box's fields, null where nothing was
+/// measured.
 pub fn void_box(report: &BenchmarkReport) -> Vec<BTreeMap<String, Value>> {
     let present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     present.map(|stack| backend(report, stack)).collect()
 }
 
-/// Returns the object of the stack that the report is about: the first pontoon, otherwise the first stack.
+/// Returns the object of the first stack with the role pontoon, or else of the first stack.
 pub(super) fn headline(report: &BenchmarkReport) -> BTreeMap<String, Value> {
     let mut present = report.stacks.iter().filter(|stack| stack.missing.is_none());
     let first = present.clone().next();

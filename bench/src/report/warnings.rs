@@ -6,7 +6,7 @@ mod run;
 pub(super) use cells::of_scenario;
 pub(super) use run::of_run;
 
-/// Formats `a`, `a and b`, `a, b and c`.
+/// Formats a list of words: `a`, `a and b`, `a, b and c`.
 fn list(words: &[String]) -> String {
     match words {
         [] => String::new(),

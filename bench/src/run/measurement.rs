@@ -1,4 +1,4 @@
-//! The measurement of one cell of one stack.
+//! Takes one sample: the measurement of one cell with one stack.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::processes::Usage;
-use super::session::{ClientSession, Next};
-use super::snapshot::{Delta, Snapshot, busy_cpus};
+use super::processes::ProcessUsage;
+use super::session::{ClientEvent, ClientSession};
+use super::snapshot::{Snapshot, SnapshotDelta, busy_cpus};
 use crate::host::{CLIENT, Host};
 use crate::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
 use crate::network;
@@ -16,29 +16,29 @@ use crate::scenario::Unit;
 use crate::schema::{Conditions, Histogram, Sample, SampleOutcome, Trial};
 use crate::stack::{NetworkConfig, Stack, StackAddresses};
 
-/// Time limit for a stack to start, and for a client to begin.
+/// Time limit for a stack to start, and for its client to write `Begin`.
 const START: Duration = Duration::from_secs(5);
 
-/// The longest time without progress, as a multiple of a measurement's length.
+/// The longest time without progress of a job, as a multiple of the measurement's duration.
 const TIMEOUT: f64 = 2.0;
 
-/// Time limit of a measurement, as a multiple of its length: a wait may begin at its end.
+/// Time limit of a measurement as a multiple of its duration: a wait of [`TIMEOUT`] may begin at its end.
 const DEADLINE: f64 = 1.0 + TIMEOUT;
 
-/// Extra time for the client to report a stall itself, as it knows the position.
+/// Time beyond the deadline in which the client reports a stall itself, with the position that only the client knows.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
 
-/// The environment of one measurement.
+/// The inputs of one measurement: cell, stack and host.
 pub(crate) struct Measurement<'a> {
     pub(crate) host: &'a Host,
     pub(crate) stack: &'a dyn Stack,
     pub(crate) ports: ServerPorts,
     pub(crate) congestion_control: String,
-    /// Seconds of one measurement.
+    /// Duration of the measurement in seconds.
     pub(crate) duration: f64,
     pub(crate) unit: Unit,
     pub(crate) config: NetworkConfig,
-    /// Earlier samples of this stack in this round.
+    /// Samples of this stack in the same round, taken earlier.
     pub(crate) earlier: Vec<&'a Sample>,
 }
 
@@ -52,26 +52,26 @@ pub(crate) struct Observation {
     pub(crate) conditions: Conditions,
 }
 
-/// A job for the client, with options.
+/// A job for the client, with the duration and limits that a scenario may change.
 pub(crate) struct JobRequest {
     pub(crate) job: Job,
-    /// Seconds of the measurement.
+    /// Duration of the measurement in seconds.
     pub(crate) duration: f64,
-    /// Time to begin, beyond [`START`].
+    /// Additional time limit, beyond [`START`], for the client to write `Begin`.
     pub(crate) start: Duration,
-    /// Reads the stack's memory at the end.
+    /// True if the memory of the stack's processes is read at the end.
     pub(crate) memory: bool,
 }
 
-/// The event that ends a timed start of a program.
+/// The event up to which the start of a program is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum TimedEvent {
     End,
     FirstLine,
 }
 
 impl JobRequest {
-    /// Returns a job with the usual duration and no options.
+    /// Returns a request with the duration of the measurement and default limits.
     pub(crate) fn usual(measurement: &Measurement<'_>, job: Job) -> Self {
         Self {
             job,
@@ -87,7 +87,7 @@ impl Observation {
         Self::of(SampleOutcome::Measured)
     }
 
-    /// Returns an observation without figures.
+    /// Returns an observation with this outcome and without figures.
     pub(crate) fn of(outcome: SampleOutcome) -> Self {
         Self {
             outcome,
@@ -120,12 +120,12 @@ impl Measurement<'_> {
         self.stack.addresses()
     }
 
-    /// Runs a job with the usual duration.
+    /// Runs a job for the duration of the measurement, and returns its figures.
     pub(crate) fn client(&self, job: Job) -> Observation {
         self.request(JobRequest::usual(self, job))
     }
 
-    /// Runs a job of the client inside the stack.
+    /// Starts the stack with the load client inside, runs the job, and returns the figures.
     pub(crate) fn request(&self, request: JobRequest) -> Observation {
         let busy_before = busy_cpus();
         let mut observation = self
@@ -135,17 +135,17 @@ impl Measurement<'_> {
         observation
     }
 
-    /// Returns the time from the start of the stack with `program` inside.
+    /// Returns the time from the start of the stack with `program` inside to the event `until`.
     ///
     /// # Errors
     /// The observation of a failed start.
-    pub(crate) fn time(&self, program: &[OsString], until: Until) -> Result<Duration, Box<Observation>> {
+    pub(crate) fn time(&self, program: &[OsString], until: TimedEvent) -> Result<Duration, Box<Observation>> {
         let begun = Instant::now();
         let mut session = ClientSession::start(self.host, self.stack, &self.config, program)
             .map_err(|error| Observation::failed(format!("{error:#}")))?;
         let reached = match until {
-            Until::End => session.wait_for_success(begun + START),
-            Until::FirstLine => matches!(session.next(begun + START), Next::Other),
+            TimedEvent::End => session.wait_for_success(begun + START),
+            TimedEvent::FirstLine => matches!(session.next(begun + START), ClientEvent::Other),
         };
         let elapsed = begun.elapsed();
         if reached {
@@ -191,7 +191,7 @@ impl Measurement<'_> {
         };
         let processes = session.processes();
         let delta = begin.until(&Snapshot::of_stack(&processes));
-        let memory = request.memory.then(|| Usage::all(&processes.stack()));
+        let memory = request.memory.then(|| ProcessUsage::all(&processes.stack()));
         let interface = processes
             .client()
             .and_then(|client| network::interface_of(client, self.addresses().server).ok());
@@ -199,14 +199,14 @@ impl Measurement<'_> {
         Ok(self.observation(job_spec.duration, results, &delta, memory, interface))
     }
 
-    /// Returns the client's next message, or the reason why there is none.
+    /// Returns the client's next message, or the reason why there was none before `deadline`.
     fn message(&self, session: &ClientSession, deadline: Instant) -> Result<JobMessage, NoMessage> {
         loop {
             match session.next(deadline) {
-                Next::JobMessage(message) => return Ok(message),
-                Next::Other => {}
-                Next::Closed => return Err(NoMessage::Closed),
-                Next::TimedOut => return Err(NoMessage::TimedOut),
+                ClientEvent::JobMessage(message) => return Ok(message),
+                ClientEvent::Other => {}
+                ClientEvent::Closed => return Err(NoMessage::Closed),
+                ClientEvent::TimedOut => return Err(NoMessage::TimedOut),
             }
         }
     }
@@ -215,8 +215,8 @@ impl Measurement<'_> {
         &self,
         duration: f64,
         results: JobResults,
-        delta: &Delta,
-        memory: Option<Usage>,
+        delta: &SnapshotDelta,
+        memory: Option<ProcessUsage>,
         interface: Option<(u32, u32)>,
     ) -> Observation {
         let mut observation = Observation {
@@ -259,13 +259,13 @@ impl Measurement<'_> {
     }
 }
 
-/// The reason for a missing message.
+/// The reason why the client sent no message.
 enum NoMessage {
     Closed,
     TimedOut,
 }
 
-/// Returns the observation for a message that ends the measurement early.
+/// Returns the observation for a client's message that ended the measurement early.
 fn ended_by(message: JobMessage, session: ClientSession) -> Observation {
     session.finish();
     match message {

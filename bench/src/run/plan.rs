@@ -1,22 +1,22 @@
-//! The order of measurements: stacks within cells within rounds, so that a slow change of the machine affects all
-//! stacks.
+//! The order of measurements: stacks within cells within rounds, so that a slow change of the machine's speed affects
+//! all stacks alike.
 
 use std::collections::BTreeSet;
 
 use crate::schema::BenchmarkReport;
 
-/// One measurement to be made.
+/// A planned measurement that was not made yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct PlannedSample {
     pub(crate) round: u32,
-    /// Index of the cell in the report.
+    /// Index of the cell in `BenchmarkReport::cells`.
     pub(crate) cell: usize,
-    /// Index of the stack in the report.
+    /// Index of the stack in `BenchmarkReport::stacks`.
     pub(crate) stack: usize,
 }
 
-/// Returns the planned measurements that have no sample yet, in order. Stacks that are missing are not in the plan.
-pub(crate) fn left(report: &BenchmarkReport) -> Vec<Task> {
+/// Returns the planned measurements without a sample, in order. Stacks that are not installed are not in the plan.
+pub(crate) fn left(report: &BenchmarkReport) -> Vec<PlannedSample> {
     let done: BTreeSet<_> = report
         .samples
         .iter()
@@ -32,7 +32,7 @@ pub(crate) fn left(report: &BenchmarkReport) -> Vec<Task> {
                 let is_done =
                     done.contains(&(round, cell_of_report.name.as_str(), stack_of_report.name.as_str()));
                 if stack_of_report.missing.is_none() && !is_done {
-                    left.push(Task { round, cell, stack });
+                    left.push(PlannedSample { round, cell, stack });
                 }
             }
         }

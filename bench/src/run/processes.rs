@@ -1,4 +1,5 @@
-//! Resources used by the processes of a stack: all in the PID namespace except the harness's and the client's.
+//! CPU time, context switches and memory of a stack's processes: all processes in the PID namespace except the
+//! harness's and the client's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,27 +8,27 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host::{CLIENT, FIRST_BYTE};
 
-/// One process in /proc.
+/// Fields of /proc/PID/stat of one process.
 struct ProcessStat {
     parent: u32,
     arguments: Vec<String>,
 }
 
-/// Processes by id, at one moment.
+/// Running processes by id, at one moment.
 pub(crate) struct Processes(BTreeMap<u32, ProcessStat>);
 
-/// Sums over a stack's processes. Memory is in bytes.
+/// Resource usage, summed over the processes of a stack. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct ProcessUsage {
     pub(crate) cpu_s: f64,
     pub(crate) switches: u64,
     pub(crate) rss: u64,
-    /// `None` if the kernel does not permit reading it.
+    /// Proportional set size; `None` if the kernel does not permit reading it.
     pub(crate) pss: Option<u64>,
 }
 
 impl Processes {
-    /// Returns all running processes but this one and `persistent`.
+    /// Returns all running processes of the PID namespace except this one and `persistent`.
     pub(crate) fn running(persistent: &[u32]) -> Self {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Self(BTreeMap::new());
@@ -40,7 +41,7 @@ impl Processes {
         Self(running.collect())
     }
 
-    /// Returns the id of the load client.
+    /// Returns the process id of the load client.
     pub(crate) fn client(&self) -> Option<u32> {
         let is_client = |process: &ProcessStat| {
             process
@@ -54,7 +55,7 @@ impl Processes {
             .map(|(id, _)| *id)
     }
 
-    /// Returns the ids of all processes but the client and its descendants.
+    /// Returns the ids of all processes except the load client and its descendants.
     pub(crate) fn stack(&self) -> Vec<u32> {
         let client = self.client();
         let is_client = |mut id: u32| {
@@ -85,7 +86,7 @@ impl Processes {
 }
 
 impl ProcessStat {
-    /// Returns `None` for a process that has ended, or is a zombie.
+    /// Reads a process. Returns `None` if it has ended or is a zombie.
     fn read(id: u32) -> Option<Self> {
         let stat = stat(Path::new(&format!("/proc/{id}")))?;
         if stat[0] == "Z" {
@@ -102,16 +103,16 @@ impl ProcessStat {
     }
 }
 
-/// Returns the fields of `stat` behind the name, in the directory of a process or a thread.
+/// Returns the fields after the name in the file `stat` of a process's or thread's directory.
 fn stat(directory: &Path) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(directory.join("stat")).ok()?;
-    // The name may contain any character, but ends at the last parenthesis.
+    // The name is in parentheses and may contain any character, so the last parenthesis ends it.
     let (_, rest) = stat.rsplit_once(") ")?;
     Some(rest.split(' ').map(str::to_owned).collect())
 }
 
-impl Usage {
-    /// Returns CPU time and context switches so far. Ended processes count as nothing.
+impl ProcessUsage {
+    /// Returns the CPU time and context switches of these processes. A process that has ended counts as zero.
     pub(crate) fn activity(ids: &[u32]) -> Self {
         let mut sum = Self::default();
         for id in ids {
@@ -128,7 +129,7 @@ impl Usage {
         sum
     }
 
-    /// Returns [`Usage::activity`] with memory, which takes longer to read.
+    /// Returns [`ProcessUsage::activity`] together with the memory, which takes longer to read.
     pub(crate) fn all(ids: &[u32]) -> Self {
         let mut sum = Self {
             pss: Some(0),
@@ -145,7 +146,8 @@ impl Usage {
     }
 }
 
-/// Returns a thread's CPU time from `schedstat`, in nanoseconds, or, if the kernel lacks that, from `stat`, in ticks.
+/// Returns a thread's CPU time in seconds from `schedstat`, in nanoseconds, or, if the kernel lacks that file, from
+/// `stat`, in ticks.
 fn running_seconds(task: &Path) -> Option<f64> {
     if let Ok(text) = std::fs::read_to_string(task.join("schedstat")) {
         let nanoseconds: u64 = text.split(' ').next()?.parse().ok()?;
@@ -156,7 +158,7 @@ fn running_seconds(task: &Path) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Returns the number in the line that begins with `key`.
+/// Returns the number in the line of `text` that begins with `key`.
 fn number(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_excludes_the_client_and_its_children() {
+    fn client_and_its_children_are_not_part_of_the_stack() {
         let all = processes(&[
             (10, 1, &["pontoon", "run"]),
             (11, 10, &["pontoon", "run"]),
@@ -194,8 +196,8 @@ mod tests {
     }
 
     #[test]
-    fn reads_usage_of_this_process() {
-        let usage = Usage::all(&[std::process::id()]);
+    fn usage_of_this_process_is_read() {
+        let usage = ProcessUsage::all(&[std::process::id()]);
         assert!(
             usage.rss > 100_000 && usage.pss.is_some_and(|pss| pss > 0) && usage.cpu_s > 0.0,
             "{usage:?}"

@@ -1,15 +1,16 @@
-//! Progress on standard error: one changing line on a terminal, otherwise a line for each sample.
+//! Progress of a run on standard error: one line that is overwritten on a terminal, otherwise a line for each sample.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::schema::{METRICS, Sample, SampleOutcome};
 
+/// The progress of a run, and its display.
 pub(super) struct Progress {
     begun: Instant,
     total: usize,
     done: usize,
-    /// Estimated seconds of finished and of remaining measurements.
+    /// Estimated seconds of the finished and of the remaining measurements.
     cost_done: f64,
     cost_left: f64,
     terminal: bool,
@@ -31,14 +32,14 @@ impl Progress {
         }
     }
 
-    /// Shows the measurement that begins.
+    /// Shows on standard error which measurement begins.
     pub(super) fn start_sample(&self, cell: &str, stack: &str) {
         if self.terminal {
             self.line(&format!("{cell} {stack} ..."));
         }
     }
 
-    /// Shows the result of a measurement that was estimated at `cost` seconds.
+    /// Shows the result of a measurement, whose duration was estimated as `cost` seconds.
     pub(super) fn report(&mut self, sample: &Sample, figure: &str, cost: f64) {
         self.done += 1;
         self.cost_done += cost;
@@ -64,7 +65,7 @@ impl Progress {
         let line = self.prefixed(text);
         let width =
             rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        // Some terminals do not report their size.
+        // Some terminals report 0 columns.
         let width = if width == 0 { 80 } else { width };
         let line: String = line.chars().take(width - 1).collect();
         write_stderr(&format!("\r\x1b[K{line}"));
@@ -85,7 +86,7 @@ impl Progress {
         )
     }
 
-    /// Returns the remaining seconds, at the speed so far.
+    /// Returns the remaining time of the run in seconds, extrapolated from the finished measurements.
     fn left(&self) -> f64 {
         let pace = if self.done < 3 {
             1.0
@@ -96,7 +97,7 @@ impl Progress {
     }
 }
 
-/// Ignores errors: the reader of standard error may have ended.
+/// Writes to standard error, and ignores errors, as the reader of a pipe may have ended.
 fn write_stderr(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! A session: a program inside a stack, from its start until all its processes have ended.
+//! A load client (or another program) inside a stack, from the start of the stack until all its processes have ended.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -12,26 +12,27 @@ use rustix::process::{WaitOptions, wait};
 use super::processes::Processes;
 use crate::host::Host;
 use crate::job::JobMessage;
-use crate::stack::{NetworkConfig, Stack, Started};
+use crate::stack::{NetworkConfig, Stack, StackProcesses};
 
-/// Time limit for a client to end after its input was closed.
+/// Time limit for a client to exit after the harness has closed its standard input.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// A program, such as the load client, that runs inside of a started stack.
 pub(super) struct ClientSession {
-    started: Started,
+    started: StackProcesses,
     lines: Receiver<String>,
     last_stderr_line: Option<JoinHandle<String>>,
     persistent: Vec<u32>,
 }
 
-/// The next event of a client.
-pub(super) enum Next {
+/// An event of a client that the harness waits for.
+pub(super) enum ClientEvent {
     JobMessage(JobMessage),
-    /// A line that is not a message.
+    /// The client has written a line that is not a message.
     Other,
-    /// The end of its output.
+    /// The client has closed its standard output.
     Closed,
-    /// No line before the deadline.
+    /// The deadline has passed without a line.
     TimedOut,
 }
 
@@ -50,8 +51,18 @@ impl ClientSession {
         let mut started = stack
             .start(host, config, program)
             .inspect_err(|_| kill_all(&persistent))?;
-        let stdout = BufReader::new(started.guest.stdout.take().context("the pipe is missing")?);
-        let stderr = started.guest.stderr.take().context("the pipe is missing")?;
+        let stdout = BufReader::new(
+            started
+                .guest
+                .stdout
+                .take()
+                .context("the child process has no pipe")?,
+        );
+        let stderr = started
+            .guest
+            .stderr
+            .take()
+            .context("the child process has no pipe")?;
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             let _ = stdout
@@ -59,7 +70,7 @@ impl ClientSession {
                 .map_while(Result::ok)
                 .try_for_each(|line| sender.send(line));
         });
-        // A helper's pipes are not read: one that writes 64 KiB blocks.
+        // The pipes of helpers are not read: a helper that writes more than 64 KiB blocks.
         Ok(Self {
             started,
             lines,
@@ -68,27 +79,27 @@ impl ClientSession {
         })
     }
 
-    /// Waits for the client's next line.
-    pub(super) fn next(&self, deadline: Instant) -> Next {
+    /// Waits for the client's next line until `deadline`.
+    pub(super) fn next(&self, deadline: Instant) -> ClientEvent {
         match self
             .lines
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(message) => Next::JobMessage(message),
-                Err(_) => Next::Other,
+                Ok(message) => ClientEvent::JobMessage(message),
+                Err(_) => ClientEvent::Other,
             },
-            Err(RecvTimeoutError::Timeout) => Next::TimedOut,
-            Err(RecvTimeoutError::Disconnected) => Next::Closed,
+            Err(RecvTimeoutError::Timeout) => ClientEvent::TimedOut,
+            Err(RecvTimeoutError::Disconnected) => ClientEvent::Closed,
         }
     }
 
-    /// Returns the running processes of the session.
+    /// Returns the running processes of the stack and the client.
     pub(super) fn processes(&self) -> Processes {
         Processes::running(&self.persistent)
     }
 
-    /// Waits until the program ends. Returns true if it succeeds before `deadline`.
+    /// Waits until the program exits. Returns true if it exits with status 0 before `deadline`.
     pub(super) fn wait_for_success(&mut self, deadline: Instant) -> bool {
         while Instant::now() < deadline {
             match self.started.guest.try_wait() {
@@ -100,15 +111,15 @@ impl ClientSession {
         false
     }
 
-    /// Closes the program's input and waits for its end, then kills the remaining processes. Returns the last line of
-    /// its standard error.
+    /// Closes the program's standard input and waits until it exits, then kills the remaining processes. Returns the
+    /// last line of its standard error.
     pub(super) fn finish(mut self) -> String {
         drop(self.started.guest.stdin.take());
         self.wait_for_success(Instant::now() + GRACE);
         self.kill()
     }
 
-    /// Kills all processes. Returns the last line of the program's standard error.
+    /// Kills all processes of the session. Returns the last line of the program's standard error.
     pub(super) fn kill(mut self) -> String {
         kill_all(&self.persistent);
         let _ = self.started.guest.wait();
@@ -120,7 +131,7 @@ impl ClientSession {
     }
 }
 
-/// Kills all processes in the namespace but this one and `persistent`, and reaps orphans.
+/// Kills all processes in the PID namespace except this one and `persistent`, and reaps the orphans.
 fn kill_all(persistent: &[u32]) {
     let begun = Instant::now();
     loop {
@@ -131,11 +142,12 @@ fn kill_all(persistent: &[u32]) {
         left.kill();
         std::thread::sleep(Duration::from_millis(1));
     }
-    // No other thread waits for children now, and the statuses of interest were read by their handles.
+    // No other thread waits for children now, and the exit statuses that matter were read through their `Child`
+    // handles.
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// Returns the last line that is not empty, of the last 64 KiB.
+/// Returns the last line that is not empty of a stream, of whose end at most 64 KiB are examined.
 fn last_line(mut from: impl Read) -> String {
     let mut text = Vec::new();
     let mut block = [0; 4096];

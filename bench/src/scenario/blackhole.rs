@@ -1,4 +1,5 @@
-//! The effect of pending connections to an address that never answers on other connections.
+//! The effect of TCP connections in SYN-SENT, to an address that never answers, on the round trip of another
+//! connection.
 
 use crate::job::Job;
 use crate::network::BLACKHOLE;

@@ -1,4 +1,5 @@
-//! The time to connect, send a byte, receive one, and close; and the rate at which several clients can do so.
+//! The time of a TCP transaction (connect, send a byte, receive one, close), and the rate at which several clients
+//! make them.
 
 use crate::job::Job;
 use crate::scenario::{CellSpec, Profile, Scenario, Unit};

@@ -1,5 +1,5 @@
-//! The time of a DNS query, through the stack's forwarder to a resolver on the host; `direct` and `veth` query it
-//! directly.
+//! The time of a DNS query through the stack's DNS forwarder to a resolver on the host; `direct` and `veth` query the
+//! resolver directly.
 
 use crate::job::Job;
 use crate::run::measurement::{Measurement, Observation};

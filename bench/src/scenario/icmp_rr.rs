@@ -1,4 +1,4 @@
-//! The round trip of an echo request to a host one hop behind the harness's host.
+//! The round trip of an ICMP echo request to a host one hop behind the host of the harness.
 
 use crate::job::Job;
 use crate::network::OUTSIDE;

@@ -1,4 +1,4 @@
-//! The cost of an idle stack.
+//! CPU time, wakeups and memory of an idle stack.
 
 use crate::job::Job;
 use crate::run::measurement::{JobRequest, Measurement};
@@ -8,11 +8,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "idle",
     title: "Idle",
     about: "What does an idle stack cost?",
-    // A measurement has the same length in every profile.
+    // A measurement has the same duration in both profiles, so one round is enough for the quick profile.
     cells: |profile| vec![spec().once(profile == Profile::Quick)],
 };
 
-/// The least length in seconds, to include timers of a second or two.
+/// The least duration in seconds, which contains timers of one or two seconds.
 const LENGTH: f64 = 3.0;
 
 fn spec() -> CellSpec {

@@ -1,4 +1,4 @@
-//! The cost of idle connections: the stack's memory for each, and the round trip beside them.
+//! The cost of idle TCP connections: the stack's memory for each, and the round trip of another connection.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells,
 };
 
-/// The rate of a slow stack, for the deadline.
+/// Rate at which a slow stack opens connections, for the deadline.
 const CONNECTS_PER_SECOND: f64 = 1000.0;
-/// The rate of a usual stack, for the estimate.
+/// Rate at which a typical stack opens connections, for the estimate of the duration.
 const USUAL_CONNECTS_PER_SECOND: f64 = 8000.0;
 
-/// The most flows that are opened in every round: more take minutes if a stack is slow.
+/// The largest number of flows that is measured in every round: more take minutes if a stack is slow.
 const REPEATED: u32 = 10_000;
 
 fn cells(profile: Profile) -> Vec<CellSpec> {
     let flows: &[u32] = profile.pick(&[0, 10_000], &[0, 10_000, 100_000]);
-    // Ten thousand take about a second to open.
+    // Ten thousand connections take about a second to open.
     let repeated = profile.pick(0, REPEATED);
     let spec = |flows: &u32| spec(*flows).once(*flows > repeated);
     flows.iter().map(spec).collect()
@@ -50,7 +50,7 @@ fn measure(flows: u32, measurement: &Measurement<'_>) -> Observation {
         memory: true,
         ..JobRequest::usual(measurement, Job::IdleFlows { flows })
     });
-    // The stack is not idle.
+    // The round trips wake the stack, so wakeups are not a property of idle flows.
     observation.values.remove("wakeups_per_s");
     let without = measurement
         .earlier

@@ -1,4 +1,4 @@
-//! Inbound `crr`: the host connects to a port that the guest publishes on the host's loopback.
+//! Inbound `crr`: the host connects to a port of the guest that is published on the host's loopback.
 
 use crate::job::Job;
 use crate::run::measurement::{Measurement, Observation};

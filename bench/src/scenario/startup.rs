@@ -1,9 +1,10 @@
-//! The time in which a stack runs `true`, and the time until the first byte has come back from the host.
+//! The time in which a stack starts, runs `true` and exits, and the time from its start to the first byte received
+//! from the host.
 
 use std::time::{Duration, Instant};
 
 use crate::host::FIRST_BYTE;
-use crate::run::measurement::{Measurement, Observation, Until};
+use crate::run::measurement::{Measurement, Observation, TimedEvent};
 use crate::scenario::{CellSpec, Scenario, Unit};
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -13,10 +14,10 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells: |_| vec![CellSpec::new(&SCENARIO, &[], "start_us", Unit::Nothing, measure)],
 };
 
-/// The least number of starts.
+/// The least number of starts in a measurement.
 const TIMES: usize = 3;
 
-/// Measures medians, of as many starts as there is time for.
+/// Measures the median of the start times, with as many starts as fit into the duration.
 fn measure(measurement: &Measurement<'_>) -> Observation {
     if measurement.stack.boot() > Duration::ZERO {
         return Observation::unreachable("a virtual machine has to boot first");
@@ -32,8 +33,8 @@ fn measure(measurement: &Measurement<'_>) -> Observation {
             measurement.ports.echo.to_string().into(),
         ];
         let timed = measurement
-            .time(&["true".into()], Until::End)
-            .and_then(|start| Ok((start, measurement.time(&touch, Until::FirstLine)?)));
+            .time(&["true".into()], TimedEvent::End)
+            .and_then(|start| Ok((start, measurement.time(&touch, TimedEvent::FirstLine)?)));
         match timed {
             Ok((start, first_byte)) => {
                 starts.push(start);
@@ -48,7 +49,7 @@ fn measure(measurement: &Measurement<'_>) -> Observation {
     observation
 }
 
-/// Returns the median in microseconds.
+/// Returns the median of durations in microseconds.
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1e6

@@ -1,5 +1,5 @@
-//! TCP throughput up and down: over one connection or several, at the stack's best MTU and at Ethernet's, with two
-//! congestion controls. Once per stack and direction, all bytes are hashed at both ends.
+//! TCP throughput up and down: with one connection or several, at the stack's best MTU and at Ethernet's, with two
+//! congestion controls. Once per stack and direction, both ends hash all transferred bytes.
 
 use crate::job::{Direction, Job};
 use crate::run::measurement::{JobRequest, Measurement, Observation};
@@ -21,12 +21,12 @@ pub(super) const DOWN: Scenario = Scenario {
 
 const ETHERNET_MTU: u16 = 1500;
 
-/// Bytes that are hashed once, untimed.
+/// Number of bytes of the transfer that is hashed at both ends.
 const HASHED_BYTES: u64 = 64 << 20;
-/// Seconds for all of them.
+/// Estimated time of the hashed transfer in seconds.
 const HASH_LENGTH: f64 = 10.0;
 
-/// Streams, congestion control, MTU.
+/// Number of streams, congestion control, MTU (`None` is the stack's best).
 type Parameters = (u16, &'static str, Option<u16>);
 
 const QUICK: &[Parameters] = &[

@@ -1,4 +1,4 @@
-//! UDP throughput when the sender passes many datagrams to the kernel in one call.
+//! UDP throughput when the sender passes many datagrams to the kernel in one call (`UDP_SEGMENT`).
 
 use crate::job::Job;
 use crate::scenario::{CellSpec, Scenario, Unit};
@@ -10,8 +10,9 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells: |_| vec![spec("gro", true), spec("plain", false)],
 };
 
-/// Datagrams of one send: 56,000 bytes.
+/// Number of datagrams in one send: 56,000 bytes.
 const SEGMENTS: u16 = 40;
+/// UDP payload of each datagram in bytes.
 const SIZE: u16 = 1400;
 
 fn spec(receiver: &str, gro: bool) -> CellSpec {

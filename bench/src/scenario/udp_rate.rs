@@ -1,4 +1,4 @@
-//! UDP throughput: as fast as possible, and at the highest rate without loss.
+//! UDP throughput: sent as fast as possible, and at the highest rate without loss.
 
 use crate::job::Job;
 use crate::run::measurement::{JobRequest, Measurement, Observation};
@@ -12,7 +12,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
     cells,
 };
 
-/// The share of datagrams that may be lost at a rate that counts as lossless.
+/// The share of lost datagrams up to which a rate counts as lossless.
 const TOLERANCE: f64 = 0.001;
 
 /// Number of rates that a search tries.
@@ -37,8 +37,9 @@ fn spec(size: u16) -> CellSpec {
     }
 }
 
-/// Measures a flood, then searches by bisection between zero and the flood's rate. The search begins below the rate
-/// that arrived, and each step is half as long as a measurement. If no step is lossless, there is no `lossless_per_s`.
+/// Measures a flood, then searches the highest lossless rate by bisection between zero and the flood's rate. The
+/// search begins below the rate at which the flood's datagrams arrived, and each step is half as long as a
+/// measurement. If no step is lossless, there is no `lossless_per_s`.
 fn measure(size: u16, measurement: &Measurement<'_>) -> Observation {
     let mut observation = measurement.client(Job::Datagrams { size, rate: None });
     let Some(flood) = trial(&observation) else {
@@ -81,7 +82,7 @@ fn measure(size: u16, measurement: &Measurement<'_>) -> Observation {
     observation
 }
 
-/// Returns rate and loss of a measurement's datagrams.
+/// Returns the send rate and the loss of a measurement with UDP datagrams.
 fn trial(observation: &Observation) -> Option<Trial> {
     let value = |name| {
         observation

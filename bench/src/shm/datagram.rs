@@ -1,17 +1,18 @@
-//! Frames that a guest without a network stack reads and writes.
+//! Ethernet frames that the guest of `pontoon bench shm` builds and changes, as it has no network stack.
 
 use super::engine::PORT;
 
-/// The guest's Ethernet address.
+/// Ethernet address of the guest.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Offsets of the protocol in an IPv4 header behind an Ethernet header, and of the destination port of UDP.
+/// Offset of the IPv4 header's field protocol in an Ethernet frame.
 const PROTOCOL: usize = 14 + 9;
+/// Offset of the UDP destination port in an Ethernet frame whose IPv4 header has no options.
 const DESTINATION: usize = 14 + 20 + 2;
 
 const UDP: u8 = 17;
 
-/// Returns an ARP request: 10.0.2.15 requests the address of 10.0.2.2 (RFC 826).
+/// Returns an ARP request of 10.0.2.15 for the Ethernet address of 10.0.2.2 (RFC 826).
 pub(super) fn arp_request() -> [u8; 42] {
     let mut frame = [0; 42];
     frame[..6].fill(0xff);
@@ -28,21 +29,21 @@ pub(super) fn is_arp_reply(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 6]) && frame.get(20..22) == Some(&[0, 2])
 }
 
-/// Returns true if the frame is a datagram to the published port, in an IPv4 header without options.
+/// Returns true if the frame is a UDP datagram to the published port, in an IPv4 header without options.
 pub(super) fn is_for_guest(frame: &[u8]) -> bool {
     frame.get(12..15) == Some(&[8, 0, 0x45])
         && frame.get(PROTOCOL) == Some(&UDP)
         && frame.get(DESTINATION..DESTINATION + 2) == Some(&PORT.to_be_bytes())
 }
 
-/// Swaps source and destination. The checksums stay valid, as they are sums.
+/// Swaps source and destination of Ethernet, IPv4 and UDP. The checksums stay valid, as they are sums.
 pub(super) fn swap_endpoints(frame: &mut [u8]) {
     swap::<6>(frame, 0);
     swap::<4>(frame, 26);
     swap::<2>(frame, 34);
 }
 
-/// Swaps two adjacent fields of `N` bytes at `at`.
+/// Swaps two adjacent fields of `N` bytes, of which the first is at offset `at`.
 fn swap<const N: usize>(frame: &mut [u8], at: usize) {
     let (left, right) = frame[at..at + 2 * N].split_at_mut(N);
     left.swap_with_slice(right);
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn swaps_endpoints_of_datagram_for_guest() {
+    fn endpoints_of_datagram_for_guest_are_swapped() {
         let mut frame = vec![0; 14 + 20 + 8 + 2];
         frame[..12].copy_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
         frame[12..15].copy_from_slice(&[8, 0, 0x45]);

@@ -1,4 +1,4 @@
-//! The device's side of shared memory: a generator and a sink.
+//! The device's side of the virtqueues in shared memory, without an engine: a generator and a sink of frames.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -7,23 +7,23 @@ use anyhow::Result;
 use pontoon_guest::{HEADER, Pacing};
 use pontoon_ring::device::{self, State};
 use pontoon_ring::memory::{Area, Raw, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::GuestTask;
 use super::process::{GuestProcess, SideCounts, Stopwatch};
 
-/// Number of frames that are published at once.
+/// Number of frames that the device adds to the used ring at once.
 const BURST: usize = 64;
 
-/// Time of polling before the device sleeps.
+/// Time that the device polls before it sleeps.
 const WINDOW: Duration = Duration::from_micros(50);
 
-/// Number of turns between checks whether the guest is done.
+/// Number of turns of the loop between two checks whether the guest has finished.
 const TURNS: u32 = 256;
 
-/// A device between its two rings.
+/// The device's side of the two virtqueues, receive and transmit.
 pub(super) struct RingDevice<'m> {
     memory: Window<Raw<'m>>,
     to_guest: device::Device,
@@ -58,11 +58,11 @@ impl<'m> RingDevice<'m> {
         })
     }
 
-    /// Serves a guest until it is done. Returns the device's counts.
+    /// Serves the guest until it has finished. Returns the device's counts.
     pub(super) fn serve(&mut self, task: GuestTask, guest: &GuestProcess) -> Result<SideCounts> {
         let mut frame = vec![0x55; HEADER + task.frame()];
         frame[..HEADER].fill(0);
-        // num_buffers
+        // The field num_buffers of virtio_net_hdr.
         frame[HEADER - 2] = 1;
         let watch = Stopwatch::start();
         let mut idle: Option<Instant> = None;
@@ -101,7 +101,7 @@ impl<'m> RingDevice<'m> {
         Ok(watch.stop(self.frames, self.called))
     }
 
-    /// Fills at most a burst of the guest's buffers.
+    /// Writes `frame` into at most [`BURST`] buffers of the guest's receive queue. Returns the number of frames.
     fn generate(&mut self, frame: &[u8]) -> Result<usize> {
         let mut ring = self.to_guest.attach(self.memory)?;
         ring.suppress();
@@ -113,14 +113,15 @@ impl<'m> RingDevice<'m> {
             ring.put(chain, frame.len() as u32);
             made += 1;
         }
-        if ring.publish() {
+        let notification = ring.publish();
+        if notification == Notification::Required {
             self.call(0)?;
         }
         self.frames += made as u64;
         Ok(made)
     }
 
-    /// Reads at most a burst of the guest's frames.
+    /// Reads at most [`BURST`] frames from the guest's transmit queue. Returns the number of frames.
     fn sink(&mut self) -> Result<usize> {
         let mut ring = self.from_guest.attach(self.memory)?;
         ring.suppress();
@@ -136,14 +137,15 @@ impl<'m> RingDevice<'m> {
             ring.put(chain, 0);
             received += 1;
         }
-        if ring.publish() {
+        let notification = ring.publish();
+        if notification == Notification::Required {
             self.call(1)?;
         }
         self.frames += received as u64;
         Ok(received)
     }
 
-    /// Enables notifications. Returns true if frames have arrived meanwhile.
+    /// Enables notifications by the guest. Returns true if frames have arrived meanwhile.
     fn rearm(&mut self, task: GuestTask) -> Result<bool> {
         let sent = self.from_guest.attach(self.memory)?.rearm()?;
         let room = if task.generates() {
@@ -154,7 +156,7 @@ impl<'m> RingDevice<'m> {
         Ok(sent + room > 0)
     }
 
-    /// Sleeps until a kick, or until the guest is done.
+    /// Sleeps until the guest notifies the device (a kick), or has finished.
     fn sleep(&mut self, guest: &GuestProcess) -> Result<()> {
         let [receive, transmit] = &self.kicks;
         let mut fds = [receive.as_fd(), transmit.as_fd(), guest.as_fd()]

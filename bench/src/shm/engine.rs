@@ -1,4 +1,4 @@
-//! A measurement through the engine: source on the host, published port, `pontoon vm`, link, guest.
+//! A measurement through the engine: source on the host, published UDP port, `pontoon vm`, link, guest.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -14,26 +14,26 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use super::memory::SharedCounter;
 use super::process::GuestProcess;
 use super::source::{DatagramSource, SourceResult};
-use super::unikernel::{self, Packets, Rings};
-use super::{Case, FrameLink, GuestTask, Harness, Sample, SendMode};
-use crate::run::processes::{Processes, Usage};
+use super::unikernel::{self, PacketLink, RingLink};
+use super::{FrameLink, GuestTask, Harness, SendMode, ShmCase, ShmSample};
+use crate::run::processes::{ProcessUsage, Processes};
 use crate::stack::unprivileged;
 
-/// The published port, on the host and of the guest.
+/// Number of the published UDP port, the same on the host and the guest.
 pub(super) const PORT: u16 = 5000;
 
-/// Time limit for the engine to start, and to end.
+/// Time limit for the engine to start, and to exit.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a guest waits for a frame before it reads the clock.
+/// Time that the guest waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
 pub(super) fn measure(
     harness: &Harness<'_>,
-    case: Case,
+    case: ShmCase,
     pacing: Pacing,
     send_mode: SendMode,
-) -> Result<Sample> {
+) -> Result<ShmSample> {
     let received = SharedCounter::new()?;
     let (task, duration) = (case.task, harness.duration);
     match case.link {
@@ -50,7 +50,7 @@ pub(super) fn measure(
                 ..Options::default()
             };
             let net: Attached = attach(socket, options)?;
-            let mut net = Rings(net);
+            let mut net = RingLink(net);
             let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
         }
@@ -59,15 +59,16 @@ pub(super) fn measure(
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
             let mut command = command(harness, pacing)?;
             command.args(["--protocol", "packet", "--fd", &theirs.as_raw_fd().to_string()]);
-            // There is one thread, so no other program inherits it.
+            // This process has one thread, so no other program that it starts inherits the descriptor.
             fcntl_setfd(&theirs, FdFlags::empty())?;
             let engine = EngineProcess::start(&mut command)?;
             drop(theirs);
             for way in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
                 sockopt::set_socket_timeout(&ours, way, Some(TURN))?;
             }
-            // The socket stays open: at its end the engine would end before its CPU time is read.
-            let mut net = Packets(ours);
+            // The harness keeps its copy of the socket open: at the end of the stream the engine would exit before
+            // its CPU time is read.
+            let mut net = PacketLink(ours);
             let guest = GuestProcess::new(|| unikernel::work(&mut net, task, duration, &received))?;
             engine.measure(guest, task, send_mode, &received)
         }
@@ -96,7 +97,7 @@ fn command(harness: &Harness<'_>, pacing: Pacing) -> Result<Command> {
     Ok(command)
 }
 
-/// A running `pontoon vm`.
+/// A running `pontoon vm`, whose engine is the device. It is killed on drop.
 struct EngineProcess(Child);
 
 impl EngineProcess {
@@ -105,7 +106,7 @@ impl EngineProcess {
         Ok(Self(child.context("cannot run pontoon vm")?))
     }
 
-    /// Waits until `done` returns a value.
+    /// Polls `done` until it returns a value.
     fn until<T>(&mut self, mut done: impl FnMut() -> Option<T>) -> Result<T> {
         let begin = Instant::now();
         loop {
@@ -120,14 +121,14 @@ impl EngineProcess {
         }
     }
 
-    /// Runs the source, and returns the sample.
+    /// Runs the source until the guest has finished, and returns the figures.
     fn measure(
         mut self,
         guest: GuestProcess,
         task: GuestTask,
         send_mode: SendMode,
         received: &SharedCounter,
-    ) -> Result<Sample> {
+    ) -> Result<ShmSample> {
         self.until(|| match guest.is_done() {
             // The guest has failed, and has printed the reason.
             Ok(true) | Err(_) => Some(()),
@@ -135,7 +136,7 @@ impl EngineProcess {
         })?;
         let source = DatagramSource::new(task, send_mode)?;
         let ids = Processes::running(&[guest.id()]).stack();
-        let (begin, before) = (Instant::now(), Usage::activity(&ids).cpu_s);
+        let (begin, before) = (Instant::now(), ProcessUsage::activity(&ids).cpu_s);
         let SourceResult {
             sent,
             lost,
@@ -143,10 +144,10 @@ impl EngineProcess {
             cpu,
         } = source.run(&guest, received)?;
         let elapsed = begin.elapsed().as_secs_f64();
-        let device = Usage::activity(&ids).cpu_s - before;
+        let device = ProcessUsage::activity(&ids).cpu_s - before;
         let guest = guest.counts()?;
         let frames = guest.frames.max(1) as f64;
-        Ok(Sample {
+        Ok(ShmSample {
             rate: rate.unwrap_or(guest.frames as f64 / guest.seconds()),
             kicks: guest.notifications as f64 / frames,
             calls: guest.sleeps as f64 / frames,
@@ -162,7 +163,7 @@ impl Drop for EngineProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-        // Processes that the engine has started end a moment later, and must not be part of the next measurement.
+        // Child processes of the engine exit a moment later, and must not run during the next measurement.
         let begin = Instant::now();
         while !Processes::running(&[]).is_empty() && begin.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));

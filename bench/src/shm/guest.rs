@@ -1,4 +1,4 @@
-//! The guest's part with frames in shared memory.
+//! The guest's part of a measurement without an engine: sends or receives frames through the guest library.
 
 use std::time::Duration;
 
@@ -9,15 +9,16 @@ use pontoon_ring::memory::{Raw, Window};
 use super::GuestTask;
 use super::process::{SideCounts, Stopwatch};
 
-/// Number of frames in each direction.
+/// Number of descriptors of each virtqueue.
 pub(super) const SIZE: usize = 256;
 
+/// The guest library's interface on virtqueues in shared memory.
 pub(super) type NetInterface<'m> = Interface<Window<Raw<'m>>, Process, SIZE>;
 
-/// Number of frames after which the clock is read, if frames do not stop arriving.
+/// Number of frames after which the clock is read, if frames arrive without a pause.
 const TURN: usize = 1024;
 
-/// Moves frames for `duration`. Returns the guest's counts.
+/// Sends or receives frames for `duration`. Returns the guest's counts.
 pub(super) fn work(net: &mut NetInterface<'_>, task: GuestTask, duration: Duration) -> Result<SideCounts> {
     net.start();
     let watch = Stopwatch::start();
@@ -40,7 +41,7 @@ pub(super) fn work(net: &mut NetInterface<'_>, task: GuestTask, duration: Durati
     Ok(watch.stop(frames, counters.doorbells - rung))
 }
 
-/// Receives frames while there are any, up to a turn.
+/// Receives frames until there are none, at most [`TURN`], and sends each back if `echo` is true.
 fn take(net: &mut NetInterface<'_>, echo: bool, end: Duration) -> Result<()> {
     let mut frame = [0; 1514];
     for _ in 0..TURN {
@@ -52,7 +53,7 @@ fn take(net: &mut NetInterface<'_>, echo: bool, end: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Sends a turn of frames.
+/// Sends [`TURN`] frames of 64 bytes, with a flush after each `batch`.
 fn send(net: &mut NetInterface<'_>, batch: usize, end: Duration) -> Result<()> {
     let frame = [0x55; 64];
     for _ in 0..TURN / batch {
@@ -64,7 +65,7 @@ fn send(net: &mut NetInterface<'_>, batch: usize, end: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Queues a frame, and waits for room if necessary.
+/// Adds a frame to the transmit queue, and waits for a free descriptor if necessary.
 fn queue(net: &mut NetInterface<'_>, frame: &[u8], end: Duration) -> Result<()> {
     loop {
         match net.queue(frame) {

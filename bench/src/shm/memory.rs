@@ -1,4 +1,4 @@
-//! A measurement in shared memory.
+//! A measurement with virtqueues in shared memory, without an engine.
 
 use std::io;
 use std::ops::Deref;
@@ -25,7 +25,7 @@ const FEATURES: Features = Features {
     indirect: false,
 };
 
-/// Returns the counts of the guest and of the device.
+/// Runs a measurement and returns the counts of the guest and of the device.
 pub(super) fn measure(
     task: GuestTask,
     pacing: Pacing,
@@ -57,7 +57,7 @@ pub(super) fn measure(
     Ok((guest.counts()?, served))
 }
 
-/// A number in memory that both processes share.
+/// A 64-bit counter in memory that two processes share.
 pub(super) struct SharedCounter(SharedMapping);
 
 impl SharedCounter {
@@ -76,7 +76,7 @@ impl Deref for SharedCounter {
     }
 }
 
-/// Memory that both processes share.
+/// Anonymous memory (MAP_SHARED) that two processes share.
 struct SharedMapping {
     base: NonNull<u8>,
     len: usize,

@@ -1,4 +1,4 @@
-//! A measurement over a SOCK_SEQPACKET socket, with a system call of each side for each frame.
+//! A measurement over a SOCK_SEQPACKET socket, without an engine; each side makes one system call for each frame.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use rustix::net::{
 use super::GuestTask;
 use super::process::{GuestProcess, SideCounts, Stopwatch};
 
-/// Number of frames in one direction before the other has its turn.
+/// Number of frames in one direction before the device serves the other direction.
 const BURST: u64 = 64;
 
 /// Time that the guest waits for a frame before it reads the clock.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Returns the counts of the guest and of the device.
+/// Runs a measurement and returns the counts of the guest and of the device.
 pub(super) fn measure(task: GuestTask, duration: Duration) -> Result<(SideCounts, SideCounts)> {
     let flags = SocketFlags::CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -31,7 +31,7 @@ pub(super) fn measure(task: GuestTask, duration: Duration) -> Result<(SideCounts
     Ok((guest.counts()?, served))
 }
 
-/// Runs the guest.
+/// Runs the guest's side for `duration`.
 fn work(socket: &OwnedFd, task: GuestTask, duration: Duration) -> Result<SideCounts> {
     let mut frame = [0; 2048];
     let mut frames = 0;
@@ -61,7 +61,7 @@ fn work(socket: &OwnedFd, task: GuestTask, duration: Duration) -> Result<SideCou
     Ok(watch.stop(frames, 0))
 }
 
-/// Runs the device: a generator and a sink.
+/// Runs the device's side, a generator and a sink, until the guest has finished.
 fn serve(socket: &OwnedFd, task: GuestTask, guest: &GuestProcess) -> Result<SideCounts> {
     let frame = vec![0x55; task.frame()];
     let mut buffer = [0; 2048];
@@ -89,7 +89,8 @@ fn serve(socket: &OwnedFd, task: GuestTask, guest: &GuestProcess) -> Result<Side
     }
 }
 
-/// Moves at most a burst of frames. Returns their number, or `None` if the guest has closed its end.
+/// Sends or receives at most [`BURST`] frames by `one`. Returns their number, or `None` if the guest has closed its
+/// end.
 fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
     for moved in 0..BURST {
         match one() {
@@ -102,7 +103,7 @@ fn burst(mut one: impl FnMut() -> Result<usize, Errno>) -> Result<Option<u64>> {
     Ok(Some(BURST))
 }
 
-/// Waits until the socket is ready, or the guest is done.
+/// Waits until the socket is ready, or the guest has finished.
 fn wait(socket: &OwnedFd, task: GuestTask, guest: &GuestProcess) -> Result<()> {
     let mut flags = PollFlags::IN;
     flags.set(PollFlags::OUT, task.generates());

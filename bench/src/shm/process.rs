@@ -1,4 +1,4 @@
-//! The guest's process: forked, restricted by seccomp, and with one result.
+//! The guest's process: forked from the harness and restricted by seccomp. It writes one result to the harness.
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read, Write};
@@ -12,36 +12,36 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 use rustix::time::{ClockId, clock_gettime};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// Counts of one side of a measurement.
+/// Frame, notification and time counts of one side of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SideCounts {
-    /// Frames moved.
+    /// Number of frames that this side has sent or received.
     pub(super) frames: u64,
-    /// Notifications sent to the other side.
+    /// Number of notifications that this side has sent to the other.
     pub(super) notifications: u64,
-    /// The number of times that it slept until a notification, if known.
+    /// Number of times that this side has slept until a notification; 0 if not counted.
     pub(super) sleeps: u64,
-    /// Nanoseconds of wall-clock time.
+    /// Wall-clock time of the measurement in nanoseconds.
     pub(super) wall: u64,
-    /// Nanoseconds of CPU time.
+    /// CPU time of this side's process in nanoseconds.
     pub(super) cpu: u64,
 }
 
-/// A stopwatch of wall-clock time and of this process's CPU time.
+/// A stopwatch of wall-clock time and of the CPU time of this process.
 pub(super) struct Stopwatch {
     begin: Instant,
     cpu: Duration,
 }
 
-/// A running guest. The kernel kills it when this process ends.
+/// The running process of a guest. The kernel kills it when the harness exits.
 pub(super) struct GuestProcess {
     pid: Pid,
     result: PipeReader,
 }
 
 impl GuestProcess {
-    /// Runs `body` in a process that may make only the system calls for frames, clocks and sleep. Descriptors that it
-    /// borrows are closed at the end of that process.
+    /// Runs `body` in a child process whose seccomp filter permits only the system calls for frames, clocks and
+    /// sleep. Descriptors that `body` borrows are closed when that process exits.
     ///
     /// # Errors
     /// Out of processes or descriptors, or there is more than one thread.
@@ -51,13 +51,13 @@ impl GuestProcess {
             bail!("cannot fork with {threads} threads");
         }
         let filter = filter()?;
-        // The first read of a clock locates the vDSO by a system call that the guest may not make.
+        // The first read of a clock locates the vDSO by a system call that the filter does not permit.
         Stopwatch::start();
         let (result, mut ours) = io::pipe()?;
         // SAFETY: there is one thread, so the child's copy of memory holds no lock that would never be released.
         match unsafe { libc::fork() } {
             0 => {
-                // The child must not return into its caller, whose values are the parent's.
+                // The child must not return into the caller's stack frames, whose values belong to the parent.
                 let done = catch_unwind(AssertUnwindSafe(|| -> Result<()> {
                     set_parent_process_death_signal(Some(Signal::KILL))?;
                     seccompiler::apply_filter(&filter)?;
@@ -71,7 +71,7 @@ impl GuestProcess {
                     }
                     Err(_) => 1,
                 };
-                // SAFETY: ends the process at once, without the exit handlers, which are the parent's.
+                // SAFETY: ends the process at once, without the exit handlers, which belong to the parent.
                 unsafe { libc::_exit(status) }
             }
             pid => {
@@ -86,16 +86,16 @@ impl GuestProcess {
         self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
-    /// Returns true if the guest has written its result, or has ended.
+    /// Returns true if the guest has written its result, or has exited.
     pub(super) fn is_done(&self) -> Result<bool> {
         let mut fds = [PollFd::new(self, PollFlags::IN)];
         Ok(poll(&mut fds, Some(&Timespec::default()))? > 0)
     }
 
-    /// Waits for the guest's counts.
+    /// Waits for the result of the guest.
     ///
     /// # Errors
-    /// The guest has ended without a result.
+    /// The guest has exited without a result.
     pub(super) fn counts(mut self) -> Result<SideCounts> {
         let mut bytes = [0; SideCounts::BYTES];
         self.result
@@ -106,7 +106,7 @@ impl GuestProcess {
 }
 
 impl AsFd for GuestProcess {
-    /// Returns a descriptor that is readable when the guest is done or has ended.
+    /// Returns a descriptor that becomes readable when the guest has written its result or exited.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.result.as_fd()
     }
@@ -132,7 +132,7 @@ impl Stopwatch {
         self.begin.elapsed()
     }
 
-    /// Returns the counts with the times until now.
+    /// Returns these counts with the wall-clock and CPU time since the start.
     pub(super) fn stop(&self, frames: u64, notifications: u64) -> SideCounts {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         SideCounts {
@@ -145,7 +145,7 @@ impl Stopwatch {
     }
 }
 
-/// Returns the CPU time of this process.
+/// Returns the CPU time that this process has used.
 fn cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
@@ -157,7 +157,7 @@ impl SideCounts {
         Duration::from_nanos(self.wall).as_secs_f64()
     }
 
-    /// Returns the number of CPUs used.
+    /// Returns the CPU time divided by the wall-clock time.
     pub(super) fn load(&self) -> f64 {
         self.cpu as f64 / self.wall as f64
     }
@@ -184,7 +184,7 @@ impl SideCounts {
     }
 }
 
-/// Returns a filter that kills the process at any other system call.
+/// Returns a seccomp filter that kills the process at any system call except those for frames, clocks and sleep.
 fn filter() -> Result<BpfProgram> {
     let calls = [
         libc::SYS_read,

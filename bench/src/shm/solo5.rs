@@ -1,4 +1,5 @@
-//! Solo5's tender for seccomp with its network test, over a tap: echo requests from the host's kernel.
+//! Solo5's tender for seccomp (spt) with its network test as guest, over a tap; the host's kernel sends echo
+//! requests.
 
 use std::io::IoSlice;
 use std::net::Ipv4Addr;
@@ -19,19 +20,19 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::process::Stopwatch;
-use super::{GuestTask, Sample};
-use crate::run::processes::Usage;
+use super::{GuestTask, ShmSample};
+use crate::run::processes::ProcessUsage;
 
-/// The guest's address, a constant of Solo5's test.
+/// IPv4 address of the guest, a constant of Solo5's test.
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Timeout of an answer.
+/// Timeout of an echo reply.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time limit for the tender to start.
+/// Time limit for the tender and its guest to start.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// The programs of a Solo5 tree.
+/// Paths of the tender and the test in a source tree of Solo5.
 pub(super) struct Solo5 {
     tender: PathBuf,
     guest: PathBuf,
@@ -58,8 +59,8 @@ impl Solo5 {
         })
     }
 
-    /// Measures echo requests with `window` of them in flight.
-    pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<Sample> {
+    /// Starts the tender and measures echo requests with `window` of them in flight.
+    pub(super) fn measure(&self, window: usize, duration: Duration) -> Result<ShmSample> {
         ip(&format!(
             "tuntap add dev solo5 mode tap user {}
              address add 10.0.0.1/24 dev solo5
@@ -71,49 +72,51 @@ impl Solo5 {
         measured
     }
 
-    fn measure_over_tap(&self, window: usize, duration: Duration) -> Result<Sample> {
+    fn measure_over_tap(&self, window: usize, duration: Duration) -> Result<ShmSample> {
         let mut command = Command::new(&self.tender);
         command.arg("--net:service0=solo5").arg(&self.guest);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let tender = Tender(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
+        let tender = TenderProcess(child.with_context(|| format!("cannot run {}", self.tender.display()))?);
         let mut source = PingSource::new()?;
         let begin = Instant::now();
         while source.exchange(1, Duration::ZERO)?.answers == 0 {
             ensure!(begin.elapsed() < BEGIN, "Solo5's guest does not answer");
         }
         let ids = [tender.0.id()];
-        let (before, watch) = (Usage::activity(&ids).cpu_s, Stopwatch::start());
+        let (before, watch) = (ProcessUsage::activity(&ids).cpu_s, Stopwatch::start());
         let exchanged = source.exchange(window, duration)?;
         let source = watch.stop(exchanged.answers, 0);
-        let guest = Usage::activity(&ids).cpu_s - before;
-        Ok(Sample {
+        let guest = ProcessUsage::activity(&ids).cpu_s - before;
+        Ok(ShmSample {
             rate: exchanged.answers as f64 / source.seconds(),
             guest: guest / source.seconds(),
             source: source.load(),
             lost: exchanged.lost as f64 / exchanged.sent.max(1) as f64,
-            ..Sample::default()
+            ..ShmSample::default()
         })
     }
 }
 
-struct Tender(Child);
+/// A running tender of Solo5, which is killed on drop.
+struct TenderProcess(Child);
 
-impl Drop for Tender {
+impl Drop for TenderProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The sender of echo requests.
+/// The sender of ICMP echo requests.
 struct PingSource {
     socket: OwnedFd,
     request: Vec<u8>,
     batch: Batch,
 }
 
+/// Numbers of echo requests sent, replies received, and requests that count as lost.
 #[derive(Default)]
-struct Exchanged {
+struct EchoCounts {
     sent: u64,
     answers: u64,
     lost: u64,
@@ -131,7 +134,7 @@ impl PingSource {
         icmp::only_echo_replies(&socket, Family::V4)?;
         connect(&socket, &SocketAddrV4::new(GUEST, 0))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        // RFC 792: an echo request with its checksum, and zeros.
+        // RFC 792: header of an echo request with its checksum, and a payload of zeros.
         let mut request = vec![0; 8 + GuestTask::Echo.payload()];
         request[0] = 8;
         request[2..4].copy_from_slice(&[0xf7, 0xff]);
@@ -142,9 +145,9 @@ impl PingSource {
         })
     }
 
-    /// Sends requests and receives replies for `duration`, many in each call.
-    fn exchange(&mut self, window: usize, duration: Duration) -> Result<Exchanged> {
-        let mut exchanged = Exchanged::default();
+    /// Sends echo requests and receives replies for `duration`, many in each system call.
+    fn exchange(&mut self, window: usize, duration: Duration) -> Result<EchoCounts> {
+        let mut exchanged = EchoCounts::default();
         let requests = vec![IoSlice::new(&self.request); window];
         let mut ahead = 0;
         let begin = Instant::now();

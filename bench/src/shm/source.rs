@@ -14,18 +14,19 @@ use super::memory::SharedCounter;
 use super::process::{GuestProcess, Stopwatch};
 use super::{GuestTask, SendMode};
 
-/// Datagrams in flight: as many of 1,300 bytes as a socket's default receive buffer holds.
+/// Largest number of datagrams in flight: as many of 1,300 bytes as a socket's default receive buffer holds.
 pub(super) const WINDOW: usize = 128;
 
-/// Number of datagrams of one call.
+/// Number of datagrams in one send call with UDP_SEGMENT.
 const SEGMENTS: usize = 16;
 
-/// Time after which datagrams in flight count as lost.
+/// Time without a received datagram after which those in flight count as lost.
 const TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Time that the source sleeps while the window is full.
+/// Pause of the source while [`WINDOW`] datagrams are in flight.
 const PAUSE: Duration = Duration::from_micros(20);
 
+/// A UDP socket on the host that sends datagrams to the published port.
 pub(super) struct DatagramSource {
     socket: UdpSocket,
     task: GuestTask,
@@ -33,11 +34,11 @@ pub(super) struct DatagramSource {
     payload: Vec<u8>,
 }
 
-/// The figures of the source.
+/// Figures of the source after a measurement.
 pub(super) struct SourceResult {
     pub(super) sent: u64,
     pub(super) lost: u64,
-    /// Echoes per second, if the guest echoes.
+    /// Echoes received per second; `None` if the guest does not echo.
     pub(super) rate: Option<f64>,
     pub(super) cpu: Duration,
 }
@@ -47,13 +48,13 @@ impl DatagramSource {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.connect((Ipv4Addr::LOCALHOST, PORT))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(TIMEOUT))?;
-        udp::coalesce(&socket).context("no UDP_GRO")?;
+        udp::coalesce(&socket).context("the kernel lacks UDP_GRO")?;
         let burst = match send_mode {
             SendMode::Single => 1,
             SendMode::Segmented => SEGMENTS,
         };
         if burst > 1 {
-            udp::set_segment(&socket, task.payload() as u16).context("no UDP_SEGMENT")?;
+            udp::set_segment(&socket, task.payload() as u16).context("the kernel lacks UDP_SEGMENT")?;
         }
         Ok(Self {
             socket,
@@ -63,10 +64,10 @@ impl DatagramSource {
         })
     }
 
-    /// Sends until the guest is done, with at most [`WINDOW`] datagrams in flight: a flood would take the CPU time that
-    /// others need, for datagrams that are dropped.
+    /// Sends until the guest has finished, with at most [`WINDOW`] datagrams in flight: a flood would take the CPU
+    /// time that engine and guest need, for datagrams that are dropped.
     pub(super) fn run(&self, guest: &GuestProcess, received: &SharedCounter) -> Result<SourceResult> {
-        // The default slack would prolong each sleep by 50 us.
+        // The default timer slack would prolong each sleep by 50 us.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
         let watch = Stopwatch::start();
         let fed = match self.task {
@@ -80,7 +81,7 @@ impl DatagramSource {
     }
 
     fn push(&self, guest: &GuestProcess, received: &SharedCounter) -> Result<SourceResult> {
-        // Presumed lost, which some may not be.
+        // `given_up` counts datagrams that are presumed lost; some may still arrive.
         let (mut sent, mut given_up) = (0_u64, 0_u64);
         let mut moved = (0, Instant::now());
         while !guest.is_done()? {
@@ -126,7 +127,7 @@ impl DatagramSource {
                     back += (bytes / len) as u64;
                     let now = Instant::now();
                     let (begin, _) = *span.get_or_insert((now, now));
-                    // The first echoes came before the clock started.
+                    // The first echoes arrived before the clock was started.
                     if begin != now {
                         echoed += (bytes / len) as u64;
                     }
@@ -151,14 +152,14 @@ impl DatagramSource {
     fn send(&self) -> Result<()> {
         match self.socket.send(&self.payload) {
             Ok(_) => Ok(()),
-            // The error is one of earlier datagrams.
+            // The error is an ICMP error for an earlier datagram.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(error) => Err(error).context("cannot send"),
+            Err(error) => Err(error).context("cannot send datagrams"),
         }
     }
 }
 
-/// Returns how many of the sent datagrams have not arrived and cannot be in flight any more.
+/// Returns the number of sent datagrams that have not arrived and cannot be in flight any more.
 fn lost(sent: u64, arrived: u64) -> u64 {
     sent.saturating_sub(arrived).saturating_sub(WINDOW as u64)
 }

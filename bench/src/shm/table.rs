@@ -1,16 +1,16 @@
-//! The tables of `pontoon bench shm`.
+//! The tables of `pontoon bench shm`, as Markdown and JSON.
 
 use pontoon_guest::Pacing;
 use serde_json::{Value, json};
 
-use super::{Case, FrameLink, GuestTask, LinkPeer, Sample, SendMode, Summary};
+use super::{FrameLink, GuestTask, LinkPeer, SendMode, ShmCase, ShmSample, ShmSummary};
 use crate::args::Shm;
 use crate::commands::command_line;
 use crate::machine;
 use crate::report::number::{factor, figure, percent};
 
-/// Returns the tables with one line for each case, and the published figures that they are to be compared with.
-pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
+/// Returns the Markdown tables: one line for each row, and published figures of other systems for comparison.
+pub(super) fn markdown(conditions: &str, rows: &[(ShmCase, ShmSummary)]) -> String {
     let (alone, through): (Vec<_>, Vec<_>) = rows
         .iter()
         .partition(|(case, _)| case.endpoint == LinkPeer::Nothing);
@@ -25,11 +25,11 @@ pub(super) fn markdown(conditions: &str, rows: &[(Case, Summary)]) -> String {
     format!("# A guest's link\n\n{conditions}\n\n{ALONE}{alone}\n{THROUGH}{through}\n{NOTES}")
 }
 
-/// Returns the figures as JSON: the program, the machine, and an object for each case with the medians of its
+/// Returns the figures as JSON: the program, the machine, and an object for each row with the medians of its
 /// measurements.
-pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
-    let row = |(case, summary): &(Case, Summary)| {
-        let Sample {
+pub(super) fn json(arguments: &Shm, rows: &[(ShmCase, ShmSummary)]) -> Value {
+    let row = |(case, summary): &(ShmCase, ShmSummary)| {
+        let ShmSample {
             rate,
             kicks,
             calls,
@@ -63,7 +63,7 @@ pub(super) fn json(arguments: &Shm, rows: &[(Case, Summary)]) -> Value {
     })
 }
 
-fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
+fn alone_row(case: ShmCase, summary: &ShmSummary, rows: &[(ShmCase, ShmSummary)]) -> String {
     let sample = &summary.median;
     let [kicks, calls] = match (case.link, case.task) {
         (FrameLink::Packet | FrameLink::Tap(_), _) => ["a call each"; 2].map(str::to_owned),
@@ -81,7 +81,7 @@ fn alone_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String 
     )
 }
 
-fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
+fn through_row(case: ShmCase, summary: &ShmSummary, rows: &[(ShmCase, ShmSummary)]) -> String {
     let sample = &summary.median;
     let [kicks, wakes] = match case.link {
         FrameLink::Packet => ["a call each"; 2].map(str::to_owned),
@@ -104,7 +104,7 @@ fn through_row(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> Strin
     )
 }
 
-fn task(case: Case) -> String {
+fn task(case: ShmCase) -> String {
     let what = match case.task {
         GuestTask::Receive => "receive 1300 B",
         GuestTask::Echo => "echo 64 B",
@@ -120,7 +120,7 @@ fn task(case: Case) -> String {
     }
 }
 
-fn link(case: Case) -> String {
+fn link(case: ShmCase) -> String {
     let side = |pacing| match pacing {
         Pacing::Event => "event",
         Pacing::Hybrid => "hybrid",
@@ -134,7 +134,7 @@ fn link(case: Case) -> String {
     }
 }
 
-fn rate(case: Case, summary: &Summary) -> String {
+fn rate(case: ShmCase, summary: &ShmSummary) -> String {
     match case.task {
         GuestTask::Idle => "-".to_owned(),
         GuestTask::Receive | GuestTask::Echo | GuestTask::Send(_) => {
@@ -144,11 +144,11 @@ fn rate(case: Case, summary: &Summary) -> String {
     }
 }
 
-/// Returns the ratio of the rate to that of the fastest packet link with the same task.
-fn times(case: Case, summary: &Summary, rows: &[(Case, Summary)]) -> String {
-    let same = |other: &Case| {
+/// Returns the ratio of this row's rate to that of the fastest packet link with the same task, as text.
+fn times(case: ShmCase, summary: &ShmSummary, rows: &[(ShmCase, ShmSummary)]) -> String {
+    let same = |other: &ShmCase| {
         let task = match (case.task, other.task) {
-            // With a call for each frame there is no flush.
+            // A packet link has one system call for each frame and no flush, so its batch size does not matter.
             (GuestTask::Send(_), GuestTask::Send(_)) => true,
             (one, other) => one == other,
         };

@@ -1,32 +1,32 @@
-//! Tests of the rows and the tables. `tests/program.rs` runs the measurements.
+//! Tests of the rows and tables of `pontoon bench shm`. `tests/program.rs` runs the measurements.
 
 use super::*;
 
-fn case(task: GuestTask, link: FrameLink) -> Case {
-    Case {
+fn case(task: GuestTask, link: FrameLink) -> ShmCase {
+    ShmCase {
         task,
         link,
         endpoint: LinkPeer::Nothing,
     }
 }
 
-fn through(link: FrameLink, pacing: Pacing) -> Case {
-    Case {
+fn through(link: FrameLink, pacing: Pacing) -> ShmCase {
+    ShmCase {
         task: GuestTask::Echo,
         link,
         endpoint: LinkPeer::Engine(pacing, SendMode::Segmented),
     }
 }
 
-fn summary(rate: f64) -> Summary {
-    Summary::of(&[Sample {
+fn summary(rate: f64) -> ShmSummary {
+    ShmSummary::of(&[ShmSample {
         rate,
         kicks: 0.012_34,
         guest: 0.984,
         device: 0.5,
         source: 0.25,
         lost: 0.02,
-        ..Sample::default()
+        ..ShmSample::default()
     }])
 }
 
@@ -51,13 +51,13 @@ fn cases_are_distinct_and_in_order() {
 
 #[test]
 fn summary_has_the_median_of_each_figure() {
-    let sample = |rate, guest| Sample {
+    let sample = |rate, guest| ShmSample {
         rate,
         guest,
         device: 1.0,
-        ..Sample::default()
+        ..ShmSample::default()
     };
-    let summary = Summary::of(&[sample(1.0, 0.5), sample(3.0, 0.1), sample(2.0, 0.9)]);
+    let summary = ShmSummary::of(&[sample(1.0, 0.5), sample(3.0, 0.1), sample(2.0, 0.9)]);
     let median = summary.median;
     assert_eq!((median.rate, median.guest, median.device), (2.0, 0.5, 1.0));
     assert_eq!(summary.rates, [1.0, 3.0]);

@@ -1,4 +1,5 @@
-//! The guest's part behind an engine: resolves the gateway's address, then receives datagrams or sends them back.
+//! The guest's part of a measurement with an engine: resolves the gateway's address, then receives datagrams or sends
+//! them back.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -14,36 +15,36 @@ use super::datagram;
 use super::memory::SharedCounter;
 use super::process::{SideCounts, Stopwatch};
 
-/// Number of frames between updates of the shared counter, and between flushes.
+/// Number of frames after which the shared counter is updated and the link is flushed.
 const BURST: usize = 32;
 
-/// Time that the guest waits for the first datagram.
+/// Time limit for the first datagram to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that it waits for a frame before it reads the clock.
+/// Time that the guest waits for a frame before it reads the clock.
 const TURN: Duration = Duration::from_millis(20);
 
-/// A link that carries the guest's frames.
+/// The guest's end of the link to the engine.
 pub(super) trait FrameLink {
-    /// Returns the next frame, after a short wait if necessary.
+    /// Reads the next frame into `into` and returns its length, or `None` if none arrives within a short time.
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>>;
 
-    /// Queues a frame for the next flush. Without room it is dropped.
+    /// Queues a frame for the next flush. A frame for which there is no room is dropped.
     fn queue(&mut self, frame: &[u8]) -> Result<()>;
 
     fn flush(&mut self) -> Result<()>;
 
-    /// Returns the number of notifications of the device and of sleeps so far.
+    /// Returns the number of notifications sent to the device and the number of sleeps.
     fn counts(&self) -> (u64, u64);
 }
 
-/// A socket with a system call for each frame.
-pub(super) struct Packets(pub(super) OwnedFd);
+/// A link over a socket, with one system call for each frame.
+pub(super) struct PacketLink(pub(super) OwnedFd);
 
-/// Shared memory.
-pub(super) struct Rings(pub(super) Attached);
+/// A link over virtqueues in shared memory, through the guest library.
+pub(super) struct RingLink(pub(super) Attached);
 
-impl FrameLink for Packets {
+impl FrameLink for PacketLink {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         match recv(&self.0, into, RecvFlags::empty()) {
             Ok((0, _)) => bail!("the engine has closed the link"),
@@ -69,7 +70,7 @@ impl FrameLink for Packets {
     }
 }
 
-impl FrameLink for Rings {
+impl FrameLink for RingLink {
     fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>> {
         if let Some(len) = self.0.read(into)? {
             return Ok(Some(len));
@@ -96,8 +97,9 @@ impl FrameLink for Rings {
     }
 }
 
-/// Moves datagrams for `duration`, from the first one on. `received` is set to their number plus one, and to one as
-/// soon as the engine knows the guest.
+/// Receives datagrams (and sends them back, depending on `task`) for `duration`, counted from the first datagram.
+/// `received` is set to 1 when the engine knows the guest's Ethernet address, and then to the number of datagrams
+/// plus one.
 pub(super) fn work(
     net: &mut impl FrameLink,
     task: GuestTask,
@@ -128,7 +130,7 @@ pub(super) fn work(
     })
 }
 
-/// Sends ARP requests until the gateway answers, by which the engine learns the guest's Ethernet address.
+/// Sends ARP requests until the gateway answers. By these requests the engine learns the guest's Ethernet address.
 fn resolve_gateway(net: &mut impl FrameLink, frame: &mut [u8]) -> Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < TIMEOUT {
@@ -143,7 +145,7 @@ fn resolve_gateway(net: &mut impl FrameLink, frame: &mut [u8]) -> Result<()> {
     bail!("the gateway does not answer")
 }
 
-/// Waits for the first datagram.
+/// Receives frames until a datagram for the guest arrives. Returns the number of datagrams, 0 after the timeout.
 fn first_datagram(
     net: &mut impl FrameLink,
     task: GuestTask,
@@ -159,7 +161,8 @@ fn first_datagram(
     Ok(frames)
 }
 
-/// Receives a frame. Returns the number of datagrams, 0 or 1, or `None` if there was no frame.
+/// Reads a frame and sends it back if `task` is `Echo`. Returns 1 for a datagram to the published port, 0 for another
+/// frame, `None` if there was no frame.
 fn take_frame(net: &mut impl FrameLink, task: GuestTask, frame: &mut [u8]) -> Result<Option<u64>> {
     let Some(len) = net.read(frame)? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Programs that serve a virtual machine's network at a socket: pontoon and passt.
+//! Programs that serve a virtual machine's network on a UNIX socket: pontoon and passt.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -11,17 +11,18 @@ use super::{NetworkConfig, Selection, StackAddresses};
 use crate::host::Host;
 use crate::schema::StackRole;
 
-/// Time limit for the program to listen.
+/// Time limit for the backend to listen on its socket.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest MTU that both accept.
+/// The largest MTU that both backends support, in bytes.
 const BEST_MTU: u16 = 65520;
 
-/// The gateway's address, which is mapped to the host's loopback.
+/// The guest's gateway, which both backends map to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
+/// Address of the guest's DNS forwarder.
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 
-/// The addresses that both are configured with; the guest's is 10.0.2.15/24.
+/// The addresses with which both backends are configured; the guest's is 10.0.2.15/24.
 pub(super) const ADDRESSES: StackAddresses = StackAddresses {
     server: GATEWAY,
     resolver: DNS,
@@ -54,6 +55,7 @@ const PASST: &[&str] = &[
     "10.0.2.3",
 ];
 
+/// The program that serves a machine's network.
 #[derive(Clone, Copy)]
 pub(super) enum BackendKind {
     Pontoon,
@@ -69,14 +71,14 @@ impl BackendKind {
     }
 }
 
-/// The link between the machine and the program.
+/// The protocol between the virtual machine and the backend.
 #[derive(Clone, Copy)]
 pub(super) enum BackendLink {
     Stream,
     VhostUser,
 }
 
-/// A program that serves one machine.
+/// An installed backend, pontoon or passt, which serves one machine.
 pub(super) struct Backend {
     kind: BackendKind,
     name: String,
@@ -87,10 +89,10 @@ pub(super) struct Backend {
 }
 
 impl Backend {
-    /// Finds the program.
+    /// Finds the program of a backend.
     ///
     /// # Errors
-    /// It is not installed.
+    /// The program is not installed.
     pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<Self> {
         let (program, version) = match kind {
             BackendKind::Pontoon => super::pontoon_program(wanted)?,
@@ -109,7 +111,7 @@ impl Backend {
     /// Starts the program at the socket `path`, and waits until it listens.
     ///
     /// # Errors
-    /// It cannot be started, or does not listen in time.
+    /// The program cannot be started, or does not listen in time.
     pub(super) fn serve(&self, host: &Host, config: &NetworkConfig, path: &Path) -> Result<Child> {
         let mut command = super::unprivileged(match self.kind {
             BackendKind::Pontoon => host.sandbox_ns.install_program(&self.program, &self.name)?,
@@ -138,7 +140,7 @@ impl Backend {
         Ok(helper)
     }
 
-    /// Returns the command that starts it, for the report.
+    /// Returns the command that starts the backend, for the report.
     pub(super) fn command(&self) -> String {
         let name = match self.kind {
             BackendKind::Pontoon => "pontoon",
@@ -162,7 +164,7 @@ impl Backend {
     }
 }
 
-/// Returns the MTU of the machine's interface.
+/// Returns the MTU of the machine's interface in bytes.
 pub(super) fn mtu(config: &NetworkConfig) -> u16 {
     config.mtu.unwrap_or(BEST_MTU)
 }

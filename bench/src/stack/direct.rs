@@ -1,4 +1,4 @@
-//! The host's loopback, without a namespace.
+//! The stack `direct`: the client runs on the host and uses its loopback, without a namespace.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,20 +6,23 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "direct",
     role: StackRole::Kernel,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
+/// The stack `direct`, which has no namespace.
 struct Direct;
 
-fn find(_: &Selection) -> Result<Found> {
-    Ok(Found {
+fn find(_: &Selection) -> Result<FoundStack> {
+    Ok(FoundStack {
         version: super::version_of_kernel(),
         stack: Box::new(Direct),
     })
@@ -35,12 +38,12 @@ impl Stack for Direct {
         }
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         if let Some(mtu) = config.mtu {
             host.network.set_loopback_mtu(mtu.into())?;
         }
-        let (program, arguments) = program.split_first().context("no program")?;
-        Started::alone(Command::new(program).args(arguments))
+        let (program, arguments) = program.split_first().context("no program was given")?;
+        StackProcesses::alone(Command::new(program).args(arguments))
     }
 
     fn command(&self) -> String {

@@ -1,4 +1,4 @@
-//! QEMU, and the image that it boots, for all stacks whose guest is a virtual machine.
+//! QEMU, and the boot image of its guest, for all stacks whose guest is a virtual machine.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -7,25 +7,26 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root};
+use pontoon_vm_peer::qemu::{Accelerator, BootImage, GuestRoot, KERNEL_ARGUMENTS, QEMU};
 
-use super::Started;
+use super::StackProcesses;
 use crate::host::Host;
 
-/// The guest's first process: configures the interface, and runs the program in the kernel's arguments.
+/// Shell script of the guest's first process: configures the interface, and runs the program of the kernel's
+/// arguments.
 const MAIN: &str = include_str!("machine/main.sh");
 
-/// The path of the load client in the guest.
+/// Path of the load client in the guest's file system.
 const CLIENT: &str = "/bin/pontoon";
 
-/// Time limit to boot, which takes seconds without acceleration.
+/// Time limit for the guest to boot, which takes seconds without hardware acceleration.
 pub(super) const BOOT: Duration = Duration::from_secs(40);
 
-/// A shell script that runs a machine until it, or standard input, ends.
+/// Shell script that runs a machine until the machine exits or standard input is closed.
 const UNTIL_END: &str = "exec 3<&0; \"$@\" </dev/null 3<&- & machine=$!; exec >/dev/null; \
     { cat <&3; kill $machine; } & wait $machine";
 
-/// QEMU, and its accelerator on this machine.
+/// The installed QEMU, and the accelerator that works on this machine.
 pub(super) struct QemuMachine {
     qemu: PathBuf,
     accelerator: Accelerator,
@@ -35,7 +36,7 @@ impl QemuMachine {
     /// Finds QEMU.
     ///
     /// # Errors
-    /// A program or file is missing that is needed to boot.
+    /// A program or file that is needed to boot is missing.
     pub(super) fn find() -> Result<Self> {
         pontoon_vm_peer::qemu::kernel()?;
         for program in ["busybox", "cpio"] {
@@ -56,7 +57,7 @@ impl QemuMachine {
         Ok(format!("{}, {how}", super::version(&self.qemu)?))
     }
 
-    /// Boots a machine with an interface, in which `program` runs.
+    /// Boots a machine with a network interface and runs `program` in it.
     pub(super) fn start(
         &self,
         host: &Host,
@@ -64,7 +65,7 @@ impl QemuMachine {
         mtu: u16,
         program: &[OsString],
         helpers: Vec<Child>,
-    ) -> Result<Started> {
+    ) -> Result<StackProcesses> {
         let image = image(host)?;
         let mut command = super::unprivileged("sh");
         command
@@ -78,14 +79,15 @@ impl QemuMachine {
             .arg(&image.initrd)
             .arg("-append")
             .arg(kernel_arguments(host, mtu, program)?);
-        Ok(Started {
+        Ok(StackProcesses {
             guest: super::spawn(&mut command)?,
             helpers,
         })
     }
 }
 
-/// Returns KVM if this user may open it and QEMU's CPU model works with it, which nested virtualisation may prevent.
+/// Returns KVM if this user may open it and QEMU's CPU model works with it, which nested virtualisation may prevent;
+/// otherwise TCG.
 fn accelerator(qemu: &Path) -> Result<Accelerator> {
     let mut command = super::unprivileged(qemu);
     command
@@ -93,7 +95,7 @@ fn accelerator(qemu: &Path) -> Result<Accelerator> {
         .args(["-S", "-monitor", "stdio"]);
     let mut trial = super::spawn(&mut command)?;
     if let Some(mut monitor) = trial.stdin.take() {
-        // If QEMU has ended already, its status shows that.
+        // The write fails if QEMU has exited already; its status is checked below.
         let _ = monitor.write_all(b"quit\n");
     }
     Ok(if trial.wait_with_output()?.status.success() {
@@ -103,12 +105,12 @@ fn accelerator(qemu: &Path) -> Result<Accelerator> {
     })
 }
 
-/// Returns the command that starts it, for the report.
+/// Returns the command that starts the machine, for the report.
 pub(super) fn command(interface: &[String]) -> String {
     format!("{QEMU} ... {} (CLIENT in the machine)", interface.join(" "))
 }
 
-/// Returns the kernel's arguments; those behind `--` are the first process's.
+/// Returns the arguments of the guest's kernel; the kernel passes those after `--` to the first process.
 fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<String> {
     let mut line = format!("{KERNEL_ARGUMENTS} -- {mtu}");
     for word in program {
@@ -126,18 +128,18 @@ fn kernel_arguments(host: &Host, mtu: u16, program: &[OsString]) -> Result<Strin
     Ok(line)
 }
 
-/// Makes the image once, where every user may read it.
-fn image(host: &Host) -> Result<Image> {
+/// Builds the boot image on the first call, in a file that every user may read.
+fn image(host: &Host) -> Result<BootImage> {
     let directory = &host.sandbox_ns.programs;
     let kernel = host
         .sandbox_ns
         .install_program(&pontoon_vm_peer::qemu::kernel()?.join("vmlinuz"), "vmlinuz")?;
     let initrd = directory.join("initrd");
     if !initrd.exists() {
-        let root = Root::new(directory.join("machine"))?;
+        let root = GuestRoot::new(directory.join("machine"))?;
         root.program(&host.client, &CLIENT[1..])?;
         root.script("main", MAIN)?;
         root.pack(initrd.clone())?;
     }
-    Ok(Image { kernel, initrd })
+    Ok(BootImage { kernel, initrd })
 }

@@ -1,4 +1,4 @@
-//! mcr: a daemon, whose rules are added by `mcrctl` once it listens.
+//! The relay mcr: a daemon, to which `mcrctl` adds the rules when it listens.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -6,26 +6,27 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{Find, Selection, StackKind};
-use crate::relay::{Hop, Relay, SCRATCH, group, spawn};
+use super::{Selection, StackFinder, StackKind};
+use crate::relay::{Hop, InstalledRelay, SCRATCH, group, spawn};
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "mcr",
     role: StackRole::Peer,
-    find: Find::Relay(find),
+    find: StackFinder::Relay(find),
 };
 
-/// Time limit for the daemon to listen.
+/// Time limit for the daemon to listen on its control socket.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The path of the daemon `mcrd`, beside which `mcrctl` is.
 struct Mcr(PathBuf);
 
-fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {
     Ok(Box::new(Mcr(super::program(wanted, "mcrd", "mcr")?)))
 }
 
-impl Relay for Mcr {
+impl InstalledRelay for Mcr {
     fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>> {
         let (from, to) = (group(hop.number), group(hop.number + 1));
         let socket = format!("{SCRATCH}/mcr.{}.{}", std::process::id(), hop.number);

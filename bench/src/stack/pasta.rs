@@ -1,4 +1,4 @@
-//! pasta, of the passt project, with the options of container engines.
+//! The stack pasta, of the passt project, with the options of container engines.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,14 +6,16 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "pasta",
     role: StackRole::Peer,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
 const COMMAND: &[&str] = &[
@@ -28,18 +30,20 @@ const COMMAND: &[&str] = &[
     "-U",
     "none",
 ];
-/// The host's gateway, which pasta copies into the guest and maps to the host's loopback.
+/// The host's gateway. pasta copies its address into the guest and maps it to the host's loopback.
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
+/// Address of the guest's DNS forwarder (pasta's option `--dns-forward`).
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 53));
 
+/// The installed pasta, and its additional options.
 struct Pasta {
     program: PathBuf,
     flags: Vec<String>,
 }
 
-fn find(wanted: &Selection) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<FoundStack> {
     let (program, version) = super::passt_program(wanted, "pasta")?;
-    Ok(Found {
+    Ok(FoundStack {
         version,
         stack: Box::new(Pasta {
             program,
@@ -57,7 +61,7 @@ impl Stack for Pasta {
         }
     }
 
-    fn start(&self, _: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, _: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let mut command = super::unprivileged(&self.program);
         command.args(COMMAND).args(&self.flags);
         let published = config.publish.map(|port| format!("127.0.0.1/{port}"));
@@ -65,7 +69,7 @@ impl Stack for Pasta {
         if let Some(mtu) = config.mtu {
             command.args(["--mtu", &mtu.to_string()]);
         }
-        Started::alone(command.arg("--").args(program))
+        StackProcesses::alone(command.arg("--").args(program))
     }
 
     fn command(&self) -> String {

@@ -1,26 +1,27 @@
-//! `pontoon relay`.
+//! The relay `pontoon relay`.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use anyhow::Result;
 
-use super::{Find, Selection, StackKind};
-use crate::relay::{Hop, Relay, group, spawn};
+use super::{Selection, StackFinder, StackKind};
+use crate::relay::{Hop, InstalledRelay, group, spawn};
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "pontoon",
     role: StackRole::Pontoon,
-    find: Find::Relay(find),
+    find: StackFinder::Relay(find),
 };
 
+/// The installed pontoon, and its additional options as a relay.
 struct PontoonRelay {
     program: PathBuf,
     flags: Vec<String>,
 }
 
-fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {
     let (program, _) = super::pontoon_program(wanted)?;
     Ok(Box::new(PontoonRelay {
         program,
@@ -28,7 +29,7 @@ fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
     }))
 }
 
-impl Relay for PontoonRelay {
+impl InstalledRelay for PontoonRelay {
     fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>> {
         let (from, to) = (group(hop.number), group(hop.number + 1));
         let outputs = (0..hop.outputs.len()).map(|output| format!("out{output} {to}"));

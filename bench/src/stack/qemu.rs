@@ -1,4 +1,4 @@
-//! QEMU with a backend at a socket.
+//! QEMU whose network interface is served by a backend on a UNIX socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,19 +8,20 @@ use anyhow::Result;
 
 use super::backend::{self, Backend, BackendKind, BackendLink};
 use super::machine::{self, QemuMachine};
-use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
+use super::{FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackProcesses};
 use crate::host::Host;
 
+/// QEMU, and the backend of its network interface.
 struct Qemu {
     link: BackendLink,
     machine: QemuMachine,
     backend: Backend,
 }
 
-pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<Found> {
+pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> Result<FoundStack> {
     let backend = Backend::find(wanted, kind, link)?;
     let machine = QemuMachine::find()?;
-    Ok(Found {
+    Ok(FoundStack {
         version: format!("{}, {}", backend.version, machine.version()?),
         stack: Box::new(Qemu {
             link,
@@ -31,7 +32,7 @@ pub(super) fn find(wanted: &Selection, kind: BackendKind, link: BackendLink) -> 
 }
 
 impl Qemu {
-    /// Returns QEMU's options for an interface that is served at `socket`.
+    /// Returns QEMU's options for a network interface that the backend at `socket` serves.
     fn interface(&self, socket: &Path) -> Vec<String> {
         match self.link {
             BackendLink::Stream => pontoon_vm_peer::qemu::stream(socket),
@@ -45,7 +46,7 @@ impl Stack for Qemu {
         backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
         let helper = self.backend.serve(host, config, &socket)?;
         let interface = self.interface(&socket);

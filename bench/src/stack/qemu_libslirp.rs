@@ -1,4 +1,4 @@
-//! libslirp, which is part of QEMU.
+//! The stack libslirp, which is QEMU's `-netdev user`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -7,32 +7,35 @@ use anyhow::{Result, ensure};
 
 use super::backend;
 use super::machine::{self, QemuMachine};
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "qemu-libslirp",
     role: StackRole::Peer,
-    find: Find::Machine(find),
+    find: StackFinder::Machine(find),
 };
 
 const NETDEV: &str = "user,id=net";
 
-/// The MTU that QEMU's guests get; there is no option for another.
+/// MTU of QEMU's guests with libslirp in bytes; no option changes it.
 const MTU: u16 = 1500;
 
+/// The stack libslirp, with the installed QEMU.
 struct QemuLibslirp {
     machine: QemuMachine,
 }
 
-fn find(wanted: &Selection) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<FoundStack> {
     ensure!(
         wanted.program.is_none(),
         "libslirp is part of QEMU and takes no program (try: --against qemu-libslirp)"
     );
     let machine = QemuMachine::find()?;
-    Ok(Found {
+    Ok(FoundStack {
         version: machine.version()?,
         stack: Box::new(QemuLibslirp { machine }),
     })
@@ -43,7 +46,7 @@ impl Stack for QemuLibslirp {
         backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let published = config
             .publish
             .map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));

@@ -1,4 +1,4 @@
-//! slirp4netns: joins the network namespace of another process, here of the client.
+//! The stack slirp4netns, which enters the network namespace of another process, here that of the client.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -15,27 +15,29 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Find, Found, NetworkConfig, Selection, Stack, StackAddresses, StackKind, Started};
+use super::{
+    FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackFinder, StackKind, StackProcesses,
+};
 use crate::host::Host;
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "slirp4netns",
     role: StackRole::Peer,
-    find: Find::Namespace(find),
+    find: StackFinder::Namespace(find),
 };
 
 const GATEWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 2));
 const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 3));
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
 
-/// The MTU that is fastest; with the default of 1500 it is slow.
+/// MTU in bytes at which slirp4netns is fastest; its default is 1500.
 const BEST_MTU: u16 = 65520;
 
-/// Time limit for the network to be set up.
+/// Time limit for slirp4netns to configure the network.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A command that waits for a line on standard input, then executes its arguments.
+/// A shell command that waits for a line on standard input, and then executes its arguments.
 const WAITING_COMMAND: &[&str] = &[
     "unshare",
     "--user",
@@ -48,14 +50,15 @@ const WAITING_COMMAND: &[&str] = &[
     "sh",
 ];
 
+/// The installed slirp4netns, and its additional options.
 struct Slirp4netns {
     program: PathBuf,
     flags: Vec<String>,
 }
 
-fn find(wanted: &Selection) -> Result<Found> {
+fn find(wanted: &Selection) -> Result<FoundStack> {
     let program = super::program(wanted, "slirp4netns", "slirp4netns")?;
-    Ok(Found {
+    Ok(FoundStack {
         version: super::version(&program)?,
         stack: Box::new(Slirp4netns {
             program,
@@ -73,7 +76,7 @@ impl Stack for Slirp4netns {
         }
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let mut waiting = super::unprivileged(WAITING_COMMAND[0]);
         let mut guest = super::spawn(waiting.args(&WAITING_COMMAND[1..]).args(program))?;
         wait_for_namespaces(&guest)?;
@@ -100,7 +103,8 @@ impl Stack for Slirp4netns {
         // SAFETY: between fork and exec the closure makes one system call, on a descriptor that it owns.
         unsafe { command.pre_exec(inherit) };
         let helper = super::spawn(&mut command)?;
-        // Closes this process's copy of the pipe's end, which would keep it open.
+        // Drops this process's copy of the write end of the pipe, so that the reader gets the end of file when
+        // slirp4netns exits.
         drop(command);
 
         if let Err(error) = wait_until_ready(&ready) {
@@ -112,9 +116,9 @@ impl Stack for Slirp4netns {
         guest
             .stdin
             .as_mut()
-            .context("the pipe is missing")?
+            .context("the child process has no pipe")?
             .write_all(b"go\n")?;
-        Ok(Started {
+        Ok(StackProcesses {
             guest,
             helpers: vec![helper],
         })
@@ -129,7 +133,7 @@ impl Stack for Slirp4netns {
     }
 }
 
-/// Waits until the process has namespaces of its own and is root there.
+/// Waits until the process has its own user and network namespaces and is root in them.
 fn wait_for_namespaces(waiting: &Child) -> Result<()> {
     let ours = std::fs::read_link("/proc/self/ns/net")?;
     let directory = PathBuf::from(format!("/proc/{}", waiting.id()));
@@ -145,7 +149,7 @@ fn wait_for_namespaces(waiting: &Child) -> Result<()> {
     }
 }
 
-/// Waits for the byte by which slirp4netns reports readiness.
+/// Waits for the byte by which slirp4netns reports readiness (`--ready-fd`).
 fn wait_until_ready(ready: &std::os::fd::OwnedFd) -> Result<()> {
     let timeout = Timespec {
         tv_sec: TIMEOUT.as_secs().cast_signed(),
@@ -159,7 +163,7 @@ fn wait_until_ready(ready: &std::os::fd::OwnedFd) -> Result<()> {
     }
 }
 
-/// Requests a port of the host's loopback at the API socket.
+/// Requests on the API socket that slirp4netns publishes the port on the host's loopback (`add_hostfwd`).
 fn publish(socket: &Path, port: u16) -> Result<()> {
     let mut stream = UnixStream::connect(socket).context("cannot reach slirp4netns's socket")?;
     let request = serde_json::json!({

@@ -1,23 +1,24 @@
-//! smcroute: sets the kernel's multicast routes, which forward without changing the group.
+//! The relay smcroute: configures the kernel's multicast routes, which forward without changing the group.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use anyhow::Result;
 
-use super::{Find, Selection, StackKind};
-use crate::relay::{Hop, Relay, SCRATCH, group, sender_address, spawn};
+use super::{Selection, StackFinder, StackKind};
+use crate::relay::{Hop, InstalledRelay, SCRATCH, group, sender_address, spawn};
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "smcroute",
     role: StackRole::Peer,
-    find: Find::Relay(find),
+    find: StackFinder::Relay(find),
 };
 
+/// The path of the installed daemon.
 struct Smcroute(PathBuf);
 
-fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {
     Ok(Box::new(Smcroute(super::program(
         wanted,
         "smcrouted",
@@ -25,7 +26,7 @@ fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
     )?)))
 }
 
-impl Relay for Smcroute {
+impl InstalledRelay for Smcroute {
     fn rewrites_group(&self) -> bool {
         false
     }

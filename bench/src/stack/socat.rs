@@ -1,27 +1,28 @@
-//! socat: one process for each output.
+//! The relay socat: one process for each output.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use anyhow::Result;
 
-use super::{Find, Selection, StackKind};
-use crate::relay::{Hop, Relay, group, spawn};
+use super::{Selection, StackFinder, StackKind};
+use crate::relay::{Hop, InstalledRelay, group, spawn};
 use crate::schema::StackRole;
 
 pub(super) const KIND: StackKind = StackKind {
     name: "socat",
     role: StackRole::Peer,
-    find: Find::Relay(find),
+    find: StackFinder::Relay(find),
 };
 
+/// The path of the installed socat.
 struct Socat(PathBuf);
 
-fn find(wanted: &Selection) -> Result<Box<dyn Relay>> {
+fn find(wanted: &Selection) -> Result<Box<dyn InstalledRelay>> {
     Ok(Box::new(Socat(super::program(wanted, "socat", "socat")?)))
 }
 
-impl Relay for Socat {
+impl InstalledRelay for Socat {
     fn start(&self, hop: &Hop<'_>) -> Result<Vec<Child>> {
         let (from, to) = (group(hop.number), group(hop.number + 1));
         let start = |address| {

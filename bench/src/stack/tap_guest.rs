@@ -1,9 +1,11 @@
-//! A guest without a virtual machine: a namespace with a tap, whose frames are carried by a virtio driver to a
-//! vhost-user device, or over a stream. The carrier is part of what is measured, and the same for every backend.
+//! Stacks whose guest is a namespace with a tap instead of a virtual machine. A virtio driver carries the tap's
+//! frames to a vhost-user device, or they are sent over a stream socket. This carrier is part of what is measured,
+//! and the same for every backend.
 //!
-//! With passt, measurements of TCP up must take seconds. passt advertises the server's window, whatever room its socket
-//! has. It drops what the socket does not accept, and sends one duplicate acknowledgement; without SACK the guest then
-//! waits for its retransmission timer. This happens early in most runs, and a short one contains nothing else.
+//! With passt, measurements of TCP up must take seconds. passt advertises the server's receive window regardless of
+//! the free space in its own socket buffer. It drops data that the socket does not accept, and sends one duplicate
+//! acknowledgement; without SACK the guest then waits for its retransmission timeout. This happens early in most
+//! runs, and would dominate a short one.
 
 use std::ffi::OsString;
 
@@ -11,28 +13,29 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::backend::{self, Backend, BackendKind, BackendLink};
-use super::{Found, NetworkConfig, Selection, Stack, StackAddresses, Started};
+use super::{FoundStack, NetworkConfig, Selection, Stack, StackAddresses, StackProcesses};
 use crate::host::{Host, TAP_GUEST};
 use crate::tap_guest::GuestLink;
 
-struct Native {
+/// A backend, and the link by which a namespace with a tap uses it.
+struct TapGuestStack {
     guest_link: GuestLink,
     backend: Backend,
 }
 
-pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<Found> {
+pub(super) fn find(wanted: &Selection, kind: BackendKind, guest_link: GuestLink) -> Result<FoundStack> {
     let link = match guest_link {
         GuestLink::Driver | GuestLink::BareDriver => BackendLink::VhostUser,
         GuestLink::Stream | GuestLink::LossyStream => BackendLink::Stream,
     };
     let backend = Backend::find(wanted, kind, link)?;
-    Ok(Found {
+    Ok(FoundStack {
         version: backend.version.clone(),
-        stack: Box::new(Native { guest_link, backend }),
+        stack: Box::new(TapGuestStack { guest_link, backend }),
     })
 }
 
-/// Returns the arguments of `pontoon-bench` before the socket and the command.
+/// Returns the command line of `pontoon-bench tap-guest` up to the socket and the command.
 fn command_line(guest_link: GuestLink, config: &NetworkConfig) -> [String; 5] {
     let guest_link = guest_link
         .to_possible_value()
@@ -48,12 +51,12 @@ fn command_line(guest_link: GuestLink, config: &NetworkConfig) -> [String; 5] {
     ]
 }
 
-impl Stack for Native {
+impl Stack for TapGuestStack {
     fn addresses(&self) -> StackAddresses {
         backend::ADDRESSES
     }
 
-    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<Started> {
+    fn start(&self, host: &Host, config: &NetworkConfig, program: &[OsString]) -> Result<StackProcesses> {
         let socket = host.sandbox_ns.world_writable_path("machine.sock")?;
         let helper = self.backend.serve(host, config, &socket)?;
         let mut guest = super::unprivileged("unshare");
@@ -64,7 +67,7 @@ impl Stack for Native {
             .arg(&socket)
             .arg("--")
             .args(program);
-        Ok(Started {
+        Ok(StackProcesses {
             guest: super::spawn(&mut guest)?,
             helpers: vec![helper],
         })

@@ -9,7 +9,7 @@ fn wanted(name: &str, program: Option<&str>) -> Selection {
 }
 
 #[test]
-fn finds_stacks_in_the_order_of_their_kinds() {
+fn stacks_are_found_in_the_order_of_their_kinds() {
     let candidates = find(&[
         wanted("pasta-b", Some("/nowhere")),
         wanted("veth", None),
@@ -35,17 +35,17 @@ fn missing_stack_has_a_reason_of_one_line() {
 
 #[test]
 fn names_must_begin_with_a_kind() {
-    let is_known = |name| Selection::parse(name, Purpose::Network).is_ok();
+    let is_known = |name| Selection::parse(name, StackPurpose::Network).is_ok();
     assert!(is_known("pasta") && is_known("pasta-debian") && is_known("pontoon-old"));
     assert!(!is_known("pastaz") && !is_known("") && !is_known("passt") && !is_known("socat"));
-    let is_relay = |name| Selection::parse(name, Purpose::Relay).is_ok();
+    let is_relay = |name| Selection::parse(name, StackPurpose::Relay).is_ok();
     assert!(is_relay("smcroute=/sbin/smcrouted") && is_relay("pontoon-old=/tmp/pontoon"));
     assert!(!is_relay("pasta") && !is_relay("veth"));
 }
 
 #[test]
 fn kinds_of_one_purpose_have_distinct_names() {
-    for purpose in [Purpose::Network, Purpose::Relay] {
+    for purpose in [StackPurpose::Network, StackPurpose::Relay] {
         let names: Vec<_> = kinds(purpose).map(|kind| kind.name).collect();
         for (at, name) in names.iter().enumerate() {
             assert!(!names[..at].contains(name), "{name}");
@@ -54,12 +54,12 @@ fn kinds_of_one_purpose_have_distinct_names() {
 }
 
 #[test]
-fn finds_named_relays_in_order_and_fails_where_one_is_missing() {
+fn named_relays_are_found_in_order_and_a_missing_one_is_an_error() {
     let program = std::env::current_exe().unwrap();
     let wanted = ["socat", "pontoon-old", "mcr"].map(|name| wanted(name, program.to_str()));
-    let missing = Selection::parse("smcroute=/nowhere", Purpose::Relay).unwrap();
+    let missing = Selection::parse("smcroute=/nowhere", StackPurpose::Relay).unwrap();
     assert!(find_relays(&[missing], "").is_err());
-    let order: Vec<_> = in_order(&wanted, Purpose::Relay)
+    let order: Vec<_> = in_order(&wanted, StackPurpose::Relay)
         .map(|(_, one)| &*one.name)
         .collect();
     assert_eq!(order, ["pontoon-old", "mcr", "socat"]);

@@ -1,7 +1,8 @@
-//! Ranks that bound an interval. Both functions return the rank, from 1, of the lower bound: the number of values to
-//! cut off at either end *plus one*. They return `None` if even the extremes do not give [`CONFIDENCE`].
+//! Ranks of order statistics that bound an interval. Both public functions return the rank, from 1, of the lower
+//! bound: the number of values to cut off at either end *plus one*. They return `None` if even the interval between
+//! the extremes has less than [`CONFIDENCE`].
 
-/// The confidence that every interval has at least.
+/// The least confidence of every interval.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// The least number of pairs for which an interval has [`CONFIDENCE`]: the extremes of five cover the median in 1 -
@@ -43,7 +44,8 @@ fn arrangements(left: usize, right: usize) -> Vec<f64> {
     ways
 }
 
-/// Returns the largest rank whose two tails together hold at most 1 - [`CONFIDENCE`]. `ways` is symmetric.
+/// Returns the largest rank for which both tails of `ways` together are at most 1 - [`CONFIDENCE`] of the sum. `ways`
+/// is symmetric.
 fn lower_rank(ways: &[f64]) -> Option<usize> {
     let total: f64 = ways.iter().sum();
     let mut tail = 0.0;

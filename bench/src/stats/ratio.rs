@@ -1,14 +1,14 @@
-//! The ratio of two quantities.
+//! The ratio of two measured quantities, with a confidence interval.
 
 use super::{quantile, rank, sorted};
 
-/// A ratio with its interval.
+/// The median ratio of two quantities, with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub median: f64,
-    /// `None` if there are too few values for an interval of [`super::CONFIDENCE`].
+    /// The confidence interval; `None` if there are too few values for [`super::CONFIDENCE`].
     pub interval: Option<Interval>,
-    /// The number of pairs of measurements; for [`Ratio::unpaired`] the smaller of both samples.
+    /// Number of pairs of measurements; for [`Ratio::unpaired`] the number of values of the smaller sample.
     pub count: usize,
 }
 
@@ -19,14 +19,14 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The meaning of a ratio.
+/// The result of comparing a ratio with 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     Larger,
     Smaller,
-    /// The interval contains 1.
+    /// The confidence interval of the ratio contains 1.
     NotSignificant,
-    /// There is no interval.
+    /// There are too few values for an interval.
     TooFew,
 }
 
@@ -80,7 +80,8 @@ impl Ratio {
         }
     }
 
-    /// Ratios are averaged in the logarithm, so that the inverse ratio is the reciprocal.
+    /// Returns the ratio from sorted ratios. Averages are those of the logarithms, so that the inverse ratio is the
+    /// reciprocal.
     fn of_sorted(ratios: &[f64], rank: Option<usize>, count: usize) -> Option<Self> {
         if ratios.is_empty() {
             return None;
@@ -88,7 +89,7 @@ impl Ratio {
         let logarithms: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
         let median = quantile(&logarithms, 0.5);
         Some(Self {
-            // The logarithm of zero is infinite, and the average of two infinities is NaN.
+            // The average of the logarithms of two zeros is NaN.
             median: if median.is_nan() { 0.0 } else { median.exp() },
             interval: rank.map(|rank| Interval {
                 low: ratios[rank - 1],
@@ -161,7 +162,7 @@ mod tests {
     const RUNS: u32 = 4000;
     const FACTOR: f64 = 1.3;
 
-    /// Returns skewed noise, twice as slow in a fifth of the rounds.
+    /// Returns skewed noise: in a fifth of the rounds the time is doubled.
     fn noise(random: &mut ChaCha8Rng) -> f64 {
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let slow = if uniform() < 0.2 { 2.0 } else { 1.0 };

@@ -1,23 +1,23 @@
-//! The load server and client as programs.
+//! Runs the load server and the load client as programs.
 
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pontoon_bench::job::{Job, JobMessage, JobResults, JobSpec, ServerPorts};
-use pontoon_bench::load::{Fault, NoFault, Server};
+use pontoon_bench::load::{Fault, NoFault, ServerThreads};
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) const DURATION: f64 = 0.4;
 
-/// Seconds without progress that no load of the machine causes.
+/// Timeout of a job in seconds, which is not reached even on a loaded machine.
 const TIMEOUT: f64 = 30.0;
 
-/// Seconds without progress after which a job ends whose server has stopped.
+/// Timeout in seconds of a job whose server has stopped answering.
 const STALL_TIMEOUT: f64 = 0.8;
 
-/// A program whose output is read line by line, and which is killed on drop.
+/// A running program whose output is read line by line. It is killed on drop.
 pub(crate) struct Program {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -67,7 +67,7 @@ impl Program {
         self.child.id()
     }
 
-    /// Reads the next line. Returns `None` at the end.
+    /// Reads the next line of the program's output. Returns `None` at the end.
     pub(crate) fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
@@ -79,7 +79,7 @@ impl Program {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// Closes the program's standard input. It must then end by itself, successfully, and without another message.
+    /// Closes the program's standard input. The program must then exit successfully without another message.
     pub(crate) fn release(mut self) {
         drop(self.child.stdin.take());
         assert_eq!(self.line(), None);
@@ -99,17 +99,17 @@ impl Drop for Program {
     }
 }
 
-/// Starts a server with a fault, in this process.
+/// Starts a server with the fault `F` in this process, and returns its ports.
 pub(crate) fn faulty<F: Fault>() -> ServerPorts {
-    Server::start::<F>(LOOPBACK).unwrap().ports()
+    ServerThreads::start::<F>(LOOPBACK).unwrap().ports()
 }
 
-/// Returns the last message of `job` with a server that has the fault.
+/// Returns the last message of a client that runs `job` with a server that has the fault `F`.
 pub(crate) fn last_message_with<F: Fault>(job: Job) -> JobMessage {
     last_message(LOOPBACK, faulty::<F>(), job)
 }
 
-/// Returns the last message of `job` with a server that stops answering.
+/// Returns the last message of a client that runs `job` with a server that stops answering.
 pub(crate) fn stalled_message_with<F: Fault>(job: Job) -> JobMessage {
     let client = Program::client_with_timeout(LOOPBACK, faulty::<F>(), job, DURATION, STALL_TIMEOUT);
     last_message_of(client)
@@ -128,7 +128,7 @@ fn last_message_of(mut client: Program) -> JobMessage {
     message
 }
 
-/// Returns the results of `job` without a fault.
+/// Returns the results of a client that runs `job` with a server without faults.
 pub(crate) fn results(job: Job) -> JobResults {
     results_with::<NoFault>(job)
 }

@@ -1,4 +1,4 @@
-//! The client detects faults of the server.
+//! Tests that the load client detects faults of the load server.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use pontoon_bench::load::Fault;
 
 use crate::client::{last_message_with, results_with, stalled_message_with};
 
-/// Answers after 20 ms.
+/// A fault that delays every answer by 20 ms.
 struct Slow;
 
 impl Fault for Slow {
@@ -18,7 +18,7 @@ impl Fault for Slow {
     }
 }
 
-/// Never answers.
+/// A fault by which the server never answers.
 struct Unresponsive;
 
 impl Fault for Unresponsive {
@@ -29,7 +29,7 @@ impl Fault for Unresponsive {
     }
 }
 
-/// Corrupts one block of 512 bytes in a hundred.
+/// A fault that corrupts one block of 512 bytes in a hundred.
 struct Corrupting;
 
 impl Fault for Corrupting {
@@ -44,12 +44,12 @@ impl Fault for Corrupting {
     }
 }
 
-/// Time limit for a stall to be reported. On an idle machine it takes one or two seconds.
+/// Time limit for a client to report a stall. On an idle machine it takes one or two seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const STOP: u64 = 1 << 20;
 
-/// Stops sending and receiving at [`STOP`].
+/// A fault that blocks every stream at position [`STOP`].
 struct Stopped;
 
 impl Fault for Stopped {
@@ -62,7 +62,7 @@ impl Fault for Stopped {
     }
 }
 
-/// Stops one connection only.
+/// A fault that blocks one stream only.
 struct OneStopped;
 
 impl Fault for OneStopped {
@@ -75,7 +75,7 @@ impl Fault for OneStopped {
 }
 
 #[test]
-fn detects_slow_answers() {
+fn slow_answers_are_detected() {
     for job in [
         Job::RoundTrip,
         Job::Connect { clients: 1 },
@@ -85,13 +85,13 @@ fn detects_slow_answers() {
     ] {
         let results = results_with::<Slow>(job.clone());
         assert!(results.values["p50_us"] >= 20_000.0, "{job:?}: {results:?}");
-        // Four threads serve connections.
+        // Four server threads answer one connection in 20 ms each.
         assert!(results.values["per_s"] <= 200.0, "{job:?}: {results:?}");
     }
 }
 
 #[test]
-fn detects_wrong_block_of_stream() {
+fn wrong_block_of_stream_is_detected() {
     for direction in [Direction::Up, Direction::Down] {
         for streams in [1, 4] {
             let message = last_message_with::<Corrupting>(Job::Stream { direction, streams });
@@ -104,7 +104,7 @@ fn detects_wrong_block_of_stream() {
 }
 
 #[test]
-fn detects_wrong_block_of_hashed_transfer() {
+fn wrong_block_of_hashed_transfer_is_detected() {
     for direction in [Direction::Up, Direction::Down] {
         let bytes = 1_000_000;
         let message = last_message_with::<Corrupting>(Job::Hash { direction, bytes });
@@ -116,8 +116,8 @@ fn detects_wrong_block_of_hashed_transfer() {
 }
 
 #[test]
-fn counts_lost_datagrams() {
-    // Few enough for the receiver's buffer, so that no other datagrams are lost.
+fn lost_datagrams_are_counted() {
+    // The datagrams of the test fit the receiver's buffer, so that only the fault loses datagrams.
     let results = results_with::<Corrupting>(Job::Datagrams {
         size: 64,
         rate: Some(500.0),
@@ -127,7 +127,7 @@ fn counts_lost_datagrams() {
 }
 
 #[test]
-fn reports_stall_with_its_position() {
+fn stall_is_reported_with_its_position() {
     for direction in [Direction::Up, Direction::Down] {
         for job in [
             Job::Stream {
@@ -144,7 +144,7 @@ fn reports_stall_with_its_position() {
             let JobMessage::Stalled { at_byte } = message else {
                 panic!("{job:?}: {message:?}");
             };
-            // When a hash is sent, the bytes of all buffers are behind it.
+            // When a hashed transfer ends, the receiver has read all buffered bytes.
             assert!(
                 (STOP - (256 << 10)..64 * STOP).contains(&at_byte),
                 "{job:?}: {at_byte}"
@@ -155,7 +155,7 @@ fn reports_stall_with_its_position() {
 }
 
 #[test]
-fn reports_missing_answers_as_stall() {
+fn missing_answers_are_reported_as_stall() {
     for job in [
         Job::RoundTrip,
         Job::Connect { clients: 2 },
@@ -166,13 +166,13 @@ fn reports_missing_answers_as_stall() {
         assert_eq!(message, JobMessage::Stalled { at_byte: 0 }, "{job:?}");
         assert!(began.elapsed() < LIMIT, "{job:?}");
     }
-    // The timeout of each answer is a second, whatever the duration.
+    // The timeout of an echo is one second, regardless of the duration.
     let message = stalled_message_with::<Unresponsive>(Job::DatagramRoundTrip);
     assert!(matches!(message, JobMessage::Failed { .. }), "{message:?}");
 }
 
 #[test]
-fn reports_one_stalled_stream_of_several() {
+fn one_stalled_stream_of_several_is_reported() {
     let message = stalled_message_with::<OneStopped>(Job::Stream {
         direction: Direction::Up,
         streams: 4,

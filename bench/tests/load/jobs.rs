@@ -1,4 +1,4 @@
-//! Each job returns plausible figures.
+//! Tests that each job of the load client returns plausible figures.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -8,12 +8,14 @@ use pontoon_bench::load::{NoFault, calibrate};
 
 use crate::client::{LOOPBACK, faulty, found, last_message, last_message_with, results};
 
-/// Datagrams per second. All of a test's fit the receiver's buffer, so that none is lost if the receiver has no CPU.
+/// Datagrams per second. All datagrams of a test fit the receiver's buffer, so that none is lost if the receiver has
+/// no CPU.
 const LOW_RATE: f64 = 200.0;
 
 const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
 
-/// Prints that a test was not run, to standard error itself, as the test harness captures the output of passing tests.
+/// Prints that a test was skipped, directly to the process's standard error, as the test harness captures the output
+/// of passing tests.
 fn skipped(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes());
 }
@@ -57,7 +59,7 @@ fn assert_counted(results: &JobResults) {
 }
 
 #[test]
-fn stream() {
+fn stream_transfers_bytes() {
     for direction in BOTH {
         for streams in [1, 5] {
             assert_streamed(&results(Job::Stream { direction, streams }));
@@ -66,7 +68,7 @@ fn stream() {
 }
 
 #[test]
-fn hash() {
+fn hash_is_equal_at_both_ends() {
     for direction in BOTH {
         for bytes in [0, 1, 10_000_001] {
             let results = results(Job::Hash { direction, bytes });
@@ -77,14 +79,14 @@ fn hash() {
 }
 
 #[test]
-fn round_trip() {
+fn round_trip_has_latencies() {
     let results = results(Job::RoundTrip);
     assert_transactions(&results);
     assert_congestion_control(&results);
 }
 
 #[test]
-fn connect() {
+fn connect_has_latencies() {
     for clients in [1, 4] {
         let results = results(Job::Connect { clients });
         assert_transactions(&results);
@@ -93,10 +95,13 @@ fn connect() {
 }
 
 #[test]
-fn publish_connect() {
+fn published_port_is_connected() {
     for address in [LOOPBACK, Ipv6Addr::LOCALHOST.into()] {
         let Ok(listener) = TcpListener::bind((address, 0)) else {
-            skipped("publish_connect", &format!("this machine has no {address}"));
+            skipped(
+                "published_port_is_connected",
+                &format!("this machine has no {address}"),
+            );
             continue;
         };
         let port = listener.local_addr().unwrap().port();
@@ -115,7 +120,7 @@ fn publish_connect_on_port_in_use_is_unreachable() {
 }
 
 #[test]
-fn datagrams() {
+fn datagrams_arrive() {
     assert_counted(&results(Job::Datagrams { size: 64, rate: None }));
     assert_counted(&results(Job::Datagrams {
         size: 1400,
@@ -138,7 +143,7 @@ fn datagrams_at_a_low_rate_all_arrive() {
 }
 
 #[test]
-fn segmented_datagrams() {
+fn segmented_datagrams_arrive() {
     for gro in [false, true] {
         let job = Job::SegmentedDatagrams {
             size: 1400,
@@ -161,16 +166,20 @@ fn too_many_segments_are_unreachable() {
 }
 
 #[test]
-fn datagram_round_trip() {
+fn datagram_round_trip_has_latencies() {
     assert_transactions(&results(Job::DatagramRoundTrip));
 }
 
-/// A listener that accepts nothing and whose queue is full drops every SYN.
+/// Tests round trips beside pending connections. The blackhole is a listener that never accepts: with a full accept
+/// queue, the kernel drops every SYN.
 #[test]
-fn blackhole() {
+fn connections_to_a_blackhole_stay_pending() {
     let address: IpAddr = "127.0.0.78".parse().unwrap();
     let Ok(full) = TcpListener::bind((address, 9)) else {
-        return skipped("blackhole", "port 9 is not for this user");
+        return skipped(
+            "connections_to_a_blackhole_stay_pending",
+            "port 9 is not for this user",
+        );
     };
     rustix::net::listen(&full, 0).unwrap();
     let _waiting = TcpStream::connect((address, 9)).unwrap();
@@ -190,7 +199,7 @@ fn blackhole_that_answers_is_unreachable() {
 }
 
 #[test]
-fn idle_flows() {
+fn idle_flows_stay_open() {
     assert_transactions(&results(Job::IdleFlows { flows: 2000 }));
 }
 
@@ -204,10 +213,10 @@ fn more_idle_flows_than_descriptors_are_unreachable() {
 }
 
 #[test]
-fn names() {
+fn dns_queries_are_answered() {
     let resolver: IpAddr = "127.0.0.79".parse().unwrap();
     let Ok(socket) = UdpSocket::bind((resolver, 53)) else {
-        return skipped("names", "port 53 is not for this user");
+        return skipped("dns_queries_are_answered", "port 53 is not for this user");
     };
     std::thread::spawn(move || {
         let mut message = [0; 512];
@@ -223,16 +232,19 @@ fn names() {
 }
 
 #[test]
-fn echo() {
+fn echo_requests_are_answered() {
     for address in [LOOPBACK, Ipv6Addr::LOCALHOST.into()] {
         if UdpSocket::bind((address, 0)).is_err() {
-            skipped("echo", &format!("this machine has no {address}"));
+            skipped(
+                "echo_requests_are_answered",
+                &format!("this machine has no {address}"),
+            );
             continue;
         }
         match last_message_with::<NoFault>(Job::Echo { address }) {
             JobMessage::Unreachable { why } if !rustix::process::geteuid().is_root() => {
                 assert!(why.contains("ping_group_range"), "{why}");
-                skipped("echo", &why);
+                skipped("echo_requests_are_answered", &why);
             }
             message => assert_transactions(&found(message)),
         }
@@ -240,17 +252,17 @@ fn echo() {
 }
 
 #[test]
-fn idle() {
+fn idle_job_has_no_figures() {
     assert_eq!(results(Job::Idle), JobResults::default());
 }
 
 #[test]
-fn ipv6() {
+fn jobs_run_over_ipv6() {
     let address = IpAddr::V6(Ipv6Addr::LOCALHOST);
     if UdpSocket::bind((address, 0)).is_err() {
-        return skipped("ipv6", "this machine has no ::1");
+        return skipped("jobs_run_over_ipv6", "this machine has no ::1");
     }
-    let ports = pontoon_bench::load::Server::start::<NoFault>(address)
+    let ports = pontoon_bench::load::ServerThreads::start::<NoFault>(address)
         .unwrap()
         .ports();
     let results = |job| found(last_message(address, ports, job));

@@ -1,7 +1,7 @@
-//! The load over plain loopback: results, detection of faults, and cleanup.
+//! Tests of the load generator over the loopback interface: results, detection of faults, and cleanup.
 //!
-//! Clients are processes (`pontoon-bench load-client`); a server is one too, or a part of this process if it has a
-//! fault.
+//! Clients are processes (`pontoon-bench load-client`). A server is a process too, or, if it has a fault, a thread of
+//! the test.
 
 #![expect(clippy::unwrap_used, reason = "what cannot go on fails its test")]
 

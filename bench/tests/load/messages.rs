@@ -1,4 +1,4 @@
-//! The client's messages have the documented form.
+//! Tests that the load client's messages have the documented format.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use pontoon_bench::schema::METRICS;
 
 use crate::client::{DURATION, LOOPBACK, Program, faulty, found};
 
-/// Returns a client's lines.
+/// Returns the lines that a client writes for `job`.
 fn lines(job: Job) -> Vec<String> {
     let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), job, DURATION);
     let mut lines = vec![client.line().unwrap()];
@@ -20,7 +20,7 @@ fn lines(job: Job) -> Vec<String> {
 }
 
 #[test]
-fn writes_begin_and_end_as_lines_of_json() {
+fn begin_and_end_are_written_as_lines_of_json() {
     let lines = lines(Job::RoundTrip);
     assert_eq!(lines[0], r#"{"type":"begin"}"#);
     let end: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
@@ -32,7 +32,7 @@ fn writes_begin_and_end_as_lines_of_json() {
 }
 
 #[test]
-fn writes_other_messages_as_lines_of_json() {
+fn other_messages_are_written_as_lines_of_json() {
     for (message, line) in [
         (
             JobMessage::Stalled { at_byte: 5 },
@@ -86,7 +86,7 @@ fn server_writes_its_ports_and_ends_with_its_input() {
     server.release();
 }
 
-/// The measurement ends at `End`, and connections stay open until the client is released.
+/// Tests that connections stay open between `End` and the close of the client's standard input.
 #[test]
 fn client_keeps_connections_until_released() {
     let job = Job::IdleFlows { flows: 100 };
@@ -101,7 +101,7 @@ fn client_keeps_connections_until_released() {
 }
 
 #[test]
-fn refuses_invalid_durations() {
+fn invalid_durations_are_refused() {
     for seconds in [-1.0, f64::MAX] {
         let mut client = Program::client(LOOPBACK, faulty::<NoFault>(), Job::Idle, seconds);
         assert!(matches!(client.message(), JobMessage::Failed { .. }));

@@ -1,4 +1,4 @@
-//! State after a client or a server was killed.
+//! Tests of the load generator after a client or a server was killed.
 
 use std::fs::read_dir;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use pontoon_bench::job::{Direction, Job, JobMessage, ServerPorts};
 
 use crate::client::{LOOPBACK, Program, last_message};
 
-/// Returns the number of threads and descriptors of a process.
+/// Returns the number of threads and of open descriptors of a process.
 fn holdings(pid: u32) -> (usize, usize) {
     let count = |what| read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     (count("task"), count("fd"))
@@ -62,11 +62,11 @@ fn server_survives_killed_clients() {
 }
 
 #[test]
-fn server_releases_threads_and_descriptors() {
+fn server_releases_threads_and_descriptors_of_killed_clients() {
     let (server, ports) = Program::server();
     let before = holdings(server.pid());
     for job in jobs() {
-        // A hash of so many bytes never ends.
+        // The transfer is so long that it does not end during the test.
         if matches!(job, Job::Hash { .. }) {
             continue;
         }
@@ -79,7 +79,7 @@ fn server_releases_threads_and_descriptors() {
 }
 
 #[test]
-fn processes_of_killed_client_end() {
+fn children_of_killed_client_end() {
     let (_server, ports) = Program::server();
     let mut client = Program::client(LOOPBACK, ports, Job::Connect { clients: 3 }, 60.0);
     assert_eq!(client.message(), JobMessage::Begin);
@@ -88,7 +88,7 @@ fn processes_of_killed_client_end() {
     let children: Vec<_> = children.split_whitespace().map(str::to_owned).collect();
     assert_eq!(children.len(), 3);
     client.kill();
-    // The process that reaps them is not known here.
+    // Orphans are reaped by another process at an unknown time, so zombies count as ended.
     let is_running = |pid: &String| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit(") ")
@@ -107,7 +107,7 @@ fn client_reports_killed_server() {
         server.kill();
         let message = client.message();
         let expected = match job {
-            // Transactions before the kill are results, if there were any; later ones are errors.
+            // Transactions before the kill are results; later ones are counted errors.
             Job::Connect { .. } | Job::DatagramRoundTrip => {
                 matches!(&message, JobMessage::End(found) if found.values["errors"] > 0.0)
                     || matches!(message, JobMessage::Failed { .. })

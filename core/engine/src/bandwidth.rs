@@ -1,8 +1,9 @@
-//! The guest's bandwidth limit: bits per second in each direction, for all workers together.
+//! The guest's bandwidth limit (`--max-bandwidth`): bits per second in each direction, for all workers together.
 //!
-//! Each direction is a token bucket, stored as the time at which all traffic so far is within the rate (virtual scheduling,
-//! ITU-T I.371). Traffic is counted after it was sent and may exceed the tokens; the next frame waits longer then. So no
-//! frame is too large, and no frame is dropped: the guest's frames wait in the link, and the host's data in its sockets.
+//! Each direction is a token bucket, stored as the time at which all traffic so far conforms to the rate (virtual
+//! scheduling, ITU-T I.371). Traffic is counted after it was sent and may exceed the tokens; the next frame waits
+//! longer then. Therefore no frame is too large, and no frame is dropped: frames of the guest wait in the link, and
+//! data for the guest waits in the host sockets.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,42 +12,45 @@ use std::sync::Arc;
 
 use crate::Instant;
 
-/// A guest's bandwidth limit. Clones share it.
+/// The bandwidth limit of a guest. Clones share the token buckets, so that one limit applies to all workers.
 #[derive(Clone, Debug)]
-pub struct Bandwidth(Arc<Ways>);
+pub struct Bandwidth(Arc<TokenBuckets>);
 
+/// The token buckets of both directions: from the guest (`up`) and to the guest (`down`).
 #[derive(Debug)]
-struct Ways {
-    up: Bucket,
-    down: Bucket,
+struct TokenBuckets {
+    up: TokenBucket,
+    down: TokenBucket,
 }
 
 impl Bandwidth {
-    /// Returns a limit of `rate` bits per second in each direction.
+    /// Creates a limit of `rate` bits per second in each direction.
     #[must_use]
     pub fn new(rate: NonZeroU64) -> Self {
-        Self(Arc::new(Ways {
-            up: Bucket::new(rate),
-            down: Bucket::new(rate),
+        Self(Arc::new(TokenBuckets {
+            up: TokenBucket::new(rate),
+            down: TokenBucket::new(rate),
         }))
     }
 }
 
-/// One worker's access to the guest's bandwidth limit, if there is one.
+/// One worker's view of the guest's bandwidth limit, if there is a limit: the shared token buckets, and the times until
+/// which this worker waits.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     bandwidth: Option<Bandwidth>,
-    /// The times until which frames from the guest and data for the guest wait.
+    /// Times until which frames from the guest (`up`) and data for the guest (`down`) wait for tokens; `None` if they
+    /// do not wait.
     up: Option<Instant>,
     down: Option<Instant>,
 }
 
-/// The wait of data for the guest, after [`Throttle::end_waits`].
+/// State of the wait of data for the guest, as [`Throttle::end_waits`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DownWait {
-    /// It has ended now.
+    /// The wait has ended in this call.
     Ended,
-    /// There is none, or it has not ended.
+    /// There is no wait, or it has not ended yet.
     Unchanged,
 }
 
@@ -59,7 +63,7 @@ impl Throttle {
         }
     }
 
-    /// Returns the bytes that the guest may send now; if 0, its frames wait.
+    /// Returns the number of bytes that the guest may send now; if it is 0, frames from the guest wait.
     pub(crate) fn up(&mut self, now: Instant) -> u64 {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => ways.up.ask(&mut self.up, now),
@@ -67,7 +71,7 @@ impl Throttle {
         }
     }
 
-    /// Returns the bytes that may be sent to the guest now; if 0, they wait.
+    /// Returns the number of bytes that may be sent to the guest now; if it is 0, data for the guest waits.
     pub(crate) fn down(&mut self, now: Instant) -> u64 {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => ways.down.ask(&mut self.down, now),
@@ -75,9 +79,9 @@ impl Throttle {
         }
     }
 
-    /// Returns the MTU for TCP segments on a link with MTU `mtu`. At a low rate it is smaller, as large segments would arrive
-    /// too rarely: the guest acknowledges every second one (RFC 9293 section 3.8.6.3), and until then they fill the host's
-    /// socket.
+    /// Returns the MTU for TCP segments to the guest on a link with MTU `mtu`. At a low rate it is smaller than that of
+    /// the link, because large segments would arrive too rarely: the guest acknowledges every second segment (RFC 9293
+    /// section 3.8.6.3), and unacknowledged data fills the host socket's receive buffer.
     pub(crate) fn mtu(&self, mtu: usize) -> usize {
         match &self.bandwidth {
             Some(Bandwidth(ways)) => mtu.min(ways.down.worth(SEGMENT).max(ETHERNET_MTU)),
@@ -85,26 +89,26 @@ impl Throttle {
         }
     }
 
-    /// Counts frames of these lengths from the guest.
+    /// Subtracts frames from the guest, with lengths `lens` in bytes, from the tokens.
     pub(crate) fn sent_up(&self, lens: impl Iterator<Item = usize>, now: Instant) {
         if let Some(Bandwidth(ways)) = &self.bandwidth {
             ways.up.spend(lens.sum(), now);
         }
     }
 
-    /// Counts bytes that were sent to the guest.
+    /// Subtracts `len` bytes that were sent to the guest from the tokens.
     pub(crate) fn sent_down(&self, len: usize, now: Instant) {
         if let Some(Bandwidth(ways)) = &self.bandwidth {
             ways.down.spend(len, now);
         }
     }
 
-    /// Returns the time at which the next wait ends.
+    /// Returns the time at which the next wait ends; `None` if neither direction waits.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.up.into_iter().chain(self.down).min()
     }
 
-    /// Ends the waits that have expired.
+    /// Ends the waits of both directions that have expired.
     pub(crate) fn end_waits(&mut self, now: Instant) -> DownWait {
         let is_over = |at: &mut Instant| *at <= now;
         self.up.take_if(is_over);
@@ -115,15 +119,17 @@ impl Throttle {
     }
 }
 
+/// Token bucket of one direction, shared by all workers.
 #[derive(Debug)]
-struct Bucket {
-    /// Bits per second.
+struct TokenBucket {
+    /// Rate in bits per second.
     rate: NonZeroU64,
-    /// The time at which all traffic so far is within the rate.
+    /// Time at which all traffic so far conforms to the rate, in nanoseconds; in the future if traffic has exceeded the
+    /// rate.
     paid: AtomicU64,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn new(rate: NonZeroU64) -> Self {
         Self {
             rate,
@@ -131,8 +137,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the bytes that are permitted now. If there are none, `wait` is set to the end of a common wait, so that the
-    /// worker does not wake up for each frame.
+    /// Returns the number of bytes that may be sent now. If it is 0, `wait` is set to a time at which several frames
+    /// may be sent, so that the worker does not wake up for each frame.
     fn ask(&self, wait: &mut Option<Instant>, now: Instant) -> u64 {
         if wait.is_some_and(|at| now < at) {
             return 0;
@@ -146,7 +152,7 @@ impl Bucket {
         u64::try_from(self.worth(left)).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Returns the bytes of a duration at the rate.
+    /// Returns the number of bytes that the rate permits in the duration `time`.
     fn worth(&self, time: Duration) -> usize {
         let bytes = u128::from(nanos(time)) * u128::from(self.rate.get()) / BIT_NANOS;
         usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -164,18 +170,18 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The time of a byte at one bit a second, in nanoseconds.
+/// Nanoseconds that a byte takes at a rate of one bit per second.
 const BIT_NANOS: u128 = 8_000_000_000;
 
-/// The duration whose bytes are the largest burst.
+/// Size of the token bucket, as a duration: a burst may contain the bytes that the rate permits in this time.
 const DEPTH: Duration = Duration::from_millis(20);
 
-/// The longest time of one segment, where it is larger than Ethernet's.
+/// Maximum time that the rate permits for one segment, unless the segment fits Ethernet's MTU of 1,500 bytes.
 const SEGMENT: Duration = Duration::from_millis(4);
 const ETHERNET_MTU: usize = 1500;
 
-/// The time for which tokens are gathered before any traffic passes again: at 1 Gbit/s and an MTU of 1,500 a wake-up is
-/// worth 170 segments.
+/// Time for which tokens accumulate before traffic may be sent again: at 1 Gbit/s, 170 segments of 1,500 bytes for each
+/// wake-up.
 const PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -184,7 +190,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// 8 Mbit/s: a byte takes a microsecond.
+    /// Returns a limit of 8 Mbit/s, at which a byte takes one microsecond.
     fn throttle() -> Throttle {
         Throttle::new(Some(Bandwidth::new(NonZeroU64::new(8_000_000).unwrap())))
     }
@@ -206,12 +212,12 @@ mod tests {
         let at = |micros: u64| Instant(100 * MS + micros * 1_000);
         throttle.sent_down(70_000, at(0));
         assert_eq!(throttle.down(at(0)), 0);
-        // 50 ms are owed, and 2 ms are gathered.
+        // The excess takes 50 ms, and tokens accumulate for 2 ms.
         assert_eq!(throttle.next(), Some(at(52_000)));
         assert_eq!(throttle.end_waits(at(51_999)), DownWait::Unchanged);
         assert_eq!(throttle.down(at(51_999)), 0);
         assert_eq!(throttle.down(at(52_000)), 2_000);
-        // The wait ends, although bytes were permitted before.
+        // The wait ends, although the previous call permitted bytes.
         assert_eq!(throttle.end_waits(at(52_000)), DownWait::Ended);
         assert_eq!(throttle.next(), None);
     }

@@ -1,4 +1,4 @@
-//! The engine's configuration: addresses, MTU, published ports, rules and limits.
+//! The engine's configuration: addresses, MTU, published ports, egress rules and limits.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -10,54 +10,58 @@ use crate::address_plan::AddressPlan;
 use crate::bandwidth::Bandwidth;
 use crate::egress::Egress;
 
-/// The engine's default Ethernet address: locally administered, "Pont" in ASCII.
+/// The engine's default Ethernet address: locally administered, with "Pont" in ASCII.
 pub const OUR_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x02]);
 
 /// The guest's default Ethernet address.
 pub const GUEST_MAC: Mac = Mac([0x02, 0x50, 0x6f, 0x6e, 0x74, 0x0f]);
 
-/// Everything that is decided before the first packet.
+/// Configuration of an engine, which is complete before the first packet.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Addresses and routes of the guest's link.
     pub plan: AddressPlan,
-    /// The engine's Ethernet address, to which every IP address but the guest's resolves.
+    /// The engine's Ethernet address. The engine answers ARP requests and neighbor solicitations for every address
+    /// except the guest's with it.
     pub our_mac: Mac,
-    /// The guest's Ethernet address (a link's frames may correct it).
+    /// The guest's Ethernet address until the first frame; then the engine uses the source address of the guest's
+    /// frames.
     pub guest_mac: Mac,
-    /// MTU that the local services announce.
+    /// MTU of the link in bytes, which DHCP and router advertisements announce to the guest.
     pub mtu: u16,
-    /// Name that DHCP hands to the guest.
+    /// Host name that DHCPv4 assigns to the guest.
     pub hostname: Option<String>,
-    /// Search domains that DHCP and router advertisements hand to the guest.
+    /// DNS search domains that DHCP and router advertisements announce to the guest.
     pub search: Vec<String>,
-    /// Upstream resolvers of the DNS forwarder, in order of preference; empty: no forwarder.
+    /// Resolvers to which the DNS forwarder sends queries, in order of preference; if empty, there is no forwarder.
     pub resolvers: Vec<SocketAddr>,
-    /// Addresses that reach the host's loopback (`--host-loopback`).
+    /// Addresses that the engine translates to the host's loopback address (`--host-loopback`).
     pub host_loopback: Vec<IpAddr>,
     /// Addresses that reach the host at the address from which it sends to other hosts (`--map-host`).
     pub mapped_host: Vec<IpAddr>,
     /// The addresses from which the host sends to other hosts: IPv4, IPv6.
     pub host: [Option<IpAddr>; 2],
-    /// The host's own addresses may be reached (`--host-addresses`).
+    /// True if the guest may reach the host's own addresses (`--host-addresses`).
     pub host_addresses: bool,
-    /// Metadata services of clouds may be reached (`--metadata`).
+    /// True if the guest may reach the metadata services of cloud providers (`--metadata`).
     pub metadata: bool,
-    /// The user's rules (`--allow`, `--deny`).
+    /// Egress rules of the user (`--allow`, `--deny`).
     pub egress: Egress,
-    /// Ports that are published from the start, in the order of the host's listeners and UDP sockets.
+    /// Ports published at the start, in the order of the host's listeners and UDP sockets.
     pub published: Vec<Published>,
-    /// The time after which a connect fails; `None` leaves it to the host.
+    /// Time after which the engine fails a TCP connect of the guest to a host address; `None` leaves the timeout to the
+    /// host's kernel.
     pub connect_timeout: Option<Duration>,
-    /// The filter of a guest's UDP endpoint.
+    /// Filter of the datagrams that the guest's UDP endpoints receive.
     pub udp_filter: UdpFilter,
-    /// Flows at one time.
+    /// Maximum number of simultaneous flows (`--max-flows`).
     pub max_flows: u32,
-    /// UDP ports of the host that the guest's endpoints may hold at one time, in each family.
+    /// Maximum number of UDP ports of the host that the guest's endpoints hold at one time, in each address family
+    /// (`--max-udp-ports`).
     pub max_udp_ports: u32,
-    /// New flows a second, if limited.
+    /// Maximum number of new flows per second, if limited (`--max-flow-rate`).
     pub max_flow_rate: Option<u32>,
-    /// The bandwidth limit, if any.
+    /// Bandwidth limit of the guest, if there is one (`--max-bandwidth`).
     pub bandwidth: Option<Bandwidth>,
 }
 
@@ -92,12 +96,12 @@ impl Config {
     }
 }
 
-/// Transport protocols that can be published.
+/// Transport protocols of published ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP.
+    /// A published TCP port.
     Tcp,
-    /// UDP.
+    /// A published UDP port.
     Udp,
 }
 
@@ -110,21 +114,22 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// One published port: one host socket. No two have the same protocol and host address.
+/// A published port: a listening or bound socket on the host whose clients the engine forwards to a port of the guest.
+/// No two published ports have the same protocol and host address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// TCP or UDP.
+    /// Transport protocol of the published port.
     pub protocol: Protocol,
-    /// Address and port that the host socket is bound to.
+    /// Host address and port to which the host socket is bound.
     pub host: SocketAddr,
-    /// Port of the guest (its address in the same family).
+    /// Port of the guest to which clients are forwarded, at the guest's address of the same family.
     pub guest_port: u16,
 }
 
 impl Published {
-    /// Returns the key under which clients of this port are counted against `--max-flows`. It is computed from the host's
-    /// address and port, as a place in the configuration differs between workers: only the first worker has UDP ports.
-    /// Ports of one address have different keys.
+    /// Returns the key under which clients of this port are counted against `--max-flows`. It is computed from the host
+    /// address and port, because an index in the configuration would differ between workers: only the first worker has
+    /// published UDP ports. Ports of the same address have different keys.
     #[must_use]
     pub(crate) fn share_key(&self) -> u32 {
         let fnv_1a = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
@@ -136,13 +141,15 @@ impl Published {
     }
 }
 
-/// The senders that may reach a guest's UDP endpoint (RFC 4787 section 5).
+/// The senders whose datagrams a guest's UDP endpoint receives (RFC 4787 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpFilter {
-    /// All senders.
+    /// Datagrams of all senders (endpoint-independent filtering).
     Endpoint,
-    /// An address that the guest sent to, less than 120 s after the last datagram in either direction.
+    /// Addresses to which the endpoint has sent a datagram, until 120 s after the last datagram in either direction
+    /// (address-dependent filtering).
     Address,
-    /// An address and port that the guest sent to, as for [`Self::Address`].
+    /// Addresses and ports to which the endpoint has sent a datagram, for as long as with [`Self::Address`] (address-
+    /// and port-dependent filtering).
     AddressPort,
 }

@@ -1,4 +1,4 @@
-//! The context of every protocol's handler: the host, the link, the shared state, the time.
+//! The context that every protocol handler of the engine receives: host sockets, link, shared state, and time.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -11,111 +11,113 @@ use rand_chacha::ChaCha12Rng;
 use crate::bandwidth::Throttle;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::flow_rate::{self, Admission};
-use crate::histogram::{CONNECT_TIMES, Histogram};
+use crate::flow_rate::{self, Admission, FlowOpener};
+use crate::histogram::Histograms;
 use crate::ledger::{Ends, Ledger};
 use crate::path_mtu::NarrowPaths;
 use crate::policy::{Owned, Policy};
 use crate::pool::Pool;
-use crate::siblings::{ClientShare, FlowKey, Origin, PortClients, Siblings};
+use crate::siblings::{ClientShare, FlowKey, HandOver, Origin, PortClients, Siblings};
 use crate::timer::Wheel;
 use crate::{FlowId, Frame, Instant, Kind, WorkerId};
 
-/// State shared by the protocols of one worker.
+/// State of one worker that its protocols share.
 #[derive(Debug)]
 pub struct Net {
-    /// The configuration.
+    /// The engine's configuration.
     pub config: Config,
-    /// The egress policy.
+    /// The egress policy, which decides to which destinations the guest may send.
     pub policy: Policy,
-    /// The counters.
+    /// Event counters of this worker.
     pub counters: Counters,
-    /// The durations of successful connects, in nanoseconds.
-    pub connect_times: Histogram<{ CONNECT_TIMES.len() }>,
-    /// Memory for data that the host does not accept yet.
+    /// The measurements.
+    pub histograms: Histograms,
+    /// Buffer pool for TCP data from the guest that host sockets do not accept yet.
     pub pool: Pool,
-    /// Memory of the host in the receive queues of stalled TCP connections.
+    /// Bytes of host memory in the receive queues of stalled TCP connections, whose guest does not read.
     pub(crate) stalled_bytes: u64,
-    /// The number of flows of all kinds in this worker.
+    /// Number of open flows of all kinds in this worker.
     pub flows: u32,
-    /// The number of flows that clients of published TCP ports opened. With several workers, [`Siblings`] counts them.
+    /// Number of open flows of clients of published TCP ports. With several workers, [`Siblings`] counts them instead.
     clients: PortClients,
-    /// UDP ports of the host that endpoints of this worker hold: IPv4, IPv6.
+    /// Number of host UDP ports that the guest's endpoints in this worker hold, for IPv4 and IPv6.
     ports: [u32; 2],
-    /// Datagram flows of this worker that may be evicted.
+    /// Number of flows of this worker that may be evicted: UDP endpoints and echo ids.
     evictable: u32,
-    /// Evictable flows whose slots have been promised to other flows: [`Self::reclaim`].
+    /// Number of evictable flows whose slots have been promised to other flows by [`Self::reclaim`] and that are not
+    /// evicted yet.
     pub(crate) reclaimed: u32,
-    /// The theoretical start time of the last flow, had all been spaced evenly: [`flow_rate`].
+    /// Theoretical arrival time of the next flow at `--max-flow-rate`, if flows were evenly spaced (module
+    /// [`flow_rate`]).
     pub flow_due: Instant,
-    /// The bandwidth limiter.
+    /// This worker's view of the bandwidth limit.
     pub(crate) throttle: Throttle,
-    /// Destinations for which datagrams were too big for the host's interface.
+    /// Path MTUs of destinations for which a datagram exceeded the MTU of the host's interface.
     pub(crate) narrow: NarrowPaths,
-    /// Every timer.
+    /// Timer wheel with the timers of all flows of this worker.
     pub timers: Wheel,
-    /// Randomness: ports, ids, secrets.
+    /// Random number generator for ports, ids and hash secrets.
     pub random: ChaCha12Rng,
-    /// The worker of this engine.
+    /// Number of this worker among the engine's workers.
     pub worker: WorkerId,
-    /// The other workers, if there are any.
+    /// Connection to the other workers of the engine; `None` with a single worker.
     pub(crate) siblings: Option<Box<dyn Siblings>>,
-    /// The record of connections.
+    /// Ledger of TCP connections, from which a restarted engine can reset them.
     pub(crate) ledger: Option<Box<dyn Ledger>>,
-    /// Connections of an earlier engine for which the guest was not probed yet.
+    /// Connections that the ledger lists from an earlier engine process, for which the guest has not been probed yet.
     pub(crate) orphans: Vec<Ends>,
-    /// The origin of the current packet.
+    /// Origin of the frame that is being handled: this worker's link, or another worker.
     pub(crate) origin: Origin,
     /// The guest's Ethernet address, learned from its frames.
     pub guest_mac: Mac,
-    /// The link's MTU: bytes of an IP packet.
+    /// MTU of the link: maximum length of an IP packet in bytes.
     pub mtu: usize,
-    /// Flows with more to do now, which have used up their quantum.
+    /// Flows that have used up their quantum and have more data to process now.
     pub ready: VecDeque<FlowId>,
-    /// Flows that wait for room on the link.
+    /// Flows with data for the guest that wait for room on the link.
     pub parked: Vec<FlowId>,
-    /// Flows with a delayed acknowledgement.
+    /// TCP connections that owe the guest a delayed acknowledgement.
     pub delayed_acks: Vec<FlowId>,
-    /// The time at which these acknowledgements are sent.
+    /// Time at which the delayed acknowledgements are sent.
     pub delayed_ack_at: Option<Instant>,
-    /// The current flow, which is reset if the handler panics.
+    /// The flow that is being handled, which is reset if the handler panics.
     pub current_flow: Option<FlowId>,
 }
 
-/// The worker that handles a frame.
+/// The worker that handles a frame which belongs to no flow of this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routed {
-    /// This worker.
+    /// This worker handles the frame.
     Here,
-    /// Another worker; this one is finished with the frame.
+    /// The frame has been handed over to another worker; this worker does nothing more with it.
     HandedOver,
 }
 
-/// The result of making room for a flow.
+/// The result of an attempt to evict a flow in favour of a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eviction {
-    /// A flow has been evicted, or its slot promised.
+    /// A flow has been evicted, or will be after the current handler has returned.
     Evicted,
-    /// There is no flow that may be evicted.
+    /// This worker has no flow that may be evicted.
     NoneLeft,
 }
 
-/// The result of a handler that [`Ctx::catch_panic`] has run.
+/// The result of a handler executed by [`Ctx::catch_panic`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Completion {
-    /// It has returned.
+    /// The handler has returned.
     Returned,
-    /// It has panicked.
+    /// The handler has panicked.
     Panicked,
 }
 
-/// The longest delay of an acknowledgement, unless the worker sleeps earlier: the time for which a worker polls before it
-/// sleeps. RFC 9293 section 3.8.6.3 would allow 500 ms, with which a guest's Nagle algorithm stalls.
+/// Maximum delay of an acknowledgement, unless the worker sleeps earlier; it is the time for which a worker polls
+/// before it sleeps. RFC 9293 section 3.8.6.3 permits 500 ms, which would stall a guest that uses Nagle's algorithm.
 const DELAYED_ACK: Duration = Duration::from_micros(50);
 
 impl Net {
-    /// Returns the state of a worker without flows.
+    /// Creates the state of a worker without flows.
     #[must_use]
     pub fn new(mut config: Config, worker: WorkerId, random: ChaCha12Rng, now: Instant) -> Self {
         let policy = Policy {
@@ -126,13 +128,13 @@ impl Net {
             host_addresses: config.host_addresses,
             metadata: config.metadata,
             owned: Owned::default(),
-            // Addresses of a domain are dropped with the last rule that names it.
+            // The policy holds the rules alone: addresses of a domain are removed with the last rule that names it.
             egress: core::mem::take(&mut config.egress),
         };
         Self {
             policy,
             counters: Counters::default(),
-            connect_times: Histogram::new(&CONNECT_TIMES),
+            histograms: Histograms::default(),
             pool: Pool::default(),
             stalled_bytes: 0,
             flows: 0,
@@ -161,31 +163,31 @@ impl Net {
         }
     }
 
-    /// Admits one more flow under `--max-flows` and `--max-flow-rate`, and counts it against the rate or counts the
-    /// refusal. [`Self::opened`] counts the flow itself.
-    pub fn admit(&mut self, now: Instant) -> Admission {
+    /// Checks whether `--max-flows` and `--max-flow-rate` admit one more flow. An admitted flow is counted against the
+    /// rate, a refusal in the counters. `opened` counts the flow against `--max-flows`.
+    pub fn admit(&mut self, opener: FlowOpener, now: Instant) -> Admission {
         let admission = match self.is_full() {
             true => Admission::Refused,
-            false => self.count_against_rate(now),
+            false => self.count_against_rate(opener, now),
         };
         self.counters.flows_refused += u64::from(admission == Admission::Refused);
         admission
     }
 
-    /// Admits one more flow under `--max-flow-rate`, and counts it against the rate.
-    pub(crate) fn count_against_rate(&mut self, now: Instant) -> Admission {
+    /// Checks whether `--max-flow-rate` admits one more flow, and counts it against the rate if so.
+    pub(crate) fn count_against_rate(&mut self, opener: FlowOpener, now: Instant) -> Admission {
         let Some(rate) = self.config.max_flow_rate else {
             return Admission::Admitted;
         };
         if let Some(siblings) = &self.siblings {
-            return siblings.count_against_rate(rate, now);
+            return siblings.count_against_rate(rate, opener, now);
         }
-        flow_rate::admit(&mut self.flow_due, rate, now)
+        flow_rate::admit(&mut self.flow_due, rate, opener, now)
     }
 
-    /// Returns true if there are as many flows as `--max-flows` allows, including those of other workers: one worker may
-    /// accept all clients of a published port, so that a share for each worker would refuse clients although there is room.
-    /// Workers that open flows at the same time may each exceed the limit by one.
+    /// Returns true if the number of flows of all workers has reached `--max-flows`. The limit is not divided between
+    /// workers, because one worker may accept all clients of a published port and would refuse clients although there
+    /// is room. Workers that open flows at the same time may each exceed the limit by one.
     pub(crate) fn is_full(&self) -> bool {
         let flows = self
             .siblings
@@ -194,8 +196,8 @@ impl Net {
         flows.saturating_sub(self.reclaimed) >= self.config.max_flows
     }
 
-    /// Promises the slot of the idlest datagram flow to another flow. The datagram flow is evicted after the handler of
-    /// the current frame or event has returned, as that handler has no access to it.
+    /// Promises the slot of the idlest UDP endpoint or echo id to a new flow. It is evicted after the handler of the
+    /// current frame or event has returned, because that handler cannot access it.
     pub(crate) fn reclaim(&mut self) -> Eviction {
         if self.reclaimed == self.evictable {
             return Eviction::NoneLeft;
@@ -204,12 +206,12 @@ impl Net {
         Eviction::Evicted
     }
 
-    /// Counts a flow that may be evicted.
+    /// Counts a flow that may be evicted from now on.
     pub(crate) fn became_evictable(&mut self) {
         self.set_evictable(self.evictable + 1);
     }
 
-    /// Counts the end of a flow that could be evicted.
+    /// Counts down the flows that may be evicted, because one of them has ended.
     pub(crate) fn was_evictable(&mut self) {
         self.set_evictable(self.evictable - 1);
     }
@@ -221,8 +223,9 @@ impl Net {
         }
     }
 
-    /// Hands a frame that opens a flow over to a worker that can evict a flow for it, if there are as many flows as
-    /// `--max-flows` allows and this worker has none to evict. `Here`: this worker opens or refuses the flow.
+    /// Hands a frame that opens a flow over to a worker with an evictable flow, if the number of flows has reached
+    /// `--max-flows` and this worker has no evictable flow. With the result `Here`, this worker opens or refuses the
+    /// flow.
     pub(crate) fn hand_over_to_evict(&mut self, frame: &Frame<'_>) -> Routed {
         if self.origin == Origin::Peer || self.evictable > 0 || !self.is_full() {
             return Routed::Here;
@@ -237,8 +240,8 @@ impl Net {
         }
     }
 
-    /// Returns true if the UDP endpoints of all workers hold as many ports of the host in this family as
-    /// `--max-udp-ports` allows.
+    /// Returns true if the number of host UDP ports that endpoints of all workers hold in the family of `family_of` has
+    /// reached `--max-udp-ports`.
     pub(crate) fn is_out_of_ports(&self, family_of: IpAddr) -> bool {
         let own = self.ports[usize::from(family_of.is_ipv6())];
         let ports = self
@@ -248,7 +251,7 @@ impl Net {
         ports >= self.config.max_udp_ports
     }
 
-    /// Counts a port of the host that a UDP endpoint holds.
+    /// Counts a host UDP port that an endpoint has bound, in the family of `family_of`.
     pub(crate) fn port_taken(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] += 1;
         if let Some(siblings) = &self.siblings {
@@ -256,7 +259,7 @@ impl Net {
         }
     }
 
-    /// Counts a port that a UDP endpoint has released.
+    /// Counts down the host UDP ports, because an endpoint has released one in the family of `family_of`.
     pub(crate) fn port_freed(&mut self, family_of: IpAddr) {
         self.ports[usize::from(family_of.is_ipv6())] -= 1;
         if let Some(siblings) = &self.siblings {
@@ -264,7 +267,7 @@ impl Net {
         }
     }
 
-    /// Counts a flow that got a slot.
+    /// Counts a new flow against `--max-flows`.
     pub(crate) fn opened(&mut self) {
         self.flows += 1;
         if let Some(siblings) = &self.siblings {
@@ -272,7 +275,7 @@ impl Net {
         }
     }
 
-    /// Counts a flow whose slot was freed.
+    /// Counts down the flows, because one has been closed.
     pub(crate) fn closed(&mut self) {
         self.flows -= 1;
         if let Some(siblings) = &self.siblings {
@@ -280,9 +283,10 @@ impl Net {
         }
     }
 
-    /// Returns the share of `--max-flows` that keeps a further client of the published TCP port with this
-    /// `Published::share_key` out: three fourths for clients of one port, which leaves flows to other ports, or seven
-    /// eighths for those of all ports, which leaves flows to the guest's own connections.
+    /// Returns the share of `--max-flows` that is used up, so that one more client of the published TCP port with this
+    /// `Published::share_key` is refused: three fourths for clients of one port, which leaves flows to other ports, or
+    /// seven eighths for clients of all ports, which leaves flows to the guest's own connections. Returns `None` if the
+    /// client is admitted.
     pub(crate) fn full_share(&self, port: u32) -> Option<ClientShare> {
         let (clients, all) = match &self.siblings {
             Some(siblings) => (siblings.clients(port), siblings.all_clients()),
@@ -298,7 +302,7 @@ impl Net {
         }
     }
 
-    /// Counts a client of the published TCP port with this key that got a slot.
+    /// Counts a new flow of a client of the published TCP port with this `Published::share_key`.
     pub(crate) fn client_opened(&mut self, port: u32) {
         match &self.siblings {
             Some(siblings) => siblings.client_opened(port),
@@ -306,7 +310,7 @@ impl Net {
         }
     }
 
-    /// Counts a client whose slot was freed.
+    /// Counts down the clients of the published TCP port with this key, because one flow has been closed.
     pub(crate) fn client_closed(&mut self, port: u32) {
         match &self.siblings {
             Some(siblings) => siblings.client_closed(port),
@@ -314,31 +318,32 @@ impl Net {
         }
     }
 
-    /// Claims a flow for this worker.
+    /// Claims a flow for this worker in the directory of flow owners.
     ///
     /// # Errors
-    /// The returned worker owns it.
+    /// Another worker, which is returned, owns the flow.
     pub(crate) fn claim(&self, key: &FlowKey) -> Result<(), WorkerId> {
         self.siblings
             .as_ref()
             .map_or(Ok(()), |siblings| siblings.claim(key))
     }
 
-    /// Claims a flow for this worker, also if another owns it.
+    /// Claims a flow for this worker, even if another worker owns it.
     pub(crate) fn seize(&self, key: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.seize(key);
         }
     }
 
-    /// Releases the claim on a flow of this worker that has ended or was not opened.
+    /// Releases this worker's claim on a flow that has ended or was not opened.
     pub(crate) fn release(&self, key: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.release(key);
         }
     }
 
-    /// Hands a frame of a flow that is not in this worker's tables over to the worker that owns the flow, if there is one.
+    /// Hands a frame whose flow is not in this worker's tables over to the worker that owns the flow, if there is an
+    /// owner.
     pub(crate) fn hand_over_to_owner(&mut self, key: &FlowKey, frame: &Frame<'_>) -> Routed {
         match self.siblings.as_ref().and_then(|siblings| siblings.owner(key)) {
             Some(owner) => self.hand_over(owner, frame),
@@ -346,24 +351,27 @@ impl Net {
         }
     }
 
-    /// Hands a frame over to `owner`, unless that is this worker. A frame that cannot be handed over is dropped, and
-    /// counted.
+    /// Hands a frame over to the worker `owner`, unless that is this worker. A frame that cannot be handed over is
+    /// dropped and counted.
     pub(crate) fn hand_over(&mut self, owner: WorkerId, frame: &Frame<'_>) -> Routed {
         let Some(siblings) = self.siblings.as_ref().filter(|_| owner != self.worker) else {
             return Routed::Here;
         };
-        let handed = match self.origin {
+        let outcome = match self.origin {
             Origin::Link => siblings.hand_over(owner, frame, false),
             Origin::Fragments => siblings.hand_over(owner, frame, true),
-            // The flow has ended here and begun in another worker meanwhile.
-            Origin::Peer => false,
+            // The flow has ended in this worker, and has been opened by another worker, since the frame was handed
+            // over.
+            Origin::Peer => HandOver::Dropped,
         };
-        self.counters.handed_over += u64::from(handed);
-        self.counters.hand_overs_lost += u64::from(!handed);
+        match outcome {
+            HandOver::Queued => self.counters.handed_over += 1,
+            HandOver::Dropped => self.counters.hand_overs_lost += 1,
+        }
         Routed::HandedOver
     }
 
-    /// Records the guest's Ethernet address, the source of its last frame.
+    /// Stores the guest's Ethernet address, the source address of its last frame.
     pub(crate) fn learn_guest_mac(&mut self, mac: Mac) {
         if self.guest_mac != mac {
             self.guest_mac = mac;
@@ -376,7 +384,7 @@ impl Net {
         }
     }
 
-    /// Returns the id of a flow of this worker.
+    /// Returns the flow id of the flow at slot `index` in this worker's table of `kind`.
     pub(crate) fn flow(&self, kind: Kind, index: u32, generation: u16) -> FlowId {
         FlowId {
             kind,
@@ -386,13 +394,13 @@ impl Net {
         }
     }
 
-    /// Adds `flow` to those with a delayed acknowledgement.
+    /// Schedules a delayed acknowledgement for the TCP connection `flow`.
     pub fn delay_ack(&mut self, flow: FlowId, now: Instant) {
         self.delayed_acks.push(flow);
         self.delayed_ack_at.get_or_insert(now + DELAYED_ACK);
     }
 
-    /// Returns the Ethernet addresses of a frame to the guest.
+    /// Returns the Ethernet addresses of a frame from the engine to the guest.
     #[must_use]
     pub fn ether(&self) -> emit::Ether {
         emit::Ether {
@@ -402,21 +410,21 @@ impl Net {
     }
 }
 
-/// The context of a handler.
+/// The context of a protocol handler: its access to host sockets, link, shared state, and time.
 pub struct Ctx<'a, H, T> {
-    /// Host sockets.
+    /// Access to host sockets.
     pub host: &'a mut H,
-    /// The link's sending half.
+    /// Transmitting half of the link to the guest.
     pub link: &'a mut T,
-    /// Shared state.
+    /// State of this worker that its protocols share.
     pub net: &'a mut Net,
-    /// The time of this turn.
+    /// Time of this turn of the worker's loop.
     pub now: Instant,
 }
 
 impl<H, T> Ctx<'_, H, T> {
-    /// Runs a handler of one flow, frame or event, and counts a panic. State that is inconsistent after a panic belongs to
-    /// the flow, which the caller closes.
+    /// Executes a handler of a flow, frame or event, and counts a panic. State that is inconsistent after a panic
+    /// belongs to the flow, which the caller closes.
     pub(crate) fn catch_panic(&mut self, handle: impl FnOnce(&mut Self)) -> Completion {
         match catch_unwind(AssertUnwindSafe(|| handle(self))) {
             Ok(()) => Completion::Returned,

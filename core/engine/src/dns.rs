@@ -1,20 +1,21 @@
-//! The DNS forwarder over UDP: queries to its address are forwarded to the host's resolvers.
+//! The DNS forwarder over UDP: forwards queries of the guest to the host's resolvers.
 //!
-//! Operations other than QUERY are not forwarded: a resolver might grant to the host what it would not grant to the
-//! guest.
+//! Messages with an opcode other than QUERY are not forwarded: a resolver might permit to the host, for example an
+//! UPDATE, what it would not permit to the guest.
 //!
-//! Each query has its own socket, connected to the resolver: port and id are new for each query, and the host's stack drops
-//! datagrams of other senders. A response is accepted if it also has the query's id and question (RFC 5452 section 9.1).
-//! Equal queries of several clients are sent once, as each further query in flight would increase the chance of a forged
-//! response (section 5). If a resolver does not respond within a second, the query is sent to the next one, and the resolver
-//! is not the first choice for half a minute.
+//! Each query has its own host socket, connected to the resolver: port and id are new for each query, and the host's
+//! kernel drops datagrams of other senders. A response is accepted if it also has the query's id and question (RFC 5452
+//! section 9.1). Equal queries of several clients are sent once, because each further query in flight would increase
+//! the chance of a forged response (RFC 5452 section 5). If a resolver does not respond within a second, the query is
+//! sent to the next one, and the silent resolver is not the first choice for half a minute.
 //!
-//! If a resolver responds with an error (SERVFAIL, NOTIMP, REFUSED), each of the others is queried once, as a stub resolver
-//! does, before that response is passed on. Other queries are not affected.
+//! If a resolver responds with an error (SERVFAIL, NOTIMP, REFUSED), each of the other resolvers is queried once, as a
+//! stub resolver does, before the error is forwarded to the guest. Other queries are not affected.
 //!
-//! The number of pending queries is limited. Beyond the limit new queries are dropped; the guest retransmits them.
+//! The number of pending queries is limited. Beyond the limit new queries are dropped, and the guest retransmits them.
 //!
-//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which ends at the first message that is not a query.
+//! DNS over TCP is a TCP flow to [`Forwarder::current_resolver`], which is reset at the first message that is not a
+//! query.
 
 mod clients;
 mod message;
@@ -41,55 +42,56 @@ use crate::table::Secret;
 use crate::timer::Timer;
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
 
-/// The forwarder of one worker. `S` is the host's socket.
+/// DNS forwarder of one worker. `S` is the type of a host socket.
 #[derive(Debug)]
 pub struct Forwarder<S> {
     resolvers: Resolvers,
     pending: Slab<PendingQuery<S>>,
-    /// Slots by question. The queries of one question differ in flags, EDNS or other records.
+    /// Slots of the pending queries by question. Queries with the same question differ in flags, EDNS options or other
+    /// records.
     by_question: HashTable<u32>,
-    /// Clients of all queries.
+    /// Total number of clients that wait for responses.
     clients: usize,
     secret: Secret,
-    /// A buffer for one datagram, shared by all queries.
+    /// Buffer for one datagram, shared by all queries.
     buffer: Box<[u8]>,
 }
 
-/// A query that waits for a response.
+/// A query that was sent to a resolver and waits for a response.
 #[derive(Debug)]
 struct PendingQuery<S> {
     flow: FlowId,
     clients: Clients,
-    /// The query of the first client.
+    /// The DNS query as the first client has sent it.
     query: Query,
-    /// The resolver that was queried last.
+    /// The resolver to which the query was sent last.
     resolver: Option<SocketAddr>,
-    /// The resolvers that were queried before.
+    /// Resolvers to which the query was sent before.
     before: Vec<SocketAddr>,
-    /// The first error response, which is passed on if no other response arrives.
+    /// The first error response, which is forwarded to the clients if no resolver responds without error.
     declined: Option<Vec<u8>>,
-    /// Connected to the resolver.
+    /// Host socket connected to `resolver`.
     socket: Option<S>,
-    /// The id of the query to the resolver.
+    /// Id of the query to the resolver.
     id: u16,
-    /// The time at which the query was received.
+    /// Time at which the first client's query was received.
     began: Instant,
-    /// The time at which it was sent to the resolver.
+    /// Time at which the query was sent to `resolver`.
     sent: Instant,
-    /// Resolvers that could not be queried or responded with an error.
+    /// Number of resolvers that could not be reached.
     refusals: usize,
     timer: Timer,
 }
 
 impl<S> PendingQuery<S> {
-    /// Returns the time at which the next resolver is queried or the query ends.
+    /// Returns the time at which the next resolver is queried or, at [`GIVE_UP`], the query fails.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
     }
 }
 
 impl<S> Forwarder<S> {
-    /// Returns a forwarder to `resolvers`, in order of preference.
+    /// Creates a forwarder to `resolvers`, which are in order of preference.
     #[must_use]
     pub fn new(resolvers: &[SocketAddr], random: &mut ChaCha12Rng) -> Self {
         Self {
@@ -102,12 +104,12 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Replaces the resolvers. Pending queries still wait for the resolver to which they were sent.
+    /// Replaces the resolvers. Pending queries still wait for the resolvers to which they were sent.
     pub fn set_resolvers(&mut self, resolvers: &[SocketAddr]) {
         self.resolvers.set(resolvers);
     }
 
-    /// Returns the resolver that is queried first now, of any family.
+    /// Returns the resolver that is queried first now, of either address family; `None` if there is no resolver.
     #[must_use]
     pub fn current_resolver(&self, now: Instant) -> Option<SocketAddr> {
         self.resolvers.first(now)
@@ -119,7 +121,7 @@ impl<S> Forwarder<S> {
         self.pending.len()
     }
 
-    /// Processes a datagram from the guest (or a super-frame of several) to the DNS address, port 53.
+    /// Handles a UDP datagram from the guest, or a super-frame of several, to port 53 of the forwarder's address.
     pub fn handle_query<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'_>,
@@ -142,7 +144,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Processes an event of a query's socket.
+    /// Handles an event of a pending query's host socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -166,18 +168,18 @@ impl<S> Forwarder<S> {
                 Err(Failure::WouldBlock) => false,
                 Err(_) => true,
             };
-            // The entries of the queue contain no more than that the query failed.
+            // The content of the error queue is not needed: any error means that the query failed.
             let reported = (failed || ready.error) && ctx.host.problem(socket, &mut []).is_some();
             if failed || reported {
                 self.refused(flow.index, ctx);
             }
             return;
         }
-        // This port is flooded; other queries are processed first.
+        // More datagrams arrived at this port than a turn may read; other queries are handled first.
         ctx.net.ready.push_back(flow);
     }
 
-    /// Continues with a query whose port was flooded.
+    /// Continues to receive from the socket of a query that had more than `BURST` datagrams in one turn.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let ready = Readiness {
             readable: true,
@@ -186,7 +188,7 @@ impl<S> Forwarder<S> {
         self.handle_socket(flow, ready, ctx);
     }
 
-    /// Processes the timer of a query.
+    /// Handles the expiry of a query's timer.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -209,7 +211,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Drops all pending queries.
+    /// Drops all pending queries, and closes their sockets.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let waiting: Vec<u32> = self.pending.iter().map(|(index, ..)| index).collect();
         for index in waiting {
@@ -217,7 +219,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Processes the query in the first `len` bytes of the buffer.
+    /// Handles the client's query in the first `len` bytes of the buffer.
     fn take<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         guest: SocketAddr,
@@ -236,12 +238,12 @@ impl<S> Forwarder<S> {
             return;
         };
         if query.is_cut() {
-            // Over TCP there is room for it (RFC 1035 section 4.2.1).
+            // The query fits into DNS over TCP (RFC 1035 section 4.2.1).
             ctx.net.counters.dns_queries += 1;
             emit(ctx, asked, guest, &query.truncated());
             return;
         }
-        // Each has a port and a flow, of which most are for the guest.
+        // Each query uses a host port and a flow; most of both are reserved for the guest.
         let config = &ctx.net.config;
         let most = config.max_udp_ports.min((config.max_flows / 4).max(1));
         let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -254,10 +256,13 @@ impl<S> Forwarder<S> {
                 if pending.clients.iter().any(|known| *known == client) {
                     return;
                 }
-                let is_added = self.clients < LIMIT && pending.clients.add(client);
-                self.clients += usize::from(is_added);
-                ctx.net.counters.dns_queries += u64::from(is_added);
-                ctx.net.counters.dns_dropped += u64::from(!is_added);
+                if self.clients >= LIMIT || pending.clients.is_full() {
+                    ctx.net.counters.dns_dropped += 1;
+                    return;
+                }
+                pending.clients.add(client);
+                self.clients += 1;
+                ctx.net.counters.dns_queries += 1;
                 return;
             }
             forms += usize::from(pending.query.has_question_of(&query));
@@ -270,7 +275,7 @@ impl<S> Forwarder<S> {
         self.begin(client, query, hash, ctx);
     }
 
-    /// Sends a query to which none in flight is equal.
+    /// Sends a client's query for which no equal query is pending.
     fn begin<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         client: Client,
@@ -300,7 +305,8 @@ impl<S> Forwarder<S> {
         self.pursue(index, self.resolvers.first(ctx.now), ctx);
     }
 
-    /// Sends the query to `resolver`, or to the next one for which that succeeds; if there is none, the query has failed.
+    /// Sends the query to `resolver`, or to the next resolver for which sending succeeds. If there is none, the query
+    /// fails.
     fn pursue<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -313,7 +319,7 @@ impl<S> Forwarder<S> {
             return;
         };
         match self.ask(index, resolver, ctx) {
-            // A datagram that the full socket refused counts as lost: the timer retransmits it.
+            // A datagram that the full socket did not accept counts as lost; the timer retransmits it.
             Ok(()) | Err(Failure::WouldBlock) => {}
             Err(Failure::Exhausted) => {
                 ctx.net.counters.host_exhausted += 1;
@@ -327,7 +333,7 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Sends the query to `resolver`, by the same socket if that resolver was queried before.
+    /// Sends the query to `resolver`, from the same socket if the query was sent to that resolver before.
     fn ask<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -366,7 +372,8 @@ impl<S> Forwarder<S> {
         ctx.host.udp_send(socket, None, None, META, None, &parts)
     }
 
-    /// Processes a receive of the socket: one datagram, or several of one size.
+    /// Handles the datagrams that one receive from a query's socket has returned: one, or several of the same size (UDP
+    /// GRO).
     fn receive<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -379,7 +386,7 @@ impl<S> Forwarder<S> {
         };
         let len = received.len.min(BUFFER);
         for answer in self.buffer[..len].chunks_mut(received.stride.max(1)) {
-            // Addresses alone: scope and flow label are the host's.
+            // Scope id and flow label are not compared, because the host sets them.
             let from_resolver =
                 (received.from.ip(), received.from.port()) == (resolver.ip(), resolver.port());
             if from_resolver && pending.query.is_answered_by(answer, pending.id) {
@@ -389,7 +396,7 @@ impl<S> Forwarder<S> {
                     self.ask_another(index, ctx);
                     return;
                 }
-                // Before the guest receives the addresses.
+                // The rules have to know the addresses before the guest receives them.
                 ctx.net.policy.egress.learn(answer, ctx.now);
                 reply(pending, answer, ctx);
                 self.resolvers.answered(resolver, ctx.now);
@@ -400,7 +407,8 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Queries the next resolver at once, as this one cannot be reached, unless all have been queried.
+    /// Sends the query to the next resolver at once, because this one cannot be reached. If no resolver can be reached,
+    /// the query fails.
     fn refused<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         pending.refusals += 1;
@@ -414,8 +422,8 @@ impl<S> Forwarder<S> {
         }
     }
 
-    /// Queries the next resolver; after an error response, one that was not queried before. If there is none left, that
-    /// response is passed on.
+    /// Sends the query to the next resolver; after an error response, to one that was not queried before. If there is
+    /// none, the error response is forwarded.
     fn ask_another<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at(index);
         let another = match pending.declined {
@@ -425,7 +433,7 @@ impl<S> Forwarder<S> {
         self.pursue(index, another, ctx);
     }
 
-    /// Sends the stored error response to the clients, or SERVFAIL if there is none.
+    /// Ends a query: sends the stored error response to the clients, or SERVFAIL if there is none.
     fn fail<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let pending = self.pending.at_mut(index);
         if let Some(mut answer) = pending.declined.take() {
@@ -438,7 +446,7 @@ impl<S> Forwarder<S> {
         self.remove(index, ctx);
     }
 
-    /// Drops a query at once, such as one whose handler panicked. The guest retransmits it.
+    /// Closes a query without a response, for example after its handler has panicked. The guest retransmits the query.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if self.pending.get(flow.index, flow.generation).is_some() {
             self.remove(flow.index, ctx);
@@ -460,7 +468,7 @@ impl<S> Forwarder<S> {
     }
 }
 
-/// Sends the response to each client, with the client's id; `answer` is modified.
+/// Sends the response to each client, with that client's id and letter case, which are written into `answer`.
 fn reply<S, H, T: Transmit>(pending: &PendingQuery<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
     for client in pending.clients.iter() {
         client.address(answer, &pending.query);
@@ -477,23 +485,24 @@ fn emit<H, T: Transmit>(ctx: &mut Ctx<'_, H, T>, asked: SocketAddr, guest: Socke
     udp_emit::datagram(ctx.net, ctx.link, asked, guest, META, message);
 }
 
-/// The time without a response after which the next resolver is queried.
+/// Time without a response after which the query is sent to the next resolver.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The time after which SERVFAIL is sent to the guest: the default timeout of a stub resolver.
+/// Time without a response after which SERVFAIL is sent to the guest: the default timeout of a stub resolver.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// The limit on waiting clients, and so on queries, each of which holds a descriptor.
+/// Maximum number of waiting clients, and therefore of queries, each of which holds a descriptor.
 const LIMIT: usize = 4_096;
 
-/// The limit on simultaneous queries of one question with different flags, EDNS options or records: each is one more chance
-/// for a forged response.
+/// Maximum number of pending queries with the same question but different flags, EDNS options or records; each further
+/// query increases the chance of a forged response.
 const FORMS: usize = 32;
 
-/// The largest datagram, whatever the guest's EDNS size (RFC 6891 section 6.2.3) allows.
+/// Size of the datagram buffer in bytes: the maximum of a datagram, whatever the guest's EDNS size (RFC 6891 section
+/// 6.2.3).
 const BUFFER: usize = 65_535;
 
-/// Datagrams read from one socket in one turn.
+/// Maximum number of receives from one socket in one turn.
 const BURST: usize = 32;
 
 const META: DatagramMeta = DatagramMeta {

@@ -1,11 +1,13 @@
-//! Egress rules: what the user allows and denies beyond [`crate::policy`]'s own table.
+//! Egress rules: destinations that the user allows or denies, in addition to the fixed table of [`crate::policy`].
 //!
-//! Deny rules take precedence, at any position. If there is an allow rule, destinations that none of them matches are
-//! refused. A deny rule is compared with the address that the guest has sent, with the address on the host's side, and with
-//! each IPv4 address that a translator would extract from it; an allow rule is compared with the first two.
+//! Deny rules take precedence, at any position. If there is an allow rule, destinations that match no allow rule are
+//! refused. A deny rule is compared with the destination address that the guest has sent, with the translated address
+//! on the host's side, and with each IPv4 address that a translator (NAT64, 6to4) would extract from it; an allow rule
+//! is compared with the first two.
 //!
-//! A rule may name a domain. Its addresses are learned from the responses of the DNS forwarder, so while there is such a rule
-//! no other resolver may be queried. Workers share the learned addresses; everything else here belongs to one worker.
+//! A rule may name a domain. Its addresses are learned from the responses that pass the DNS forwarder, so while there
+//! is such a rule the guest may query no other resolver. Workers share the learned addresses; all other state here
+//! belongs to one worker.
 
 mod answer;
 mod name;
@@ -19,82 +21,86 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::Instant;
-use name::{Name, Names};
+use name::{LearnedDomain, LearnedDomains, Renewal};
 
 pub use name::HOLD;
 pub use rule::{Action, EgressProtocol, EgressRule, Match, Pattern, Target};
 
-/// The rules, with the number of matches of each.
+/// The egress rules of one worker, with the number of matches of each.
 #[derive(Clone, Debug, Default)]
 pub struct Egress {
-    entries: Vec<Entry>,
-    names: Names,
-    /// Destinations that no allow rule names, and resolvers other than the forwarder.
-    unlisted: Tally,
-    resolvers: Tally,
-    news: Vec<News>,
-    /// The time at which the addresses of this worker's flows are renewed next.
+    entries: Vec<EgressEntry>,
+    names: LearnedDomains,
+    /// Refusals because no allow rule matches; `resolvers` counts those of DNS resolvers other than the forwarder.
+    unlisted: MatchTally,
+    resolvers: MatchTally,
+    /// The number of matches of all of them.
+    matches: u64,
+    news: Vec<RefusalNotice>,
+    /// Time at which [`Self::keep`] next renews the learned addresses to which this worker's flows lead.
     sweep: Option<Instant>,
 }
 
+/// An egress rule with its learned addresses and its match count.
 #[derive(Clone, Debug)]
-struct Entry {
+struct EgressEntry {
     rule: EgressRule,
-    /// The known addresses of the domain that the rule names.
-    name: Option<Arc<Name>>,
-    tally: Tally,
+    /// The domain that the rule names, with its learned addresses; `None` for other rules.
+    name: Option<Arc<LearnedDomain>>,
+    tally: MatchTally,
 }
 
+/// Number of packets that matched a rule, with the state of the rate limit of its log lines.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct MatchTally {
     hits: u64,
-    /// The time of the last report of a refusal, and the number of refusals since.
+    /// Time of the last logged refusal, and number of refusals since that were not logged.
     reported: Option<Instant>,
     unreported: u64,
 }
 
-/// The destination of a packet from the guest.
+/// The destination of a packet from the guest, as egress rules compare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
-    /// The protocol.
+    /// Protocol of the packet: TCP, UDP or ICMP echo.
     pub protocol: EgressProtocol,
-    /// The destination address that the guest has sent.
+    /// Destination address that the guest has sent.
     pub written: IpAddr,
-    /// The address on the host's side.
+    /// Translated destination address on the host's side.
     pub remote: IpAddr,
-    /// IPv4 addresses embedded in the written one.
+    /// IPv4 addresses embedded in the IPv6 address that the guest has sent (NAT64, 6to4).
     pub embedded: &'a [Ipv4Addr],
-    /// TCP's and UDP's port; `None` for any of them.
+    /// Destination port of TCP or UDP; `None` stands for any port.
     pub port: Option<u16>,
 }
 
-/// The decision of the rules about a destination.
+/// Decision of the egress rules about a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Decision {
-    /// The guest may reach it.
+    /// The guest may reach the destination.
     Allowed,
-    /// The guest may not reach it.
+    /// The guest may not reach the destination.
     Refused,
 }
 
-/// The reason why a destination is refused.
+/// The reason why egress rules refuse a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ground {
-    /// The deny rule at this index.
+enum RefusalGround {
+    /// The deny rule at this index matches the destination.
     Rule(usize),
-    /// No allow rule matches it.
+    /// No allow rule matches the destination.
     Unlisted,
-    /// A resolver other than the forwarder, while rules name domains.
+    /// The destination is a DNS resolver other than the forwarder, while rules name domains.
     Resolver,
 }
 
-/// A refusal to be logged: a line of text.
+/// Log line about refused packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News(String);
+pub struct RefusalNotice(String);
 
 impl Egress {
-    /// Returns a policy of these rules.
+    /// Creates an egress policy of these rules.
     #[must_use]
     pub fn new(rules: &[EgressRule]) -> Self {
         let mut egress = Self::default();
@@ -102,9 +108,9 @@ impl Egress {
         egress
     }
 
-    /// Replaces the rules. Rules that stay keep their counts, and domains that are still named keep their addresses.
+    /// Replaces the rules. Rules in both lists keep their counts, and domains in both keep their learned addresses.
     pub fn set(&mut self, rules: &[EgressRule]) {
-        let entry = |rule: &EgressRule| Entry {
+        let entry = |rule: &EgressRule| EgressEntry {
             rule: rule.clone(),
             name: match &rule.to.target {
                 Target::Name(pattern) => Some(self.names.get(rule.action, pattern)),
@@ -114,58 +120,65 @@ impl Egress {
                 .entries
                 .iter()
                 .find(|entry| entry.rule == *rule)
-                .map_or_else(Tally::default, |entry| entry.tally),
+                .map_or_else(MatchTally::default, |entry| entry.tally),
         };
         self.entries = rules.iter().map(entry).collect();
     }
 
-    /// Returns true if nothing is refused.
+    /// Returns true if there are no rules, so that no destination is refused.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns true if rules name domains, so that the forwarder is the only resolver.
+    /// Returns true if a rule names a domain, so that the guest may query no resolver but the forwarder.
     #[must_use]
     pub fn names_domains(&self) -> bool {
         self.entries.iter().any(|entry| entry.name.is_some())
     }
 
-    /// Decides whether `to` may be reached, and counts the rule that matches.
+    /// Decides whether the guest may reach `to`, and counts the rule that matches.
     pub fn decide(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
         match self.ground(to, now) {
             Ok(None) => Decision::Allowed,
             Ok(Some(place)) => {
                 let entry = &mut self.entries[place];
                 entry.tally.hits += 1;
+                self.matches += 1;
                 if let Some(name) = &entry.name {
-                    let held = name.hold(to, now);
-                    if held {
+                    let renewal = name.renew_destination(to, now);
+                    if renewal == Renewal::Renewed {
                         self.sweep.get_or_insert(now + SWEEP);
                     }
                 }
                 Decision::Allowed
             }
-            Err(ground) => self.refuse(ground, to, now),
+            Err(ground) => self.refuse(ground, to.protocol, to.written, to.port, now),
         }
     }
 
-    /// As [`Self::decide`] for an existing flow, without counting.
+    /// Returns true if the rules permit the destination of an existing flow. Nothing is counted.
     #[must_use]
     pub fn allows(&self, to: &Destination<'_>, now: Instant) -> bool {
         self.ground(to, now).is_ok()
     }
 
-    /// Decides about a TCP connection to the forwarder, whose answers are not parsed. It is refused, and counted, if rules
-    /// name domains.
-    pub fn decide_stream_to_forwarder(&mut self, to: &Destination<'_>, now: Instant) -> Decision {
+    /// Decides about a TCP connection to the forwarder at `to`, whose answers are not parsed. It is refused, and counted, if
+    /// rules name domains.
+    pub fn decide_stream_to_forwarder(&mut self, to: SocketAddr, now: Instant) -> Decision {
         match self.names_domains() {
-            true => self.refuse(Ground::Resolver, to, now),
+            true => self.refuse(
+                RefusalGround::Resolver,
+                EgressProtocol::Tcp,
+                to.ip(),
+                Some(to.port()),
+                now,
+            ),
             false => Decision::Allowed,
         }
     }
 
-    /// Learns the addresses in a response of the forwarder before it is passed on.
+    /// Learns the addresses of domains in rules from a DNS response, before the response is forwarded to the guest.
     pub(crate) fn learn(&self, message: &[u8], now: Instant) {
         if !self.names_domains() {
             return;
@@ -178,51 +191,62 @@ impl Egress {
         }
     }
 
-    /// Returns the time of the next call of [`Self::keep`].
+    /// Returns the time at which [`Self::keep`] has to be called next.
     #[must_use]
     pub fn next_sweep(&self) -> Option<Instant> {
         self.sweep
     }
 
-    /// Renews the known addresses to which this worker's flows lead.
+    /// Renews the learned addresses in `addresses`, to which this worker's flows lead.
     pub fn keep(&mut self, addresses: impl Iterator<Item = IpAddr>, now: Instant) {
-        let mut kept = false;
+        let mut is_in_use = false;
         for address in addresses {
             for name in self.entries.iter().filter_map(|entry| entry.name.as_ref()) {
-                kept |= name.keep(address, now);
+                let renewal = name.renew(address, now);
+                is_in_use |= renewal == Renewal::Renewed;
             }
         }
-        self.sweep = kept.then(|| now + SWEEP);
+        self.sweep = is_in_use.then(|| now + SWEEP);
     }
 
-    /// Takes the refusals to be logged, at most one a second for each rule.
-    pub fn take_news(&mut self) -> Vec<News> {
+    /// Returns and removes the log lines about refusals, at most one a second for each rule.
+    pub fn take_news(&mut self) -> Vec<RefusalNotice> {
         core::mem::take(&mut self.news)
     }
 
-    /// Returns the number of times that each rule matched, by its text; then of destinations that no allow rule names,
-    /// and of resolvers.
+    /// As [`Self::hits`], with the text of each rule.
+    #[cfg(test)]
     pub fn counts(&self) -> impl Iterator<Item = (String, u64)> {
-        let rules = self
-            .entries
-            .iter()
-            .map(|entry| (entry.rule.to_string(), entry.tally.hits));
-        rules.chain([
-            (UNLISTED.to_owned(), self.unlisted.hits),
-            (RESOLVER.to_owned(), self.resolvers.hits),
-        ])
+        let rules = self.rules().map(ToString::to_string);
+        rules
+            .chain([UNLISTED, RESOLVER].map(str::to_owned))
+            .zip(self.hits())
     }
 
-    /// Returns the rules.
+    /// Returns the number of times that each rule matched, in the order of the rules; then of destinations that no allow rule
+    /// names, and of resolvers.
+    pub fn hits(&self) -> impl Iterator<Item = u64> {
+        let rules = self.entries.iter().map(|entry| entry.tally.hits);
+        rules.chain([self.unlisted.hits, self.resolvers.hits])
+    }
+
+    /// Returns a number that increases with each of [`Self::hits`].
+    #[must_use]
+    pub fn matches(&self) -> u64 {
+        self.matches
+    }
+
+    /// Returns the rules in the order of the configuration.
     pub fn rules(&self) -> impl Iterator<Item = &EgressRule> {
         self.entries.iter().map(|entry| &entry.rule)
     }
 
-    /// Returns the allow rule that permits `to`, if one is needed.
-    fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, Ground> {
+    /// Returns the index of the allow rule that permits `to`, or `None` if there are only deny rules; an error if `to`
+    /// is refused.
+    fn ground(&self, to: &Destination<'_>, now: Instant) -> Result<Option<usize>, RefusalGround> {
         let asks = to.protocol != EgressProtocol::Icmp && matches!(to.port, Some(DNS | DNS_OVER_TLS));
         if asks && self.names_domains() {
-            return Err(Ground::Resolver);
+            return Err(RefusalGround::Resolver);
         }
         let mut closed = false;
         let mut admitted = None;
@@ -230,7 +254,7 @@ impl Egress {
             match entry.rule.action {
                 Action::Deny => {
                     if entry.denies(to, now) {
-                        return Err(Ground::Rule(place));
+                        return Err(RefusalGround::Rule(place));
                     }
                 }
                 Action::Allow => {
@@ -242,22 +266,30 @@ impl Egress {
             }
         }
         match admitted {
-            None if closed => Err(Ground::Unlisted),
+            None if closed => Err(RefusalGround::Unlisted),
             admitted => Ok(admitted),
         }
     }
 
-    /// Counts a refusal, and reports it unless the last report is too recent.
-    fn refuse(&mut self, ground: Ground, to: &Destination<'_>, now: Instant) -> Decision {
+    /// Counts a refusal, and adds a log line unless the last one for the same reason is too recent.
+    fn refuse(
+        &mut self,
+        ground: RefusalGround,
+        protocol: EgressProtocol,
+        written: IpAddr,
+        port: Option<u16>,
+        now: Instant,
+    ) -> Decision {
         let (tally, why) = match ground {
-            Ground::Rule(place) => {
+            RefusalGround::Rule(place) => {
                 let entry = &mut self.entries[place];
                 (&mut entry.tally, &entry.rule as &dyn fmt::Display)
             }
-            Ground::Unlisted => (&mut self.unlisted, &UNLISTED as &dyn fmt::Display),
-            Ground::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
+            RefusalGround::Unlisted => (&mut self.unlisted, &UNLISTED as &dyn fmt::Display),
+            RefusalGround::Resolver => (&mut self.resolvers, &RESOLVER as &dyn fmt::Display),
         };
         tally.hits += 1;
+        self.matches += 1;
         tally.unreported += 1;
         if tally.reported.is_some_and(|last| now.since(last) < QUIET) {
             return Decision::Refused;
@@ -267,20 +299,19 @@ impl Egress {
             1 => String::new(),
             times => format!(" ({times} times)"),
         };
-        let protocol = to.protocol;
-        let to = match to.port {
-            Some(port) => SocketAddr::new(to.written, port).to_string(),
-            None => to.written.to_string(),
+        let to = match port {
+            Some(port) => SocketAddr::new(written, port).to_string(),
+            None => written.to_string(),
         };
         self.news
-            .push(News(format!("refused {protocol} to {to}: {why}{times}")));
+            .push(RefusalNotice(format!("refused {protocol} to {to}: {why}{times}")));
         Decision::Refused
     }
 }
 
-impl Entry {
+impl EgressEntry {
     fn denies(&self, to: &Destination<'_>, now: Instant) -> bool {
-        // A rule with ports matches no unknown port.
+        // A rule with ports does not match a packet without port.
         let named = match (self.rule.to.ports, to.port) {
             (Some(_), None) => false,
             (Some(_) | None, _) => self.rule.to.is_for(to.protocol, to.port),
@@ -307,22 +338,23 @@ impl Entry {
     }
 }
 
-impl fmt::Display for News {
+impl fmt::Display for RefusalNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// The text in place of a rule's if there is none.
+/// Text in the log and in the counts for refusals that are not due to a deny rule: no allow rule matches, or the
+/// destination is another DNS resolver.
 const UNLISTED: &str = "no rule allows it";
 const RESOLVER: &str = "rules name domains, so only pontoon's resolver may be queried, and over UDP";
 
-/// RFC 1035 section 4.2, RFC 7858 section 3.1.
+/// Port of DNS (RFC 1035 section 4.2), and of DNS over TLS (RFC 7858 section 3.1).
 const DNS: u16 = 53;
 const DNS_OVER_TLS: u16 = 853;
 
-/// The interval between reports of one rule's refusals.
+/// Minimum interval between log lines about refusals by the same rule.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The interval in which addresses of flows are renewed: twice in [`HOLD`].
+/// Interval in which the learned addresses of flows are renewed: half of [`HOLD`].
 const SWEEP: Duration = Duration::from_secs(HOLD.as_secs() / 2);

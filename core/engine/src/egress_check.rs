@@ -1,5 +1,5 @@
-//! Checks of a UDP datagram or an echo request before it gets a socket, and the ICMP error that the guest is sent for
-//! one that fails.
+//! Checks a UDP datagram or echo request from the guest before it is forwarded, and sends the guest an ICMP error if it
+//! is refused.
 
 use core::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::local::icmp_error::{self, Reason};
 use crate::policy::Refusal;
 use crate::{Frame, Transmit};
 
-/// A packet from the guest that is to be forwarded.
+/// A UDP datagram or echo request from the guest that is to be forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<'f, 'a> {
     pub(crate) frame: &'f Frame<'a>,
@@ -19,15 +19,15 @@ pub(crate) struct Packet<'f, 'a> {
     pub(crate) transport: Transport,
 }
 
-/// A packet that was dropped; the guest was sent an ICMP error.
+/// Error: the packet was dropped, and the guest was sent an ICMP error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped;
 
 impl Packet<'_, '_> {
-    /// Applies the egress policy, and returns the address that the packet is to be sent to.
+    /// Checks the packet against the egress policy, and returns the translated address to which it is to be sent.
     ///
     /// # Errors
-    /// Policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
+    /// The policy refuses the destination. The packet is counted, and the guest is sent an ICMP error.
     pub(crate) fn check_egress<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Result<IpAddr, Dropped> {
         let (protocol, port) = match &self.transport {
             Transport::Udp(udp) => (EgressProtocol::Udp, udp.destination_port),
@@ -46,18 +46,19 @@ impl Packet<'_, '_> {
         let reason = match refusal {
             Refusal::Class | Refusal::HostAddress | Refusal::Rule => Reason::Prohibited,
             Refusal::Unassigned => Reason::HostUnreachable,
-            // The answer of a host whose port is closed: the gateway exists, and has no open port.
+            // A host answers this for a closed port: the gateway exists, and has no open port.
             Refusal::HostLoopback => Reason::PortUnreachable,
         };
         self.refuse(reason, ctx);
         Err(Dropped)
     }
 
-    /// Checks that the packet may be forwarded by one hop. One to the gateway itself (`remote` is another address than
+    /// Checks that the packet's hop limit permits one more hop. A packet to the gateway itself (`remote` differs from
     /// the packet's destination) has arrived, whatever its hop limit.
     ///
     /// # Errors
-    /// The hop limit is used up. The guest is sent "time exceeded", which is how traceroute sees the gateway.
+    /// The hop limit is used up. The guest is sent the ICMP error "time exceeded", by which traceroute shows the
+    /// gateway.
     pub(crate) fn check_hop_limit<H, T: Transmit>(
         &self,
         remote: IpAddr,
@@ -70,7 +71,7 @@ impl Packet<'_, '_> {
         Err(Dropped)
     }
 
-    /// Sends the guest an ICMP error from the gateway with the reason why the packet was dropped.
+    /// Sends the guest an ICMP error from the gateway, with the reason why the packet was dropped.
     pub(crate) fn refuse<H, T: Transmit>(&self, reason: Reason, ctx: &mut Ctx<'_, H, T>) {
         let parsed = frame::ParsedFrame {
             source: ctx.net.guest_mac,
@@ -83,7 +84,7 @@ impl Packet<'_, '_> {
     }
 }
 
-/// Returns the hop limit of a forwarded packet.
+/// Returns the hop limit with which the host sends a forwarded packet, one less than the guest's but at least 1.
 pub(crate) fn next_hop_limit(hop_limit: u8) -> u8 {
     // A packet to the gateway itself may have arrived with a hop limit below two.
     hop_limit.saturating_sub(1).max(1)

@@ -1,4 +1,4 @@
-//! The engine's entry points: frames, socket events and timers are passed to the protocols.
+//! The engine's entry points: they pass frames, socket events and timers to the protocol handlers.
 
 mod configure;
 mod dispatch;
@@ -11,59 +11,61 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::ctx::{Completion, Ctx, Net};
 use crate::dns::Forwarder;
-use crate::egress::{Egress, News};
+use crate::egress::{Egress, RefusalNotice};
 use crate::flow_dump::{self, Flow, Page};
 use crate::fragment::Reassembly;
-use crate::histogram::{CONNECT_TIMES, Histogram};
+use crate::histogram::Histograms;
 use crate::icmp::Icmp;
 use crate::ledger::{Ends, Ledger};
 use crate::siblings::{Handed, Origin, Siblings};
 use crate::tcp::{Burst, Tcp};
-use crate::udp::{Gather, Udp};
+use crate::udp::{DatagramGather, Udp};
 use crate::{FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, WorkerId};
 use dispatch::{take_frame, take_handed};
 
-/// The engine of one worker.
+/// The packet processing of one worker: its flows, timers and protocol handlers. `H` is the access to host sockets.
 #[derive(Debug)]
 pub struct Engine<H: Host> {
     net: Net,
     reassembly: Reassembly,
-    protocols: Protocols<H::Socket>,
+    protocols: ProtocolHandlers<H::Socket>,
 }
 
-/// Everything that owns flows.
+/// The protocol handlers of one worker, which own its flows.
 #[derive(Debug)]
-struct Protocols<S> {
+struct ProtocolHandlers<S> {
     tcp: Tcp<S>,
     udp: Udp<S>,
     icmp: Icmp<S>,
     dns: Forwarder<S>,
 }
 
-/// Payload that the handlers of one burst gather; it is sent when the burst ends.
+/// Payload from the guest that the handlers of one burst have gathered and that is sent to host sockets when the burst
+/// ends.
 #[derive(Debug, Default)]
-struct Gathered<'a> {
+struct GatheredPayload<'a> {
     tcp: Burst<'a>,
-    udp: Gather<'a>,
+    udp: DatagramGather<'a>,
 }
 
-/// Quanta of a flow that is alone in the ready list: only input that arrives meanwhile is delayed, by some 40 us. TCP down, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 18,800 Mbit/s with one quantum,
-/// 22,400 with four.
+/// Number of quanta of a flow that is alone in the ready list; input that arrives meanwhile is delayed by about 40 us.
+/// TCP to the guest, one stream, medians of nine interleaved rounds (2026-11-20, 2 cores): 18,800 Mbit/s with one
+/// quantum, 22,400 with four.
 const ALONE: u32 = 4;
 
-/// Approximate bytes of the largest frame.
+/// Approximate size of the largest frame in bytes.
 const LARGEST: u64 = 64 << 10;
 
-/// The maximum number of connections of the previous engine process that are probed in one turn of the loop: the guest's
-/// replies arrive together, in one queue of the link.
+/// Maximum number of connections of the previous engine process that are probed in one turn of the loop; the limit
+/// exists because the guest's replies arrive together, in one queue of the link.
 const ORPHANS: usize = 64;
 
 impl<H: Host> Engine<H> {
-    /// Returns an engine without flows. `seed` is the seed of every random choice; `now` is the time of the first turn.
+    /// Creates an engine without flows. `seed` seeds its random number generator; `now` is the time of the first turn.
     #[must_use]
     pub fn new(config: Config, worker: WorkerId, seed: [u8; 32], now: Instant) -> Self {
         let mut random = ChaCha12Rng::from_seed(seed);
-        let protocols = Protocols {
+        let protocols = ProtocolHandlers {
             tcp: Tcp::new(&mut random),
             udp: Udp::new(&mut random),
             icmp: Icmp::new(&mut random),
@@ -76,24 +78,24 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Makes this engine one worker of several, which it reaches by `siblings`.
+    /// Makes this engine one of several workers; `siblings` is its connection to the others.
     pub fn join(&mut self, siblings: Box<dyn Siblings>) {
         self.net.siblings = Some(siblings);
     }
 
-    /// Records TCP connections in `ledger` from now on.
+    /// Lists TCP connections in `ledger` from now on.
     pub fn keep_ledger(&mut self, ledger: Box<dyn Ledger>) {
         self.net.ledger = Some(ledger);
     }
 
-    /// Probes the guest for `orphans`, the connections of the engine that this one replaces, some in each call of
-    /// [`Self::handle_ready`].
+    /// Sets `orphans`, the connections of the engine process that this one replaces. Each call of
+    /// [`Self::handle_ready`] probes the guest for some of them, to reset them.
     pub fn ask_about(&mut self, orphans: Vec<Ends>) {
         self.net.orphans = orphans;
     }
 
-    /// Returns the number of frames that may be received from the link now: as many of the largest size as the guest's
-    /// bandwidth permits, and at least one. If 0, they wait in the link until [`Self::handle_timeout`].
+    /// Returns the number of frames that may be received from the link now: as many frames of the largest size as the
+    /// bandwidth limit permits, and at least one. If it is 0, frames wait in the link until [`Self::handle_timeout`].
     pub fn frames_allowed(&mut self, now: Instant) -> usize {
         match self.net.throttle.up(now) {
             0 => 0,
@@ -101,7 +103,7 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Processes a burst of frames from the guest.
+    /// Handles a burst of frames from the guest.
     pub fn handle_frames<T: Transmit>(
         &mut self,
         frames: &[Frame<'_>],
@@ -110,10 +112,8 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) {
         self.net.mtu = link.limits().mtu;
-        self.net
-            .throttle
-            .sent_up(frames.iter().map(|frame| frame.len), now);
-        let mut gathered = Gathered::default();
+        self.net.throttle.sent_up(frames.iter().map(Frame::wire_len), now);
+        let mut gathered = GatheredPayload::default();
         for frame in frames {
             let lost = self.guarded(None, link, host, now, |reassembly, protocols, ctx| {
                 take_frame(reassembly, protocols, frame, &mut gathered, ctx);
@@ -123,7 +123,7 @@ impl<H: Host> Engine<H> {
         self.finish(&mut gathered, link, host, now);
     }
 
-    /// Processes a burst of frames that other workers handed over.
+    /// Handles a burst of frames that other workers have handed over.
     pub fn handle_handed<T: Transmit>(
         &mut self,
         frames: &[Handed<'_>],
@@ -131,7 +131,7 @@ impl<H: Host> Engine<H> {
         host: &mut H,
         now: Instant,
     ) {
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredPayload::default();
         self.net.mtu = link.limits().mtu;
         self.net.origin = Origin::Peer;
         for handed in frames {
@@ -144,15 +144,21 @@ impl<H: Host> Engine<H> {
         self.net.origin = Origin::Link;
     }
 
-    /// Ends a burst.
-    fn finish<T: Transmit>(&mut self, gathered: &mut Gathered<'_>, link: &mut T, host: &mut H, now: Instant) {
+    /// Ends a burst: sends the gathered payload to host sockets and flushes the link.
+    fn finish<T: Transmit>(
+        &mut self,
+        gathered: &mut GatheredPayload<'_>,
+        link: &mut T,
+        host: &mut H,
+        now: Instant,
+    ) {
         let (protocols, ctx) = &mut self.split(link, host, now);
         protocols.finish(gathered, ctx);
         protocols.trim_parked(ctx.net);
         link.flush();
     }
 
-    /// Processes an event of a socket or listener.
+    /// Handles an event of a host socket or listener.
     pub fn handle_socket<T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -172,7 +178,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Processes expired timers.
+    /// Handles all expired timers, and the end of waits for bandwidth.
     pub fn handle_timeout<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly.handle_timeout(&mut self.net.counters, now);
         if self.net.delayed_ack_at.is_some_and(|at| at <= now) {
@@ -197,7 +203,7 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Sends delayed acknowledgements, as the worker is about to sleep.
+    /// Sends the delayed acknowledgements, because the worker is about to sleep.
     pub fn handle_idle<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.net.delayed_ack_at = None;
         while let Some(flow) = self.net.delayed_acks.pop() {
@@ -208,10 +214,10 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Continues with the flows that wait for the link, which has room again.
+    /// Continues with the flows that wait for room on the link, because the link has room again.
     pub fn handle_link_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
-        // Flows that find the link full again are appended behind the others, which stay in front if the guest's bandwidth is
-        // used up before their turn: that has a timer of its own.
+        // Flows that find the link full again are appended behind the others. The others stay in front if the bandwidth
+        // is used up before their turn; that wait has its own timer.
         let waited = self.net.parked.len();
         let mut resumed = 0;
         while resumed < waited && self.net.throttle.down(now) > 0 {
@@ -222,9 +228,9 @@ impl<H: Host> Engine<H> {
         link.flush();
     }
 
-    /// Continues with each flow of the ready list for one quantum (64 KiB), or for [`ALONE`] quanta if there is only one flow.
-    /// Returns true if there is more to do.
-    pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) -> bool {
+    /// Continues with each flow of the ready list for one quantum (64 KiB), or for `ALONE` quanta if there is only one flow.
+    /// [`Self::has_ready`] reports what is left.
+    pub fn handle_ready<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         let mut quanta = if self.net.ready.len() == 1 { ALONE } else { 1 };
         while quanta > 0 && !self.net.ready.is_empty() {
             for _ in 0..self.net.ready.len() {
@@ -241,7 +247,6 @@ impl<H: Host> Engine<H> {
             }
         }
         link.flush();
-        self.has_ready() || !self.net.orphans.is_empty()
     }
 
     fn resume<T: Transmit>(&mut self, flow: FlowId, link: &mut T, host: &mut H, now: Instant) {
@@ -255,17 +260,18 @@ impl<H: Host> Engine<H> {
         });
     }
 
-    /// Runs the handler of one frame or event, which concerns the flow `about`, or one that the handler finds. If it panics,
-    /// only that flow is closed, and returned; if there is no flow, the frame is dropped.
+    /// Executes the handler of a frame or event, which belongs to the flow `about` or to a flow that the handler finds.
+    /// If the handler panics, only that flow is closed, and its id returned; if there is no flow, the frame is dropped.
     ///
-    /// A panic in closing the flow is propagated: more than one flow is inconsistent then, and the process has to exit.
+    /// A panic while the flow is closed is propagated: more than one flow may be inconsistent then, and the process has
+    /// to exit.
     fn guarded<T: Transmit>(
         &mut self,
         about: Option<FlowId>,
         link: &mut T,
         host: &mut H,
         now: Instant,
-        handle: impl FnOnce(&mut Reassembly, &mut Protocols<H::Socket>, &mut Ctx<'_, H, T>),
+        handle: impl FnOnce(&mut Reassembly, &mut ProtocolHandlers<H::Socket>, &mut Ctx<'_, H, T>),
     ) -> Option<FlowId> {
         let Self {
             net,
@@ -286,7 +292,7 @@ impl<H: Host> Engine<H> {
         if let Some(flow) = about
             && flow.kind == Kind::Listener
         {
-            // Clients may still wait, and no further event reports them.
+            // Clients may still wait in the listener's queue, and no further event reports them.
             ctx.net.ready.push_back(flow);
         }
         let lost = ctx.net.current_flow?;
@@ -294,13 +300,13 @@ impl<H: Host> Engine<H> {
         Some(lost)
     }
 
-    /// Returns the protocols and their context.
+    /// Returns the protocol handlers, and the context that they need.
     fn split<'a, T>(
         &'a mut self,
         link: &'a mut T,
         host: &'a mut H,
         now: Instant,
-    ) -> (&'a mut Protocols<H::Socket>, Ctx<'a, H, T>) {
+    ) -> (&'a mut ProtocolHandlers<H::Socket>, Ctx<'a, H, T>) {
         let ctx = Ctx {
             host,
             link,
@@ -310,20 +316,20 @@ impl<H: Host> Engine<H> {
         (&mut self.protocols, ctx)
     }
 
-    /// Returns true if [`Self::handle_ready`] has something to do.
+    /// Returns true if the ready list contains a flow, so that [`Self::handle_ready`] has to be called.
     #[must_use]
     pub fn has_ready(&self) -> bool {
-        !self.net.ready.is_empty()
+        !self.net.ready.is_empty() || !self.net.orphans.is_empty()
     }
 
-    /// The number of entries in the list of flows that wait for room on the link. Flows that have ended may be among
-    /// them.
+    /// Returns the number of entries in the list of flows that wait for room on the link. Entries of flows that have
+    /// ended may be among them.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.net.parked.len()
     }
 
-    /// Returns the time of the next call of [`Self::handle_timeout`]; `None` if there is no timer.
+    /// Returns the time at which [`Self::handle_timeout`] has to be called next; `None` if there is no timer.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         [
@@ -338,28 +344,28 @@ impl<H: Host> Engine<H> {
         .min()
     }
 
-    /// Takes the refusals that are to be logged.
-    pub fn take_news(&mut self) -> Vec<News> {
+    /// Returns and removes the log lines about refused packets.
+    pub fn take_news(&mut self) -> Vec<RefusalNotice> {
         self.net.policy.egress.take_news()
     }
 
-    /// Returns the user's rules, with the number of matches of each.
+    /// Returns the user's egress rules, with the number of matches of each.
     #[must_use]
     pub fn egress(&self) -> &Egress {
         &self.net.policy.egress
     }
 
-    /// Renews the known addresses to which flows lead.
+    /// Renews the addresses learned from DNS to which TCP and UDP flows lead.
     fn sweep(&mut self, now: Instant) {
-        let Protocols { tcp, udp, .. } = &self.protocols;
+        let ProtocolHandlers { tcp, udp, .. } = &self.protocols;
         self.net
             .policy
             .egress
             .keep(tcp.remotes().chain(udp.remotes(now)), now);
     }
 
-    /// Resets the guest's connections and closes its other flows, as the guest has disconnected and another one may connect.
-    /// Published ports stay.
+    /// Resets the guest's TCP connections and closes its other flows, because the guest has disconnected from the link
+    /// and another one may connect. Published ports stay.
     pub fn forget_guest<T: Transmit>(&mut self, link: &mut T, host: &mut H, now: Instant) {
         self.reassembly = Reassembly::default();
         self.net.learn_guest_mac(self.net.config.guest_mac);
@@ -370,12 +376,12 @@ impl<H: Host> Engine<H> {
         protocols.dns.close_all(ctx);
     }
 
-    /// Returns the flows in one part of the tables, without those of the DNS forwarder; `at` is 0, or [`Page::next`] of the
+    /// Returns one page of the list of flows, without those of the DNS forwarder; `at` is 0, or [`Page::next`] of the
     /// previous page.
     #[must_use]
     pub fn flows_from(&self, at: u64, now: Instant) -> Page {
         let place = flow_dump::place(at);
-        let Protocols { tcp, udp, icmp, .. } = &self.protocols;
+        let ProtocolHandlers { tcp, udp, icmp, .. } = &self.protocols;
         let (flows, slots): (Vec<Flow>, u32) = match place.0 {
             0 => tcp.flow_page(place.1, &self.net, now),
             1 => udp.flow_page(place.1, &self.net, now),
@@ -388,41 +394,41 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Returns the counters.
+    /// Returns this worker's event counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.net.counters
     }
 
-    /// Returns the durations of successful connects, in nanoseconds, to the turn of the worker's loop.
+    /// Returns the measurements.
     #[must_use]
-    pub fn connect_times(&self) -> &Histogram<{ CONNECT_TIMES.len() }> {
-        &self.net.connect_times
+    pub fn histograms(&self) -> &Histograms {
+        &self.net.histograms
     }
 
-    /// Returns the worker of this engine.
+    /// Returns the number of this worker.
     #[must_use]
     pub fn worker(&self) -> WorkerId {
         self.net.worker
     }
 
-    /// Returns the number of flows of all kinds in this worker.
+    /// Returns the number of open flows of all kinds in this worker.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.net.flows as usize
     }
 
-    /// Returns the bytes of pool memory that flows hold.
+    /// Returns the number of bytes in the buffer pool that flows use.
     #[must_use]
     pub fn pool_in_use(&self) -> usize {
         self.net.pool.in_use()
     }
 }
 
-impl Gathered<'_> {
-    /// Drops the data of a flow that was closed after a panic.
+impl GatheredPayload<'_> {
+    /// Drops the gathered TCP data of a flow that was closed after a panic.
     fn forget(&mut self, lost: Option<FlowId>) {
-        // Datagrams look up their flow when they are sent.
+        // Gathered UDP datagrams look up their flow when they are sent.
         if let Some(flow) = lost
             && flow.kind == Kind::Tcp
         {
@@ -431,8 +437,8 @@ impl Gathered<'_> {
     }
 }
 
-impl<S> Protocols<S> {
-    /// Ends a flow whose handler panicked.
+impl<S> ProtocolHandlers<S> {
+    /// Closes a flow whose handler has panicked.
     fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         match flow.kind {
             Kind::Tcp => self.tcp.close(flow, ctx),
@@ -443,8 +449,8 @@ impl<S> Protocols<S> {
         }
     }
 
-    /// Removes ended flows from the list of those that wait for the link: while the link is full, a guest can open and end
-    /// flows for any time.
+    /// Removes ended flows from the list of flows that wait for the link. Without this, the list would grow without
+    /// bound if a guest opens and ends flows while the link is full.
     fn trim_parked(&mut self, net: &mut Net) {
         if net.parked.len() <= 2 * net.flows as usize + 64 {
             return;
@@ -458,9 +464,9 @@ impl<S> Protocols<S> {
         });
     }
 
-    /// Evicts the idlest datagram flows, as many as were promised to other flows.
+    /// Evicts the idlest UDP endpoints or echo ids, as many as [`Net::reclaim`] has promised to other flows.
     fn evict_reclaimed<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
-        // Of two flows that were last used at the same time, one may be the flow to which the slot was promised: an endpoint
+        // If two flows were last used at the same time, one may be the flow to which the slot was promised. An endpoint
         // gets the slot of an echo id only if there was no other endpoint to evict.
         let for_endpoint = ctx.net.current_flow.is_some_and(|flow| flow.kind == Kind::Udp);
         for _ in 0..core::mem::take(&mut ctx.net.reclaimed) {

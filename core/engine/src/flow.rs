@@ -1,41 +1,42 @@
-//! Identifiers of workers and flows, and the tokens by which sockets are registered for events.
+//! Identifiers of workers and flows, and the tokens with which host sockets are registered for events.
 
-/// A worker's number. A flow has the same owner until it ends.
+/// Number of a worker of the engine, counted from 0. A flow belongs to the same worker until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u8);
 
-/// The kind of a flow.
+/// Kinds of flows, and of other descriptors registered for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// A TCP connection.
     Tcp = 0,
-    /// A UDP guest endpoint.
+    /// A UDP endpoint of the guest.
     Udp = 1,
-    /// An ICMP echo id.
+    /// An ICMP echo id of the guest.
     Icmp = 2,
     /// A pending DNS query of the forwarder.
     Dns = 3,
-    /// A listening socket of a published port; the index is the host's place for it.
+    /// The listening socket of a published port; `FlowId::index` is the index of the port in the configuration.
     Listener = 4,
-    /// A descriptor of the worker (the link, the supervisor's channel), which is never passed to the engine.
+    /// A descriptor of the worker's loop, such as the link or the supervisor's channel. Its events are not passed to
+    /// the engine.
     Edge = 5,
 }
 
-/// The id of a flow: its slot and the generation of the slot.
+/// Identifier of a flow: its worker, the slot in that worker's table, and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId {
-    /// The kind of flow.
+    /// Kind of the flow, which selects the table of its slot.
     pub kind: Kind,
-    /// The owner.
+    /// Worker that owns the flow.
     pub worker: WorkerId,
-    /// The slot.
+    /// Index of the flow's slot in the table of its kind.
     pub index: u32,
-    /// The generation of the slot: an event for an earlier one is stale and ignored.
+    /// Generation of the slot, which changes when the slot is reused. An event with an earlier generation is ignored.
     pub generation: u16,
 }
 
-/// A [`FlowId`] as the 64 bits that epoll carries: kind, worker, generation, index.
+/// A [`FlowId`] encoded as the 64 bits of user data in an epoll event: kind, worker, generation, index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
@@ -51,7 +52,7 @@ impl From<FlowId> for Token {
 }
 
 impl Token {
-    /// Returns the flow of this token; `None` for a kind that does not exist.
+    /// Returns the flow id that this token encodes; `None` if the kind does not exist.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "takes the token's fields apart")]
     pub fn flow(self) -> Option<FlowId> {

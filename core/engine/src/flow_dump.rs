@@ -1,6 +1,6 @@
-//! Lists the flows of a worker for the control socket.
+//! Lists the flows of a worker, for the control socket's clients.
 //!
-//! A list is made in pages, so that packets wait only for one page.
+//! The list consists of pages, so that packets wait for one page only while the list is made.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,68 +10,70 @@ use core::time::Duration;
 use crate::FlowId;
 use crate::egress::EgressProtocol;
 
-/// The present state of a flow.
+/// Snapshot of a flow's state, as an entry of the list of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its id.
+    /// Identifier of the flow.
     pub id: FlowId,
-    /// The protocol.
+    /// Protocol of the flow: TCP, UDP or ICMP echo.
     pub protocol: EgressProtocol,
-    /// The guest's address; for an echo request the port is its id.
+    /// The guest's address and port; for ICMP, the echo id takes the port's place.
     pub guest: SocketAddr,
-    /// The remote address as the guest sees it, one of several for a UDP endpoint; `None` before the first.
+    /// The remote address and port as the guest sees them. For a UDP endpoint it is one of several peers, and `None`
+    /// before the first.
     pub remote: Option<SocketAddr>,
-    /// It was opened by a client of a published port.
+    /// True if a client of a published port has opened the flow, false if the guest has.
     pub came_in: bool,
-    /// The phase.
+    /// Phase in the life of the flow.
     pub phase: Phase,
-    /// Since it began.
+    /// Time since the flow was opened.
     pub age: Duration,
-    /// Bytes carried.
+    /// Bytes of payload that the flow has carried in both directions.
     pub traffic: Traffic,
 }
 
-/// Bytes of data that a flow has carried, each counted once.
+/// Bytes of payload that a flow has carried in each direction; retransmitted bytes count once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// From the guest.
+    /// Bytes of payload from the guest.
     pub up: u64,
-    /// To the guest.
+    /// Bytes of payload to the guest.
     pub down: u64,
 }
 
-/// The phase of a flow.
+/// Phase in the life of a flow, as the list of flows shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// TCP: the host connection is pending.
+    /// TCP: the connection to the remote host is not established yet.
     Connecting,
     /// TCP: the handshake with the guest is not complete.
     Handshake,
-    /// Data flows both ways.
+    /// Data can be sent in both directions.
     Open,
-    /// UDP: no peer has replied.
+    /// UDP: no peer has replied yet.
     Unanswered,
-    /// TCP: one direction is closed.
+    /// TCP: one direction is closed, by the guest or by the remote host.
     Closing,
-    /// TCP: both are closed, that to the guest first.
+    /// TCP: both directions are closed, the one to the guest first, so that the engine is in the state TIME-WAIT (RFC
+    /// 9293).
     TimeWait,
-    /// TCP: the host connection failed, and the reset for the guest waits for room on the link.
+    /// TCP: the connection to the remote host has failed, and the reset for the guest waits for room on the link.
     Failed,
 }
 
-/// Flows in the slots of one part of a worker's tables, and the begin of the next part, if there is one.
+/// A page of the list of flows: the flows in some slots of a worker's tables, and the position of the next page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// In no particular order.
+    /// Flows of the page, in no particular order.
     pub flows: Vec<Flow>,
-    /// The argument of the next call.
+    /// Position of the next page for [`Engine::flows_from`](crate::Engine::flows_from); `None` after the last page.
     pub next: Option<u64>,
 }
 
-/// Slots of one page.
+/// Number of slots of a worker's tables that one page covers.
 pub(crate) const SLOTS: u32 = 256;
 
-/// Limit on the flows of one page.
+/// Maximum number of flows in one page of the list of flows.
 pub const MAX_PAGE: usize = SLOTS as usize;
 
 impl Phase {
@@ -109,14 +111,14 @@ impl FromStr for Phase {
     }
 }
 
-/// Splits a position into the kind of flow and the first slot.
+/// Splits the position of a page into the number of the flow kind and the first slot.
 pub(crate) fn place(at: u64) -> (u32, u32) {
     #[expect(clippy::cast_possible_truncation, reason = "takes the two halves apart")]
     ((at >> 32) as u32, at as u32)
 }
 
-/// Returns the position after a page of `kind` that began at slot `first`, in a table of `slots` slots; `kinds` is the number
-/// of kinds.
+/// Returns the position of the page after the one of `kind` at slot `first`, in a table of `slots` slots; `kinds` is
+/// the number of flow kinds. `None` after the last page.
 pub(crate) fn next((kind, first): (u32, u32), slots: u32, kinds: u32) -> Option<u64> {
     let behind = first.saturating_add(SLOTS);
     if behind < slots {

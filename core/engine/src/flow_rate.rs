@@ -1,33 +1,49 @@
-//! The limit of `--max-flow-rate`, by the generic cell rate algorithm (ITU-T I.371).
+//! The limit on new flows per second (`--max-flow-rate`), by the generic cell rate algorithm (ITU-T I.371).
 
 use core::time::Duration;
 
 use crate::Instant;
 
-/// The time whose flows may begin at once: programs open many connections together.
+/// Burst tolerance: the flows that the rate permits in this time may be opened at once, because programs open many
+/// connections together.
 const BURST: Duration = Duration::from_secs(1);
 
-/// The decision about a new flow.
+/// Decision about a new flow, subject to the limits on flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// The flow may begin.
+    /// The flow may be opened.
     Admitted,
-    /// A limit does not allow the flow.
+    /// A limit does not permit the flow.
     Refused,
 }
 
-/// Admits one more flow under a limit of `rate` a second, and counts it if it is admitted. `due` is the theoretical start
-/// time of the last one, had all been spaced evenly.
+/// The side that opens a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowOpener {
+    /// The guest.
+    Guest,
+    /// A client of a published port. Clients may use three fourths of the burst, so that a flood of them leaves the guest's own
+    /// flows the rest.
+    Client,
+}
+
+/// Decides whether a limit of `rate` flows per second admits one more flow, and counts it if so. `due` is the
+/// theoretical arrival time of the last admitted flow, if flows were evenly spaced.
 ///
-/// The flows of a sender above the limit are admitted evenly. If the first ones of each second were, a flood of connects
-/// would take the worker's whole time for a fifth of each second.
-pub fn admit(due: &mut Instant, rate: u32, now: Instant) -> Admission {
+/// Flows above the limit are admitted at even intervals. If instead the first flows of each second were admitted, a
+/// flood of connects would occupy the worker for a fifth of each second without interruption.
+pub fn admit(due: &mut Instant, rate: u32, opener: FlowOpener, now: Instant) -> Admission {
+    let burst = match opener {
+        FlowOpener::Guest => BURST,
+        FlowOpener::Client => BURST * 3 / 4,
+    };
     let Some(one) = Duration::from_secs(1).checked_div(rate) else {
         return Admission::Refused;
     };
     let next = (*due).max(now) + one;
-    if next > now + BURST {
+    // At least one flow, even if the burst is shorter than the interval of the rate.
+    if next > now + burst.max(one) {
         return Admission::Refused;
     }
     *due = next;
@@ -40,10 +56,10 @@ mod tests {
 
     const NOW: Instant = Instant(7_000_000_000);
 
-    /// Returns the number of `requests` that are admitted at one time.
+    /// Returns the number of the `requests` flows that are admitted at the time `now`.
     fn at_once(due: &mut Instant, rate: u32, now: Instant, requests: usize) -> usize {
         (0..requests)
-            .map(|_| admit(due, rate, now))
+            .map(|_| admit(due, rate, FlowOpener::Guest, now))
             .filter(|admission| *admission == Admission::Admitted)
             .count()
     }
@@ -56,6 +72,30 @@ mod tests {
             assert_eq!(at_once(&mut Instant(0), rate, NOW, requests), expected, "{rate}");
         }
         assert_eq!(at_once(&mut Instant(0), 0, NOW, 1), 0);
+    }
+
+    #[test]
+    fn clients_leave_a_fourth_of_the_burst_to_the_guest() {
+        let mut due = Instant(0);
+        let clients = |due: &mut Instant, now| {
+            (0..5000)
+                .filter(|_| admit(due, 1000, FlowOpener::Client, now) == Admission::Admitted)
+                .count()
+        };
+        assert_eq!(clients(&mut due, NOW), 750);
+        assert_eq!(at_once(&mut due, 1000, NOW, 5000), 250);
+        // A flood of clients for three seconds, with some flows of the guest each millisecond.
+        let mut guest = 0;
+        for step in 1..=3000 {
+            let now = NOW + Duration::from_millis(step);
+            clients(&mut due, now);
+            guest += usize::from(step % 10 == 0 && at_once(&mut due, 1000, now, 1) == 1);
+        }
+        assert_eq!(guest, 300);
+        assert_eq!(
+            admit(&mut Instant(0), 1, FlowOpener::Client, NOW),
+            Admission::Admitted
+        );
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! Reassembly of the guest's fragments (RFC 791 section 3.2, RFC 8200 section 4.5), both families alike.
+//! Reassembles IP fragments from the guest, IPv4 (RFC 791 section 3.2) and IPv6 (RFC 8200 section 4.5).
 //!
-//! Fragments are stored at their offset in one buffer per datagram, behind room for headers: a complete datagram becomes a
-//! frame without a copy. A buffer grows with its fragments, to 64 KiB at most, and is freed with its datagram; a worker
-//! holds at most 64 datagrams, that is 4 MiB of data.
+//! Each datagram has a buffer with room for headers, in which its fragments are stored at their offsets, so that a
+//! complete datagram becomes a frame without a copy. A buffer grows with its fragments, to 64 KiB at most, and is freed
+//! with its datagram; a worker holds at most 64 datagrams, which is 4 MiB of data.
 //!
-//! A datagram with overlapping fragments, or fragments that disagree about its length, is dropped as a whole, with its later
-//! fragments (RFC 5722). An exact duplicate of a fragment is ignored, as networks duplicate packets.
+//! A datagram with overlapping fragments, or with fragments that imply different lengths, is dropped as a whole, as are
+//! its later fragments (RFC 5722). An exact duplicate of a fragment is ignored, because networks duplicate packets.
 //!
-//! Matching fragments may still be of two datagrams, as ids are reused (RFC 4963). So the transport's checksum is verified
+//! Fragments with equal ids may belong to two datagrams, because ids are reused (RFC 4963). Therefore the transport
+//! checksum is verified here; the host's kernel computes a new checksum for the data, which would hide the error.
 //! here: the host's kernel computes a new one for the data.
 
 use core::net::IpAddr;
@@ -25,18 +26,18 @@ use crate::{Counters, Frame, Instant};
 #[cfg(test)]
 mod tests;
 
-/// Datagrams whose fragments a worker is gathering.
+/// Incomplete datagrams of which this worker has received IP fragments.
 #[derive(Debug, Default)]
 pub struct Reassembly {
-    /// Oldest first.
-    datagrams: Vec<Datagram>,
+    /// Incomplete datagrams, the oldest first.
+    datagrams: Vec<PartialDatagram>,
 }
 
 impl Reassembly {
-    /// Adds a fragment: `ip` is the parsed header of `frame` (its transport is [`Transport::Fragment`]), `ether` the frame's
-    /// Ethernet addresses. Returns the datagram that it completes.
+    /// Adds a fragment. `ip` is the parsed header of `frame`, whose transport is [`Transport::Fragment`], and `ether`
+    /// has the frame's Ethernet addresses. Returns the datagram if this fragment completes it.
     ///
-    /// Expired timers must have been processed by [`Self::handle_timeout`] before.
+    /// The caller must have called [`Self::handle_timeout`] for `now` before.
     pub fn add(
         &mut self,
         ether: Ether,
@@ -47,25 +48,25 @@ impl Reassembly {
     ) -> Option<Whole> {
         let fragment = ip.fragment?;
         counters.fragments_up += 1;
-        // A fragment without data, or one of invalid length: RFC 8200 section 4.5 discards only the fragment.
+        // RFC 8200 section 4.5: of fragments without data or of invalid length, only the fragment itself is discarded.
         if ip.payload_len == 0 || fragment.more && !ip.payload_len.is_multiple_of(8) {
             counters.fragments_dropped += 1;
             return None;
         }
         let index = self.find(DatagramKey::of(ip, fragment), counters, now);
         let datagram = &mut self.datagrams[index];
-        let Assembly::Gathering(pieces) = &mut datagram.state else {
+        let AssemblyState::Gathering(pieces) = &mut datagram.state else {
             counters.fragments_dropped += 1;
             return None;
         };
         match pieces.add(ether, ip, fragment, frame) {
-            Added::More => None,
-            Added::Refused => {
+            AddOutcome::More => None,
+            AddOutcome::Refused => {
                 counters.fragments_dropped += pieces.count() + 1;
-                datagram.state = Assembly::Refused;
+                datagram.state = AssemblyState::Refused;
                 None
             }
-            Added::Complete(whole) => {
+            AddOutcome::Complete(whole) => {
                 counters.reassembled += 1;
                 self.datagrams.remove(index);
                 self.free();
@@ -74,13 +75,14 @@ impl Reassembly {
         }
     }
 
-    /// Returns the time of the next call of [`Self::handle_timeout`]; `None` while there are no fragments.
+    /// Returns the time at which [`Self::handle_timeout`] has to be called next; `None` if there is no incomplete
+    /// datagram.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.datagrams.iter().map(|datagram| datagram.expires).min()
     }
 
-    /// Drops the datagrams that have expired.
+    /// Drops the datagrams whose reassembly timeout has expired.
     pub fn handle_timeout(&mut self, counters: &mut Counters, now: Instant) {
         self.datagrams.retain(|datagram| {
             let keep = datagram.expires > now;
@@ -92,7 +94,8 @@ impl Reassembly {
         self.free();
     }
 
-    /// Returns the index of a datagram, which may be a new one: then the oldest is dropped if there is no room.
+    /// Returns the index of the incomplete datagram with this key. If it is new and there is no room, the oldest
+    /// datagram is dropped.
     fn find(&mut self, key: DatagramKey, counters: &mut Counters, now: Instant) -> usize {
         if let Some(index) = self.datagrams.iter().position(|datagram| datagram.key == key) {
             return index;
@@ -104,15 +107,15 @@ impl Reassembly {
             IpAddr::V4(_) => TIMEOUT_V4,
             IpAddr::V6(_) => TIMEOUT_V6,
         };
-        self.datagrams.push(Datagram {
+        self.datagrams.push(PartialDatagram {
             key,
             expires: now + timeout,
-            state: Assembly::Gathering(Pieces::default()),
+            state: AssemblyState::Gathering(FragmentBuffer::default()),
         });
         self.datagrams.len() - 1
     }
 
-    /// Frees all memory if there are no fragments.
+    /// Frees all memory if there is no incomplete datagram.
     fn free(&mut self) {
         if self.datagrams.is_empty() {
             self.datagrams = Vec::new();
@@ -120,28 +123,30 @@ impl Reassembly {
     }
 }
 
-/// A reassembled datagram: a frame with plain headers, as if the guest had not fragmented it.
+/// A reassembled datagram as a frame without fragmentation headers, as if the guest had not fragmented it.
 #[derive(Debug)]
 pub struct Whole {
     bytes: Vec<u8>,
-    /// The offset of the Ethernet header.
+    /// Offset of the Ethernet header in `bytes`.
     start: usize,
-    /// The transport's checksum is complete.
+    /// True if the transport checksum in the datagram is complete, so that it can be verified.
     checksum: bool,
 }
 
 impl Whole {
-    /// Parses the frame and passes it to `sink`. `dont_fragment` is false, also for IPv6, as its sender has fragmented it.
+    /// Parses the frame and passes it to `sink`. `dont_fragment` is false, for IPv6 too, because the guest has
+    /// fragmented the datagram itself.
     ///
     /// # Errors
-    /// The frame is malformed, or a fragment again (behind destination options), or its checksum is wrong.
+    /// The datagram is malformed, or is a fragment again (behind destination options), or its transport checksum is
+    /// wrong.
     pub fn open<R>(
         &mut self,
         sink: impl FnOnce(frame::ParsedFrame, &Frame<'_>) -> R,
     ) -> Result<R, FrameError> {
         let bytes = &mut self.bytes[self.start..];
         let len = bytes.len();
-        // The slices of a frame are of shared memory, so its head is a copy here, too.
+        // The slices of a frame are treated as shared memory, so the head that is parsed is a copy of them here, too.
         let mut head = [0; HEAD];
         let head = &mut head[..len.min(HEAD)];
         head.copy_from_slice(&bytes[..len.min(HEAD)]);
@@ -165,7 +170,7 @@ impl Whole {
     }
 }
 
-/// Returns true if a packet's checksum is valid or absent.
+/// Returns true if the transport checksum of a complete packet is valid or absent.
 fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
     let bytes = &frame[ip.payload_offset..][..ip.payload_len];
     let bytes = match transport {
@@ -181,13 +186,14 @@ fn is_sound(ip: &Ip, transport: &Transport, frame: &[u8]) -> bool {
     sum.add(bytes).finish() == 0
 }
 
-/// The fields that all fragments of one datagram share.
+/// The header fields that are equal in all fragments of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DatagramKey {
     source: IpAddr,
     destination: IpAddr,
     id: u32,
-    /// The protocol in IPv4. In IPv6 the fragments may differ in it, and that of the first one counts (RFC 8200 section 4.5).
+    /// IPv4's protocol field. `None` for IPv6, whose fragments may have different next headers; that of the first
+    /// fragment is used (RFC 8200 section 4.5).
     protocol: Option<u8>,
 }
 
@@ -202,79 +208,84 @@ impl DatagramKey {
     }
 }
 
+/// An incomplete datagram: its key, the end of its reassembly timeout, and its fragments.
 #[derive(Debug)]
-struct Datagram {
+struct PartialDatagram {
     key: DatagramKey,
     expires: Instant,
-    state: Assembly,
+    state: AssemblyState,
 }
 
-impl Datagram {
-    /// Fragments held.
+impl PartialDatagram {
+    /// Returns the number of fragments stored for this datagram.
     fn held(&self) -> u64 {
         match &self.state {
-            Assembly::Gathering(pieces) => pieces.count(),
-            Assembly::Refused => 0,
+            AssemblyState::Gathering(pieces) => pieces.count(),
+            AssemblyState::Refused => 0,
         }
     }
 }
 
+/// State of an incomplete datagram.
 #[derive(Debug)]
-enum Assembly {
-    Gathering(Pieces),
-    /// Later fragments are dropped.
+enum AssemblyState {
+    Gathering(FragmentBuffer),
+    /// The datagram was dropped because of an invalid fragment; its later fragments are dropped, too.
     Refused,
 }
 
-/// The fragments of a datagram that have been received.
+/// The received IP fragments of an incomplete datagram.
 #[derive(Debug, Default)]
-struct Pieces {
-    /// Room for headers, and data up to the highest byte received.
+struct FragmentBuffer {
+    /// Buffer with room for headers, followed by the datagram's data up to the highest byte received.
     bytes: Vec<u8>,
-    /// The range of each fragment, in order; ranges do not overlap.
-    spans: Vec<Span>,
-    /// The number of bytes received.
+    /// Byte range of each fragment, in ascending order without overlaps.
+    spans: Vec<ByteRange>,
+    /// Number of data bytes of the datagram that were received.
     sum: usize,
-    /// Length of the datagram, after the last fragment was received.
+    /// Length of the complete datagram's data, known after the last fragment was received.
     total: Option<usize>,
-    /// The headers of the first fragment.
+    /// Headers of the first fragment, with which the datagram is delivered.
     first: Option<(Ether, Ip)>,
-    /// A fragment had a partial checksum. A sender completes the checksum before it fragments, so the bytes to be summed are
-    /// unknown.
+    /// True if a fragment had a partial checksum. The bytes that such a checksum covers are unknown, because a correct
+    /// sender completes the checksum before it fragments.
     partial: bool,
 }
 
+/// Byte range of a fragment in the data of its datagram; `end` is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct ByteRange {
     begin: usize,
     end: usize,
 }
 
-enum Added {
+/// The result of adding a fragment to a datagram: more fragments are missing, the datagram is complete, or the fragment
+/// is inconsistent with the others.
+enum AddOutcome {
     More,
     Complete(Whole),
     Refused,
 }
 
-impl Pieces {
+impl FragmentBuffer {
     fn count(&self) -> u64 {
         self.spans.len() as u64
     }
 
-    fn add(&mut self, ether: Ether, ip: &Ip, fragment: Fragment, frame: &Frame<'_>) -> Added {
+    fn add(&mut self, ether: Ether, ip: &Ip, fragment: Fragment, frame: &Frame<'_>) -> AddOutcome {
         let begin = fragment.offset as usize;
-        let span = Span {
+        let span = ByteRange {
             begin,
             end: begin + ip.payload_len,
         };
         if !self.fits(span, largest(ip), fragment.more) {
-            return Added::Refused;
+            return AddOutcome::Refused;
         }
         let index = self.spans.partition_point(|held| held.end <= span.begin);
         match self.spans.get(index) {
-            Some(held) if *held == span => return Added::More,
-            Some(held) if held.begin < span.end => return Added::Refused,
-            Some(_) | None if self.spans.len() == PIECES => return Added::Refused,
+            Some(held) if *held == span => return AddOutcome::More,
+            Some(held) if held.begin < span.end => return AddOutcome::Refused,
+            Some(_) | None if self.spans.len() == PIECES => return AddOutcome::Refused,
             Some(_) | None => self.spans.insert(index, span),
         }
         self.sum += ip.payload_len;
@@ -287,11 +298,11 @@ impl Pieces {
         }
         self.grow(ROOM + span.end);
         frame.copy(ip.payload_offset, &mut self.bytes[ROOM + begin..ROOM + span.end]);
-        self.finish().map_or(Added::More, Added::Complete)
+        self.finish().map_or(AddOutcome::More, AddOutcome::Complete)
     }
 
-    /// Returns true if a fragment agrees with the known length of the datagram.
-    fn fits(&self, span: Span, largest: usize, more: bool) -> bool {
+    /// Returns true if the byte range of a fragment is consistent with the datagram's length, as far as it is known.
+    fn fits(&self, span: ByteRange, largest: usize, more: bool) -> bool {
         let furthest = self.spans.last().map_or(0, |last| last.end);
         let agrees = match self.total {
             Some(total) if more => span.end < total,
@@ -301,8 +312,8 @@ impl Pieces {
         agrees && span.end <= largest
     }
 
-    /// Grows the buffer to `len` bytes. Its capacity doubles, so that small fragments do not copy it each time, up to the size
-    /// of the largest datagram.
+    /// Grows the buffer to `len` bytes. The capacity doubles, up to the size of the largest datagram, so that small
+    /// fragments do not cause a copy each.
     fn grow(&mut self, len: usize) {
         if len > self.bytes.capacity() {
             let capacity = (2 * self.bytes.capacity()).clamp(len, ROOM + LARGEST_V6);
@@ -313,7 +324,7 @@ impl Pieces {
         }
     }
 
-    /// Returns the frame if the datagram is complete.
+    /// Returns the datagram as a frame if all fragments have been received.
     fn finish(&mut self) -> Option<Whole> {
         let (ether, ip) = self.first?;
         let total = self.total.filter(|total| *total == self.sum)?;
@@ -336,7 +347,7 @@ impl Pieces {
     }
 }
 
-/// The most data that the length field of the datagram's IP header can express.
+/// Returns the maximum number of data bytes that the length field of the datagram's IP header can express.
 const fn largest(ip: &Ip) -> usize {
     match ip.source {
         IpAddr::V4(_) => LARGEST_V4,
@@ -344,21 +355,26 @@ const fn largest(ip: &Ip) -> usize {
     }
 }
 
-/// The limit on datagrams.
+/// Maximum number of incomplete datagrams in one worker.
 const DATAGRAMS: usize = 64;
-/// The limit on fragments of one datagram: 65,535 bytes at an MTU of 296, the smallest in use, are 241.
+/// Maximum number of fragments of one datagram: 65,535 bytes at an MTU of 296, the smallest in use, are 241 fragments.
 const PIECES: usize = 256;
-/// IPv4's total length counts the header.
+/// Maximum data of an IPv4 datagram in bytes; its field Total Length includes the header of at least 20 bytes.
 const LARGEST_V4: usize = 65_535 - 20;
-/// IPv6's payload length does not.
+/// Maximum data of an IPv6 packet in bytes; its field Payload Length does not include the header.
 const LARGEST_V6: usize = 65_535;
-/// RFC 768. All zeros mean no checksum, which IPv6 does not allow (RFC 8200 section 8.1).
+/// Position of the checksum in the UDP header (RFC 768). A checksum of 0 means that there is none, which IPv6 does not
+/// permit (RFC 8200 section 8.1).
 const UDP_CHECKSUM: core::ops::Range<usize> = 6..8;
-/// Ethernet and IPv6 headers.
+/// Room in bytes for the Ethernet header and an IPv4 or IPv6 header.
 const ROOM: usize = 14 + 40;
-/// Linux's `ipfrag_time`; RFC 1122 section 3.3.2 has 60 to 120 s, in which a sender's 16-bit id wraps around.
+/// Reassembly timeout of IPv4, equal to Linux's `ipfrag_time`. RFC 1122 section 3.3.2 suggests 60 to 120 s, in which a
+/// sender's 16-bit id wraps around.
 const TIMEOUT_V4: Duration = Duration::from_secs(30);
-/// RFC 8200 section 4.5.
+/// Reassembly timeout of IPv6 (RFC 8200 section 4.5).
 const TIMEOUT_V6: Duration = Duration::from_secs(60);
 
-const _: () = assert!(DATAGRAMS * LARGEST_V6 <= 4 << 20, "4 MiB of data at most");
+const _: () = assert!(
+    DATAGRAMS * LARGEST_V6 <= 4 << 20,
+    "incomplete datagrams exceed 4 MiB of data"
+);

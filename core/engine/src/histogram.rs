@@ -1,6 +1,6 @@
-//! A histogram: counts of values between fixed bounds.
+//! A histogram with fixed bucket bounds, for metrics.
 
-/// Values up to each of `N` bounds, and beyond the last one.
+/// Histogram of integer values with `N` buckets and one more for values above the last bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
@@ -9,7 +9,69 @@ pub struct Histogram<const N: usize> {
     sum: u64,
 }
 
-/// Bounds of how long connects took, in nanoseconds: 100 us to 30 s.
+/// A measured quantity.
+#[derive(Clone, Copy, Debug)]
+pub struct Quantity {
+    /// The name, with the unit at its end.
+    pub name: &'static str,
+    /// The meaning.
+    pub help: &'static str,
+    /// Bounds between which values are counted.
+    pub bounds: &'static [u64],
+    /// The value of one unit.
+    pub one: u64,
+}
+
+/// Declares a structure of histograms, and the list of what they measure. A field is the name of a quantity, followed by its
+/// bounds and, after `per`, the value of the unit in the name.
+#[macro_export]
+macro_rules! histograms {
+    ($(#[$meta:meta])* pub struct $Type:ident {
+        $($(#[doc = $doc:literal])* $name:ident: $bounds:path, per $one:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $Type {
+            $($(#[doc = $doc])* pub $name: $crate::Histogram<{ $bounds.len() }>,)*
+        }
+
+        impl Default for $Type {
+            fn default() -> Self {
+                Self { $($name: $crate::Histogram::new(&$bounds)),* }
+            }
+        }
+
+        impl $Type {
+            /// The number of values of all histograms: of each the sum and the counts.
+            pub const COUNT: usize = 0 $(+ $bounds.len() + 2)*;
+
+            /// The measured quantities, in the order of declaration.
+            pub fn describe() -> impl Iterator<Item = $crate::histogram::Quantity> {
+                [$($crate::histogram::Quantity {
+                    name: stringify!($name),
+                    help: concat!($($doc),*),
+                    bounds: &$bounds,
+                    one: $one,
+                },)*].into_iter()
+            }
+
+            /// The sum and the counts of each histogram, in the order of declaration.
+            pub fn values(&self) -> impl Iterator<Item = u64> {
+                core::iter::empty()$(.chain(self.$name.values()))*
+            }
+        }
+    };
+}
+
+histograms! {
+    /// One worker's measurements since it started.
+    pub struct Histograms {
+        /// Time to establish the guest's TCP connections on the host's side.
+        tcp_connect_seconds: CONNECT_TIMES, per 1_000_000_000,
+    }
+}
+
+/// Bounds of the durations of successful connects, in nanoseconds: 100 us to 30 s.
 pub const CONNECT_TIMES: [u64; 12] = [
     100_000,
     250_000,
@@ -26,7 +88,7 @@ pub const CONNECT_TIMES: [u64; 12] = [
 ];
 
 impl<const N: usize> Histogram<N> {
-    /// Nothing counted yet. `bounds` rise.
+    /// Creates an empty histogram. `bounds` must be ascending.
     #[must_use]
     pub const fn new(bounds: &'static [u64; N]) -> Self {
         Self {
@@ -37,7 +99,7 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// Counts a value.
+    /// Adds a value to the bucket whose bound is the first that is not below it.
     pub fn count(&mut self, value: u64) {
         let place = self.bounds.iter().position(|bound| value <= *bound);
         let count = place.map_or(&mut self.beyond, |place| &mut self.counts[place]);
@@ -45,15 +107,21 @@ impl<const N: usize> Histogram<N> {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values that were added.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Counts of values above one bound and not above the next; the last count is of those above all bounds.
+    /// Returns the number of values in each bucket, those above the previous bound and not above the bucket's own; the
+    /// last number is of values above all bounds.
     pub fn counts(&self) -> impl Iterator<Item = u64> {
         self.counts.iter().copied().chain([self.beyond])
+    }
+
+    /// The sum, then the counts.
+    pub fn values(&self) -> impl Iterator<Item = u64> {
+        [self.sum].into_iter().chain(self.counts())
     }
 }
 
@@ -75,5 +143,19 @@ mod tests {
     #[test]
     fn bounds_are_ascending() {
         assert!(CONNECT_TIMES.is_sorted_by(|one, other| one < other));
+    }
+
+    #[test]
+    fn values_are_the_sum_and_counts_of_each_histogram() {
+        let mut histograms = Histograms::default();
+        histograms.tcp_connect_seconds.count(250_000);
+        let values: Vec<u64> = histograms.values().collect();
+        assert_eq!(values.len(), Histograms::COUNT);
+        assert_eq!(values[..4], [250_000, 0, 1, 0]);
+        let quantity = Histograms::describe().next().unwrap();
+        assert_eq!(
+            (quantity.name, quantity.bounds.len()),
+            ("tcp_connect_seconds", 12)
+        );
     }
 }

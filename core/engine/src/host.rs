@@ -1,8 +1,8 @@
-//! The trait [`Host`], by which the engine uses the host's sockets.
+//! The trait [`Host`], by which the engine uses sockets of the host's kernel.
 //!
-//! Every call is non-blocking. A socket is registered for events once, when it is opened, edge triggered, with the flow's
-//! [`Token`](crate::Token); the worker passes events to the engine as [`Readiness`]. A socket must not be dropped: it is
-//! returned by [`Host::close`] or [`Host::abort`].
+//! All calls are non-blocking. A socket is registered for events when it is opened, edge triggered, with the flow's
+//! [`Token`](crate::Token); the worker passes its events to the engine as [`Readiness`]. The engine must not drop a
+//! socket, but return it by [`Host::close`] or [`Host::abort`].
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -10,166 +10,167 @@ use core::time::Duration;
 use crate::FlowId;
 use vm_memory::VolatileSlice;
 
-/// The reason why a call on a socket failed.
+/// The reason why a call on a host socket failed; most correspond to values of `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing to read, or no room to write, now.
+    /// EAGAIN: there is nothing to read, or no room to write, at present.
     #[error("would block")]
     WouldBlock,
-    /// ECONNREFUSED.
+    /// ECONNREFUSED: the remote host has refused the connection, or has reported a closed UDP port.
     #[error("connection refused")]
     Refused,
-    /// ECONNRESET, EPIPE, ECONNABORTED.
+    /// ECONNRESET, EPIPE, ECONNABORTED: the connection was reset.
     #[error("connection reset")]
     Reset,
-    /// ETIMEDOUT.
+    /// ETIMEDOUT: the connection has timed out.
     #[error("timed out")]
     TimedOut,
-    /// ENETUNREACH, ENETDOWN, EADDRNOTAVAIL.
+    /// ENETUNREACH, ENETDOWN, EADDRNOTAVAIL: the host has no route to the destination.
     #[error("network unreachable")]
     NetUnreachable,
-    /// EHOSTUNREACH, EHOSTDOWN.
+    /// EHOSTUNREACH, EHOSTDOWN: the destination host is unreachable.
     #[error("host unreachable")]
     HostUnreachable,
-    /// EACCES, EPERM.
+    /// EACCES, EPERM: the host does not permit the operation.
     #[error("prohibited")]
     Prohibited,
-    /// EMSGSIZE: larger than the route's MTU or than the socket takes.
+    /// EMSGSIZE: the datagram is larger than the route's MTU, or than the socket accepts.
     #[error("message too long")]
     TooBig,
     /// EMFILE, ENFILE, ENOBUFS, ENOMEM: a resource of the host is exhausted.
     #[error("out of descriptors or memory")]
     Exhausted,
-    /// EADDRINUSE.
+    /// EADDRINUSE: the address and port are in use by another socket.
     #[error("address in use")]
     InUse,
-    /// EINVAL, EIO: the call is not possible with these arguments on this socket.
+    /// EINVAL, EIO: the call is not possible with these arguments or on this socket.
     #[error("invalid")]
     Invalid,
-    /// Anything else, by its number.
+    /// Any other value of `errno`, as its number.
     #[error("errno {0}")]
     Other(i32),
 }
 
-/// The progress of an outgoing connection in the call that opened it.
+/// State of an outgoing TCP connection when [`Host::tcp_connect`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connect {
-    /// The connection is established.
+    /// The connection is established already.
     Done,
-    /// An event reports the outcome.
+    /// The connection is not established yet; an event will report success or failure.
     Pending,
 }
 
-/// An event on a socket.
+/// An event on a host socket, as epoll reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Readiness {
-    /// Data, a connection or the end of the stream to read.
+    /// There is data, a connection or the end of the stream to read (EPOLLIN).
     pub readable: bool,
-    /// Room to write.
+    /// There is room in the send buffer (EPOLLOUT).
     pub writable: bool,
-    /// The peer has closed its direction: all of its data is in the queue.
+    /// The peer has closed its direction, and all of its data is in the receive queue (EPOLLRDHUP).
     pub end: bool,
-    /// An error is pending on the socket or in its error queue.
+    /// An error is pending on the socket or in its error queue (EPOLLERR).
     pub error: bool,
-    /// Urgent data was received (RFC 9293 section 3.8.5): a peek stops in front of it although more data follows.
+    /// Urgent data was received (EPOLLPRI, RFC 9293 section 3.8.5). A peek stops in front of it although more data
+    /// follows.
     pub urgent: bool,
 }
 
-/// A connection that was accepted on a published port.
+/// A TCP connection accepted from a client of a published port.
 #[derive(Debug)]
 pub struct AcceptedConnection<S> {
-    /// The connection.
+    /// Host socket of the accepted connection.
     pub socket: S,
-    /// The client's address.
+    /// Address and port of the client.
     pub peer: SocketAddr,
 }
 
-/// Per-datagram properties, carried both ways.
+/// IP header fields of a datagram that are forwarded in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramMeta {
-    /// TTL or hop limit.
+    /// TTL (IPv4) or hop limit (IPv6) of the datagram.
     pub hop_limit: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN: the IPv4 field Type of Service, the IPv6 field Traffic Class.
     pub traffic_class: u8,
-    /// IPv4: DF.
+    /// DF bit of IPv4: routers must not fragment the datagram.
     pub dont_fragment: bool,
 }
 
-/// The result of a receive: one datagram, or several of one size end to end.
+/// The result of a receive from a UDP socket: one datagram, or several of the same size that the kernel has coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes in all.
+    /// Total number of bytes received.
     pub len: usize,
-    /// Bytes of each datagram but the last (`UDP_GRO`); `len` for one datagram.
+    /// Bytes of each datagram except the last (`UDP_GRO`); equal to `len` for a single datagram.
     pub stride: usize,
-    /// The sender.
+    /// Address and port of the datagrams' sender.
     pub from: SocketAddr,
-    /// The host address that it was sent to, where the socket is bound to a wildcard.
+    /// Host address to which the datagram was sent, if the socket is bound to a wildcard address.
     pub to: Option<IpAddr>,
-    /// TTL, DSCP.
+    /// TTL, DSCP and ECN of the datagram.
     pub meta: DatagramMeta,
 }
 
-/// An entry of a socket's error queue: an ICMP error that some router or host sent.
+/// An entry of a socket's error queue: an ICMP error of a router or remote host, or an error of the host's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The destination of the datagram.
+    /// Destination of the datagram that caused the error.
     pub destination: SocketAddr,
-    /// The sender of the error; `None` for the host's own stack.
+    /// Address of the router or host that has sent the ICMP error; `None` for an error of the host's kernel.
     pub offender: Option<IpAddr>,
-    /// ICMP or ICMPv6 type.
+    /// ICMP or ICMPv6 type of the error.
     pub kind: u8,
-    /// ICMP or ICMPv6 code.
+    /// ICMP or ICMPv6 code of the error.
     pub code: u8,
-    /// Next-hop MTU, for "too big".
+    /// Next-hop MTU in bytes, if the error is that the datagram was too big.
     pub mtu: Option<u32>,
-    /// The part of the datagram that the queue holds: payload bytes copied to the caller's buffer.
+    /// Number of payload bytes of the datagram that the error quotes and that were copied to the caller's buffer.
     pub payload_len: usize,
 }
 
-/// Host sockets as the engine needs them.
+/// The operations on host sockets that the engine needs, implemented with system calls and by the simulated network.
 pub trait Host {
-    /// An open socket.
+    /// An open host socket: TCP, UDP or ping.
     type Socket;
 
-    /// Opens a TCP connection with TCP_NODELAY, registered for events. Its state is checked once more before the call returns,
-    /// as on loopback and LANs it is often established already.
+    /// Opens a TCP connection with TCP_NODELAY, registered for events. The connection's state is checked once more
+    /// before the call returns, because on loopback and LANs it is often established already.
     ///
     /// # Errors
     /// The connection failed: `Refused`, `NetUnreachable`, `Exhausted`, ...
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Self::Socket, Connect), Failure>;
 
-    /// The outcome of a pending connect, after an event. `WouldBlock` while it is still pending.
+    /// Returns the result of a pending connect, after an event; the error is `WouldBlock` while it is still pending.
     ///
     /// # Errors
-    /// As [`Self::tcp_connect`].
+    /// The connection failed, with the same errors as [`Self::tcp_connect`]; `WouldBlock` if it is still pending.
     fn tcp_connected(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
-    /// Returns true if an established connection to `to` leads to the host itself, independent of the engine's list of the
-    /// host's addresses: its own address is its peer's or, if more than one SYN may have been sent in the time `took`, the
-    /// host has the peer's address now.
+    /// Returns true if an established connection to `to` leads to the host itself, independent of the engine's list of
+    /// the host's addresses: either the socket's local address equals its peer's, or the host now has the peer's
+    /// address and more than one SYN may have been sent in the duration `took` of the connect.
     fn tcp_reaches_host(&mut self, socket: &mut Self::Socket, to: IpAddr, took: Duration) -> bool;
 
-    /// Takes a connection from the listener at `index` of the configuration. `flow` is what it is registered as.
+    /// Accepts a connection from the listener at `index` of the configuration, and registers it for events of `flow`.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none. `Exhausted` when there is no descriptor for it: an event reports the listener again
-    /// when there may be one, because a socket was closed or some time has passed.
+    /// `WouldBlock` if no client waits. `Exhausted` if there is no free descriptor for the connection; an event reports
+    /// the listener again when there may be one, because a socket was closed or some time has passed.
     fn tcp_accept(
         &mut self,
         listener: u32,
         flow: FlowId,
     ) -> Result<AcceptedConnection<Self::Socket>, Failure>;
 
-    /// Returns true if [`Self::tcp_peek`] can begin at any offset without a cost (`SO_PEEK_OFF` on TCP: about Linux 6.10 for
-    /// IPv4, 6.12 for IPv6). Otherwise the caller keeps the data in flight small.
+    /// Returns true if [`Self::tcp_peek`] can begin at any offset without extra cost (`SO_PEEK_OFF` on TCP: about Linux
+    /// 6.10 for IPv4, 6.12 for IPv6). Otherwise the caller limits the data in flight.
     fn peeks_at_offset(&self, remote: IpAddr) -> bool;
 
-    /// Copies stream data from `at` bytes after the head of the receive queue into `into`, in order, leaving it queued.
-    /// 0 is the end of the stream.
+    /// Copies stream data into `into` without removing it, from `at` bytes behind the head of the receive queue. A
+    /// result of 0 means the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no data yet; `Reset` and others if the connection has failed.
+    /// `WouldBlock` if there is no data at this offset yet; `Reset` and others if the connection has failed.
     fn tcp_peek(
         &mut self,
         socket: &mut Self::Socket,
@@ -177,70 +178,73 @@ pub trait Host {
         into: &[VolatileSlice<'_>],
     ) -> Result<usize, Failure>;
 
-    /// Drops `len` bytes from the head of the receive queue.
+    /// Removes `len` bytes from the head of the receive queue.
     ///
     /// # Errors
-    /// The connection has ended.
+    /// The connection has failed.
     fn tcp_discard(&mut self, socket: &mut Self::Socket, len: u32) -> Result<(), Failure>;
 
-    /// Sends the parts, in order, as far as there is room. Fewer bytes may be sent.
+    /// Sends the parts in order, as far as the send buffer has room, and returns the number of bytes sent.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room at all; `Reset` and others if the connection has failed.
+    /// `WouldBlock` if the send buffer is full; `Reset` and others if the connection has failed.
     fn tcp_send(&mut self, socket: &mut Self::Socket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure>;
 
-    /// Returns the memory of the receive queue, with the kernel's overhead.
+    /// Returns the memory that the socket's receive queue uses, in bytes, including the kernel's overhead.
     fn tcp_receive_memory(&mut self, socket: &mut Self::Socket) -> u32;
 
-    /// Returns the bytes that the send buffer would accept now.
+    /// Returns the number of bytes that the send buffer would accept now.
     fn tcp_send_room(&mut self, socket: &mut Self::Socket) -> u32;
 
-    /// Requests one more event for when the socket is writable, although no send was refused. Without this the kernel reports
-    /// room only after a refused send (`SOCK_NOSPACE`).
+    /// Requests one more event when the socket becomes writable, although no send was refused. Without this request,
+    /// the kernel reports room only after a refused send (`SOCK_NOSPACE`).
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Self::Socket);
 
-    /// Shuts the socket down for writing.
+    /// Closes the sending direction of the connection (`shutdown(SHUT_WR)`).
     ///
     /// # Errors
-    /// The connection has ended.
+    /// The connection has failed.
     fn tcp_shutdown(&mut self, socket: &mut Self::Socket) -> Result<(), Failure>;
 
-    /// Takes the pending error of a connection, after an event has reported one (`SO_ERROR`).
+    /// Returns and clears the pending error of a connection (`SO_ERROR`), after an event has reported one.
     fn tcp_error(&mut self, socket: &mut Self::Socket) -> Option<Failure>;
 
-    /// Enables keepalive probes, as the guest has sent one.
+    /// Enables keepalive probes on the host connection, because the guest has sent a keepalive probe.
     fn tcp_keepalive(&mut self, socket: &mut Self::Socket);
 
-    /// Closes a socket of any kind.
+    /// Closes a host socket of any kind.
     fn close(&mut self, socket: Self::Socket);
 
-    /// Closes a TCP connection with a reset.
+    /// Closes a TCP connection by a reset.
     fn abort(&mut self, socket: Self::Socket);
 
-    /// Opens a UDP socket for sending to `family_of`'s family, bound explicitly to a free port that the host chooses
-    /// (a port from bind(0) is lost on disconnect), with error queue, received TTL and DSCP on.
+    /// Opens a UDP socket of the family of `family_of`, with the error queue, received TTL and DSCP enabled. It is
+    /// bound explicitly to a free port that the host chooses, because a port from bind(0) is lost on disconnect.
     ///
     /// # Errors
-    /// `Exhausted` and others.
+    /// `Exhausted` if the host has no free descriptor, port or memory, and others.
     fn udp_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Self::Socket, Failure>;
 
-    /// Returns the socket of the published UDP port at `index` of the configuration, registered for `flow`.
+    /// Returns the host socket of the published UDP port at `index` of the configuration, registered for events of
+    /// `flow`.
     ///
     /// # Errors
-    /// `Invalid` if the socket was returned before.
+    /// `Invalid` if the socket has been returned before and not been closed.
     fn udp_published(&mut self, index: u32, flow: FlowId) -> Result<Self::Socket, Failure>;
 
-    /// Connects a UDP socket to its only peer, or disconnects it.
+    /// Connects a UDP socket to its only peer, or disconnects it if `to` is `None`.
     ///
     /// # Errors
     /// The destination cannot be reached: `NetUnreachable`, `Prohibited`, ...
     fn udp_connect(&mut self, socket: &mut Self::Socket, to: Option<SocketAddr>) -> Result<(), Failure>;
 
-    /// Sends one datagram (`segment` none), or datagrams of `segment` bytes end to end (the last may be shorter), to
-    /// `to` (none if connected), from `from` if a published port has to reply from the address that a client has used.
+    /// Sends one datagram if `segment` is `None`, or datagrams of `segment` bytes, of which the last may be shorter.
+    /// The destination is `to`, or the connected peer if `None`. The source address is `from` if a published port has
+    /// to reply from the address to which a client has sent.
     ///
     /// # Errors
-    /// No datagram was sent. `TooBig`, `Invalid`: split and send again; `WouldBlock`: dropped.
+    /// No datagram was sent. After `TooBig` or `Invalid` the caller splits the datagrams and sends again; after
+    /// `WouldBlock` it drops them.
     fn udp_send(
         &mut self,
         socket: &mut Self::Socket,
@@ -251,28 +255,28 @@ pub trait Host {
         parts: &[VolatileSlice<'_>],
     ) -> Result<(), Failure>;
 
-    /// Receives into the slices, in order, with `UDP_GRO` where `coalesced` and the host can.
+    /// Receives into the slices in order, several datagrams at once if `coalesced` is true and the host supports
+    /// `UDP_GRO`.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no datagram; an error that a host reported (see [`Self::problem`]).
+    /// `WouldBlock` if there is no datagram; otherwise an error of an earlier send (see [`Self::problem`]).
     fn udp_receive(
         &mut self,
         socket: &mut Self::Socket,
         into: &[VolatileSlice<'_>],
     ) -> Result<Received, Failure>;
 
-    /// Opens a socket for echo requests to `family_of`'s family: a ping socket, or the raw socket that was opened
-    /// before privileges were dropped. `ident` is the id of the requests on the wire if the host permits a
-    /// choice.
+    /// Opens a socket for echo requests in the family of `family_of`: a ping socket, or the raw socket that was opened
+    /// before privileges were dropped. If the host permits the choice, the requests have the id `ident` on the network.
     ///
     /// # Errors
-    /// `Prohibited` if the host allows neither.
+    /// `Prohibited` if the host permits neither a ping socket nor a raw socket.
     fn ping_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Self::Socket, Failure>;
 
-    /// Sends an echo request with this sequence number and data.
+    /// Sends an echo request with this sequence number and data to the address `to`.
     ///
     /// # Errors
-    /// As [`Self::udp_send`].
+    /// No request was sent, with the same errors as [`Self::udp_send`].
     fn ping_send(
         &mut self,
         socket: &mut Self::Socket,
@@ -282,25 +286,26 @@ pub trait Host {
         data: &[u8],
     ) -> Result<(), Failure>;
 
-    /// Receives an echo reply for this socket: sequence number, sender; the data goes to `into`.
+    /// Receives an echo reply of this socket; its data is copied to `into`.
     ///
     /// # Errors
-    /// As [`Self::udp_receive`].
+    /// `WouldBlock` if there is no reply; otherwise an error of an earlier request (see [`Self::problem`]).
     fn ping_receive(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> Result<PingReply, Failure>;
 
-    /// Takes the next entry from a UDP or ping socket's error queue, copying the datagram that was sent to `into`.
+    /// Returns and removes the next entry of the error queue of a UDP or ping socket; the bytes that it quotes of the
+    /// sent datagram are copied to `into`.
     fn problem(&mut self, socket: &mut Self::Socket, into: &mut [u8]) -> Option<Problem>;
 }
 
-/// An echo reply.
+/// An echo reply received from the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PingReply {
-    /// The sender of the reply.
+    /// Address of the sender of the reply.
     pub from: IpAddr,
-    /// Sequence number.
+    /// Sequence number of the reply.
     pub seq: u16,
-    /// Bytes of data, in the caller's buffer.
+    /// Number of data bytes in the caller's buffer.
     pub len: usize,
-    /// TTL and DSCP of the reply.
+    /// TTL, DSCP and ECN of the reply.
     pub meta: DatagramMeta,
 }

@@ -1,8 +1,8 @@
-//! Echo requests: one host socket for each id that the guest uses.
+//! ICMP and ICMPv6 echo requests from the guest: one host socket for each echo id that the guest uses.
 //!
-//! Replies have the guest's own id and the address to which it sent. Errors that routers report (which traceroute uses)
-//! quote the guest's request. All other ICMP messages from the guest are about packets from the engine, and are dropped
-//! here.
+//! Replies to the guest have its own id, and come from the address to which it has sent. ICMP errors of routers, which
+//! traceroute uses, quote the guest's request. All other ICMP messages from the guest are about packets from the
+//! engine, and are dropped here.
 
 mod requested;
 #[cfg(test)]
@@ -23,26 +23,28 @@ use crate::ctx::{Ctx, Eviction, Net};
 use crate::egress::EgressProtocol;
 use crate::egress_check::{self, Packet};
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
-use crate::flow_rate::Admission;
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{DatagramMeta, PingReply, Problem};
-use crate::icmp_errors::{self, Reported, Unsent};
+use crate::icmp_errors::{self, ErrorQueueSummary, SendFailure};
 use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::path_mtu::Treatment;
 use crate::table::{Secret, Table};
 use crate::timer::Timer;
-use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit, udp_emit};
+use crate::udp_emit::{self, Emitted};
+use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Readiness, Transmit};
 
-/// The echo ids of one worker.
+/// The ICMP echo ids of the guest in one worker, with their host sockets.
 #[derive(Debug)]
 pub struct Icmp<S> {
-    /// By the guest's address and id.
+    /// Echo ids by the guest's address and id.
     echoes: Table<(IpAddr, u16), Echo<S>>,
-    /// Addresses from which replies are accepted.
+    /// Addresses to which the guest has sent echo requests, and from which replies are accepted.
     requested: RequestedAddresses,
-    /// A buffer for echo data.
+    /// Buffer for the data of one echo request or reply.
     scratch: Box<[u8]>,
 }
 
+/// An ICMP echo id of the guest with its host socket.
 #[derive(Debug)]
 struct Echo<S> {
     socket: S,
@@ -50,20 +52,20 @@ struct Echo<S> {
     opened: Instant,
     used: Instant,
     traffic: Traffic,
-    /// The destination of the last request, as the guest has sent it.
+    /// Destination of the last request, as the guest has sent it.
     asked: IpAddr,
-    /// A host has replied.
+    /// True if a host has replied to a request.
     answered: bool,
     /// Sequence number of the last request.
     seq: u16,
-    /// In `Net::ready` or `Net::parked`.
+    /// True if the flow is in `Net::ready` or `Net::parked`.
     queued: bool,
-    /// The error queue may have entries.
+    /// True if the socket's error queue may have entries.
     troubled: bool,
 }
 
 impl<S> Icmp<S> {
-    /// Returns a table without ids.
+    /// Creates a table without echo ids.
     #[must_use]
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
@@ -73,24 +75,24 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Returns the number of ids that hold a slot.
+    /// Returns the number of open echo ids.
     #[must_use]
     pub fn len(&self) -> usize {
         self.echoes.len()
     }
 
-    /// Returns true if no id holds a slot.
+    /// Returns true if no echo id is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns true if this id still holds a slot.
+    /// Returns true if the echo id `flow` is still open.
     pub(crate) fn contains(&mut self, flow: FlowId) -> bool {
         self.echoes.get_mut(flow.index, flow.generation).is_some()
     }
 
-    /// Processes an ICMP message from the guest that no local service has handled.
+    /// Handles an ICMP message from the guest that no local service has handled.
     pub fn handle_message<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'_>,
@@ -164,16 +166,16 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Sends a request that is too big in fragments, see [`crate::path_mtu`].
+    /// Sends an echo request in fragments, because it exceeds the path MTU (module [`crate::path_mtu`]).
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         remote: IpAddr,
-        unsent: Unsent,
+        unsent: SendFailure,
         ip: &frame::Ip,
         icmp: &frame::Icmp,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendFailure> {
         if unsent.failure != Failure::TooBig || !ip.dont_fragment {
             return Err(unsent);
         }
@@ -194,7 +196,7 @@ impl<S> Icmp<S> {
         Ok(())
     }
 
-    /// Returns a page of ids, and the number of slots.
+    /// Returns a page of the list of flows that begins at the slot `first`, and the number of slots.
     pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let echoes = self.echoes.part(first, SLOTS);
         let flows = echoes.map(|(index, generation, (guest, ident), echo)| Flow {
@@ -213,7 +215,7 @@ impl<S> Icmp<S> {
         (flows.collect(), self.echoes.slots())
     }
 
-    /// Processes an event of a flow's socket.
+    /// Handles an event of an echo id's host socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -229,7 +231,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Continues with a flow that was removed from [`Net::ready`] or [`Net::parked`].
+    /// Continues with an echo id that was removed from [`Net::ready`] or [`Net::parked`].
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(echo) = self.echoes.get_mut(flow.index, flow.generation) {
             echo.queued = false;
@@ -237,7 +239,7 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Processes the flow's timer.
+    /// Handles the timer of an echo id, which closes it after `IDLE`.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -253,14 +255,14 @@ impl<S> Icmp<S> {
         }
     }
 
-    /// Closes a flow at once, such as one whose handler panicked.
+    /// Closes an echo id at once, for example after its handler has panicked.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if self.echoes.get_mut(flow.index, flow.generation).is_some() {
             self.remove(flow.index, ctx);
         }
     }
 
-    /// Closes every flow.
+    /// Closes every echo id of the guest, and its host socket.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for index in self.echoes.places() {
             self.remove(index, ctx);
@@ -275,12 +277,12 @@ impl<S> Icmp<S> {
         ctx.host.close(echo.socket);
     }
 
-    /// Returns the time at which the idlest id was last used.
+    /// Returns the time at which the idlest echo id was last used.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         self.echoes.idlest().map(|index| self.echoes.at(index).used)
     }
 
-    /// Evicts the idlest id.
+    /// Closes the idlest echo id in favour of a new flow.
     pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Eviction {
         let Some(idlest) = self.echoes.idlest() else {
             return Eviction::NoneLeft;
@@ -290,7 +292,7 @@ impl<S> Icmp<S> {
         Eviction::Evicted
     }
 
-    /// Opens a socket for an id; if there are too many ids, the idlest is evicted.
+    /// Opens the host socket of a new echo id. If there are too many ids or flows, the idlest is evicted.
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: (IpAddr, u16),
@@ -305,7 +307,7 @@ impl<S> Icmp<S> {
                 ctx.net.reclaim();
             }
         }
-        let admission = ctx.net.admit(ctx.now);
+        let admission = ctx.net.admit(FlowOpener::Guest, ctx.now);
         if admission == Admission::Refused {
             return Err(Failure::Exhausted);
         }
@@ -335,7 +337,7 @@ impl<S> Icmp<S> {
         Ok(self.echoes.insert(key, echo))
     }
 
-    /// Sends the request whose data is in the buffer.
+    /// Sends the echo request whose data is in the buffer from the id's host socket.
     fn send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -354,7 +356,7 @@ impl<S> Icmp<S> {
         ctx.host.ping_send(socket, remote, meta, icmp.seq, data)
     }
 
-    /// Reads the socket until it is empty, the quantum is used up, or the link is full.
+    /// Reads replies and errors from the host socket until it is empty, the quantum is used up, or the link is full.
     fn serve<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let index = flow.index;
         if self.echoes.at(index).troubled {
@@ -374,7 +376,7 @@ impl<S> Icmp<S> {
                     self.answer(index, &reply, ctx);
                 }
                 Err(Failure::WouldBlock) if self.echoes.at(index).troubled => break,
-                // The reply is still in the queue, and no further event reports it.
+                // The reply is still in the receive queue, and no further event reports it.
                 Err(Failure::Exhausted) => break,
                 Err(Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid) => return,
                 Err(_) => {
@@ -387,18 +389,18 @@ impl<S> Icmp<S> {
         ctx.net.ready.push_back(flow);
     }
 
-    /// Sends the guest a reply whose data is in the buffer.
+    /// Sends the guest the echo reply whose data is in the buffer.
     fn answer<H, T: Transmit>(&mut self, index: u32, reply: &PingReply, ctx: &mut Ctx<'_, H, T>) {
         let (guest, ident) = *self.echoes.key(index);
         let written = self.written(index, reply.from, ctx);
-        // The rules may have changed since the request.
+        // The egress rules may have changed since the request.
         let is_allowed = |to: &IpAddr| ctx.net.policy.allows(EgressProtocol::Icmp, *to, None, ctx.now);
         let Some(source) = written.filter(is_allowed) else {
             return;
         };
         self.echoes.at_mut(index).used = ctx.now;
         self.echoes.touch(index);
-        let taken = emit_reply(
+        let emitted = emit_reply(
             ctx.net,
             ctx.link,
             source,
@@ -407,18 +409,18 @@ impl<S> Icmp<S> {
             reply,
             &self.scratch[..reply.len],
         );
-        ctx.net.counters.ping_down += u64::from(taken);
+        ctx.net.counters.ping_down += u64::from(emitted == Emitted::Accepted);
         let echo = self.echoes.at_mut(index);
         echo.answered = true;
         echo.traffic.down += reply.len as u64;
     }
 
-    /// Reports the entries of an id's error queue to the guest, up to a limit for each turn.
+    /// Reports the entries of an echo id's error queue to the guest, up to a limit for each turn.
     fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Reported {
+    ) -> ErrorQueueSummary {
         let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(own, ctx), quote| ctx.host.problem(&mut own.echoes.at_mut(index).socket, quote),
@@ -428,8 +430,8 @@ impl<S> Icmp<S> {
         reported
     }
 
-    /// Reports an entry. It has the request as it was sent, ICMP header first, of which only the sequence number and the data
-    /// are the guest's.
+    /// Reports one entry of the error queue to the guest. `message` is the request as the host has sent it, beginning
+    /// with the ICMP header; only its sequence number and data are those of the guest's request.
     fn pass_on<H, T: Transmit>(
         &self,
         index: u32,
@@ -459,22 +461,24 @@ impl<S> Icmp<S> {
         icmp_errors::send_error(problem, sent, data, ctx);
     }
 
-    /// Returns the guest's address for `remote`, if the guest has sent a request there and policy still permits it.
+    /// Returns the address to which the guest has sent for `remote`, if it has sent an echo request there recently and
+    /// the policy still permits it.
     fn written<H, T>(&self, index: u32, remote: IpAddr, ctx: &Ctx<'_, H, T>) -> Option<IpAddr> {
         let flow = self.flow(index, ctx.net);
         let written = self.requested.written(flow, remote, ctx.now)?;
-        // The host may have got the address since.
+        // The host may have been assigned this address since the request.
         (ctx.net.policy.translate_destination(written) == Ok(remote)).then_some(written)
     }
 
-    /// Returns the flow id of an echo id.
+    /// Returns the flow id of the echo id at slot `index`.
     fn flow(&self, index: u32, net: &Net) -> FlowId {
         net.flow(Kind::Icmp, index, self.echoes.generation(index))
     }
 }
 
-/// Returns the ICMP error for a request that was not sent; `None` if it was only dropped.
-fn reason(unsent: Unsent, ip: &frame::Ip) -> Option<Reason> {
+/// Returns the ICMP error that is reported to the guest for a request that was not sent; `None` if the request is
+/// dropped silently.
+fn reason(unsent: SendFailure, ip: &frame::Ip) -> Option<Reason> {
     match unsent.failure {
         Failure::NetUnreachable => Some(Reason::NetUnreachable),
         Failure::HostUnreachable => Some(Reason::HostUnreachable),
@@ -492,7 +496,7 @@ fn reason(unsent: Unsent, ip: &frame::Ip) -> Option<Reason> {
     }
 }
 
-/// Sends an echo reply, in fragments if it is larger than the link's MTU. Returns true if the link has accepted it.
+/// Sends an echo reply, in fragments if it is larger than the link's MTU.
 fn emit_reply<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -501,14 +505,14 @@ fn emit_reply<T: Transmit>(
     ident: u16,
     reply: &PingReply,
     data: &[u8],
-) -> bool {
+) -> Emitted {
     let (kind, protocol) = match guest {
         IpAddr::V4(_) => (0, protocol::ICMP),
         IpAddr::V6(_) => (129, protocol::ICMPV6),
     };
     let len = HEADER + data.len();
     if source.is_ipv4() != guest.is_ipv4() || len > udp_emit::longest(guest) {
-        return false;
+        return Emitted::Refused;
     }
     let ([a, b], [c, d]) = (ident.to_be_bytes(), reply.seq.to_be_bytes());
     let mut header = [kind, 0, 0, 0, a, b, c, d];
@@ -525,24 +529,24 @@ fn emit_reply<T: Transmit>(
     let mut block = ArrayVec::<u8, 128>::new();
     let head = emit::ip(net.ether(), ip, protocol, len);
     block.extend(head.bytes().iter().chain(&header).copied());
-    let taken = link.send(Offload::NONE, &block, data).is_ok();
-    udp_emit::count(net, taken)
+    udp_emit::count(net, link.send(Offload::NONE, &block, data))
 }
 
-/// RFC 5508 REQ-2: not below 60 s.
+/// Time after the last use until an echo id is closed (RFC 5508 REQ-2: not below 60 s).
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The limit on ids: a fourth of those that the host's kernel has for the ping sockets of all programs and both families. One
-/// worker has all ids of the guest.
+/// Maximum number of echo ids: a fourth of the ids that the host's kernel has for the ping sockets of all programs and
+/// both families. One worker owns all echo ids of the guest.
 const MOST_IDS: usize = 1 << 14;
 
-/// Bytes that one flow may receive in one turn, and the cost of a receive that is small or returns an error.
+/// Number of bytes that one echo id may receive in one turn, followed by the minimum cost of a reply and the cost of an
+/// error in the same unit.
 const QUANTUM: usize = 64 << 10;
 const LEAST_COST: usize = 512;
 const ERROR_COST: usize = QUANTUM / 16;
 
-/// ICMP header of an echo: type, code, checksum, id, sequence number.
+/// Length of an echo message's header in bytes: type, code, checksum, id, sequence number.
 const HEADER: usize = 8;
 
-/// More than the data of the longest echo.
+/// Size of the data buffer in bytes, larger than the data of any echo message.
 const SCRATCH: usize = 65_536;

@@ -1,5 +1,5 @@
-//! Errors about datagrams and echo requests that the network or the host's own stack reported to the socket: they are read
-//! from its error queue, reported to the guest by ICMP, and distinguished from errors of the send that returns them.
+//! Errors about UDP datagrams and echo requests in a host socket's error queue: they are reported to the guest by ICMP,
+//! and distinguished from errors of the send call that returns them.
 
 use core::net::IpAddr;
 
@@ -8,32 +8,32 @@ use crate::host::Problem;
 use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Transmit};
 
-/// An entry of an error queue.
+/// Summary of the entries that one reading of an error queue has found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reported {
-    /// Errors from the network.
+pub(crate) struct ErrorQueueSummary {
+    /// Number of errors that the network has reported, which were reported to the guest.
     network: usize,
-    /// The path MTU that the host's own stack reported for a datagram that was too big.
+    /// Path MTU from the host's kernel, if it has reported that a datagram was too big.
     mtu: Option<u32>,
-    /// The queue may have more entries.
+    /// True if the reading stopped at its limit, so that the queue may have more entries.
     pub(crate) more: bool,
 }
 
-/// The reason why a datagram was not sent.
+/// The reason why a datagram or echo request was not sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unsent {
+pub(crate) struct SendFailure {
     pub(crate) failure: Failure,
-    /// The path MTU that the host reported.
+    /// Path MTU that the host's kernel has reported, if the datagram was too big.
     pub(crate) mtu: Option<u32>,
 }
 
-/// Sends, and sends again if the first attempt returned the error of an earlier one. `report` empties the socket's error
-/// queue.
+/// Sends a datagram with `send`, and again if the first attempt returned the error of an earlier datagram. `report`
+/// reads the socket's error queue.
 pub(crate) fn send<W>(
     world: &mut W,
     send: impl Fn(&mut W) -> Result<(), Failure>,
-    report: impl Fn(&mut W) -> Reported,
-) -> Result<(), Unsent> {
+    report: impl Fn(&mut W) -> ErrorQueueSummary,
+) -> Result<(), SendFailure> {
     let Err(failure) = send(world) else {
         return Ok(());
     };
@@ -41,34 +41,34 @@ pub(crate) fn send<W>(
         failure,
         Failure::WouldBlock | Failure::Exhausted | Failure::Invalid
     ) {
-        return Err(Unsent { failure, mtu: None });
+        return Err(SendFailure { failure, mtu: None });
     }
-    let Reported { network, mtu, .. } = report(world);
+    let ErrorQueueSummary { network, mtu, .. } = report(world);
     if network == 0 && failure != Failure::Refused {
-        return Err(Unsent { failure, mtu });
+        return Err(SendFailure { failure, mtu });
     }
     let Err(failure) = send(world) else {
         return Ok(());
     };
-    let Reported { mtu, .. } = report(world);
-    Err(Unsent { failure, mtu })
+    let ErrorQueueSummary { mtu, .. } = report(world);
+    Err(SendFailure { failure, mtu })
 }
 
-/// Reads an error queue, up to a limit for each turn: `next` takes an entry, `pass_on` receives each error of the network and
-/// the bytes that it quotes.
+/// Reads a socket's error queue, up to a limit for each turn. `next` removes an entry; `pass_on` receives each error of
+/// the network with the bytes that it quotes.
 pub(crate) fn report<W>(
     world: &mut W,
     next: impl Fn(&mut W, &mut [u8]) -> Option<Problem>,
     pass_on: impl Fn(&mut W, &Problem, &[u8]),
-) -> Reported {
-    let mut reported = Reported::default();
+) -> ErrorQueueSummary {
+    let mut reported = ErrorQueueSummary::default();
     let mut quote = [0; QUOTED];
     for _ in 0..PROBLEMS {
         let Some(problem) = next(world, &mut quote) else {
             return reported;
         };
         match (problem.offender, problem.mtu) {
-            // The send that returned it reports it to the guest, as it has the datagram.
+            // The send call that failed with this error reports it to the guest, because it still has the datagram.
             (None, Some(mtu)) => reported.mtu = Some(mtu),
             (None, None) | (Some(_), _) => {
                 reported.network += 1;
@@ -81,7 +81,7 @@ pub(crate) fn report<W>(
     reported
 }
 
-/// Reports a problem with the packet `sent`, of which `data` is known, to the guest.
+/// Sends the guest an ICMP error about its packet `sent`, of which the first bytes `data` are known.
 pub(crate) fn send_error<H, T: Transmit>(
     problem: &Problem,
     sent: InvokingPacket,
@@ -104,8 +104,8 @@ pub(crate) fn send_error<H, T: Transmit>(
     icmp_error::refuse_sent(ctx.net, ctx.link, speaker, reason, sent, data);
 }
 
-/// Returns true if an ICMP type is an error that is passed on: unreachable, time exceeded, parameter problem, and for
-/// IPv6 too big.
+/// Returns true if an ICMP type is an error that is reported to the guest: destination unreachable, time exceeded,
+/// parameter problem and, for IPv6, packet too big.
 fn is_error(family: IpAddr, kind: u8) -> bool {
     match family {
         IpAddr::V4(_) => matches!(kind, 3 | 11 | 12),
@@ -113,8 +113,9 @@ fn is_error(family: IpAddr, kind: u8) -> bool {
     }
 }
 
-/// Returns the source address, as the guest sees it, of an error about a packet to `remote`, which the guest had sent
-/// to `written`. The gateway represents the host itself, and addresses that cannot be shown to the guest.
+/// Returns the source address of an ICMP error to the guest about a packet to `remote`, which the guest had sent to
+/// `written`. The gateway's address is used for errors of the host itself and for addresses that must not be shown to
+/// the guest.
 fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr) -> Option<IpAddr> {
     match offender {
         Some(offender) if offender == remote => Some(written),
@@ -125,8 +126,8 @@ fn speaker(net: &Net, offender: Option<IpAddr>, remote: IpAddr, written: IpAddr)
     }
 }
 
-/// The limit on bytes that an error quotes.
+/// Maximum number of bytes that an ICMP error to the guest quotes.
 pub(crate) const QUOTED: usize = 512;
 
-/// Entries of one error queue that are read in one turn.
+/// Maximum number of error queue entries that are read in one turn.
 const PROBLEMS: usize = 64;

@@ -1,8 +1,9 @@
-//! A record of TCP connections and of the guest's Ethernet address, in memory that outlives the engine.
+//! The ledger: a list of TCP connections, and the guest's Ethernet address, in memory that outlives an engine process.
 //!
-//! An engine that replaces one that has exited has none of its flows. A guest that sends on one of them receives a reset; a
-//! guest that only receives would not notice. So the guest is probed for each connection ([`Engine::ask_about`]), and its
-//! answer, which belongs to no connection, is answered by a reset.
+//! An engine that replaces one that has exited has none of its flows. A guest that sends on such a connection receives
+//! a reset, but a guest that only receives would wait for ever. Therefore the new engine probes the guest for each
+//! connection in the ledger ([`Engine::ask_about`]); the guest's reply belongs to no connection of the new engine, and
+//! is answered by a reset.
 //!
 //! [`Engine::ask_about`]: crate::Engine::ask_about
 
@@ -11,7 +12,7 @@ use core::net::SocketAddr;
 
 use pontoon_wire::Mac;
 
-/// A TCP connection, by both ends as the guest sees them.
+/// Both ends of a TCP connection, as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// The guest's address and port.
@@ -20,14 +21,15 @@ pub struct Ends {
     pub remote: SocketAddr,
 }
 
-/// The record of connections, by slot.
+/// Access to the ledger: one slot for each TCP connection, with the index of the connection's slot in the worker's
+/// table.
 pub trait Ledger: Debug + Send {
-    /// Records a connection in a slot.
+    /// Writes a connection into a slot of the ledger.
     fn enter(&self, slot: u32, ends: Ends);
 
-    /// Removes the record of a slot.
+    /// Removes the connection from a slot of the ledger.
     fn strike(&self, slot: u32);
 
-    /// Records the guest's Ethernet address.
+    /// Stores the guest's Ethernet address in the ledger.
     fn guest_moved(&self, mac: Mac);
 }

@@ -1,7 +1,7 @@
-//! The translation engine: frames of one guest on one side, host sockets on the other.
+//! The translation engine between the frames of one guest and sockets of the host.
 //!
-//! The crate is pure: it reads no clock, opens no socket, starts no thread and has no source of randomness but a seed. Time
-//! is the argument `now`; sockets and the link are behind two traits, [`Host`] and [`Transmit`], whose calls do not block.
+//! The crate reads no clock, opens no socket, starts no thread, and has no source of randomness but a seed. Time is the
+//! argument `now`; sockets and the link are behind the traits [`Host`] and [`Transmit`], whose calls do not block.
 #![forbid(unsafe_code)]
 #![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]
@@ -46,7 +46,7 @@ pub use counters::Counters;
 pub use egress::Egress;
 pub use engine::Engine;
 pub use flow::{FlowId, Kind, Token, WorkerId};
-pub use histogram::Histogram;
+pub use histogram::{Histogram, Histograms};
 pub use host::{Failure, Host, Readiness};
 pub use ledger::Ledger;
 pub use link::{Frame, Limits, Transmit};

@@ -1,32 +1,32 @@
-//! The interface between the engine and a link: received frames, and the trait [`Transmit`].
+//! The interface between the engine and a link: received frames, and the trait [`Transmit`] for frames to the guest.
 //!
-//! Receiving: the link passes a burst of [`Frame`]s to its worker, all valid until the call returns. Headers are in private
-//! memory; payload is in [`VolatileSlice`]s of link memory, which a hostile guest may modify at any time, and is passed from
-//! there to `sendmsg`.
+//! Receiving: the link passes a burst of [`Frame`]s to the engine, which are valid until the call returns. Headers are
+//! copied to private memory. Payload is in [`VolatileSlice`]s of link memory, which a hostile guest may modify at any
+//! time, and is passed from there to `sendmsg`.
 //!
-//! Sending: small frames by [`Transmit::send`]; data by [`Transmit::reserve`], whose slices are passed to `recvmsg` and whose
-//! frames are then committed in order. Dropping a reservation frees it.
+//! Sending: small frames are sent by [`Transmit::send`]. For data, [`Transmit::reserve`] returns slices that are passed
+//! to `recvmsg`, and whose frames are then committed in order. Dropping a reservation frees it.
 
-use pontoon_wire::vnet::Offload;
+use pontoon_wire::vnet::{Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-/// A frame from the guest.
+/// A frame received from the guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Offload metadata that came with it.
+    /// Offload metadata of the frame.
     pub offload: Offload,
-    /// The first bytes, at most [`pontoon_wire::frame::HEAD`], copied to private memory.
+    /// First bytes of the frame, at most [`pontoon_wire::frame::HEAD`], copied to private memory.
     pub head: &'a [u8],
-    /// The whole frame, first byte to last, in link memory.
+    /// The whole frame in link memory, including the bytes of `head`.
     pub parts: &'a [VolatileSlice<'a>],
-    /// Bytes in the whole frame.
+    /// Length of the whole frame in bytes.
     pub len: usize,
 }
 
 impl<'a> Frame<'a> {
-    /// Returns the slices of link memory that hold `len` bytes from `offset` on, without empty ones.
+    /// Returns the slices of link memory that contain `len` bytes of the frame from `offset` on; none of them is empty.
     ///
-    /// A range beyond the frame's end is cut there.
+    /// A range that exceeds the frame is truncated at the frame's end.
     pub fn range(&self, offset: usize, len: usize) -> impl Iterator<Item = VolatileSlice<'a>> + use<'a> {
         let mut skip = offset;
         let mut left = len;
@@ -39,7 +39,25 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Copies bytes from `offset` on into `into`, and returns their number.
+    /// Returns the number of datagrams that the UDP payload of this frame is segmented into.
+    pub(crate) fn udp_segments(&self, payload_len: usize) -> usize {
+        match self.offload.segmentation {
+            Segmentation::Udp { len } => payload_len.div_ceil(usize::from(len).max(1)),
+            Segmentation::Whole | Segmentation::Tcp4 { .. } | Segmentation::Tcp6 { .. } => 1,
+        }
+    }
+
+    /// Returns the bytes of the Ethernet frames that this frame stands for. Segmentation of TCP is not counted: the host's
+    /// kernel segments the stream anew, while each datagram gets a header.
+    pub(crate) fn wire_len(&self) -> usize {
+        let headers = ETHERNET_IPV4_UDP;
+        let more = self
+            .udp_segments(self.len.saturating_sub(headers))
+            .saturating_sub(1);
+        self.len + more * headers
+    }
+
+    /// Copies bytes of the frame from `offset` on into `into`, and returns the number of bytes copied.
     pub fn copy(&self, offset: usize, into: &mut [u8]) -> usize {
         let mut at = 0;
         for part in self.range(offset, into.len()) {
@@ -49,35 +67,38 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The limits of a link towards the guest, which may change when the guest renegotiates.
+/// Bytes of the headers of a datagram: Ethernet, IPv4 and UDP.
+const ETHERNET_IPV4_UDP: usize = 14 + 20 + 8;
+
+/// Limits of a link for frames to the guest. They may change when a VM negotiates features again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The guest interface's MTU: bytes of an IP packet.
+    /// MTU of the guest's interface: maximum length of an IP packet in bytes.
     pub mtu: usize,
-    /// Largest IP packet of a segmented TCP or UDP frame (65,535 at most).
+    /// Maximum length of the IP packet in a TCP or UDP super-frame in bytes, at most 65,535.
     pub max_gso: usize,
-    /// The link segments TCP over IPv4.
+    /// True if the link accepts TCP super-frames over IPv4 (TSO).
     pub tso4: bool,
-    /// The link segments TCP over IPv6.
+    /// True if the link accepts TCP super-frames over IPv6 (TSO).
     pub tso6: bool,
-    /// The link splits UDP super-frames.
+    /// True if the link accepts UDP super-frames (USO).
     pub uso: bool,
 }
 
-/// The reason why the link did not accept a frame.
+/// The reason why the link did not accept a frame to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransmitError {
-    /// There is no room now.
+    /// The link has no room now.
     Full,
-    /// The interface is down, or the frame is too large for it.
+    /// The guest's interface is down, or the frame is too large for the link.
     Rejected,
 }
 
-/// The sending half of a link.
+/// The transmitting half of a link, by which the engine sends frames to the guest.
 ///
-/// Every link accepts frames with a partial checksum: a link without that offload completes the checksum.
+/// Every link accepts frames with a partial checksum; a link without that offload completes the checksum itself.
 pub trait Transmit {
-    /// Room for frames, see [`Self::reserve`].
+    /// A reservation of room for frames, which [`Self::reserve`] returns.
     type Room<'a>: Room
     where
         Self: 'a;
@@ -85,31 +106,31 @@ pub trait Transmit {
     /// Returns the current limits of the link.
     fn limits(&self) -> Limits;
 
-    /// Sends one frame, copied from private memory.
+    /// Sends one frame, which is copied from private memory.
     ///
     /// # Errors
-    /// The frame was not sent.
+    /// The link did not accept the frame.
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError>;
 
-    /// Reserves room for up to `frames` frames of `head` bytes of headers and up to `payload` bytes of data each: fewer frames
-    /// if there is less room. `None` if there is none until the link is ready for writing.
+    /// Reserves room for up to `frames` frames, each with `head` bytes of headers and up to `payload` bytes of data.
+    /// There may be room for fewer frames; `None` means that the link is full until its descriptor is writable.
     fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Self::Room<'_>>;
 
-    /// Ends a burst: all frames that were sent or committed are passed to the guest.
+    /// Ends a burst: passes all frames that were sent or committed to the guest.
     fn flush(&mut self);
 }
 
-/// Reserved frames. Those that were not committed are freed when it is dropped.
+/// Room for frames that a link has reserved. Frames that were not committed are freed when the reservation is dropped.
 pub trait Room {
-    /// Returns the payload room of the frames not yet committed, in order: the reserved number of bytes for each, in one slice
-    /// or in several.
+    /// Returns the memory for the payload of the frames that are not committed yet, in order; the reserved number of
+    /// bytes of each frame is one slice or several.
     fn payloads(&self) -> &[VolatileSlice<'_>];
 
-    /// Sends the next frame: `head`, of the reserved length, then the first `len` bytes of its payload room. A link may end the
-    /// reservation with a frame that does not fill its room.
+    /// Sends the next frame of the reservation: `head`, which has the reserved length, and the first `len` bytes of its
+    /// payload memory. A link may end the reservation after a frame that does not fill its payload memory.
     ///
     /// # Errors
-    /// The frame was not sent. Its room is used up.
+    /// The frame was not sent, and its room is used up.
     fn commit(&mut self, offload: Offload, head: &[u8], len: usize) -> Result<(), TransmitError>;
 }
 

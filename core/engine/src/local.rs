@@ -1,7 +1,7 @@
-//! Services that the guest finds on its LAN: address resolution, router and address configuration, and echo replies.
+//! Local services, which the engine provides to the guest: ARP, NDP, DHCP, router advertisements, and echo replies.
 //!
-//! Each service is one file and answers from the configuration; none has state. Local services precede policy: their packets
-//! are never forwarded.
+//! Each service is one file, answers from the configuration, and has no state. Frames to local services are handled
+//! before the egress policy, and never forwarded.
 
 mod arp;
 mod dhcp4;
@@ -19,16 +19,16 @@ use pontoon_wire::frame::{self, Body, Transport};
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// The result of offering a frame to the local services.
+/// Return value of [`handle`]: whether a local service has handled the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// A local service has answered or dropped the frame.
     Yes,
-    /// The frame is for another handler.
+    /// The frame is not for a local service.
     No,
 }
 
-/// Processes a frame that is addressed to a local service. `parsed` are its headers.
+/// Handles a frame that is addressed to a local service. `parsed` has the frame's headers.
 pub fn handle<T: Transmit>(
     frame: &Frame<'_>,
     parsed: &frame::ParsedFrame,
@@ -56,20 +56,20 @@ pub fn handle<T: Transmit>(
             dhcp6::handle(frame, parsed.source, ip, udp, net, link);
             Handled::Yes
         }
-        // Membership reports: there are no other members.
+        // IGMP membership reports are dropped: the link has no other members.
         (IpAddr::V4(_), Transport::Other) if ip.protocol == IGMP => Handled::Yes,
         _ => Handled::No,
     }
 }
 
-/// A datagram's data, as much of it as `into` has room for.
+/// Copies a UDP datagram's data into `into`, truncated to its length, and returns the copy.
 fn data<'a>(frame: &Frame<'_>, udp: &frame::Udp, into: &'a mut [u8]) -> &'a [u8] {
     let most = udp.payload_len.min(into.len());
     let len = frame.copy(udp.payload_offset, &mut into[..most]);
     &into[..len]
 }
 
-/// IANA "Protocol Numbers".
+/// Protocol number of IGMP (IANA "Protocol Numbers").
 const IGMP: u8 = 2;
 
 #[cfg(test)]

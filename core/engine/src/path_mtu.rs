@@ -1,11 +1,12 @@
-//! Datagrams with DF that the host may fragment.
+//! Decides whether a datagram with DF that exceeds the MTU of the host's interface is fragmented.
 //!
-//! Linux sets DF on every datagram that fits the interface's MTU: a large datagram with DF is from a program without path
-//! MTU discovery (`IP_PMTUDISC_WANT`, the default), or from one that discovers the path's MTU (`IP_PMTUDISC_DO`,
-//! `IP_PMTUDISC_PROBE`). If the MTU of the host's interface is smaller than the guest's, the host's kernel would have
-//! fragmented the datagrams of the former. So the first datagrams to a destination are fragmented, and an ICMP error that
-//! concerns none of the guest's sockets reports the path's MTU to its kernel, which fragments or refuses later datagrams
-//! itself. Later datagrams that are too big and have DF are refused, as by any router.
+//! Linux sets DF on every datagram that fits the interface's MTU. So a large datagram with DF comes from a program
+//! without path MTU discovery (`IP_PMTUDISC_WANT`, the default), or from one that discovers the path MTU
+//! (`IP_PMTUDISC_DO`, `IP_PMTUDISC_PROBE`). If the MTU of the host's interface is smaller than the guest's, a host
+//! program of the first kind would send fragments. Therefore the first datagrams to a destination are fragmented, and
+//! an ICMP error that concerns none of the guest's sockets reports the path MTU to the guest's kernel, which fragments
+//! or refuses later datagrams itself. Later datagrams that are too big and have DF are refused with an ICMP error, as
+//! by any router.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -14,22 +15,23 @@ use arrayvec::ArrayVec;
 
 use crate::Instant;
 
-/// Destinations to which datagrams were too big for the host's interface.
+/// Destinations to which a datagram of the guest exceeded the MTU of the host's interface, each with the time of the
+/// first one.
 #[derive(Debug, Default)]
 pub(crate) struct NarrowPaths(ArrayVec<(IpAddr, Instant), MOST>);
 
-/// The treatment of a datagram with DF that is too big for the path.
+/// Treatment of a datagram with DF that exceeds the path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Treatment {
-    /// It is fragmented, and the guest's kernel is sent the path's MTU.
+    /// The engine fragments the datagram, and reports the path MTU to the guest's kernel.
     Fragment,
-    /// It is refused by an ICMP error.
+    /// The datagram is refused by an ICMP error.
     Refuse,
 }
 
 impl NarrowPaths {
-    /// Decides about a datagram of the guest with DF that is too big for the path, and remembers its destination.
+    /// Decides about a datagram of the guest with DF that exceeds the path MTU, and stores its destination.
     pub(crate) fn treat(&mut self, destination: IpAddr, hop_limit: u8, now: Instant) -> Treatment {
         if hop_limit < LEAST_HOPS {
             return Treatment::Refuse;
@@ -47,19 +49,19 @@ impl NarrowPaths {
     }
 }
 
-/// Destinations that are remembered; a new one replaces the oldest.
+/// Maximum number of destinations that are stored; a new one replaces the oldest.
 const MOST: usize = 64;
 
-/// The time for which datagrams to a destination are fragmented: those that the guest sends before its kernel has
-/// learned the MTU.
+/// Time for which datagrams to a destination are fragmented, because the guest's kernel has not processed the reported
+/// path MTU yet.
 const LEARNING: Duration = Duration::from_secs(1);
 
-/// The time for which a destination is remembered: shorter than the time for which Linux keeps an MTU
-/// (`net.ipv4.route.mtu_expires`, 600 s), so that the guest's kernel never forgets first.
+/// Time for which a destination is stored. It is shorter than the time for which Linux keeps a path MTU
+/// (`net.ipv4.route.mtu_expires`, 600 s), so that the guest's kernel never forgets the path MTU first.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// Programs that measure a path count its routers up from 1 (`traceroute --mtu`, `tracepath`); others send with 64 and
-/// more.
+/// Minimum hop limit of datagrams that are fragmented. Programs that measure a path send with hop limits from 1 upwards
+/// (`traceroute --mtu`, `tracepath`); others send with 64 or more.
 const LEAST_HOPS: u8 = 32;
 
 #[cfg(test)]

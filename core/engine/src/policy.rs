@@ -1,9 +1,10 @@
-//! The policy on senders and destinations, applied once, before a socket exists.
+//! The policy on the guest's source and destination addresses, applied before a host socket is opened.
 //!
-//! A sender is an address to which an answer could go ([`may_send`]). The destination is checked in three steps. First
-//! the address that the guest has sent: some classes of addresses are refused with all flags, as `connect` to several of them
-//! (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then the translated address: the host's loopback and
-//! addresses that the host owns are permitted only by flags. At last the user's rules ([`Egress`]).
+//! A source address must be one to which a reply could be sent ([`may_send`]). A destination is checked in three steps.
+//! First the address that the guest has sent: some classes of addresses are always refused, because `connect` to
+//! several of them (`0.0.0.0`, `::`, `::ffff:127.0.0.1`) reaches the host's own loopback. Then the translated address:
+//! the host's loopback and addresses of the host are permitted only by options. Finally the egress rules of the user
+//! ([`Egress`]).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,49 +19,48 @@ mod owned;
 
 pub use owned::Owned;
 
-/// The reason why a destination is refused.
+/// The reason why the policy refuses a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The address as written is of a class that is never reachable, or a metadata service and `--metadata` was not
-    /// given.
+    /// The address is of a class that is never reachable, or is a metadata service and `--metadata` was not given.
     Class,
-    /// An address of the guest's subnet that no host has.
+    /// No host has the address: it is in the guest's subnet, or it is an IPv6 address and IPv6 is disabled.
     Unassigned,
-    /// The host's loopback, which is not open.
+    /// The address leads to the host's loopback, which the guest may not reach there.
     HostLoopback,
-    /// An address that the host owns, and `--host-addresses` was not given.
+    /// The address belongs to the host, and `--host-addresses` was not given.
     HostAddress,
-    /// The user's rules.
+    /// The egress rules of the user refuse the destination.
     Rule,
 }
 
-/// The table. `check_egress` is the one place where a destination is checked, for TCP, UDP and ICMP alike.
+/// The policy of one worker. `check_egress` is the only place where destinations of TCP, UDP and ICMP are checked.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Addresses and routes of the guest's link.
     pub plan: AddressPlan,
-    /// Addresses that reach the host's loopback.
+    /// Addresses that are translated to the host's loopback address (`--host-loopback`).
     pub host_loopback: Vec<IpAddr>,
     /// Addresses that reach the host at [`Self::host`].
     pub mapped_host: Vec<IpAddr>,
     /// The addresses from which the host sends to other hosts: IPv4, IPv6. They are updated while running.
     pub host: [Option<IpAddr>; 2],
-    /// The host's own addresses may be reached.
+    /// True if the guest may reach the host's own addresses (`--host-addresses`).
     pub host_addresses: bool,
-    /// Metadata services may be reached.
+    /// True if the guest may reach metadata services of cloud providers (`--metadata`).
     pub metadata: bool,
-    /// The host's own addresses, updated while running.
+    /// The host's own addresses, which the supervisor updates while the engine runs.
     pub owned: Owned,
-    /// The user's rules.
+    /// The egress rules of the user.
     pub egress: Egress,
 }
 
 impl Policy {
-    /// Returns the host-side destination of a packet that the guest sent to `written`. An echo request's port means
-    /// nothing.
+    /// Returns the host-side destination of a packet that the guest has sent to `written`. The port of an echo request
+    /// is ignored.
     ///
     /// # Errors
-    /// It may not; nothing is opened for it.
+    /// The policy refuses the destination, and no host socket is opened for it.
     pub fn check_egress(
         &mut self,
         protocol: EgressProtocol,
@@ -85,7 +85,7 @@ impl Policy {
         }
     }
 
-    /// Returns true if the user's rules let a flow to `written` stay; without a port, whether they do for some port.
+    /// Returns true if the egress rules permit an existing flow to `written`; without a port, if they permit some port.
     #[must_use]
     pub fn allows(&self, protocol: EgressProtocol, written: IpAddr, port: Option<u16>, now: Instant) -> bool {
         let to = Destination {
@@ -98,10 +98,10 @@ impl Policy {
         self.egress.allows(&to, now)
     }
 
-    /// As [`Self::check_egress`], before the user's rules.
+    /// Checks a destination like [`Self::check_egress`], but without the egress rules, and translates it.
     ///
     /// # Errors
-    /// The destination is refused, independent of the rules.
+    /// The destination is refused, independent of the egress rules.
     pub fn translate_destination(&self, written: IpAddr) -> Result<IpAddr, Refusal> {
         if self.plan.gateway(written).is_none() {
             return Err(Refusal::Unassigned);
@@ -186,7 +186,7 @@ impl Policy {
         }
     }
 
-    /// IPv4 addresses that are never reachable (RFC 6890, RFC 1122 section 3.2.1.3).
+    /// Refuses IPv4 addresses that are never reachable (RFC 6890, RFC 1122 section 3.2.1.3).
     fn class_v4(&self, written: Ipv4Addr) -> Result<(), Refusal> {
         // RFC 3021: a subnet of two addresses has neither a network nor a broadcast address.
         let is_special = |subnet: Ipv4Net| {
@@ -200,12 +200,13 @@ impl Policy {
         }
     }
 
-    /// IPv6 addresses that are never reachable (RFC 6890, RFC 4291).
+    /// Refuses IPv6 addresses that are never reachable (RFC 6890, RFC 4291).
     fn class_v6(&self, written: Ipv6Addr) -> Result<(), Refusal> {
         let is_anycast = |subnet: Ipv6Net| subnet.prefix_len() < 127 && written == subnet.network();
         let subnet_router_anycast = || self.plan.v6.iter().flat_map(Ipv6Plan::addresses).any(is_anycast);
         match written.segments() {
-            // ::, ::1, and the IPv4-compatible, -mapped (section 2.5.5) and -translated (RFC 2765) forms.
+            // ::, ::1, and the IPv4-compatible, IPv4-mapped (RFC 4291 section 2.5.5) and IPv4-translated (RFC 2765)
+            // addresses.
             [0, 0, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0, 0xffff, ..] | [0, 0, 0, 0, 0xffff, 0, ..] => {
                 Err(Refusal::Class)
             }
@@ -215,7 +216,7 @@ impl Policy {
         }
     }
 
-    /// Checks the IPv4 addresses embedded in an IPv6 address.
+    /// Checks the IPv4 addresses embedded in an IPv6 address, each like a destination.
     fn embedded(&self, written: Ipv6Addr) -> Result<(), Refusal> {
         let Some(readings) = embedded(written.into()) else {
             return Ok(());
@@ -227,7 +228,7 @@ impl Policy {
     }
 
     fn inner(&self, written: Ipv4Addr) -> Result<(), Refusal> {
-        // `--metadata` opens these addresses themselves, not what a translator makes of others.
+        // `--metadata` permits these addresses themselves, not IPv6 addresses that a translator maps to them.
         if is_metadata(written.into()) {
             return Err(Refusal::Class);
         }
@@ -238,15 +239,15 @@ impl Policy {
     }
 }
 
-/// Addresses at which clouds and their container platforms provide a machine's metadata, including credentials, to
-/// any program on it. Those outside of 169.254.0.0/16 would be open like any other address.
+/// Addresses at which clouds and their container platforms provide a machine's metadata, including credentials, to any
+/// program on it. Without this list, those outside of 169.254.0.0/16 would be reachable like any other address.
 const METADATA: [IpAddr; 10] = [
     // EC2, Google Cloud, Azure and most others.
     v4(169, 254, 169, 254),
     // Credentials of ECS tasks and EKS pods.
     v4(169, 254, 170, 2),
     v4(169, 254, 170, 23),
-    // Azure's WireServer, Alibaba Cloud.
+    // Azure WireServer, Alibaba Cloud.
     v4(168, 63, 129, 16),
     v4(100, 100, 100, 200),
     // EC2, EKS pods, Google Cloud, Oracle Cloud, Scaleway.
@@ -272,7 +273,8 @@ const fn v6(segments: [u16; 8]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h))
 }
 
-/// Returns the IPv4 addresses that a translator or relay would extract from an IPv6 address; `None` if none would.
+/// Returns the IPv4 addresses that a translator or relay (NAT64, 6to4) would extract from an IPv6 address; `None` if it
+/// is of neither kind.
 fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
     let IpAddr::V6(written) = written else {
         return None;
@@ -280,19 +282,20 @@ fn embedded(written: IpAddr) -> Option<ArrayVec<Ipv4Addr, 4>> {
     let [_, _, a, b, c, d, ..] = written.octets();
     let [.., w, x, y, z] = written.octets();
     match written.segments() {
-        // NAT64's well-known prefix, RFC 6052.
+        // NAT64, well-known prefix (RFC 6052).
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some([Ipv4Addr::new(w, x, y, z)].into_iter().collect()),
-        // 6to4, RFC 3056.
+        // 6to4 (RFC 3056).
         [0x2002, ..] => Some([Ipv4Addr::new(a, b, c, d)].into_iter().collect()),
-        // NAT64's prefix for local use, RFC 8215.
+        // NAT64, prefix for local use (RFC 8215).
         [0x64, 0xff9b, 1, ..] => Some(local_nat64(written.octets())),
         _ => None,
     }
 }
 
-/// An operator's NAT64 prefix in this block may have any length of RFC 6052, which the engine does not know, so the
-/// address is extracted for every length. A result that begins with 0 or ends in .0.0 is no host's address but a part of
-/// the prefix or suffix of another length, and is ignored. If no result remains, the address leads to no host.
+/// Returns the IPv4 addresses in an address of NAT64's local-use prefix. An operator's prefix in this block may have
+/// any length of RFC 6052, which the engine does not know, so an address is extracted for every length. A result that
+/// begins with 0 or ends in .0.0 is not an address of a host, but a part of the prefix or suffix of another length, and
+/// is omitted. If no result remains, the IPv6 address leads to no host.
 fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
     [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]]
         .map(|places| places.map(|place: usize| octets[place]))
@@ -302,8 +305,8 @@ fn local_nat64(octets: [u8; 16]) -> ArrayVec<Ipv4Addr, 4> {
         .collect()
 }
 
-/// Returns true if a packet may come from this address: it names one host other than its own loopback, so that an
-/// answer could go there (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
+/// Returns true if the guest may send packets from the source address `source`: it is not unspecified, loopback or
+/// multicast, so that a reply could be sent to it (RFC 1122 section 3.2.1.3, RFC 4291 sections 2.5.2, 2.5.3 and 2.7).
 #[must_use]
 pub fn may_send(source: IpAddr) -> bool {
     match source {

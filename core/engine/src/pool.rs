@@ -1,33 +1,33 @@
-//! Memory for data from the guest that the host does not accept yet: a limited number of blocks of 64 KiB.
+//! Buffer pool for TCP data from the guest that host sockets do not accept yet: a limited number of blocks of 64 KiB.
 //!
-//! A block is a piece of some flow's [`Queue`] or of a flow's reordering window. All of them are one allocation, whose
+//! A block is a piece of some flow's `Queue` or of a flow's reordering window. All of them are one allocation, whose
 //! pages cost nothing until a block is first written; the block that was freed last is allocated next.
 
 use vm_memory::VolatileSlice;
 
-/// Bytes in a block.
+/// Size of a block of the buffer pool in bytes.
 pub const BLOCK: usize = 64 << 10;
-/// Blocks of one worker: 32 MiB.
+/// Number of blocks of one worker, 32 MiB in total.
 const LIMIT: usize = 512;
 
-/// A block that is in use.
+/// Index of an allocated block of the buffer pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BlockId(u32);
 
-/// All blocks of one worker.
+/// The buffer pool of one worker, for TCP data from the guest.
 #[derive(Debug)]
 pub struct Pool {
     bytes: Vec<u8>,
-    /// Successor of each block in its queue.
+    /// Index of the block that follows each block in its queue.
     next: Vec<Option<u32>>,
     free: Vec<u32>,
-    /// Blocks reserved for flows that hold a promise.
+    /// Number of free blocks that are reserved for flows with a [`BlockPromise`].
     promised: usize,
 }
 
-/// A promise of a block, which its holder may allocate at any time.
+/// Reservation of one block, which its holder may allocate at any time.
 #[derive(Debug)]
-pub(crate) struct Promise(());
+pub(crate) struct BlockPromise(());
 
 impl Default for Pool {
     fn default() -> Self {
@@ -42,7 +42,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Allocates a block; `None` when all are in use or promised to others.
+    /// Allocates a block; returns `None` if all blocks are allocated or reserved for others.
     pub(crate) fn take(&mut self) -> Option<BlockId> {
         if self.promised >= self.free.len() {
             return None;
@@ -52,25 +52,26 @@ impl Pool {
         Some(BlockId(index))
     }
 
-    /// Promises a block, unless less than half of the pool would be left to flows without a promise.
-    pub(crate) fn promise(&mut self) -> Option<Promise> {
+    /// Reserves a block; returns `None` if half of the pool is allocated or reserved already, because flows without a
+    /// reservation need the rest.
+    pub(crate) fn promise(&mut self) -> Option<BlockPromise> {
         self.is_roomy().then(|| {
             self.promised += 1;
-            Promise(())
+            BlockPromise(())
         })
     }
 
-    /// Releases a promise that is not needed any more.
-    pub(crate) fn release(&mut self, Promise(()): Promise) {
+    /// Releases a reservation that is not needed any more.
+    pub(crate) fn release(&mut self, BlockPromise(()): BlockPromise) {
         self.promised -= 1;
     }
 
-    /// Frees a block.
+    /// Returns an allocated block to the buffer pool.
     pub(crate) fn give(&mut self, block: BlockId) {
         self.free.push(block.0);
     }
 
-    /// A block's bytes.
+    /// Returns the memory of an allocated block, 64 KiB.
     pub(crate) fn bytes(&mut self, block: &BlockId) -> &mut [u8] {
         self.at(block.0)
     }
@@ -80,39 +81,41 @@ impl Pool {
         &mut self.bytes[begin..begin + BLOCK]
     }
 
-    /// Bytes in blocks that are in use.
+    /// Returns the number of bytes in allocated blocks.
     #[must_use]
     pub fn in_use(&self) -> usize {
         (LIMIT - self.free.len()) * BLOCK
     }
 
-    /// Returns true if less than half of the pool is in use or promised, so that a flow may use more than it must.
+    /// Returns true if less than half of the pool is allocated or reserved, so that a flow may use more of it than it
+    /// needs.
     #[must_use]
     pub fn is_roomy(&self) -> bool {
         LIMIT - self.free.len() + self.promised < LIMIT / 2
     }
 }
 
-/// A first-in first-out run of bytes in pool blocks.
+/// First-in first-out byte queue in blocks of the pool.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct BlockQueue {
     head: Option<u32>,
     tail: Option<u32>,
-    /// Bytes of the head block that were removed already.
+    /// Number of bytes of the first block that were removed already.
     begin: u32,
     len: u32,
 }
 
-impl Queue {
+impl BlockQueue {
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends as much of `part` as the pool has room for, and returns its length. A promised block is used first.
+    /// Appends `part`, as far as the pool has blocks, and returns the number of bytes appended. The block of `promise`
+    /// is used first.
     pub(crate) fn push(
         &mut self,
         part: VolatileSlice<'_>,
-        promise: &mut Option<Promise>,
+        promise: &mut Option<BlockPromise>,
         pool: &mut Pool,
     ) -> usize {
         let mut done = 0;
@@ -142,7 +145,7 @@ impl Queue {
         done
     }
 
-    /// The first run of bytes, contiguous in memory.
+    /// Returns the first bytes of the queue, as many as are contiguous in memory; `None` if the queue is empty.
     pub(crate) fn front<'p>(&self, pool: &'p mut Pool) -> Option<VolatileSlice<'p>> {
         let head = self.head?;
         let begin = self.begin as usize;
@@ -150,7 +153,7 @@ impl Queue {
         Some(VolatileSlice::from(&mut pool.at(head)[begin..end]))
     }
 
-    /// Drops `len` bytes of the front run.
+    /// Removes `len` bytes, at most as many as [`Self::front`] returns, from the front of the queue.
     pub(crate) fn pop(&mut self, len: usize, pool: &mut Pool) {
         let len = u32::try_from(len).expect("at most BLOCK");
         self.begin += len;
@@ -169,7 +172,7 @@ impl Queue {
         }
     }
 
-    /// Returns all blocks to the pool.
+    /// Removes all bytes from the queue, and frees their blocks.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         while let Some(front) = self.front(pool) {
             let len = front.len();
@@ -182,7 +185,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn drain(queue: &mut Queue, pool: &mut Pool, chunk: usize) -> Vec<u8> {
+    fn drain(queue: &mut BlockQueue, pool: &mut Pool, chunk: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(front) = queue.front(pool) {
             let len = front.len().min(chunk);
@@ -197,7 +200,7 @@ mod tests {
     #[test]
     fn queue_returns_bytes_in_order_and_frees_blocks() {
         let mut pool = Pool::default();
-        let mut queue = Queue::default();
+        let mut queue = BlockQueue::default();
         let mut data: Vec<u8> = (0..3 * BLOCK + 17).map(|i| (i * 31 % 251) as u8).collect();
         let (first, second) = data.split_at_mut(BLOCK + 5);
         assert_eq!(
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn exhausted_pool_accepts_only_what_fits() {
         let mut pool = Pool::default();
-        let mut queue = Queue::default();
+        let mut queue = BlockQueue::default();
         let mut data = vec![1; BLOCK];
         for _ in 0..LIMIT {
             assert_eq!(
@@ -250,7 +253,7 @@ mod tests {
         let taken = std::iter::from_fn(|| pool.take()).count();
         assert_eq!(taken, LIMIT / 2);
         let mut data = [1; 5];
-        let mut queue = Queue::default();
+        let mut queue = BlockQueue::default();
         assert_eq!(
             queue.push(VolatileSlice::from(&mut data[..]), &mut None, &mut pool),
             0

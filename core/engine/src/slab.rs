@@ -1,24 +1,26 @@
-//! Slots for flows: they never move, and an index with a stale generation finds nothing.
+//! A slab for flows: entries never move in memory, and a lookup with the generation of a removed entry finds nothing.
 
-/// Slots in one chunk. Growing allocates one chunk and copies none.
+/// Number of slots in a chunk. The slab grows by one chunk, without copying entries.
 const CHUNK: usize = 256;
 
-/// A slab that grows in chunks and reuses the slot that was freed last.
+/// Indexed storage of entries that grows in chunks and reuses the slot that was freed last.
 #[derive(Debug)]
 pub struct Slab<T> {
     chunks: Vec<Box<[Slot<T>]>>,
-    /// Head of the list of free slots.
+    /// Index of the first slot in the list of free slots.
     free: Option<u32>,
     len: usize,
 }
 
+/// A slot of a [`Slab`], in use or free.
 #[derive(Debug)]
 struct Slot<T> {
-    /// The generation, which is incremented at removal.
+    /// Generation of the slot, which is incremented when its entry is removed.
     generation: u16,
     state: SlotState<T>,
 }
 
+/// State of a slot: in use with an entry, or free with the index of the next free slot.
 #[derive(Debug)]
 enum SlotState<T> {
     Free { next: Option<u32> },
@@ -36,15 +38,16 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts the result of `make` into a free slot; its arguments are the slot's index and generation.
+    /// Stores the result of `make` in a free slot, and returns the slot's index and generation, which are also the
+    /// arguments of `make`.
     ///
     /// # Panics
-    /// With 2^32 slots in use.
+    /// All 2^32 slots are in use.
     pub fn insert_with(&mut self, make: impl FnOnce(u32, u16) -> T) -> (u32, u16) {
         let (index, generation) = self.vacant();
-        let slot = self.slot_mut(index).expect("the free list names slots");
+        let slot = self.slot_mut(index).expect("the free list contains slots");
         let SlotState::Free { next } = slot.state else {
-            unreachable!("the free list names free slots");
+            unreachable!("the free list contains free slots");
         };
         slot.state = SlotState::Used(make(index, generation));
         self.free = next;
@@ -52,7 +55,8 @@ impl<T> Slab<T> {
         (index, generation)
     }
 
-    /// Index and generation that the next [`Self::insert_with`] will use: what has to carry them can be made first.
+    /// Returns the index and generation that the next [`Self::insert_with`] will use, so that objects that contain them
+    /// can be created before.
     pub fn vacant(&mut self) -> (u32, u16) {
         let index = match self.free {
             Some(index) => index,
@@ -62,7 +66,7 @@ impl<T> Slab<T> {
         (index, self.generation(index))
     }
 
-    /// Returns the entry of the slot, if it is of this generation.
+    /// Returns the entry of a slot; `None` if the slot is free or has another generation.
     #[must_use]
     pub fn get(&self, index: u32, generation: u16) -> Option<&T> {
         match self.slot(index)? {
@@ -74,7 +78,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// As [`Self::get`].
+    /// Returns the entry of a slot like [`Self::get`], for modification.
     #[must_use]
     pub fn get_mut(&mut self, index: u32, generation: u16) -> Option<&mut T> {
         match self.slot_mut(index)? {
@@ -86,10 +90,11 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Returns the entry of a slot that is known to be in use (a table or list of the owner's names it).
+    /// Returns the entry of a slot that the caller knows to be in use, because one of its tables or lists contains the
+    /// index.
     ///
     /// # Panics
-    /// When the slot is free.
+    /// The slot is free.
     #[must_use]
     pub fn at(&self, index: u32) -> &T {
         match self.slot(index).map(|slot| &slot.state) {
@@ -98,10 +103,10 @@ impl<T> Slab<T> {
         }
     }
 
-    /// As [`Self::at`].
+    /// Returns the entry of a slot like [`Self::at`], for modification.
     ///
     /// # Panics
-    /// When the slot is free.
+    /// The slot is free.
     #[must_use]
     pub fn at_mut(&mut self, index: u32) -> &mut T {
         match self.slot_mut(index).map(|slot| &mut slot.state) {
@@ -122,10 +127,10 @@ impl<T> Slab<T> {
         )
     }
 
-    /// Frees a slot that is in use, and increments its generation.
+    /// Removes and returns the entry of a slot, and increments the slot's generation.
     ///
     /// # Panics
-    /// When the slot is free.
+    /// The slot is free.
     pub fn remove(&mut self, index: u32) -> T {
         let next = self.free;
         let Some(slot) = self.slot_mut(index) else {
@@ -142,10 +147,10 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Returns the generation of a slot.
+    /// Returns the current generation of a slot, in use or free.
     ///
     /// # Panics
-    /// When there is no such slot.
+    /// The slot does not exist.
     #[must_use]
     pub fn generation(&self, index: u32) -> u16 {
         match self.slot(index) {
@@ -154,7 +159,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -166,7 +171,7 @@ impl<T> Slab<T> {
         self.len == 0
     }
 
-    /// Index, generation and content of every slot in use, in the order of their places.
+    /// Returns index, generation and entry of every slot in use, in the order of the slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u16, &T)> {
         (0..)
             .zip(self.chunks.iter().flatten())
@@ -176,7 +181,7 @@ impl<T> Slab<T> {
             })
     }
 
-    /// As [`Self::iter`], of the `len` slots from `first` on.
+    /// Returns index, generation and entry of the slots in use among the `len` slots from `first` on.
     pub fn part(&self, first: u32, len: u32) -> impl Iterator<Item = (u32, u16, &T)> {
         (first..first.saturating_add(len)).filter_map(|index| {
             let slot = self.slot(index)?;
@@ -187,13 +192,13 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Slots that there are, in use or not.
+    /// Returns the total number of slots, in use or free.
     #[must_use]
     pub fn slots(&self) -> u32 {
         u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX)
     }
 
-    /// Adds a chunk and returns its first slot, the head of the new free list.
+    /// Adds a chunk of free slots, and returns the index of its first slot, which is the new head of the free list.
     fn grow(&mut self) -> u32 {
         let first = self.chunks.len() * CHUNK;
         let index = |at: usize| u32::try_from(first + at).expect("fewer than 2^32 slots");
@@ -231,7 +236,7 @@ mod tests {
         assert_eq!(slab.get(index, first), None);
 
         let (again, second) = slab.insert_with(|index, generation| (index, generation));
-        assert_eq!(again, index, "the slot freed last is used first");
+        assert_eq!(again, index, "the slot that was freed last is reused first");
         assert_ne!(second, first);
         assert_eq!(slab.get_mut(index, first), None);
         assert_eq!(slab.at(index), &(index, second));
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn iterates_over_used_slots_only() {
+    fn iteration_skips_free_slots() {
         let mut slab = Slab::default();
         for value in 0..CHUNK + 2 {
             slab.insert_with(|_, _| value);

@@ -1,4 +1,5 @@
-//! A table of entries that are found by key, by slot, or by age: datagram flows and their peers.
+//! A table whose entries are found by key, by slot, or by time of last use; it stores UDP endpoints, their peers, and
+//! echo ids.
 
 use core::hash::{Hash, Hasher};
 
@@ -9,7 +10,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::slab::Slab;
 
-/// The secret of a hash table whose keys the guest chooses.
+/// Key of SipHash for a hash table whose keys the guest chooses, so that the guest cannot produce collisions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Secret(u64, u64);
 
@@ -25,8 +26,8 @@ impl Secret {
     }
 }
 
-/// A slab whose entries have keys and an order of age: the entry that was not used for longest is the first.
-/// Entries of different groups have separate orders of age. Every operation takes constant time.
+/// A hash table in a slab, whose entries are also in an order of last use: the idlest entry, which was not used for
+/// longest, is the first to evict. Each group of entries has its own order. All operations take constant time.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
     slots: Slab<TableEntry<K, V>>,
@@ -35,7 +36,7 @@ pub(crate) struct Table<K, V> {
     groups: Vec<AgeList>,
 }
 
-/// The ends of one order of age.
+/// Doubly linked list of a group's entries in the order of last use, by its ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct AgeList {
     newest: Option<u32>,
@@ -43,19 +44,21 @@ struct AgeList {
     len: usize,
 }
 
+/// An entry of a [`Table`] with its key, its group, and its position in the order of last use.
 #[derive(Debug)]
 struct TableEntry<K, V> {
     key: K,
     group: u32,
-    age: Age,
+    age: AgePosition,
     value: V,
 }
 
+/// Position of an entry in its group's order of last use.
 #[derive(Debug)]
-enum Age {
-    /// Between these two in the order.
+enum AgePosition {
+    /// The entry is in its group's order of last use, between these two entries.
     Counts { newer: Option<u32>, older: Option<u32> },
-    /// Never the idlest.
+    /// The entry is not in the order, and is never the idlest.
     Pinned,
 }
 
@@ -73,24 +76,24 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.slots.len()
     }
 
-    /// Index and generation of the entry that [`Self::insert`] makes next.
+    /// Returns the index and generation of the entry that [`Self::insert`] will add next.
     pub(crate) fn vacant(&mut self) -> (u32, u16) {
         self.slots.vacant()
     }
 
-    /// Adds an entry to group 0, the newest there. No other has this key.
+    /// Adds an entry to group 0 as the last used one. No other entry may have this key.
     pub(crate) fn insert(&mut self, key: K, value: V) -> u32 {
         self.insert_in(0, key, value)
     }
 
-    /// Adds an entry to a group, the newest there. No other entry of the table has this key.
+    /// Adds an entry to a group as its last used one. No other entry of the table may have this key.
     pub(crate) fn insert_in(&mut self, group: u32, key: K, value: V) -> u32 {
         if self.groups.len() <= group as usize {
             self.groups.resize(group as usize + 1, AgeList::default());
         }
         debug_assert!(self.find(&key).is_none(), "a key has one entry");
         let hash = self.secret.hash(&key);
-        let age = Age::Counts {
+        let age = AgePosition::Counts {
             newer: None,
             older: None,
         };
@@ -113,22 +116,22 @@ impl<K: Eq + Hash, V> Table<K, V> {
             .copied()
     }
 
-    /// The entry of this life of the slot, if it still is.
+    /// Returns the entry of a slot; `None` if the slot is free or has another generation.
     pub(crate) fn get_mut(&mut self, index: u32, generation: u16) -> Option<&mut V> {
         Some(&mut self.slots.get_mut(index, generation)?.value)
     }
 
-    /// The places of all entries.
+    /// Returns the indices of all entries.
     pub(crate) fn places(&self) -> Vec<u32> {
         self.slots.iter().map(|(index, ..)| index).collect()
     }
 
-    /// An entry that is known to be there.
+    /// Returns the entry of a slot that the caller knows to be in use.
     pub(crate) fn at(&self, index: u32) -> &V {
         &self.slots.at(index).value
     }
 
-    /// As [`Self::at`].
+    /// Returns the entry of a slot like [`Self::at`], for modification.
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut V {
         &mut self.slots.at_mut(index).value
     }
@@ -141,54 +144,54 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.slots.generation(index)
     }
 
-    /// Every entry, in the order of the slots.
+    /// Returns all entries with their indices, in the order of the slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &V)> {
         self.slots.iter().map(|(index, _, slot)| (index, &slot.value))
     }
 
-    /// Index, generation, key and value of the entries in the `len` slots from `first` on.
+    /// Returns index, generation, key and value of the entries in the `len` slots from `first` on.
     pub(crate) fn part(&self, first: u32, len: u32) -> impl Iterator<Item = (u32, u16, &K, &V)> {
         let part = self.slots.part(first, len);
         part.map(|(index, generation, slot)| (index, generation, &slot.key, &slot.value))
     }
 
-    /// Slots that there are, in use or not.
+    /// Returns the total number of slots, in use or free.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.slots()
     }
 
-    /// Makes an entry the newest, unless it is pinned.
+    /// Moves an entry to the last used position of its group, unless it is pinned.
     pub(crate) fn touch(&mut self, index: u32) {
         let slot = self.slots.at(index);
         let is_newest = self.groups[slot.group as usize].newest == Some(index);
-        if !is_newest && !matches!(slot.age, Age::Pinned) {
+        if !is_newest && !matches!(slot.age, AgePosition::Pinned) {
             self.unlink(index);
             self.link(index);
         }
     }
 
-    /// Takes an entry out of the order of age for good.
+    /// Removes an entry from the order of last use permanently, so that it is never the idlest.
     pub(crate) fn pin(&mut self, index: u32) {
         self.unlink(index);
-        self.slots.at_mut(index).age = Age::Pinned;
+        self.slots.at_mut(index).age = AgePosition::Pinned;
     }
 
-    /// The entry of group 0 that was not touched for longest.
+    /// Returns the entry of group 0 that was not used for longest.
     pub(crate) fn idlest(&self) -> Option<u32> {
         self.idlest_in(0)
     }
 
-    /// The entry of a group that was not touched for longest.
+    /// Returns the entry of a group that was not used for longest.
     pub(crate) fn idlest_in(&self, group: u32) -> Option<u32> {
         self.groups.get(group as usize)?.oldest
     }
 
-    /// The number of entries in a group, without those that are pinned.
+    /// Returns the number of entries in a group, without pinned ones.
     pub(crate) fn len_of(&self, group: u32) -> usize {
         self.groups.get(group as usize).map_or(0, |group| group.len)
     }
 
-    /// The number of groups that there have been entries in.
+    /// Returns the number of groups, including those that have no entries any more.
     pub(crate) fn groups(&self) -> u32 {
         u32::try_from(self.groups.len()).unwrap_or(u32::MAX)
     }
@@ -208,7 +211,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
         let older = group.newest.replace(index);
         group.oldest.get_or_insert(index);
         group.len += 1;
-        self.slots.at_mut(index).age = Age::Counts { newer: None, older };
+        self.slots.at_mut(index).age = AgePosition::Counts { newer: None, older };
         if let Some(older) = older {
             *self.newer(older) = Some(index);
         }
@@ -216,7 +219,7 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
     fn unlink(&mut self, index: u32) {
         let slot = self.slots.at(index);
-        let Age::Counts { newer, older } = slot.age else {
+        let AgePosition::Counts { newer, older } = slot.age else {
             return;
         };
         let group = &mut self.groups[slot.group as usize];
@@ -237,15 +240,15 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
     fn newer(&mut self, index: u32) -> &mut Option<u32> {
         match &mut self.slots.at_mut(index).age {
-            Age::Counts { newer, .. } => newer,
-            Age::Pinned => unreachable!("the order of age leaves pinned entries out"),
+            AgePosition::Counts { newer, .. } => newer,
+            AgePosition::Pinned => unreachable!("the order of last use has no pinned entries"),
         }
     }
 
     fn older(&mut self, index: u32) -> &mut Option<u32> {
         match &mut self.slots.at_mut(index).age {
-            Age::Counts { older, .. } => older,
-            Age::Pinned => unreachable!("the order of age leaves pinned entries out"),
+            AgePosition::Counts { older, .. } => older,
+            AgePosition::Pinned => unreachable!("the order of last use has no pinned entries"),
         }
     }
 }
@@ -260,13 +263,13 @@ mod tests {
         Table::new(Secret::new(&mut ChaCha12Rng::from_seed([7; 32])))
     }
 
-    /// Takes everything out, the idlest first.
+    /// Removes all entries, the idlest first, and returns their values.
     fn drain(mut table: Table<u32, &'static str>) -> Vec<&'static str> {
         core::iter::from_fn(|| table.idlest().map(|index| table.remove(index))).collect()
     }
 
     #[test]
-    fn finds_by_key() {
+    fn entry_is_found_by_its_key() {
         let mut table = table();
         let (promised, generation) = table.vacant();
         let one = table.insert(1, "one");

@@ -1,10 +1,11 @@
 //! TCP: translation between the guest's connections and host sockets, without a TCP stack in between.
 //!
-//! Sequence numbers map onto the host socket's queues. Down: the head of the receive queue is the oldest byte that the
-//! guest has not acknowledged; data is sent by a peek, discarded when it is acknowledged, and retransmitted by another peek.
-//! Up: bytes that the socket has accepted are acknowledged; the others wait in a bounded pool and close the window.
+//! Sequence numbers map onto the host socket's queues. To the guest ("down"): the head of the receive queue is the
+//! oldest byte that the guest has not acknowledged; data is sent by a peek, discarded when it is acknowledged, and
+//! retransmitted by another peek. From the guest ("up"): bytes that the socket has accepted are acknowledged; others
+//! wait in the bounded buffer pool and close the window.
 //!
-//! Inputs (segments, socket events, timers) only record pending work; [`Tcp::flush`] performs all of it once for each flow and
+//! Inputs (segments, socket events, timers) only record pending work; `Tcp::flush` performs all of it once for each flow and
 //! burst, in the order in which one segment can carry the most: deliver, discard, resend, fill, acknowledge.
 
 mod connection;
@@ -49,25 +50,26 @@ use crate::slab::Slab;
 use crate::table::Secret;
 use crate::{Failure, FlowId, Frame, Host, Kind, Readiness, Transmit};
 
-/// The TTL of segments to the guest (IANA "IP Time To Live Parameter").
+/// TTL or hop limit of segments to the guest (IANA "IP Time To Live Parameter").
 const HOP_LIMIT: u8 = 64;
-/// The duration of TIME_WAIT, for a connection that the engine closed first (RFC 9293 section 3.4.1, with Linux's segment
-/// lifetime of 30 s): a guest retransmits its FIN every 16 s by then. A later FIN is answered by a reset, which a program
-/// that still reads would see.
+/// Duration of TIME-WAIT, for a connection that the engine has closed first (RFC 9293 section 3.4.1, with Linux's
+/// segment lifetime of 30 s). By then a guest retransmits its FIN every 16 s. A later FIN is answered by a reset, which
+/// a program that still reads would receive as an error.
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// The limit on connections in TIME_WAIT; beyond it, the oldest are removed early.
+/// Maximum number of connections in TIME-WAIT in one worker; beyond it, the oldest are removed early.
 const MOST_WAITING: usize = 8192;
-/// Slices of guest memory that one burst gathers.
+/// Maximum number of slices of guest memory that one burst gathers.
 const BURST: usize = 256;
 
-/// Data of one burst, in order, by connection; it is sent when the burst ends.
+/// TCP data from the guest that one burst has gathered, in order, each slice with the slot of its connection; it is
+/// sent to the host sockets when the burst ends.
 #[derive(Debug, Default)]
 pub struct Burst<'a> {
     parts: ArrayVec<(u32, VolatileSlice<'a>), BURST>,
 }
 
 impl Burst<'_> {
-    /// Drops the data of a connection that was removed.
+    /// Drops the gathered data of the connection in the slot `index`, which was removed.
     pub(crate) fn forget(&mut self, index: u32) {
         self.parts.retain(|&mut (of, _)| of != index);
     }
@@ -76,42 +78,42 @@ impl Burst<'_> {
 /// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Both directions are closed.
+    /// Both directions of the connection are closed.
     Closed,
-    /// The host connection failed, or the guest does not answer any more.
+    /// The host connection has failed, or the guest does not respond any more.
     Failed(Failure),
 }
 
-/// The connections of one worker.
+/// The TCP connections of one worker.
 #[derive(Debug)]
 pub struct Tcp<S> {
     connections: Slab<Connection<S>>,
     table: ConnectionTable,
-    /// Connections with pending work.
+    /// Slots of connections with pending work.
     dirty: Vec<u32>,
-    /// Connections in TIME_WAIT, oldest first; some may have been removed.
+    /// Connections in TIME-WAIT, oldest first; some of them may have been removed.
     waiting: VecDeque<FlowId>,
-    /// The position in that list at which the search for a published port's client continues.
+    /// Index in `waiting` at which the search for a client of a published port continues.
     next_waiting: usize,
-    /// Half-closed connections that are idle; some may be in use again.
+    /// Half-closed idle connections, which may be evicted; some of them may be in use again.
     half_closed: HalfClosed,
-    /// Connections whose guest acknowledges less than the host's receive queue holds, in the order of their detection; some
-    /// may have been removed or be in use again.
+    /// Stalled connections, whose guest acknowledges less than the host's receive queue holds, in the order in which
+    /// they were detected; some of them may have been removed or be in use again.
     stalled: VecDeque<FlowId>,
-    /// The slot at which the search for connections to probe continues.
+    /// Slot at which the search for idle connections to probe continues.
     next_look: u32,
 }
 
-/// The result of sending a segment without data.
+/// The result of sending a segment without data to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
-    /// The segment was sent, or the link has rejected it for good.
+    /// The segment was sent, or the link has rejected it permanently.
     Done,
-    /// The link is full: to be sent again when it has room.
+    /// The link is full, and the segment has to be sent again when the link has room.
     LinkFull,
 }
 
-/// Returns the IP header of a segment to the guest.
+/// Returns the fields of the IP header of a segment to the guest.
 fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
     emit::Ip {
         source: from.ip(),
@@ -124,7 +126,7 @@ fn ip(from: SocketAddr, to: SocketAddr) -> emit::Ip {
 }
 
 impl<S> Tcp<S> {
-    /// Returns a table without connections.
+    /// Creates a table without connections.
     #[must_use]
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
@@ -139,7 +141,8 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Processes a segment from the guest. `dns` is the resolver to which the forwarder's address is translated now.
+    /// Handles a TCP segment from the guest. `dns` is the resolver to which the DNS forwarder's address is translated
+    /// at present.
     pub fn handle_segment<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'a>,
@@ -155,7 +158,7 @@ impl<S> Tcp<S> {
         };
         let opens =
             segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::RST);
-        // This may end the connection.
+        // Ending the burst may end this connection, so it is done before the connection is looked up.
         if burst.parts.remaining_capacity() < frame.parts.len() {
             self.handle_burst(burst, ctx);
         }
@@ -185,8 +188,8 @@ impl<S> Tcp<S> {
                 ctx.net.counters.tcp_reset_by_guest += 1;
                 burst.forget(index);
                 let connection = self.connections.at_mut(index);
-                // A guest that has dropped the connection after its FIN answers a probe by a reset: its data is still to be
-                // delivered.
+                // A guest that has closed its socket after its FIN answers a probe by a reset; the data that it has
+                // sent before is still delivered.
                 let forgotten = connection.up.closed && connection.down.recovery.unanswered > 0;
                 match connection.socket.take() {
                     Some(socket) if forgotten => ctx.host.close(socket),
@@ -202,7 +205,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Ends a burst: acts on all pending work of its connections.
+    /// Ends a burst: performs all pending work of its connections.
     pub fn handle_burst<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         burst: &mut Burst<'_>,
@@ -211,7 +214,7 @@ impl<S> Tcp<S> {
         let current = ctx.net.current_flow;
         let mut dirty = core::mem::take(&mut self.dirty);
         for index in dirty.drain(..) {
-            // The entry of a connection that ended within the burst is stale.
+            // The entry of a connection that ended within the burst is ignored.
             if !self.connections.contains(index) || !self.connections.at(index).pending.dirty {
                 continue;
             }
@@ -222,7 +225,7 @@ impl<S> Tcp<S> {
                 .map(|(_, part)| *part)
                 .collect();
             let id = self.id(index, ctx.net);
-            // A panic in one flow does not prevent sending the data of others.
+            // A panic in one flow must not prevent the data of the other flows from being sent.
             let completion = ctx.catch_panic(|ctx| self.flush(index, &parts, ctx));
             if completion == Completion::Panicked {
                 self.close(id, ctx);
@@ -230,11 +233,11 @@ impl<S> Tcp<S> {
         }
         burst.parts.clear();
         self.dirty = dirty;
-        // The burst may go on: a panic in its next frame does not concern the last of these flows.
+        // The burst may continue: a panic in its next frame does not concern the flow that was flushed last.
         ctx.net.current_flow = current;
     }
 
-    /// Processes an event of a connection's socket.
+    /// Handles an event of a connection's host socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -248,14 +251,14 @@ impl<S> Tcp<S> {
         pending.readable |= ready.readable || ready.end || ready.error;
         pending.writable |= ready.writable;
         pending.watching &= !ready.writable;
-        // A reset ends both directions, too, but it is not a FIN: a peek behind the data returns the error.
+        // A reset ends both directions as well, but is not a FIN: a peek behind the data returns the error.
         pending.error |= ready.error;
         pending.urgent |= ready.urgent;
         pending.end = (pending.end || ready.end) && !pending.error;
         if let TcpState::Connecting { .. } = connection.state {
             return self.connected(flow.index, ctx);
         }
-        // After the end of the stream no peek returns an error.
+        // Behind the end of the stream, a peek returns no error.
         if ready.error
             && connection.down.eof
             && let Some(failure) = connection
@@ -268,7 +271,7 @@ impl<S> Tcp<S> {
         self.flush(flow.index, &[], ctx);
     }
 
-    /// Processes the timer of a connection.
+    /// Handles the timer of a connection.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -291,7 +294,8 @@ impl<S> Tcp<S> {
                     if let Some(socket) = connection.socket.take() {
                         ctx.host.abort(socket);
                     }
-                    // If only acknowledgements were lost, the guest has a connection.
+                    // If only the guest's acknowledgements were lost, the guest has an established connection and needs
+                    // a reset.
                     return match is_answer {
                         true => self.reset(flow.index, ctx),
                         false => self.remove(flow.index, ctx),
@@ -317,7 +321,7 @@ impl<S> Tcp<S> {
         self.flush(flow.index, &[], ctx);
     }
 
-    /// Continues with a connection that has used up its quantum or found the link full.
+    /// Continues with a connection that has used up its quantum or has found the link full.
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             connection.pending.queued = false;
@@ -330,7 +334,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Sends a delayed acknowledgement.
+    /// Sends the delayed acknowledgement of a connection.
     pub fn handle_delayed_ack<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -345,7 +349,8 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Removes all connections. The host connections are reset, as a close would signal the end of the data to the peer.
+    /// Removes all connections. The host connections are reset, because a close would signal the end of the data to the
+    /// peer.
     pub fn abort_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let all: Vec<u32> = self.connections.iter().map(|(index, ..)| index).collect();
         for index in all {
@@ -356,19 +361,19 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Returns true if this connection still holds a slot.
+    /// Returns true if the connection `flow` still exists.
     pub(crate) fn contains(&self, flow: FlowId) -> bool {
         self.connections.get(flow.index, flow.generation).is_some()
     }
 
-    /// Returns the remote addresses of the guest's connections.
+    /// Returns the remote addresses of all connections, as the guest sees them.
     pub(crate) fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.connections
             .iter()
             .map(|(_, _, connection)| connection.key.remote.ip())
     }
 
-    /// Performs the pending work of a connection.
+    /// Performs the pending work of a connection, and ends it if it has closed or failed.
     fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -412,10 +417,11 @@ impl<S> Tcp<S> {
             Ended::Failed(failure) => {
                 ctx.net.counters.tcp_reset_by_host += 1;
                 if let Some(socket) = socket {
-                    // If the connection is still established, a close would signal the end of the data to the peer.
+                    // If the host connection is still established, a close would signal the end of the data to the
+                    // peer.
                     match failure {
                         Failure::Reset => ctx.host.close(socket),
-                        // The end of the data was sent already.
+                        // The end of the data was sent to the peer already.
                         _ if connection.up.closed => ctx.host.close(socket),
                         _ => ctx.host.abort(socket),
                     }
@@ -426,9 +432,9 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Resets the guest's connection, as the host's has failed, and removes it when the link has accepted the reset: a guest
-    /// that only receives would not notice otherwise. Other resets answer a segment, and are dropped if the link is full, as
-    /// the guest retransmits the segment.
+    /// Sends a reset to the guest because the host connection has failed, and removes the connection when the link has
+    /// accepted the reset: a guest that only receives would not notice the failure otherwise. Other resets answer a
+    /// segment; they are dropped if the link is full, because the guest retransmits the segment.
     fn reset<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let sending = self.connections.at(index).send_reset(ctx);
         if sending == Sending::Done {
@@ -442,7 +448,7 @@ impl<S> Tcp<S> {
         connection.park(id, ctx.net);
     }
 
-    /// Returns the id of a connection.
+    /// Returns the flow id of the connection in the slot `index`.
     fn id(&self, index: u32, net: &Net) -> FlowId {
         net.flow(Kind::Tcp, index, self.connections.generation(index))
     }
@@ -460,8 +466,8 @@ impl<S> Tcp<S> {
             .find(key, |index| self.connections.at(index).key == *key)
     }
 
-    /// Removes connections in TIME_WAIT, the oldest first, then reclaims the idlest datagram flow, until there is room for
-    /// one more connection or none of either is left.
+    /// Makes room for one more connection under `--max-flows`: removes connections in TIME-WAIT, the oldest first, then
+    /// reclaims the slot of the idlest UDP endpoint or echo id, as long as there are any.
     fn make_room<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         while ctx.net.is_full() {
             let mut eviction = self.evict_time_wait(ctx);
@@ -494,7 +500,7 @@ impl<S> Tcp<S> {
         self.replace(index, ctx);
     }
 
-    /// Removes a connection whose key belongs to another connection by now.
+    /// Removes a connection whose key has been assigned to a new connection already.
     fn replace<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let mut connection = self.connections.remove(index);
         self.half_closed.remove(&mut connection, index);
@@ -511,9 +517,9 @@ impl<S> Tcp<S> {
         if let Some(ledger) = &ctx.net.ledger {
             ledger.strike(index);
         }
-        // Removes entries of connections that left TIME_WAIT early (by reset or reuse).
+        // Entries of connections that left TIME-WAIT early, by a reset or by reuse of the key, are removed.
         while let Some(old) = self.waiting.front() {
-            // An entry may be so old that the slot's generation has wrapped around.
+            // The entry may be so old that the slot's generation has wrapped around.
             let connection = self.connections.get(old.index, old.generation);
             if connection.is_some_and(|connection| matches!(connection.state, TcpState::TimeWait { .. })) {
                 break;

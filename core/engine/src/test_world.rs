@@ -1,7 +1,8 @@
-//! A scripted host, a recording link and a virtual clock, for transcripts of the datagram protocols.
+//! A test environment for transcripts of UDP, ICMP and DNS: a scripted host, a link that records frames, and a virtual
+//! clock.
 //!
-//! Calls of the host, and frames sent to the guest, are kept as lines of text: one line of a test is one event, and there
-//! are no other events.
+//! The host's calls, and the frames sent to the guest, are recorded as lines of text. A transcript lists every event,
+//! one in each line.
 
 mod describe;
 mod guest;
@@ -20,7 +21,7 @@ pub(crate) use net::{GUEST, GUEST_MAC, GUEST_V6, OUR_MAC, OWNED, moved, net};
 use crate::ctx::{Ctx, Net};
 use crate::{Counters, FlowId, Instant};
 
-/// The environment of the protocol under test.
+/// The environment of the protocol under test: host, link, worker state and clock.
 pub(crate) struct World {
     pub(crate) host: FakeHost,
     pub(crate) link: FakeLink,
@@ -54,31 +55,31 @@ impl World {
         self.now += Duration::from_secs(seconds);
     }
 
-    /// Returns the calls of the host since the last call.
+    /// Returns the calls of the host since the previous call of this function.
     pub(crate) fn calls(&mut self) -> Vec<String> {
         self.host.take_calls()
     }
 
-    /// Returns the frames sent to the guest since the last call.
+    /// Returns the descriptions of the frames sent to the guest since the previous call of this function.
     pub(crate) fn down(&mut self) -> Vec<String> {
         self.link.describe()
     }
 
-    /// Returns the counters that changed since the last call, with their changes.
+    /// Returns names and differences of the counters that have changed since the previous call of this function.
     pub(crate) fn moved(&mut self) -> Vec<(&'static str, u64)> {
         let moved = moved(&self.net, &self.before);
         self.before = self.net.counters;
         moved
     }
 
-    /// Discards the recorded calls, frames and counter changes.
+    /// Discards the calls, frames and counter changes recorded so far.
     pub(crate) fn forget(&mut self) {
         self.calls();
         self.down();
         self.moved();
     }
 
-    /// Flows whose timers are due now.
+    /// Returns the flows whose timers have expired.
     pub(crate) fn expired(&mut self) -> Vec<FlowId> {
         core::iter::from_fn(|| self.net.timers.expired(self.now)).collect()
     }
@@ -88,7 +89,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An address and port; port 0 where the text has none.
+/// Parses an address and port; without a port in the text, the port is 0.
 pub(crate) fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap_or_else(|_| (ip(text), 0).into())
 }

@@ -1,14 +1,14 @@
-//! Points in time: the engine reads no clock, its callers pass the time as an argument.
+//! Points in time. The engine reads no clock; its callers pass the time as an argument.
 
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// Nanoseconds since some fixed point of the caller's monotonic clock.
+/// Point in time of the caller's monotonic clock, in nanoseconds since a fixed moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// Time from `earlier` to `self`, zero where `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

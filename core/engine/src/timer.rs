@@ -1,9 +1,10 @@
-//! The timers of one worker, in a timing wheel.
+//! The timers of one worker, in a hierarchical timing wheel.
 //!
-//! A hierarchical wheel (Varghese and Lauck, 1987): eight levels of 64 slots, each level's slot as wide as the whole
-//! level below, so that together they cover all values of [`Instant`]. A timer lies at the level where its
-//! tick first differs from the wheel's, and moves down at most once per level. Slots are rings of nodes in one vector;
-//! a bit per slot marks occupied ones, and each slot stores the earliest tick that was put into it.
+//! The wheel (Varghese and Lauck, 1987) has eight levels of 64 slots. A slot of a level covers as much time as the
+//! whole level below, and all levels together cover all values of [`Instant`]. A timer is at the level where its tick
+//! first differs from the wheel's current tick, and moves down at most once per level. Slots are circular lists of
+//! nodes in one vector. A bit for each slot marks occupied slots, and each slot stores the earliest tick that was
+//! inserted into it.
 
 use core::mem;
 
@@ -12,43 +13,45 @@ use crate::{FlowId, Instant};
 #[cfg(test)]
 mod tests;
 
-/// A flow's place in the wheel, stored in the flow's slot.
+/// A flow's timer, which is stored with the flow and refers to a node of the wheel while it is armed.
 ///
-/// It must be disarmed before the slot is freed: the wheel would return a flow that has ended, and its node would be lost.
+/// It must be disarmed before the flow's slot is freed; otherwise the wheel would return a flow that has ended, and its
+/// node would be lost.
 #[derive(Debug, Default)]
 pub struct Timer(Option<u32>);
 
-/// All timers of one worker: O(1) to arm, disarm and expire (amortised), and no allocation below the highest number of
-/// timers that were ever armed at once.
+/// The timing wheel of one worker. Arming, disarming and expiry take constant time (amortized); memory is allocated
+/// only for more timers than were ever armed at once.
 #[derive(Debug)]
 pub struct Wheel {
-    /// First the slots' rings, then the ring of those that are due, then timers. In a ring's own node `tick` is the
-    /// earliest one that was put in, and meaningless while the ring is empty.
+    /// First one list head for each slot, then the head of the list of due timers, then timers. In a list head, `tick`
+    /// is the earliest tick that was inserted, and has no meaning while the list is empty.
     nodes: Vec<Node>,
-    /// Free nodes, linked by `next`.
+    /// Index of the first free node; free nodes are linked by `next`.
     free: Option<u32>,
-    /// Which slots of each level have timers.
+    /// For each level, a bit for each slot that contains timers.
     occupied: [u64; LEVELS],
-    /// Everything up to this tick has been expired.
+    /// Current tick: all timers up to this tick have been moved to the list of due timers.
     elapsed: u64,
 }
 
+/// A node of the timing wheel: a timer, a list head, or a free node.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     next: u32,
     prev: u32,
     tick: u64,
-    /// `None` in rings and free nodes.
+    /// Flow of the timer; `None` in list heads and free nodes.
     flow: Option<FlowId>,
 }
 
 impl Wheel {
-    /// Arms a timer: [`Self::expired`] returns `flow` at the first tick (2^20 ns) that is not before `at`. A timer that is
-    /// armed for an earlier time is unchanged: when it expires, the flow checks its own deadlines and arms it again. So
-    /// a deadline that moves back, as with every packet, costs nothing.
+    /// Arms a timer: [`Self::expired`] will return `flow` at the first tick (2^20 ns) that is not before `at`. A timer
+    /// that is armed for an earlier time is not changed: when it expires, the flow checks its deadlines and arms it
+    /// again. So it costs nothing to move a deadline back, as happens with every packet.
     ///
-    /// A time that has passed counts as the tick after the last call of `expired`: a loop over `expired` ends even if
-    /// every flow in it arms for the past.
+    /// A time in the past is treated as the tick after the last call of `expired`, so that a loop over `expired` ends
+    /// even if every flow in it arms its timer for the past.
     pub fn arm(&mut self, timer: &mut Timer, flow: FlowId, at: Instant) {
         let tick = at.0.div_ceil(TICK).max(self.elapsed + 1);
         let node = match timer.0 {
@@ -65,7 +68,7 @@ impl Wheel {
         self.insert(node);
     }
 
-    /// Disarms the timer.
+    /// Disarms a timer, if it is armed.
     pub fn disarm(&mut self, timer: &mut Timer) {
         if let Some(node) = timer.0.take() {
             self.unlink(node);
@@ -73,9 +76,9 @@ impl Wheel {
         }
     }
 
-    /// Takes one flow whose timer has expired, if any. The caller marks its timer as disarmed by [`Timer::fired`].
+    /// Removes one expired timer and returns its flow, which has to mark its timer as disarmed by [`Timer::fired`].
     ///
-    /// Call it until it returns `None`.
+    /// The caller repeats the call until it returns `None`.
     pub fn expired(&mut self, now: Instant) -> Option<FlowId> {
         self.advance(now.0 / TICK);
         let node = self.nodes[place(DUE)].next;
@@ -86,10 +89,11 @@ impl Wheel {
         self.release(node)
     }
 
-    /// Returns the time at which [`Self::expired`] next returns a flow; `None` while no timer is armed.
+    /// Returns the time at which [`Self::expired`] will next return a flow; `None` if no timer is armed.
     ///
-    /// The time is exact, so that a timer costs one wake-up. Only if the earliest timer of a slot was disarmed or moved, the
-    /// time is too early, once for that slot: the call of `expired` that finds no timer there sorts the slot again.
+    /// The time is exact, so that a timer causes only one wake-up. If the earliest timer of a slot was disarmed or
+    /// moved, the time is too early, once for that slot: the call of `expired` that finds no due timer there sorts the
+    /// slot again.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let tick = if self.nodes[place(DUE)].next != DUE {
@@ -101,14 +105,14 @@ impl Wheel {
         Some(Instant(tick.saturating_mul(TICK)))
     }
 
-    /// Moves all timers that are due at `now` into the ring of due timers.
+    /// Moves all timers that are due at the tick `now` into the list of due timers.
     fn advance(&mut self, now: u64) {
         while let Some((ring, start)) = self.first()
             && start <= now
         {
             self.elapsed = start;
             self.occupied[level_of(ring)] &= !(1 << (ring % SLOTS));
-            // The ring's nodes become a chain that only this function uses.
+            // The nodes are detached from the list head, and only this function uses them now.
             let mut node = mem::replace(&mut self.nodes[place(ring)].next, ring);
             self.nodes[place(ring)].prev = ring;
             while node != ring {
@@ -124,8 +128,8 @@ impl Wheel {
         self.elapsed = self.elapsed.max(now);
     }
 
-    /// The slot whose timers are due before all others', and the tick at which it begins. Lower levels come first:
-    /// all of their slots lie within the current slot of the levels above.
+    /// Returns the list head of the slot whose timers expire first, and the tick at which the slot begins. Lower levels
+    /// precede higher ones, because all their slots are within the current slot of the levels above.
     fn first(&self) -> Option<(u32, u64)> {
         (0_u32..)
             .zip(self.occupied)
@@ -138,7 +142,7 @@ impl Wheel {
             })
     }
 
-    /// Inserts a node whose tick is in the future into its slot.
+    /// Inserts a node, whose tick is in the future, into its slot.
     fn insert(&mut self, node: u32) {
         let tick = self.nodes[place(node)].tick;
         let level = (tick ^ self.elapsed).checked_ilog2().unwrap_or(0) / BITS;
@@ -165,7 +169,7 @@ impl Wheel {
         let Node { next, prev, .. } = self.nodes[place(node)];
         self.nodes[place(prev)].next = next;
         self.nodes[place(next)].prev = prev;
-        // Both neighbours are the same node, the ring itself, which is empty now.
+        // Both neighbors are the list head, so the list is empty now.
         if next == prev && next < DUE {
             self.occupied[level_of(next)] &= !(1 << (next % SLOTS));
         }
@@ -202,7 +206,7 @@ impl Default for Wheel {
 }
 
 impl Node {
-    /// An empty ring.
+    /// Returns the head of an empty circular list.
     const fn ring(index: u32) -> Self {
         Self {
             next: index,
@@ -228,15 +232,15 @@ const fn level_of(ring: u32) -> usize {
     place(ring / SLOTS)
 }
 
-/// Nanoseconds in a tick: about a millisecond.
+/// Duration of a tick of the timing wheel in nanoseconds, about a millisecond.
 const TICK: u64 = 1 << 20;
-/// Bits of a tick that select a slot within a level.
+/// Number of bits of a tick that select a slot within a level.
 const BITS: u32 = 6;
-/// Slots of a level.
+/// Number of slots in a level of the timing wheel.
 const SLOTS: u32 = 1 << BITS;
-/// Levels: 64 bits of nanoseconds have 44 bits of ticks.
+/// Number of levels. 64 bits of nanoseconds contain 44 bits of ticks, for which eight levels of six bits suffice.
 const LEVELS: usize = 8;
-/// The ring of due timers, after those of the slots.
+/// Index of the head of the list of due timers, behind the heads of the slots.
 const DUE: u32 = LEVELS as u32 * SLOTS;
-/// The end of the list of free nodes: this node is a ring and never free.
+/// End mark of the list of free nodes; the node with this index is a list head and never free.
 const END: u32 = DUE;

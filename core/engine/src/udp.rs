@@ -1,13 +1,15 @@
-//! UDP: one host socket for each endpoint of the guest.
+//! UDP forwarding with one host socket for each UDP endpoint of the guest.
 //!
-//! The mapping is independent of the peer (RFC 4787 REQ-1): all datagrams from one address and port of the guest are sent by
-//! one socket, and datagrams from permitted senders to that socket are forwarded to the guest. A published port is its
-//! endpoint's mapping; if it has several sockets, a peer is answered from the one to which it has sent. Peers that none of
-//! them can reach (a socket that is bound to loopback reaches no other host) get an extra endpoint beside it.
+//! The mapping is endpoint-independent (RFC 4787 REQ-1): all datagrams from one address and port of the guest are sent
+//! by one host socket, and datagrams from permitted senders to that socket are forwarded to the guest. The socket of a
+//! published port is the mapping of the guest's endpoint with that port; if several sockets are published to one port,
+//! a peer is answered from the socket to which it has sent. Peers that none of these sockets can reach (a socket bound
+//! to loopback reaches no other host) get an extra endpoint.
 //!
-//! Up, consecutive datagrams with equal headers are gathered and sent by one call ([`Gather`], `up.rs`, `send.rs`). Down,
-//! datagrams of one receive stay together if the link supports that (`down.rs`). Errors that the network reports about sent
-//! datagrams become ICMP errors to the guest (`errors.rs`).
+//! To the host ("up"), consecutive datagrams with equal headers are gathered and sent by one call ([`DatagramGather`],
+//! `up.rs`, `send.rs`). To the guest ("down"), datagrams of one receive stay together if the link supports UDP
+//! segmentation (`down.rs`). Errors that the network reports about sent datagrams become ICMP errors to the guest
+//! (`errors.rs`).
 
 mod down;
 mod errors;
@@ -32,78 +34,79 @@ use crate::timer::Timer;
 use crate::{FlowId, Host, Instant, Kind, Transmit};
 use rand_chacha::ChaCha12Rng;
 
-pub use gather::Gather;
-use peers::{Owner, Peer, Peers, Pool};
+pub use gather::DatagramGather;
+use peers::{EndpointPeers, Peer, PeerOwner, PeerPool};
 
-/// The UDP endpoints of one worker.
+/// The guest's UDP endpoints in one worker, with their host sockets and peers.
 #[derive(Debug)]
 pub struct Udp<S> {
-    /// By the guest's address and port, and the place among a published port's sockets.
-    endpoints: Table<(SocketAddr, u8), Endpoint<S>>,
-    pool: Pool,
-    /// A buffer for datagrams that cannot be copied straight from or to the link.
+    /// Endpoints by the guest's address and port, and the number of the socket among those published to that port.
+    endpoints: Table<(SocketAddr, u8), UdpEndpoint<S>>,
+    pool: PeerPool,
+    /// Buffer for datagrams that cannot be copied directly from or to link memory.
     scratch: Box<[u8]>,
 }
 
-/// A host socket and the state of the guest's endpoint behind it.
+/// A host socket with the state of the guest's UDP endpoint that it belongs to.
 #[derive(Debug)]
-struct Endpoint<S> {
+struct UdpEndpoint<S> {
     socket: S,
     timer: Timer,
     opened: Instant,
     used: Instant,
     traffic: Traffic,
-    /// The peer of the last datagram, as the guest sees it.
+    /// Peer of the last datagram, as the guest sees its address.
     last: Option<SocketAddr>,
-    peers: Peers,
-    /// The published port whose socket this is, by its place in the configuration.
+    peers: EndpointPeers,
+    /// Index of the published port in the configuration, if the socket is that of a published port.
     published: Option<u32>,
-    /// The size up to which several datagrams are sent by one call. A refusal lowers it, for this endpoint only.
+    /// Largest datagram size for which several datagrams are sent by one call. A refusal by the host reduces it for
+    /// this endpoint only.
     largest_segment: u16,
-    /// The socket is connected to the only peer.
+    /// True if the host socket is connected to the only peer.
     connected: bool,
-    /// A peer has replied.
+    /// True if a peer has sent a reply.
     replied: bool,
-    /// The guest has sent to port 53 and nowhere else.
+    /// True if the guest has sent only to port 53.
     only_dns: bool,
-    /// In `Net::ready` or `Net::parked`.
+    /// True if the flow is in `Net::ready` or `Net::parked`.
     queued: bool,
-    /// The error queue has more entries.
+    /// True if the socket's error queue may have more entries.
     troubled: bool,
 }
 
 impl<S> Udp<S> {
-    /// No endpoints.
+    /// Creates a table without endpoints.
     #[must_use]
     pub fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             endpoints: Table::new(Secret::new(random)),
-            pool: Pool::new(Secret::new(random)),
+            pool: PeerPool::new(Secret::new(random)),
             scratch: scratch(),
         }
     }
 
-    /// Endpoints that hold a slot.
+    /// Returns the number of open UDP endpoints.
     #[must_use]
     pub fn len(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// Returns true if no endpoint holds a slot.
+    /// Returns true if no UDP endpoint is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns true if this endpoint still holds a slot.
+    /// Returns true if the endpoint `flow` is still open.
     pub(crate) fn contains(&mut self, flow: FlowId) -> bool {
         self.endpoints.get_mut(flow.index, flow.generation).is_some()
     }
 
-    /// Closes an endpoint at once, such as one whose handler panicked. That of a published port is opened again, without its
-    /// clients.
+    /// Closes an endpoint at once, for example after its handler has panicked. The endpoint of a published port is
+    /// opened again, without its clients.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
-        // The buffer may have been taken when the handler panicked.
+        // The handler may have taken the buffer before it panicked.
         if self.scratch.is_empty() {
             self.scratch = scratch();
         }
@@ -119,7 +122,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Closes every endpoint that is not a published port's.
+    /// Closes every endpoint except those of published ports.
     pub fn close_all<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         for index in self.endpoints.places() {
             if self.endpoints.at(index).published.is_none() {
@@ -128,7 +131,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Processes the flow's timer.
+    /// Handles the timer of an endpoint, which closes it if it was idle for its lifetime.
     pub fn handle_timeout<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -145,19 +148,20 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Removes peers that changed rules refuse, so that their datagrams are dropped. Datagrams to them are checked anyway.
+    /// Removes the peers that the changed egress rules refuse, so that their datagrams are dropped. Datagrams of the
+    /// guest to them are checked anyway.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (policy, now) = (&ctx.net.policy, ctx.now);
         let is_forbidden = |peer: &Peer| {
             let written = peer.written;
-            // A peer that stands for every port stays while rules permit one of its ports.
+            // A peer without port represents all ports, and stays while the rules permit one of them.
             let port = Some(written.port()).filter(|port| *port > 0);
             !peer.came_in && !policy.allows(EgressProtocol::Udp, written.ip(), port, now)
         };
         self.forget(is_forbidden);
     }
 
-    /// Removes peers that policy refuses by now, after the host's own addresses have changed.
+    /// Removes the peers that the policy refuses after a change of the host's addresses.
     pub(crate) fn disown(&mut self, policy: &Policy) {
         let is_forbidden = |peer: &Peer| {
             !peer.came_in
@@ -174,7 +178,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Returns a page of endpoints, and the number of slots.
+    /// Returns a page of the list of flows that begins at the slot `first`, and the number of slots.
     pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let endpoints = self.endpoints.part(first, SLOTS);
         let flows = endpoints.map(|(index, generation, (guest, _), endpoint)| Flow {
@@ -193,7 +197,7 @@ impl<S> Udp<S> {
         (flows.collect(), self.endpoints.slots())
     }
 
-    /// Returns the destinations that the guest has sent datagrams to lately.
+    /// Returns the remote addresses to which the guest has sent datagrams recently.
     pub(crate) fn remotes(&self, now: Instant) -> impl Iterator<Item = IpAddr> {
         let first = self
             .endpoints
@@ -227,7 +231,7 @@ impl<S> Udp<S> {
         self.idlest().map(|index| self.endpoints.at(index).used)
     }
 
-    /// Evicts the idlest endpoint.
+    /// Closes the idlest endpoint in favour of a new flow.
     pub(crate) fn evict<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Eviction {
         self.evict_at(self.idlest(), ctx)
     }
@@ -245,7 +249,7 @@ impl<S> Udp<S> {
         Eviction::Evicted
     }
 
-    /// The idlest endpoint of both families.
+    /// Returns the slot of the idlest endpoint of both families.
     fn idlest(&self) -> Option<u32> {
         FAMILIES
             .into_iter()
@@ -253,14 +257,14 @@ impl<S> Udp<S> {
             .min_by_key(|&index| self.endpoints.at(index).used)
     }
 
-    fn owner(&self, index: u32) -> Owner {
-        Owner {
+    fn owner(&self, index: u32) -> PeerOwner {
+        PeerOwner {
             index,
             generation: self.endpoints.generation(index),
         }
     }
 
-    /// The endpoint's first slot, which its peers belong to.
+    /// Returns the slot of the endpoint's first socket, to which the endpoint's peers belong.
     fn home(&self, index: u32) -> u32 {
         match *self.endpoints.key(index) {
             (_, 0 | BESIDE) => index,
@@ -269,7 +273,7 @@ impl<S> Udp<S> {
     }
 }
 
-impl<S> Endpoint<S> {
+impl<S> UdpEndpoint<S> {
     fn new(socket: S, by_port: bool, now: Instant) -> Self {
         Self {
             socket,
@@ -278,7 +282,7 @@ impl<S> Endpoint<S> {
             used: now,
             traffic: Traffic::default(),
             last: None,
-            peers: Peers::new(by_port),
+            peers: EndpointPeers::new(by_port),
             published: None,
             largest_segment: u16::MAX,
             connected: false,
@@ -289,7 +293,7 @@ impl<S> Endpoint<S> {
         }
     }
 
-    /// Returns the time at which the endpoint expires unless it is used; `None` for a published one.
+    /// Returns the time at which the endpoint expires unless it is used before; `None` for a published port.
     fn expiry(&self) -> Option<Instant> {
         let idle = match self.published {
             Some(_) => return None,
@@ -301,7 +305,7 @@ impl<S> Endpoint<S> {
     }
 }
 
-/// The group that an endpoint is in: its family, as the host's ports are counted by family.
+/// Returns the table group of an endpoint: its address family, because host ports are counted by family.
 fn family(guest: SocketAddr) -> u32 {
     FAMILIES[usize::from(guest.is_ipv6())]
 }
@@ -312,18 +316,18 @@ fn scratch() -> Box<[u8]> {
     vec![0; SCRATCH].into_boxed_slice()
 }
 
-/// RFC 4787 REQ-5: not below two minutes.
+/// Idle time after which an endpoint is closed (RFC 4787 REQ-5: at least two minutes).
 const IDLE: Duration = Duration::from_secs(120);
 
-/// The lifetime of an endpoint without a reply.
+/// Idle time after which an endpoint without a reply is closed.
 const IDLE_UNANSWERED: Duration = Duration::from_secs(30);
 
-/// The lifetime of an endpoint with DNS queries only, which are sent from one port each (RFC 4787 REQ-5 permits other times
-/// for well-known ports).
+/// Idle time after which an endpoint that has sent only DNS queries is closed. Each query is sent from a port of its
+/// own, and RFC 4787 REQ-5 permits other times for well-known ports.
 const IDLE_DNS: Duration = Duration::from_secs(10);
 
-/// The number of an extra endpoint beside a published port's, for peers that no published socket reaches.
+/// Number of the extra endpoint of a published port, for peers that none of the port's sockets can reach.
 const BESIDE: u8 = u8::MAX;
 
-/// More than the longest datagram.
+/// Size of the datagram buffer in bytes, larger than any datagram.
 const SCRATCH: usize = 65_536;

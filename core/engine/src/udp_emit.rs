@@ -1,4 +1,4 @@
-//! UDP datagrams to the guest, in fragments if they are larger than its MTU.
+//! Sends UDP datagrams to the guest, in IP fragments if they exceed the link's MTU.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -10,16 +10,26 @@ use rand_chacha::rand_core::RngCore;
 use crate::Transmit;
 use crate::ctx::Net;
 use crate::host::DatagramMeta;
+use crate::link::TransmitError;
 
-/// Sends one datagram to the guest and counts it: `udp_down` and `frames_down` if the link has accepted all of it,
-/// `link_refused` otherwise.
+/// The result of passing a packet for the guest to the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emitted {
+    /// It has accepted the packet, with all fragments.
+    Accepted,
+    /// It has refused the packet or a fragment.
+    Refused,
+}
+
+/// Sends one UDP datagram to the guest, and counts it: as `udp_down` and `frames_down` if the link has accepted all of
+/// it, otherwise as `link_refused`.
 ///
-/// A datagram that does not fit the link's MTU is sent in fragments. In IPv6 the source fragments, which is the engine (RFC
-/// 8200 section 4.5). An IPv4 datagram was reassembled by the host, so it is fragmented again as its sender or a router did
-/// before, with DF clear.
+/// A datagram that exceeds the link's MTU is sent in fragments. In IPv6 the source fragments, which is the engine (RFC
+/// 8200 section 4.5). An IPv4 datagram of that size arrived in fragments and was reassembled by the host, so it is
+/// fragmented again, with DF clear.
 ///
-/// Both addresses are of one family; a datagram between two families, or larger than its family can carry, is counted
-/// as refused.
+/// Both addresses must be of the same family; otherwise, or if the datagram exceeds the maximum of its family, it is
+/// counted as refused.
 pub fn datagram<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -33,22 +43,22 @@ pub fn datagram<T: Transmit>(
         net.counters.link_refused += 1;
         return;
     }
-    let sent = if ip_header(from.ip()) + len <= link.limits().mtu {
+    let emitted = if ip_header(from.ip()) + len <= link.limits().mtu {
         let head = head(net, from, to, meta, payload.len());
         let offload = Offload {
             checksum: head.checksum,
             segmentation: Segmentation::Whole,
         };
-        count(net, link.send(offload, head.bytes(), payload).is_ok())
+        count(net, link.send(offload, head.bytes(), payload))
     } else {
         let header = complete_header(from, to, payload);
         let ip = ip(net, from.ip(), to.ip(), meta);
         in_fragments(net, link, ip, protocol::UDP, &header, payload)
     };
-    net.counters.udp_down += u64::from(sent);
+    net.counters.udp_down += u64::from(emitted == Emitted::Accepted);
 }
 
-/// Headers of a frame that carries `len` bytes, of one datagram or several.
+/// Returns the headers of a frame with `len` bytes of UDP payload, of one datagram or several.
 pub(crate) fn head(
     net: &mut Net,
     from: SocketAddr,
@@ -60,11 +70,11 @@ pub(crate) fn head(
     emit::udp(net.ether(), ip, from.port(), to.port(), len)
 }
 
-/// The IP header of what the host received with `meta`.
+/// Returns the IP header fields for a packet that the host has received with `meta`.
 pub(crate) fn ip(net: &mut Net, source: IpAddr, destination: IpAddr, meta: DatagramMeta) -> emit::Ip {
     #[expect(clippy::cast_possible_truncation, reason = "any 16 bits will do")]
     let ident = match meta.dont_fragment {
-        // RFC 6864 section 4.1: with DF the identification means nothing.
+        // RFC 6864 section 4.1: with DF, the identification has no meaning.
         true => 0,
         false => net.random.next_u32() as u16,
     };
@@ -79,7 +89,7 @@ pub(crate) fn ip(net: &mut Net, source: IpAddr, destination: IpAddr, meta: Datag
 }
 
 /// Sends the IP packet whose content is `upper` (at most [`UPPER`] bytes of upper-layer header, checksum and all) and
-/// `payload` in fragments that fit the link's MTU, and counts them. Returns true if the link has accepted all of them.
+/// `payload` in fragments that fit the link's MTU, and counts them.
 pub(crate) fn in_fragments<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -87,7 +97,7 @@ pub(crate) fn in_fragments<T: Transmit>(
     protocol: u8,
     upper: &[u8],
     payload: &[u8],
-) -> bool {
+) -> Emitted {
     let id = net.random.next_u32();
     #[expect(
         clippy::cast_possible_truncation,
@@ -99,7 +109,7 @@ pub(crate) fn in_fragments<T: Transmit>(
         ..ip
     };
     let room = link.limits().mtu.saturating_sub(fragment_headers(ip.source));
-    // Offsets count in units of eight bytes; the first fragment holds at least the upper header.
+    // Fragment offsets are in units of eight bytes; the first fragment contains at least the upper-layer header.
     let step = (room & !7).max(UPPER);
     let ether = net.ether();
 
@@ -117,12 +127,10 @@ pub(crate) fn in_fragments<T: Transmit>(
         let head = emit::fragment(ether, ip, protocol, place, len);
         let mut block = arrayvec::ArrayVec::<u8, 160>::new();
         block.extend(head.bytes().iter().chain(upper).copied());
-        // Without one of them the others are of no use.
-        if !count(net, link.send(Offload::NONE, &block, piece).is_ok()) {
-            return false;
-        }
-        if later.is_empty() {
-            return true;
+        // If one fragment is lost, the others are useless.
+        let emitted = count(net, link.send(Offload::NONE, &block, piece));
+        if emitted == Emitted::Refused || later.is_empty() {
+            return emitted;
         }
         at += u32::try_from(len).expect("a packet has at most 65,535 bytes");
         rest = later;
@@ -130,7 +138,7 @@ pub(crate) fn in_fragments<T: Transmit>(
     }
 }
 
-/// A UDP header with the final checksum, which no link can complete across fragments.
+/// Returns a UDP header with a complete checksum, because no link can complete a checksum across fragments.
 fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP_HEADER] {
     let len = u16::try_from(UDP_HEADER + payload.len()).expect("checked against the family's longest");
     let mut header = [0; UDP_HEADER];
@@ -141,19 +149,28 @@ fn complete_header(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> [u8; UDP
         .add(&header)
         .add(payload)
         .finish();
-    // Zero means no checksum (RFC 768).
+    // A checksum of 0 would mean that there is none (RFC 768).
     let sum = if sum == 0 { 0xffff } else { sum };
     header[6..8].copy_from_slice(&sum.to_be_bytes());
     header
 }
 
-pub(crate) fn count(net: &mut Net, taken: bool) -> bool {
-    net.counters.frames_down += u64::from(taken);
-    net.counters.link_refused += u64::from(!taken);
-    taken
+/// Counts a frame that was passed to the link.
+pub(crate) fn count(net: &mut Net, sent: Result<(), TransmitError>) -> Emitted {
+    match sent {
+        Ok(()) => {
+            net.counters.frames_down += 1;
+            Emitted::Accepted
+        }
+        Err(TransmitError::Full | TransmitError::Rejected) => {
+            net.counters.link_refused += 1;
+            Emitted::Refused
+        }
+    }
 }
 
-/// Longest content of an IP packet: IPv4 counts its header in the total length, IPv6 does not.
+/// Returns the maximum payload of an IP packet in bytes: IPv4's field Total Length includes the header, IPv6's field
+/// Payload Length does not.
 pub(crate) const fn longest(family: IpAddr) -> usize {
     match family {
         IpAddr::V4(_) => 65_535 - 20,
@@ -177,7 +194,8 @@ const fn fragment_headers(family: IpAddr) -> usize {
 
 const UDP_HEADER: usize = 8;
 
-/// Longest upper-layer header that [`in_fragments`] is given: that of UDP and of an ICMP echo. A multiple of eight.
+/// Maximum length of the upper-layer header that callers of [`in_fragments`] pass: that of UDP and of an ICMP echo
+/// message. A multiple of eight.
 const UPPER: usize = 8;
 
 #[cfg(test)]

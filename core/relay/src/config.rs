@@ -1,4 +1,4 @@
-//! Parses the configuration file of a relay (TOML):
+//! Parses the configuration file of a relay, a TOML file with one list of rules:
 //!
 //! ```toml
 //! rules = [
@@ -13,41 +13,42 @@ use toml::Spanned;
 use crate::rule::{Rule, RuleError};
 use crate::rules::{Conflict, Rules};
 
-/// An invalid configuration file, all of which is refused.
+/// The first error in a relay's configuration file. A file with an error is refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct ConfigError {
-    /// Line of the file, counted from 1.
+    /// Line of the configuration file that contains the error, counted from 1.
     pub line: usize,
-    /// The mistake in that line.
-    pub reason: Reason,
+    /// The kind of error in that line.
+    pub reason: ConfigErrorKind,
 }
 
-/// A mistake in a line.
+/// The kinds of errors in a relay's configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// The text is not TOML, or has unexpected fields or types.
+pub enum ConfigErrorKind {
+    /// The text is not valid TOML, or has unexpected fields or types.
     #[error("{0}")]
     Syntax(String),
-    /// The text is not a rule.
+    /// The text of a rule is invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// Another rule has the same input.
+    /// An earlier rule in the file has the same input.
     #[error(transparent)]
     Conflict(#[from] Conflict),
 }
 
+/// The content of a configuration file as TOML.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     #[serde(default)]
     rules: Vec<Spanned<String>>,
 }
 
-/// Parses a file. One invalid line makes the whole file invalid.
+/// Parses the text of a configuration file. One invalid line makes the whole file invalid.
 ///
 /// # Errors
-/// The first invalid line, and the reason.
+/// The first invalid line and the kind of error.
 pub fn parse(text: &str) -> Result<Rules, ConfigError> {
     let line = |at: usize| {
         1 + text
@@ -57,9 +58,9 @@ pub fn parse(text: &str) -> Result<Rules, ConfigError> {
             .filter(|byte| **byte == b'\n')
             .count()
     };
-    let file: File = toml::from_str(text).map_err(|error| ConfigError {
+    let file: ConfigFile = toml::from_str(text).map_err(|error| ConfigError {
         line: line(error.span().map_or(0, |span| span.start)),
-        reason: Reason::Syntax(error.message().lines().next().unwrap_or_default().to_owned()),
+        reason: ConfigErrorKind::Syntax(error.message().lines().next().unwrap_or_default().to_owned()),
     })?;
     let mut rules = Rules::default();
     for entry in file.rules {
@@ -70,10 +71,10 @@ pub fn parse(text: &str) -> Result<Rules, ConfigError> {
         let rule: Rule = entry
             .get_ref()
             .parse()
-            .map_err(|wrong| error(Reason::Rule(wrong)))?;
+            .map_err(|wrong| error(ConfigErrorKind::Rule(wrong)))?;
         rules
             .add(rule)
-            .map_err(|conflict| error(Reason::Conflict(conflict)))?;
+            .map_err(|conflict| error(ConfigErrorKind::Conflict(conflict)))?;
     }
     Ok(rules)
 }
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_rules_in_order() {
+    fn rules_are_parsed_in_order() {
         let text = "# two\nrules = [\n  \"a 239.1.1.1:1 -> b 239.1.1.1:1\", # one\n  'a 239.1.1.2:1 -> b 239.1.1.1:1',\n]\n";
         let rules = parse(text).unwrap();
         let shown: Vec<_> = rules.iter().map(ToString::to_string).collect();

@@ -1,251 +1,259 @@
-//! Counters of the relay, and the sums that hold between them.
+//! Counters of the multicast relay, and the sums that hold between them.
 //!
-//! The unit is datagrams unless a name states another. For each interface and family, `datagrams` = `matched` + `unmatched` +
-//! `malformed` + `checksum` + `fragment` + `cut`. For each rule and each of its outputs, the rule's `datagrams` =
-//! `sent` + `expired` + `down` + `refused` + `busy`. The `matched` of an interface is the sum of the `datagrams` of its rules.
-//! The kernel's own counters are in packets, and several datagrams of one flow can be one packet. What was dropped before it
-//! reached the ring or socket is in the counters of the device, and of all devices together (`softnet_dropped`).
+//! The unit is datagrams unless a name states another. For each interface and family, `datagrams` = `matched` +
+//! `unmatched` + `malformed` + `checksum` + `fragment` + `cut`. For each rule and each of its outputs, the rule's
+//! `datagrams` = `sent` + `expired` + `down` + `refused` + `busy`. The `matched` of an interface is the sum of the
+//! `datagrams` of its rules. The kernel's own counters are in packets, and several datagrams of one flow can be one
+//! packet. Packets dropped before they reached the packet ring or socket are in the counters of the device, and in
+//! `softnet_dropped` of all devices together.
 
 use serde::{Deserialize, Serialize};
 
 use crate::rates::Rate;
 
-/// Counters in a row. All counters of one thing are one row.
+/// Number of counters in a row of the counter memory that supervisor and relay workers share. An interface, rule or
+/// output has one row in each worker.
 pub const ROW_LEN: usize = 16;
 
-/// A snapshot of a row.
+/// A copy of the values of one row of counters.
 pub type Row = [u64; ROW_LEN];
 
-/// The row of the worker itself. All other rows are allocated to interfaces, rules and outputs.
+/// Index of the row of the worker's own totals ([`WorkerCounter`]). All other rows are allocated to interfaces, rules
+/// and outputs.
 pub const WORKER_ROW: u32 = 0;
 
-/// Adds counters of a row to fields of the same meaning.
+/// Adds counters of a [`Row`] to the fields of the same names.
 macro_rules! add {
     ($to:ident, $row:ident, $of:ident, $($field:ident $number:ident),+) => {
-        // The worker that wrote the row may be compromised.
+        // Saturating, because the worker that wrote the row may be compromised.
         $( $to.$field = $to.$field.saturating_add($row[$of::$number as usize]); )+
     };
 }
 
-/// Counters of an interface and family.
+/// Counters of a worker for an interface and address family; the discriminant is the index in the [`Row`].
 #[derive(Clone, Copy, Debug)]
 pub enum InterfaceCounter {
-    /// Not a counter: the ring slot in which the next packet is expected.
+    /// Not a counter: index of the ring slot in which the worker expects the next packet. Its successor continues
+    /// there.
     Position,
-    /// Packets received.
+    /// Packets received from the ring or socket. One packet can contain several datagrams of a flow (GRO).
     Packets,
-    /// Datagrams received.
+    /// UDP datagrams received from the ring or socket.
     Datagrams,
-    /// Datagrams that a rule matched.
+    /// Datagrams that matched a rule.
     Matched,
-    /// Datagrams that no rule matched.
+    /// Datagrams that matched no rule.
     Unmatched,
-    /// Packets that were not UDP, not complete, or to port 0.
+    /// Packets dropped because they were not complete UDP packets, or were sent to port 0.
     Malformed,
-    /// Packets with a wrong checksum.
+    /// Packets dropped because of a wrong IPv4 header checksum or UDP checksum.
     Checksum,
-    /// Fragments.
+    /// Packets dropped because they were IP fragments.
     Fragment,
-    /// Datagrams longer than a ring slot, for which there was no memory beside the ring.
+    /// Datagrams dropped because they were longer than a ring slot and the kernel had no memory for them beside the
+    /// ring.
     Cut,
 }
 
-/// Counters of a rule.
+/// Counters of a worker for a rule; the discriminant is the index in the [`Row`].
 #[derive(Clone, Copy, Debug)]
 pub enum RuleCounter {
-    /// Datagrams received.
+    /// Datagrams that matched the rule.
     Datagrams,
-    /// Bytes of payload received.
+    /// Bytes of UDP payload in datagrams that matched the rule.
     Bytes,
 }
 
-/// Counters of an output.
+/// Counters of a worker for an output of a rule; the discriminant is the index in the [`Row`].
 #[derive(Clone, Copy, Debug)]
 pub enum OutputCounter {
-    /// Datagrams that the kernel accepted.
+    /// Datagrams that the kernel accepted for sending.
     Sent,
-    /// Bytes of payload that the kernel accepted.
+    /// Bytes of UDP payload that the kernel accepted for sending.
     Bytes,
-    /// System calls that sent at least one datagram.
+    /// System calls that sent at least one datagram to the output.
     Sends,
-    /// Datagrams whose TTL ended here.
+    /// Datagrams not sent because their TTL or hop limit was too low to be forwarded.
     Expired,
-    /// Datagrams that arrived while the output was down.
+    /// Datagrams not sent because the output's interface was down or its socket not open.
     Down,
-    /// Datagrams that the kernel refused.
+    /// Datagrams not sent because the kernel refused the send with an error.
     Refused,
-    /// Datagrams that found the send queue full.
+    /// Datagrams not sent because the socket's send queue was full.
     Busy,
 }
 
-/// Totals of a worker.
+/// Totals of a relay worker; the discriminant is the index in the [`Row`].
 #[derive(Clone, Copy, Debug)]
 pub enum WorkerCounter {
-    /// Polls that returned at least one packet.
+    /// Polls of the rings and sockets that returned at least one packet.
     Batches,
-    /// Packets received.
+    /// Packets received from all rings and sockets.
     Packets,
-    /// Datagrams that a rule matched.
+    /// Datagrams that the worker received and that matched a rule.
     Datagrams,
-    /// Bytes of payload of those.
+    /// Bytes of UDP payload in datagrams that matched a rule.
     Bytes,
-    /// Copies that the kernel accepted.
+    /// Copies of datagrams that the kernel accepted for sending; a datagram has one copy for each output of its rule.
     Sent,
-    /// Bytes of payload of those.
+    /// Bytes of UDP payload in copies that the kernel accepted for sending.
     SentBytes,
-    /// Copies that were not sent, for any of an output's reasons.
+    /// Copies that were not sent: the sum of `expired`, `down`, `refused` and `busy` of all outputs.
     Lost,
-    /// System calls that the sandbox refused.
+    /// System calls of the worker that its seccomp filter refused.
     Refusals,
 }
 
-/// All counters of a relay.
+/// All counters of a relay, as the control socket and the metrics report them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Milliseconds since the relay's start. The difference of two answers gives a rate.
+    /// Milliseconds since the relay's start. The difference between two replies gives the interval of a rate.
     pub time_ms: u64,
-    /// Counters of each interface and family.
+    /// Counters of each interface and address family, summed over the workers.
     pub interfaces: Vec<InterfaceStats>,
-    /// Counters of each existing device that a rule names.
+    /// The kernel's counters of each existing network device that a rule names.
     pub devices: Vec<DeviceStats>,
     /// Packets that the kernel dropped before it processed them, on every CPU and from every device, since boot
     /// (`/proc/net/softnet_stat`).
     pub softnet_dropped: u64,
-    /// Counters of each rule.
+    /// Counters of each rule, summed over the workers.
     pub rules: Vec<RuleStats>,
-    /// Derived rules that were not installed, as there were no counters left for them.
+    /// Number of rules derived from group memberships (`--proxy`) or the kernel's multicast routes that were not
+    /// installed because no row of counters was free.
     pub left_out: u64,
-    /// Group memberships and receive sockets that are not open, as the descriptor limit leaves no room for them.
+    /// Number of group memberships and receive sockets that are not open because the descriptor limit has been reached.
     pub refused_sockets: u64,
-    /// Totals of each worker.
+    /// Totals of each worker that forwards datagrams.
     pub workers: Vec<WorkerStats>,
-    /// Totals of the process that runs the IGMP/MLD queriers of proxies, if there are any. It forwards nothing.
+    /// Totals of the worker that runs the IGMP/MLD queriers, if the relay has proxies. It forwards no datagrams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub querier: Option<WorkerStats>,
 }
 
-/// Packets and datagrams received on an interface.
+/// Counters of packets and datagrams received on one interface in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceStats {
-    /// The interface's name.
+    /// Name of the interface on which the packets were received.
     pub interface: String,
-    /// `ipv4` or `ipv6`.
+    /// Address family of the received packets: `ipv4` or `ipv6`.
     pub family: String,
-    /// `ring`, `socket`, or the reason why nothing can be received.
+    /// `ring`, `socket`, or the reason why nothing can be received on the interface.
     pub state: String,
-    /// Packets that the kernel had for the relay, the dropped ones included. Zero for sockets.
+    /// Packets that the kernel's packet rings counted for the relay, dropped ones included (`PACKET_STATISTICS`). Zero
+    /// for sockets.
     pub kernel_packets: u64,
-    /// Packets that the kernel dropped because the ring, or the socket's buffer, was full.
+    /// Packets that the kernel dropped because the ring or the socket's receive buffer was full.
     pub kernel_dropped: u64,
-    /// Times that the rings were reopened, as the kernel had stopped one of them.
+    /// Number of times that the rings were reopened because the kernel had stopped one of them.
     pub reopened: u64,
-    /// See [`InterfaceCounter::Packets`].
+    /// Packets received from the ring or socket. One packet can contain several datagrams of a flow (GRO).
     pub packets: u64,
-    /// See [`InterfaceCounter::Datagrams`].
+    /// UDP datagrams received from the ring or socket.
     pub datagrams: u64,
-    /// See [`InterfaceCounter::Matched`].
+    /// Datagrams that matched a rule.
     pub matched: u64,
-    /// See [`InterfaceCounter::Unmatched`].
+    /// Datagrams that matched no rule.
     pub unmatched: u64,
-    /// See [`InterfaceCounter::Malformed`].
+    /// Packets dropped because they were not complete UDP packets, or were sent to port 0.
     pub malformed: u64,
-    /// See [`InterfaceCounter::Checksum`].
+    /// Packets dropped because of a wrong IPv4 header checksum or UDP checksum.
     pub checksum: u64,
-    /// See [`InterfaceCounter::Fragment`].
+    /// Packets dropped because they were IP fragments.
     pub fragment: u64,
-    /// See [`InterfaceCounter::Cut`].
+    /// Datagrams dropped because they were longer than a ring slot and the kernel had no memory for them beside the
+    /// ring.
     pub cut: u64,
 }
 
-/// The kernel's counters of a device, in packets, since the device was created (ip(8), `ip -s link`).
+/// The kernel's counters of a network device, in packets, since the device was created (ip(8), `ip -s link`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStats {
-    /// The device's name.
+    /// Name of the network device.
     pub interface: String,
-    /// Packets received.
+    /// Packets that the device received.
     pub rx_packets: u64,
-    /// Packets received and dropped by the kernel.
+    /// Received packets that the kernel dropped.
     pub rx_dropped: u64,
-    /// Packets dropped by the device for lack of buffers.
+    /// Packets that the device dropped for lack of receive buffers.
     pub rx_missed: u64,
-    /// Packets sent.
+    /// Packets that the device sent.
     pub tx_packets: u64,
-    /// Packets dropped before the device sent them.
+    /// Packets that the kernel dropped before the device sent them.
     pub tx_dropped: u64,
 }
 
-/// Counters of a rule and its outputs.
+/// Counters of one rule and its outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStats {
-    /// The rule, as text.
+    /// Text of the rule, as in the configuration.
     pub rule: String,
-    /// See [`RuleCounter::Datagrams`].
+    /// Datagrams that matched the rule.
     pub datagrams: u64,
-    /// See [`RuleCounter::Bytes`].
+    /// Bytes of UDP payload in datagrams that matched the rule.
     pub bytes: u64,
-    /// Datagrams and bytes a second, where two snapshots were compared.
+    /// Datagrams and bytes per second that matched the rule; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Counters of the outputs, in the rule's order.
+    /// Counters of the outputs, in the order of the rule.
     pub outputs: Vec<OutputStats>,
 }
 
-/// Counters of an output.
+/// Counters of one output of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputStats {
-    /// The output, as text.
+    /// Text of the output, as in the rule.
     pub output: String,
-    /// `up`, or the reason why nothing can be sent.
+    /// `up`, or the reason why nothing can be sent to the output.
     pub state: String,
-    /// See [`OutputCounter::Sent`].
+    /// Datagrams that the kernel accepted for sending.
     pub sent: u64,
-    /// See [`OutputCounter::Bytes`].
+    /// Bytes of UDP payload that the kernel accepted for sending.
     pub bytes: u64,
-    /// See [`OutputCounter::Sends`].
+    /// System calls that sent at least one datagram to the output.
     pub sends: u64,
-    /// See [`OutputCounter::Expired`].
+    /// Datagrams not sent because their TTL or hop limit was too low to be forwarded.
     pub expired: u64,
-    /// See [`OutputCounter::Down`].
+    /// Datagrams not sent because the output's interface was down or its socket not open.
     pub down: u64,
-    /// See [`OutputCounter::Refused`].
+    /// Datagrams not sent because the kernel refused the send with an error.
     pub refused: u64,
-    /// See [`OutputCounter::Busy`].
+    /// Datagrams not sent because the socket's send queue was full.
     pub busy: u64,
-    /// Datagrams and bytes a second, where two snapshots were compared.
+    /// Datagrams and bytes per second sent to the output; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }
 
-/// Totals of a worker and of its predecessors.
+/// Totals of a worker process, including those of its predecessors before a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
-    /// Process id; 0 while none is running.
+    /// Process id of the worker; 0 while it is not running.
     pub pid: u32,
-    /// Times that the process was restarted.
+    /// Number of times that the process was restarted.
     pub restarts: u64,
-    /// See [`WorkerCounter::Batches`].
+    /// Polls of the rings and sockets that returned at least one packet.
     pub batches: u64,
-    /// See [`WorkerCounter::Packets`].
+    /// Packets received from all rings and sockets.
     pub packets: u64,
-    /// See [`WorkerCounter::Datagrams`].
+    /// Datagrams that the worker received and that matched a rule.
     pub datagrams: u64,
-    /// See [`WorkerCounter::Bytes`].
+    /// Bytes of UDP payload in datagrams that matched a rule.
     pub bytes: u64,
-    /// See [`WorkerCounter::Sent`].
+    /// Copies of datagrams that the kernel accepted for sending; a datagram has one copy for each output of its rule.
     pub sent: u64,
-    /// See [`WorkerCounter::SentBytes`].
+    /// Bytes of UDP payload in copies that the kernel accepted for sending.
     pub sent_bytes: u64,
-    /// See [`WorkerCounter::Lost`].
+    /// Copies that were not sent: the sum of `expired`, `down`, `refused` and `busy` of all outputs.
     pub lost: u64,
-    /// See [`WorkerCounter::Refusals`].
+    /// System calls of the worker that its seccomp filter refused.
     pub sandbox_refused: u64,
-    /// Datagrams and bytes a second, where two snapshots were compared.
+    /// Datagrams and bytes per second that matched a rule; set only if two snapshots were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }
 
 impl InterfaceStats {
-    /// Adds a worker's row.
+    /// Adds the interface's row of one worker.
     pub fn add(&mut self, row: &Row) {
         add!(self, row, InterfaceCounter, packets Packets, datagrams Datagrams, matched Matched, unmatched Unmatched,
             malformed Malformed, checksum Checksum, fragment Fragment, cut Cut);
@@ -253,14 +261,14 @@ impl InterfaceStats {
 }
 
 impl RuleStats {
-    /// Adds a worker's row.
+    /// Adds the rule's row of one worker.
     pub fn add(&mut self, row: &Row) {
         add!(self, row, RuleCounter, datagrams Datagrams, bytes Bytes);
     }
 }
 
 impl OutputStats {
-    /// Adds a worker's row.
+    /// Adds the output's row of one worker.
     pub fn add(&mut self, row: &Row) {
         add!(self, row, OutputCounter, sent Sent, bytes Bytes, sends Sends, expired Expired, down Down, refused Refused,
             busy Busy);
@@ -268,7 +276,7 @@ impl OutputStats {
 }
 
 impl WorkerStats {
-    /// Adds a worker's row.
+    /// Adds the row of the worker's own totals.
     pub fn add(&mut self, row: &Row) {
         add!(self, row, WorkerCounter, batches Batches, packets Packets, datagrams Datagrams, bytes Bytes, sent Sent,
             sent_bytes SentBytes, lost Lost, sandbox_refused Refusals);

@@ -1,7 +1,7 @@
-//! Parses UDP packets and verifies their lengths and checksums.
+//! Parses received UDP packets and verifies their lengths and checksums.
 //!
-//! A packet is received before the host's own IP and UDP have checked it, so it is checked here: a relay that forwarded a
-//! damaged datagram with a fresh checksum would hide the damage.
+//! A packet socket receives a packet before the host's IP and UDP have verified it, so the relay verifies it:
+//! forwarding a damaged datagram with a recomputed checksum would hide the damage.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -12,50 +12,50 @@ use pontoon_wire::protocol;
 #[cfg(test)]
 mod tests;
 
-/// A UDP datagram, or several of one flow that were received as one packet.
+/// A parsed UDP packet: one datagram, or several of one flow that the kernel coalesced into one packet (GRO).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Address of the sender.
+    /// Source IP address of the datagram.
     pub from: IpAddr,
-    /// Port of the sender.
+    /// Source UDP port of the datagram.
     pub from_port: u16,
-    /// Destination address.
+    /// Destination IP address of the datagram.
     pub to: IpAddr,
-    /// Destination port.
+    /// Destination UDP port of the datagram.
     pub to_port: u16,
-    /// TTL or hop limit on arrival.
+    /// TTL or hop limit with which the packet arrived.
     pub hops: u8,
-    /// DSCP and ECN bits.
+    /// DSCP and ECN bits: the IPv4 field Type of Service, the IPv6 field Traffic Class.
     pub class: u8,
-    /// Range of the payload in the packet.
+    /// Range of the UDP payload in the packet's bytes.
     pub payload: Range<usize>,
 }
 
-/// The reason why a packet is not forwarded.
+/// The reason why the relay does not forward a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramError {
-    /// The packet is not a complete UDP packet.
+    /// The packet is not a complete UDP packet, or its destination port is 0.
     Malformed,
-    /// The packet is a fragment that was not reassembled.
+    /// The packet is an IP fragment.
     Fragment,
-    /// A checksum is wrong.
+    /// The IPv4 header checksum or the UDP checksum is wrong.
     Checksum,
 }
 
-/// State of the UDP checksum on arrival.
+/// State of the UDP checksum of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The kernel or the device has verified it, or the packet never left this machine.
+    /// The kernel or the device has verified the checksum, or the packet was sent on this host.
     Verified,
-    /// It is not verified yet.
+    /// The checksum has not been verified yet.
     Unverified,
 }
 
 impl Datagram {
-    /// Parses a packet that begins with the IP header. Padding behind it is ignored.
+    /// Parses a packet that begins with the IP header. Bytes behind the IP packet (Ethernet padding) are ignored.
     ///
     /// # Errors
-    /// The packet is not a valid UDP packet.
+    /// The packet is not a valid, unfragmented UDP packet.
     pub fn parse(packet: &[u8], checksum: ChecksumState) -> Result<Self, DatagramError> {
         match packet.first().map(|first| first >> 4) {
             Some(4) => v4(packet, checksum),
@@ -64,7 +64,8 @@ impl Datagram {
         }
     }
 
-    /// Returns the number of header bytes of a UDP packet that begins with these bytes, without IPv6 extension headers.
+    /// Returns the number of header bytes (IP and UDP) of a packet with these first bytes; IPv6 extension headers are
+    /// not counted.
     #[must_use]
     pub fn headers(begin: &[u8]) -> usize {
         let ip = match begin.first() {
@@ -90,7 +91,7 @@ fn v4(packet: &[u8], checksum: ChecksumState) -> Result<Datagram, DatagramError>
     if Sum::new().add(header).finish() != 0 {
         return Err(DatagramError::Checksum);
     }
-    // More fragments, or an offset (RFC 791).
+    // More Fragments flag or fragment offset (RFC 791).
     if word(header, 6) & 0x3fff != 0 {
         return Err(DatagramError::Fragment);
     }
@@ -150,7 +151,7 @@ fn udp(
             _ => {}
         }
     }
-    // The kernel sends nothing to port 0, so a copy to the same port could not be sent.
+    // The kernel sends nothing to port 0, so a copy that keeps the port could not be sent.
     let to_port = word(udp, 2);
     if to_port == 0 {
         return Err(DatagramError::Malformed);
@@ -166,12 +167,12 @@ fn udp(
     })
 }
 
-/// Returns the big-endian word at `at`. The caller has checked the length.
+/// Returns the big-endian 16-bit word at offset `at`. The caller has checked the length.
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array(bytes, at))
 }
 
-/// Returns the bytes at `at`. The caller has checked the length.
+/// Returns the `N` bytes at offset `at`. The caller has checked the length.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -182,7 +183,7 @@ const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 
-// Extension headers that are allowed before UDP (RFC 8200 section 4).
+// IPv6 extension headers that are allowed before UDP (RFC 8200 section 4).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;

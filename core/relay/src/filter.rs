@@ -1,7 +1,8 @@
-//! Socket filters: classic BPF programs (Linux `Documentation/networking/filter.rst`) made from rules.
+//! Generates socket filters from rules: classic BPF programs (Linux `Documentation/networking/filter.rst`).
 //!
-//! A filter accepts every packet that a rule matches, and few others; the [`RuleTable`](crate::RuleTable) decides. The kernel runs
-//! the comparisons of each rule for every packet, so for many rules the filter compares with one range that has all groups.
+//! A filter accepts every packet that a rule matches, and few others; the worker's [`RuleTable`](crate::RuleTable)
+//! makes the final decision. The kernel compares every packet with every rule in the filter, so for many rules the
+//! filter has one comparison with a range that contains all groups.
 
 use std::net::IpAddr;
 
@@ -12,27 +13,27 @@ use crate::rule::Input;
 #[cfg(test)]
 mod tests;
 
-/// An instruction, as in `struct sock_filter`.
+/// A classic BPF instruction (`struct sock_filter`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// Operation code.
+    /// Operation code (`BPF_LD`, `BPF_JMP`, ...).
     pub code: u16,
-    /// Instructions to skip if a comparison is true.
+    /// Number of instructions to skip if a comparison is true.
     pub jt: u8,
-    /// Instructions to skip if it is false.
+    /// Number of instructions to skip if a comparison is false.
     pub jf: u8,
-    /// Operand.
+    /// Operand: a constant, an offset in the packet, or the return value.
     pub k: u32,
 }
 
-/// A program that drops every packet.
+/// A BPF program that drops every packet.
 pub const DROP_ALL: [Instruction; 1] = [op(RETURN, 0)];
 
-/// Instructions above which comparing with each rule costs more than receiving what no rule matches. The kernel's limit is
-/// 4096 (`BPF_MAXINSNS`).
+/// Maximum number of instructions of a filter; with more, comparing every packet with each rule costs more than
+/// receiving packets that no rule matches. The kernel's limit is 4096 (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 512;
 
-/// Returns the program for IPv4 packets whose IP header begins at byte `base` of the frame. All `inputs` are IPv4.
+/// Returns the filter for IPv4 packets whose IP header begins at byte `base` of the frame. All `inputs` must be IPv4.
 #[must_use]
 pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
@@ -59,11 +60,11 @@ pub fn v4<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
     }
 }
 
-/// Returns the program for IPv6 packets whose IP header begins at byte `base` of the frame. All `inputs` are IPv6.
+/// Returns the filter for IPv6 packets whose IP header begins at byte `base` of the frame. All `inputs` must be IPv6.
 #[must_use]
 pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Instruction> {
     let inputs: Vec<_> = inputs.into_iter().collect();
-    // UDP, or an extension header before it: hop-by-hop, routing, fragment, destination.
+    // The next header is UDP, or an extension header before it: hop-by-hop, routing, fragment, destination options.
     let mut program = vec![
         op(LOAD_BYTE, base + 6),
         jump_equal(UDP, 5, 0),
@@ -82,7 +83,7 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
         if let Some(port) = input.port {
             block.extend([
                 op(LOAD_BYTE, base + 6),
-                // Behind an extension header the port is not compared.
+                // Behind an extension header the port is not compared, because its offset is not known.
                 jump_equal(UDP, 0, 2),
                 op(LOAD_HALF, base + 42),
                 jump_equal(port.get().into(), 0, NEXT_BLOCK),
@@ -97,9 +98,9 @@ pub fn v6<'a>(base: u32, inputs: impl IntoIterator<Item = &'a Input>) -> Vec<Ins
     }
 }
 
-/// Restricts a program to packets that belong to the interface: a packet socket also receives packets that arrived through
-/// its interface for another one, such as a VLAN interface, and those for another host or for a VLAN that does not exist here
-/// (`__netif_receive_skb_core`, Linux net/core/dev.c).
+/// Prepends instructions to a filter that drop packets not addressed to the interface: a packet socket also receives
+/// packets that arrived through its interface for another one, such as a VLAN interface, and those for another host or
+/// for a VLAN that does not exist on this host (`__netif_receive_skb_core`, Linux net/core/dev.c).
 #[must_use]
 pub fn only_own(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
     let mut own = vec![
@@ -114,7 +115,7 @@ pub fn only_own(interface: u32, program: Vec<Instruction>) -> Vec<Instruction> {
     own
 }
 
-/// Appends comparisons of the address at `at` with a range, word by word.
+/// Appends comparisons of the address at offset `at` of the packet with an address range, in 32-bit words.
 fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
     let mut left = u32::from(range.prefix_len());
     let (words, count) = words(range.network());
@@ -132,7 +133,7 @@ fn compare(block: &mut Vec<Instruction>, at: u32, range: IpNet) {
     }
 }
 
-/// Returns the address as 32-bit words, and their number.
+/// Returns an address as 32-bit words, and the number of words: 1 or 4.
 fn words(address: IpAddr) -> ([u32; 4], usize) {
     match address {
         IpAddr::V4(v4) => ([v4.to_bits(), 0, 0, 0], 1),
@@ -145,7 +146,8 @@ fn words(address: IpAddr) -> ([u32; 4], usize) {
     }
 }
 
-/// Appends a block of comparisons that accepts the packet if all of them hold; otherwise the next block is run.
+/// Appends a block of comparisons that accepts the packet if all of them are true; otherwise the next block is
+/// executed.
 fn append_block(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
     block.push(op(RETURN, WHOLE_PACKET));
     let length = block.len();
@@ -157,7 +159,7 @@ fn append_block(program: &mut Vec<Instruction>, mut block: Vec<Instruction>) {
     program.append(&mut block);
 }
 
-/// Returns one input that contains all of these if the program is too long.
+/// Returns one input that contains all `inputs` if the program exceeds [`MAX_INSTRUCTIONS`].
 fn aggregate(program: &[Instruction], inputs: &[&Input]) -> Option<Input> {
     let (first, others) = inputs
         .split_first()
@@ -185,7 +187,7 @@ const fn op(code: u16, k: u32) -> Instruction {
     }
 }
 
-/// Compares the accumulator with `k`.
+/// Returns the instruction that compares the accumulator with `k`.
 const fn jump_equal(k: u32, jt: u8, jf: u8) -> Instruction {
     Instruction {
         code: JUMP_EQUAL,
@@ -195,20 +197,21 @@ const fn jump_equal(k: u32, jt: u8, jf: u8) -> Instruction {
     }
 }
 
-/// Placeholder for a jump to the end of the block.
+/// Placeholder in `jf` for a jump to the end of the block, replaced when the block's length is known.
 const NEXT_BLOCK: u8 = u8::MAX;
 
-/// Return value that accepts the whole packet, whatever its length.
+/// Return value of a filter that accepts the whole packet: more bytes than any packet has.
 const WHOLE_PACKET: u32 = 0x0004_0000;
 
-/// Offset of the packet's interface index (`SKF_AD_OFF + SKF_AD_IFINDEX`).
+/// Offset from which a filter loads the interface index of a packet (`SKF_AD_OFF + SKF_AD_IFINDEX`).
 const INTERFACE_INDEX: u32 = SKF_AD_OFF + 8;
 
-/// Offset of the packet type (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and its value for frames to other hosts.
+/// Offset from which a filter loads the packet type (`SKF_AD_OFF + SKF_AD_PKTTYPE`), and the type of frames to other
+/// hosts.
 const PACKET_TYPE: u32 = SKF_AD_OFF + 4;
 const PACKET_OTHERHOST: u32 = 3;
 
-/// Offset of the kernel's metadata of a packet.
+/// Base of the offsets from which a filter loads the kernel's metadata of a packet, instead of bytes of the packet.
 const SKF_AD_OFF: u32 = (-0x1000_i32).cast_unsigned();
 
 const UDP: u32 = 17;
@@ -217,7 +220,7 @@ const LOAD_WORD: u16 = 0x20;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF_AT_X: u16 = 0x48;
-/// X = 4 * (byte & 0xf).
+/// Instruction that sets X to the length of the IPv4 header in bytes: 4 * (byte & 0xf) (`BPF_LDX | BPF_B | BPF_MSH`).
 const LOAD_X_HEADER_LENGTH: u16 = 0xb1;
 const AND: u16 = 0x54;
 const JUMP_EQUAL: u16 = 0x15;

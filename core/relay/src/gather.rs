@@ -1,41 +1,45 @@
-//! Groups datagrams that leave alike into bursts, each of which is one send.
+//! Groups received datagrams with the same output and length into bursts, each of which is sent by one system call.
 //!
-//! Each send costs one pass through the kernel's stack, whatever the number of datagrams in it (`UDP_SEGMENT`), so fewer
-//! bursts are better; but no flow may be reordered. Bursts leave in the order in which they were started. A datagram may join
-//! any open burst with its key, unless its flow already has a datagram in a later one.
+//! Each call costs one pass through the kernel's stack, whatever the number of datagrams in it (`UDP_SEGMENT`), so
+//! fewer bursts are better; but no flow may be reordered. Bursts are sent in the order in which they were started. A
+//! datagram may join any open burst with its key, unless a later burst already has a datagram of its flow.
 
 use rustc_hash::FxHashMap;
 
 #[cfg(test)]
 mod tests;
 
-/// Limit on the datagrams of one send (`UDP_MAX_SEGMENTS`, which later kernels have raised).
+/// Maximum number of datagrams that one `UDP_SEGMENT` send may contain (`UDP_MAX_SEGMENTS`, which later kernels have
+/// raised).
 pub const MAX_DATAGRAMS: usize = 64;
 
-/// Limit on the bytes of one send: the longest UDP packet, less the longest headers.
+/// Maximum number of payload bytes of one send: the longest UDP packet minus the longest headers.
 pub const MAX_BYTES: usize = 65_000;
 
-/// Groups the datagrams of one batch. Datagrams with equal keys `K` can leave in one send; `P` is the location of a
-/// payload.
+/// Groups the datagrams of one batch into bursts. Datagrams with equal keys `K` can be sent by one call; `P` is the
+/// location of a payload in the receive ring.
 #[derive(Debug)]
-pub struct Gather<K, P> {
+pub struct BurstGather<K, P> {
     bursts: Vec<OpenBurst<K>>,
-    pieces: Vec<Piece<P>>,
-    /// Index of the open burst of a key and size.
+    pieces: Vec<LinkedPayload<P>>,
+    /// Index in `bursts` of the open burst of each key and datagram size.
     open: FxHashMap<(K, usize), usize>,
-    /// Index of the burst that the last datagram joined; the next one often joins it, too.
+    /// Index of the burst that the previous datagram joined; the next datagram often joins it, too.
     last: usize,
-    /// For each flow hash, one more than the index of the latest burst that has a datagram of the flow.
+    /// For each flow hash, one more than the index of the latest burst that contains a datagram of the flow; 0 if there
+    /// is none.
     latest: [usize; FLOWS],
 }
 
-/// Flow hashes that are kept apart. Flows with equal hashes share fewer bursts and are not reordered.
+/// Number of flow hashes that are distinguished. Flows with equal hashes share fewer bursts, and are not reordered
+/// either.
 const FLOWS: usize = 256;
 
+/// A burst to which datagrams are added, unless it is sealed.
 #[derive(Debug)]
 struct OpenBurst<K> {
     key: K,
-    /// Bytes of each datagram but the last.
+    /// Bytes of payload in each datagram of the burst except the last.
     size: usize,
     datagrams: usize,
     bytes: usize,
@@ -44,32 +48,33 @@ struct OpenBurst<K> {
     last: usize,
 }
 
+/// Location of a payload, with the index of the next payload of the same burst.
 #[derive(Debug)]
-struct Piece<P> {
+struct LinkedPayload<P> {
     location: P,
     next: usize,
 }
 
-/// Index of no piece.
+/// Index that marks the end of a burst's list of payloads.
 const NONE: usize = usize::MAX;
 
-/// Datagrams of one send.
+/// The datagrams of one burst, which are sent by one system call.
 #[derive(Debug)]
 pub struct DatagramBatch<'a, K, P> {
-    /// The key that they have in common.
+    /// Key that the datagrams have in common, such as their rule.
     pub key: K,
-    /// Bytes of each datagram but the last.
+    /// Bytes of each datagram except the last, which may be shorter.
     pub size: usize,
-    /// The number of datagrams.
+    /// Number of datagrams in the burst.
     pub datagrams: usize,
-    /// Bytes of all of them.
+    /// Total bytes of payload in the burst.
     pub bytes: usize,
-    pieces: &'a [Piece<P>],
+    pieces: &'a [LinkedPayload<P>],
     first: usize,
 }
 
-impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
-    /// Allocates memory for batches of so many packets.
+impl<K: Copy + Eq + std::hash::Hash, P: Copy> BurstGather<K, P> {
+    /// Allocates memory for batches of up to `batch` packets.
     #[must_use]
     pub fn new(batch: usize) -> Self {
         Self {
@@ -81,7 +86,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         }
     }
 
-    /// Adds a datagram of `bytes` bytes; `flow` is a hash of its source and destination.
+    /// Adds a datagram of `bytes` bytes to a burst; `flow` is a hash of its source and destination.
     pub fn push(&mut self, key: K, flow: usize, bytes: usize, location: P) {
         let piece = self.piece(location);
         let flow = flow % FLOWS;
@@ -95,7 +100,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
             (self.last, self.latest[flow]) = (burst, burst + 1);
             return;
         }
-        // In a send of several, a datagram without bytes would be lost.
+        // The kernel would drop an empty datagram at the end of a `UDP_SEGMENT` send.
         let sealed = bytes == 0;
         let burst = self.start_burst(key, (bytes, 1, bytes), sealed, piece);
         if !sealed {
@@ -104,7 +109,8 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         (self.last, self.latest[flow]) = (burst, burst + 1);
     }
 
-    /// Adds datagrams of one flow that were received as one packet, `size` bytes each but for the last.
+    /// Adds datagrams of one flow that were received as one packet: `bytes` bytes in datagrams of `size` bytes, the
+    /// last one possibly shorter.
     pub fn push_coalesced(&mut self, key: K, flow: usize, bytes: usize, size: usize, location: P) {
         let piece = self.piece(location);
         let datagrams = bytes.div_ceil(size.max(1)).max(1);
@@ -112,7 +118,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         self.latest[flow % FLOWS] = burst + 1;
     }
 
-    /// Returns the bursts in the order in which they are to be sent.
+    /// Returns the bursts in the order in which they are sent.
     pub fn bursts(&self) -> impl Iterator<Item = DatagramBatch<'_, K, P>> {
         self.bursts.iter().map(|open| DatagramBatch {
             key: open.key,
@@ -124,7 +130,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         })
     }
 
-    /// Removes all datagrams, for a new batch.
+    /// Removes all datagrams before the next batch.
     pub fn clear(&mut self) {
         self.bursts.clear();
         self.pieces.clear();
@@ -134,7 +140,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
     }
 
     fn piece(&mut self, location: P) -> usize {
-        self.pieces.push(Piece { location, next: NONE });
+        self.pieces.push(LinkedPayload { location, next: NONE });
         self.pieces.len() - 1
     }
 
@@ -157,14 +163,15 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
         self.bursts.len() - 1
     }
 
-    /// Returns an open burst, not before `earliest - 1`, that can take a datagram of `bytes` bytes.
+    /// Returns an open burst to which a datagram of `bytes` bytes can be added; its index is at least `earliest - 1`.
     fn find_burst(&self, key: K, bytes: usize, earliest: usize) -> Option<usize> {
         let takes = |burst: usize| {
             let open = self.bursts.get(burst)?;
             let fits = !open.sealed && open.key == key && bytes > 0 && open.bytes + bytes <= MAX_BYTES;
             (fits && bytes <= open.size && burst + 1 >= earliest).then_some(burst)
         };
-        // A shorter datagram ends its burst. A burst of another flow could still grow, so it is not ended.
+        // A shorter datagram ends its burst. If the burst belongs to another flow, it is not ended, because it could
+        // still grow.
         let last =
             takes(self.last).filter(|burst| self.bursts[*burst].size == bytes || burst + 1 == earliest);
         last.or_else(|| takes(*self.open.get(&(key, bytes))?))
@@ -172,7 +179,7 @@ impl<K: Copy + Eq + std::hash::Hash, P: Copy> Gather<K, P> {
 }
 
 impl<K, P: Copy> DatagramBatch<'_, K, P> {
-    /// Returns the locations of the payloads, in order.
+    /// Returns the locations of the payloads in the order in which the datagrams were received.
     pub fn locations(&self) -> impl Iterator<Item = P> {
         let mut at = self.first;
         std::iter::from_fn(move || {

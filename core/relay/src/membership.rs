@@ -1,12 +1,12 @@
-//! Group memberships of an interface: the router side of IGMP (RFC 2236, RFC 3376) and MLD (RFC 2710, RFC 3810).
+//! Group memberships on an interface: the router side of IGMP (RFC 2236, RFC 3376) and MLD (RFC 2710, RFC 3810).
 //!
-//! One [`Querier`] for each interface and family handles reports, expires memberships and schedules queries. It runs in a
-//! sandboxed process, as it reads packets of untrusted hosts. The supervisor keeps the [`Memberships`] that the querier
-//! reports, and a proxy (RFC 4605) makes rules of them. There are two simplifications, both to the hosts' advantage: a host
-//! that excludes some senders of a group receives all of them, and a group that one host wants from any sender is wanted
-//! from any sender for the whole interface.
+//! One [`Querier`] for each interface and family handles reports, expires memberships and schedules queries. It runs in
+//! a sandboxed process, because it reads packets of untrusted hosts. The supervisor keeps the [`Memberships`] that the
+//! querier reports, and a proxy (RFC 4605) makes rules of them. Two simplifications of the RFCs may forward more than
+//! hosts request, never less: a host that excludes some senders of a group receives all of them, and if one host joins
+//! a group for any sender, the group is forwarded from any sender to the whole interface.
 //!
-//! Time is the duration since a moment that the caller chooses.
+//! Times are durations since a moment that the caller chooses, such as the start of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,52 +20,56 @@ use message::{Message, Query, Record, SourceChange};
 
 use crate::rule::parse::unreachable;
 
-/// State of the querier election and group memberships of one interface and family.
+/// State of the querier election and of the group memberships of one interface and address family.
 #[derive(Debug)]
 pub struct Querier {
     address: IpAddr,
-    /// Queries can be sent: the interface has an address of the family.
+    /// True if queries can be sent because the interface has an address of the family.
     can_send: bool,
-    role: Role,
-    groups: BTreeMap<IpAddr, Group>,
-    /// Group-specific and source-specific queries, each with the time at which it is due.
+    role: QuerierRole,
+    groups: BTreeMap<IpAddr, GroupTimers>,
+    /// Group-specific and group-and-source-specific queries that have not been sent yet, each with the time at which it
+    /// is due.
     pending_queries: Vec<(Duration, Query)>,
     /// Groups whose source filter has changed since [`Querier::next_change`] returned it.
     changed: BTreeSet<IpAddr>,
 }
 
+/// Role of this router in the querier election (RFC 3376 section 6.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// This router sends queries. `startup_queries` of them are still to be sent at the shorter startup interval.
+enum QuerierRole {
+    /// This router is the querier: it sends the next general query at `next`. `startup_queries` general queries of the
+    /// startup (RFC 3376 section 8.7) are not sent yet.
     Querier { next: Duration, startup_queries: u8 },
-    /// A router with a lower address sends queries, unless none arrives before `until`.
+    /// A router with a lower address is the querier; this router takes over if no query of it arrives before `until`.
     NonQuerier { until: Duration },
 }
 
-/// Expiry times of a group's memberships. A time of zero means that there is no such membership.
+/// Expiry times of the memberships of one group: for any sender, and for single senders. Zero means that there is no
+/// such membership.
 #[derive(Debug, Default)]
-struct Group {
+struct GroupTimers {
     any_until: Duration,
     sources: BTreeMap<IpAddr, Duration>,
 }
 
-/// The senders from which a group is wanted on an interface.
+/// The source filter of a group on an interface: the senders whose datagrams the interface's hosts have joined for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceFilter {
-    /// Any sender.
+    /// Datagrams of any sender are forwarded.
     Any,
-    /// Only these senders (INCLUDE mode of RFC 3376); an empty list ends the membership.
+    /// Datagrams of these senders only (INCLUDE mode of RFC 3376); an empty list ends the membership.
     Sources(Vec<IpAddr>),
 }
 
 impl Querier {
-    /// `address` is the source address of queries.
+    /// Creates a querier that sends queries from `address`, and sends the first one at once.
     #[must_use]
     pub fn new(address: IpAddr, now: Duration) -> Self {
         Self {
             address,
             can_send: true,
-            role: Role::Querier {
+            role: QuerierRole::Querier {
                 next: now,
                 startup_queries: ROBUSTNESS,
             },
@@ -75,22 +79,22 @@ impl Querier {
         }
     }
 
-    /// Changes the source address of queries. Memberships are kept, and one general query is due.
+    /// Changes the source address of queries. Memberships are kept, and one general query becomes due.
     pub fn set_address(&mut self, address: IpAddr, now: Duration) {
         self.address = address;
-        self.role = Role::Querier {
+        self.role = QuerierRole::Querier {
             next: now,
             startup_queries: 1,
         };
     }
 
-    /// Sets whether queries can be sent. Meanwhile a leave does not shorten a membership.
+    /// Sets whether queries can be sent. While they cannot, a host's leave message does not shorten a membership.
     pub const fn set_can_send(&mut self, can_send: bool) {
         self.can_send = can_send;
     }
 
-    /// Adds a membership that a predecessor has reported. It expires at `until` unless a host reports it before. It is not
-    /// reported to the supervisor again.
+    /// Adds a membership that the querier's predecessor, before a restart of the process, has reported to the
+    /// supervisor. It expires at `until` unless a host reports it before. It is not reported to the supervisor again.
     pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
         let restored = self.groups.entry(group).or_default();
         match filter {
@@ -103,7 +107,8 @@ impl Querier {
         }
     }
 
-    /// Handles a report of a host or a query of another router. Memberships beyond the limits are ignored.
+    /// Handles a host's report or another router's query. Memberships beyond the limits on groups and sources are
+    /// ignored.
     pub fn handle(&mut self, message: Message, now: Duration) {
         match message {
             Message::Reports(records) => {
@@ -115,18 +120,18 @@ impl Querier {
         }
     }
 
-    /// Removes expired memberships and returns the queries that are due.
+    /// Removes expired memberships and returns the queries to send now.
     pub fn tick(&mut self, now: Duration) -> Vec<Query> {
         self.expire(now);
-        if let Role::NonQuerier { until } = self.role
+        if let QuerierRole::NonQuerier { until } = self.role
             && until <= now
         {
-            self.role = Role::Querier {
+            self.role = QuerierRole::Querier {
                 next: now,
                 startup_queries: ROBUSTNESS,
             };
         }
-        let Role::Querier {
+        let QuerierRole::Querier {
             next,
             startup_queries,
         } = self.role
@@ -142,7 +147,7 @@ impl Querier {
             } else {
                 QUERY_INTERVAL
             };
-            self.role = Role::Querier {
+            self.role = QuerierRole::Querier {
                 next: now + interval,
                 startup_queries: startup_queries.saturating_sub(1),
             };
@@ -157,12 +162,12 @@ impl Querier {
         queries
     }
 
-    /// Returns the time at which [`Querier::tick`] is due next.
+    /// Returns the time at which [`Querier::tick`] has to be called next.
     #[must_use]
     pub fn next_tick(&self) -> Duration {
         let role = match self.role {
-            Role::Querier { next, .. } => next,
-            Role::NonQuerier { until } => until,
+            QuerierRole::Querier { next, .. } => next,
+            QuerierRole::NonQuerier { until } => until,
         };
         let expiry = self.groups.values().flat_map(|group| {
             let any_until = (!group.any_until.is_zero()).then_some(group.any_until);
@@ -172,8 +177,8 @@ impl Querier {
         expiry.chain(pending).fold(role, Duration::min)
     }
 
-    /// Returns the next group whose source filter has changed, with the filter that it has now, and removes it from the list
-    /// of changes.
+    /// Returns a group whose source filter has changed, with the current filter, and removes the group from the list of
+    /// changes.
     pub fn next_change(&mut self) -> Option<(IpAddr, SourceFilter)> {
         let group = self.changed.pop_first()?;
         let filter = match self.groups.get(&group) {
@@ -184,12 +189,12 @@ impl Querier {
         Some((group, filter))
     }
 
-    /// Puts a group back into the list of changes, as its filter could not be reported.
+    /// Adds a group to the list of changes again, because reporting its filter to the supervisor failed.
     pub fn retry_change(&mut self, group: IpAddr) {
         self.changed.insert(group);
     }
 
-    /// Returns true if [`Querier::next_change`] has something to return.
+    /// Returns true if the source filter of a group has changed, so that [`Querier::next_change`] returns a group.
     #[must_use]
     pub fn has_changes(&self) -> bool {
         !self.changed.is_empty()
@@ -205,7 +210,7 @@ impl Querier {
                 group.any_until = Duration::ZERO;
             }
             let is_any = !group.any_until.is_zero();
-            // Sources do not matter while any sender is wanted.
+            // Source-specific memberships do not change the filter while there is a membership for any sender.
             if is_any != has_any || (!is_any && group.sources.len() != count) {
                 changed.insert(*address);
             }
@@ -213,8 +218,8 @@ impl Querier {
         });
     }
 
-    /// Returns true if there is no room for a group. The supervisor, which has the same limit, still has groups whose removal has not
-    /// been reported.
+    /// Returns true if the number of groups has reached its limit and `group` is not one of them. Groups whose removal
+    /// has not been reported count too, because the supervisor, which has the same limit, still has them.
     fn is_full_for(&self, group: IpAddr) -> bool {
         let is_removed = |group: &&IpAddr| !self.groups.contains_key(*group);
         !self.groups.contains_key(&group)
@@ -235,7 +240,7 @@ impl Querier {
                     self.changed.insert(group);
                 }
                 found.any_until = now + GROUP_MEMBERSHIP_INTERVAL;
-                // The group is still wanted, so pending queries for it are of no use.
+                // A host has reported the membership again, so pending queries for the group are not needed.
                 self.pending_queries
                     .retain(|(_, query)| query.group != Some(group));
             }
@@ -244,8 +249,8 @@ impl Querier {
         }
     }
 
-    /// Adds sources of a group. If `exclusive`, the host no longer wants the group from any sender, so the group is
-    /// queried in case another host does.
+    /// Adds senders to the memberships of a group. If `exclusive`, the host has left the group for other senders, so a
+    /// group-specific query finds out whether another host is still a member.
     fn include(&mut self, group: IpAddr, sources: &[IpAddr], exclusive: bool, now: Duration) {
         let until = now + GROUP_MEMBERSHIP_INTERVAL;
         let can_schedule_query = self.can_schedule_query();
@@ -269,7 +274,8 @@ impl Querier {
         }
     }
 
-    /// Queries the senders that a host no longer wants, in case another host does.
+    /// Schedules a query for the senders that a host has blocked, to find out whether another host is still a member
+    /// for them.
     fn block(&mut self, group: IpAddr, sources: &[IpAddr], now: Duration) {
         let can_schedule_query = self.can_schedule_query();
         let Some(found) = self.groups.get_mut(&group).filter(|_| can_schedule_query) else {
@@ -289,13 +295,13 @@ impl Querier {
         }
     }
 
-    /// Handles a query of another router. The router with the lowest address remains the querier.
+    /// Handles a query of another router. The router with the lowest address is the querier (RFC 3376 section 6.6.2).
     fn handle_query(&mut self, from: IpAddr, group: Option<IpAddr>, sources: &[IpAddr], now: Duration) {
-        // Addresses of the other family, in a forged frame, take no part in the election.
+        // A source address of the other family, in a forged frame, is ignored in the election.
         if from.is_unspecified() || from.is_ipv4() != self.address.is_ipv4() || from >= self.address {
             return;
         }
-        self.role = Role::NonQuerier {
+        self.role = QuerierRole::NonQuerier {
             until: now + OTHER_QUERIER_PRESENT_INTERVAL,
         };
         let Some(found) = group.and_then(|group| self.groups.get_mut(&group)) else {
@@ -312,13 +318,17 @@ impl Querier {
         }
     }
 
-    /// Returns true if a query would be sent. Otherwise a leave does not shorten a membership, as its other hosts would not be
-    /// queried: a non-querier shortens it upon the querier's query (RFC 3376 section 6.6.1).
+    /// Returns true if this router can send a query now. If it cannot, a leave message does not shorten a membership,
+    /// because the group's other hosts would not be queried: a non-querier shortens it when the querier's query arrives
+    /// (RFC 3376 section 6.6.1).
     fn can_schedule_query(&self) -> bool {
-        matches!(self.role, Role::Querier { .. }) && self.can_send && self.pending_queries.len() < MAX_GROUPS
+        matches!(self.role, QuerierRole::Querier { .. })
+            && self.can_send
+            && self.pending_queries.len() < MAX_GROUPS
     }
 
-    /// Schedules a query now and once more. [`Querier::can_schedule_query`] is true.
+    /// Schedules a query for now, and a repetition after one second. The caller has checked
+    /// [`Querier::can_schedule_query`].
     fn schedule_query(&mut self, query: Query, now: Duration) {
         self.pending_queries.push((now, query.clone()));
         self.pending_queries
@@ -326,24 +336,24 @@ impl Querier {
     }
 }
 
-/// The memberships of one interface and family that a querier has reported. The querier's process may be compromised, so
-/// each report is checked.
+/// The memberships of one interface and family that a querier process has reported to the supervisor. Each report is
+/// checked, because the process may be compromised.
 #[derive(Debug)]
 pub struct Memberships {
     v6: bool,
-    /// Each group with the position at which it was added and its filter.
+    /// Filter of each group, with a number that counts up in the order in which groups were added.
     groups: BTreeMap<IpAddr, (u64, SourceFilter)>,
     added: u64,
 }
 
-/// A reported membership that no querier reports: the group cannot be routed or is of another family, a sender is not a
-/// unicast address, or there are too many of either.
+/// Error: a reported membership that no correct querier reports. The group is not routable or of another family, a
+/// sender is not a unicast address, or the number of groups or senders exceeds its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid membership")]
 pub struct InvalidMembership;
 
 impl Memberships {
-    /// No memberships of a family.
+    /// Creates an empty set of memberships for IPv6 (`v6`) or IPv4.
     #[must_use]
     pub fn new(v6: bool) -> Self {
         Self {
@@ -353,10 +363,10 @@ impl Memberships {
         }
     }
 
-    /// Sets the source filter of a group. A filter without senders removes the group.
+    /// Sets the source filter of a group. A filter with an empty list of senders removes the group.
     ///
     /// # Errors
-    /// The membership is not one that a querier reports; nothing changes.
+    /// No correct querier reports such a membership; nothing changes.
     pub fn set(&mut self, group: IpAddr, filter: SourceFilter) -> Result<(), InvalidMembership> {
         if group.is_ipv6() != self.v6 || !is_routable(group) {
             return Err(InvalidMembership);
@@ -383,14 +393,18 @@ impl Memberships {
         Ok(())
     }
 
-    /// Removes all groups. Returns false if there was none.
-    pub fn clear(&mut self) -> bool {
-        let had_groups = !self.groups.is_empty();
+    /// Removes all groups.
+    pub fn clear(&mut self) {
         self.groups.clear();
-        had_groups
     }
 
-    /// The number of items of [`Memberships::iter`].
+    /// Returns true if there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Returns the number of items of [`Memberships::iter`].
     #[must_use]
     pub fn count(&self) -> usize {
         let counts = self.groups.values().map(|(_, filter)| match filter {
@@ -400,14 +414,14 @@ impl Memberships {
         counts.sum()
     }
 
-    /// Groups and their source filters, those that were added first in front.
+    /// Returns the groups and their source filters, in the order in which the groups were added.
     pub fn groups(&self) -> impl Iterator<Item = (IpAddr, &SourceFilter)> {
         let mut groups: Vec<_> = self.groups.iter().collect();
         groups.sort_unstable_by_key(|(_, (added, _))| *added);
         groups.into_iter().map(|(group, (_, filter))| (*group, filter))
     }
 
-    /// Groups in the same order, one item for each sender; `None` is any sender.
+    /// Returns the groups in the order in which they were added, one item for each sender; `None` means any sender.
     pub fn iter(&self) -> impl Iterator<Item = (IpAddr, Option<IpAddr>)> {
         self.groups().flat_map(|(group, filter)| {
             let sources: Vec<Option<IpAddr>> = match filter {
@@ -419,8 +433,8 @@ impl Memberships {
     }
 }
 
-/// Returns true for groups that routers forward: those of link-local scope are not (RFC 5771 section 4, RFC 4291 section
-/// 2.7).
+/// Returns true if routers forward datagrams to the group, which they do not for link-local scope (RFC 5771 section 4,
+/// RFC 4291 section 2.7).
 fn is_routable(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(v4) => v4.is_multicast() && v4.octets()[..3] != [224, 0, 0],
@@ -428,33 +442,35 @@ fn is_routable(group: IpAddr) -> bool {
     }
 }
 
-/// Returns true if an address can send to a group: an address of the same family that a rule accepts as a sender.
+/// Returns true if `source` can be a sender of the group: a unicast address of the same family that a rule accepts.
 fn is_source_for(source: IpAddr, group: IpAddr) -> bool {
     source.is_ipv4() == group.is_ipv4() && !source.is_multicast() && !unreachable(source)
 }
 
-/// Robustness variable: the number of times that a message is sent of which one may be lost (RFC 3376 section 8.1).
+/// Robustness variable: number of times that a message is sent because some may be lost (RFC 3376 section 8.1).
 const ROBUSTNESS: u8 = 2;
 
-/// Time between general queries (section 8.2).
+/// Query interval: time between general queries (RFC 3376 section 8.2).
 const QUERY_INTERVAL: Duration = Duration::from_secs(125);
 
-/// Time in which hosts confirm their memberships to a querier that has just started: the query response interval (section
-/// 8.3), and a second for delays of the query and the responses.
+/// Time within which hosts report their memberships to a querier that has just started: the query response interval of
+/// 10 s (RFC 3376 section 8.3), and 1 s for delays of the query and the reports.
 pub const STARTUP_RESPONSE_TIME: Duration = Duration::from_secs(11);
 
-/// Time from the last report to the end of a membership (section 8.4): two query intervals and the time for a response.
+/// Group membership interval: time from the last report to the expiry of a membership (RFC 3376 section 8.4), which is
+/// two query intervals and the query response interval.
 pub const GROUP_MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(260);
 
-/// Time after the last query of another querier until this router becomes querier (section 8.5).
+/// Other querier present interval: time after the last query of another querier until this router becomes querier (RFC
+/// 3376 section 8.5).
 const OTHER_QUERIER_PRESENT_INTERVAL: Duration = Duration::from_secs(255);
 
-/// Time from a leave to the end of the membership, unless another host reports it (section 8.8): two queries, one second
-/// each.
+/// Last member query time: time from a leave to the expiry of the membership, unless another host reports it (RFC 3376
+/// section 8.8). It is the time for two queries, one second each.
 const LAST_MEMBER_QUERY_TIME: Duration = Duration::from_secs(2);
 
-/// Limit on the groups of one interface and family.
+/// Maximum number of groups on one interface in one address family.
 pub const MAX_GROUPS: usize = 4096;
 
-/// Limit on the senders of one group.
+/// Maximum number of senders in the source filter of one group.
 pub const MAX_SOURCES: usize = 64;

@@ -1,5 +1,5 @@
-//! IGMP/MLD proxying (RFC 4605): groups that hosts behind downstream interfaces join are joined on an upstream interface and
-//! forwarded from there.
+//! IGMP/MLD proxying (RFC 4605): a group that hosts behind downstream interfaces join is joined on an upstream
+//! interface, and its datagrams are forwarded downstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use ipnet::IpNet;
 use crate::rule::parse::{RuleError, end, interface};
 use crate::rule::{Hops, Input, Output, Rule};
 
-/// An upstream interface and its downstream interfaces: `eth0 -> eth1, eth2`.
+/// An IGMP/MLD proxy: an upstream interface and its downstream interfaces, `eth0 -> eth1, eth2` as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Interface on which groups are joined.
+    /// Interface on which the relay joins the groups, and from which it forwards them.
     pub upstream: String,
-    /// Interfaces behind which the member hosts are; at least one.
+    /// Interfaces to whose hosts the relay forwards the groups that they have joined; at least one.
     pub downstream: Vec<String>,
 }
 
-/// A group that hosts behind a downstream interface are members of.
+/// Membership of hosts behind a downstream interface in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The downstream interface.
+    /// Downstream interface behind which the hosts are.
     pub interface: String,
-    /// The group.
+    /// Multicast group that the hosts have joined.
     pub group: IpAddr,
-    /// The sender from which it is wanted; `None` is any.
+    /// Sender whose datagrams the hosts have joined for; `None` means any sender.
     pub source: Option<IpAddr>,
 }
 
@@ -58,7 +58,7 @@ impl FromStr for Proxy {
 }
 
 impl Proxy {
-    /// Merges proxies that have the same upstream interface.
+    /// Merges proxies that have the same upstream interface into one.
     #[must_use]
     pub fn merge(proxies: &[Self]) -> Vec<Self> {
         let mut merged: Vec<Self> = Vec::new();
@@ -76,10 +76,10 @@ impl Proxy {
         merged
     }
 
-    /// Returns the rules that forward what the members want.
+    /// Returns the rules that forward the groups of the members.
     ///
-    /// Of two rules for a group, the one for a single sender matches that sender's datagrams, so it also has the outputs of
-    /// the rule for any sender.
+    /// A group with members for any sender and members for single senders needs several rules. The rule for a single
+    /// sender matches first, so it also has the outputs of the rule for any sender.
     #[must_use]
     pub fn rules(&self, members: &[Member]) -> Vec<Rule> {
         let mut inputs: BTreeMap<(IpAddr, Option<IpAddr>), BTreeSet<&str>> = BTreeMap::new();
@@ -104,7 +104,7 @@ impl Proxy {
     }
 }
 
-/// Returns an output that keeps group and port and decrements the TTL.
+/// Returns an output to an interface that keeps group and port and decrements the TTL.
 fn output(interface: &str) -> Output {
     Output {
         interface: interface.to_owned(),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_upstream_and_downstream_interfaces() {
+    fn upstream_and_downstream_interfaces_are_parsed() {
         let proxy: Proxy = "eth0 -> eth1, eth2".parse().unwrap();
         assert_eq!(
             (proxy.upstream.as_str(), proxy.downstream.as_slice()),
@@ -133,7 +133,7 @@ mod tests {
             ("-> eth1", "the interface is missing"),
             ("eth0 ->", "the interface is missing"),
             ("eth0 x -> eth1", "unexpected 'x'"),
-            ("eth0 -> eth1, eth0", "'eth0' is the input"),
+            ("eth0 -> eth1, eth0", "'eth0' is the same as the input"),
             ("eth0 -> eth1, eth1", "duplicate 'eth1'"),
         ] {
             assert_eq!(text.parse::<Proxy>().unwrap_err().to_string(), why);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn merges_proxies_of_one_upstream() {
+    fn proxies_of_one_upstream_interface_are_merged() {
         let proxies = ["up -> a", "other -> a", "up -> b, a"].map(|text| text.parse().unwrap());
         let merged = ["up -> a, b", "other -> a"].map(|text| text.parse().unwrap());
         assert_eq!(Proxy::merge(&proxies), merged);
     }
 
     #[test]
-    fn derives_rules_from_members() {
+    fn rules_are_derived_from_members() {
         let proxy: Proxy = "up -> a, b, c".parse().unwrap();
         let member = |interface: &str, group: &str, source: Option<&str>| Member {
             interface: interface.to_owned(),

@@ -1,20 +1,21 @@
-//! Rates from the difference of two snapshots of the counters.
+//! Computes rates from the difference of two snapshots of the relay's counters.
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Stats;
 
-/// Datagrams and bytes a second.
+/// Average rate over an interval between two snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// Datagrams.
+    /// Datagrams per second.
     pub datagrams: u64,
-    /// Bytes of payload.
+    /// Bytes of UDP payload per second.
     pub bytes: u64,
 }
 
 impl Stats {
-    /// Sets every rate to the average since an earlier snapshot. Counters that it does not have started at zero.
+    /// Sets every rate to the average since the snapshot `before`. Counters that `before` does not contain started at
+    /// zero.
     pub fn rate_since(&mut self, before: &Self) {
         let time_ms = self.time_ms.saturating_sub(before.time_ms).max(1);
         let a_second = |before: u64, now: u64| now.saturating_sub(before).saturating_mul(1000) / time_ms;
@@ -25,7 +26,7 @@ impl Stats {
             })
         };
         for (place, rule) in self.rules.iter_mut().enumerate() {
-            // Rules keep their order, so the search is rarely needed.
+            // Rules are in the same order in most snapshots, so the search is rarely needed.
             let same = before
                 .rules
                 .get(place)

@@ -1,4 +1,4 @@
-//! Rules: inputs of datagrams and the outputs that they are forwarded to.
+//! Relay rules: the input of datagrams and the outputs to which they are forwarded.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,55 +12,55 @@ mod tests;
 
 pub use parse::RuleError;
 
-/// A rule: `eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003`.
+/// A relay rule: `eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Datagrams that the rule matches.
+    /// Input: the datagrams that the rule matches.
     pub input: Input,
-    /// Destinations of the copies; at least one.
+    /// Outputs: the interfaces and addresses to which a copy of each datagram is sent; at least one.
     pub outputs: Vec<Output>,
 }
 
-/// The part before the arrow. It is unique among the rules of a relay.
+/// Input of a rule, the part before the arrow. It is unique among the rules of a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Input {
     /// Interface on which datagrams arrive.
     pub interface: String,
-    /// Destination address: a group, a range of groups, or one unicast address.
+    /// Destination address that datagrams must have: a group, a range of groups, or one unicast address.
     pub to: IpNet,
-    /// Destination port; `None` is any.
+    /// Destination port that datagrams must have; `None` means any port.
     pub port: Option<NonZeroU16>,
-    /// Sender; `None` is any.
+    /// Range of source addresses that datagrams must have; `None` means any sender.
     pub from: Option<IpNet>,
 }
 
-/// An item behind the arrow.
+/// Output of a rule, an item behind the arrow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Output {
     /// Interface on which copies are sent.
     pub interface: String,
-    /// Destination address of copies; `None` keeps the original one.
+    /// Destination address of copies; `None` keeps the datagram's address.
     pub to: Option<IpAddr>,
-    /// Destination port of copies; `None` keeps the original one.
+    /// Destination port of copies; `None` keeps the datagram's port.
     pub port: Option<NonZeroU16>,
-    /// TTL or hop limit of copies.
+    /// TTL or hop limit with which copies are sent.
     pub hops: Hops,
 }
 
-/// Treatment of the TTL or hop limit.
+/// TTL or hop limit with which an output sends copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hops {
-    /// It is decremented, as by a router; a datagram that arrives with 1 is not forwarded.
+    /// The TTL is decremented, as by a router; a datagram that arrives with TTL 1 is not forwarded.
     Decrement,
-    /// It is decremented, and only datagrams that arrive with more than this are forwarded: a threshold of the kernel's
-    /// multicast routes.
+    /// The TTL is decremented, and only datagrams with a TTL above this threshold are forwarded, like the threshold of
+    /// a multicast route in the kernel (`vifc_threshold`).
     Above(NonZeroU8),
-    /// It is set to this value, so a forwarding loop does not end.
+    /// The TTL is set to this value. A forwarding loop would therefore not end.
     Set(NonZeroU8),
 }
 
 impl Hops {
-    /// Returns the TTL with which a datagram leaves that arrived with `hops`; `None` if it is not forwarded.
+    /// Returns the TTL of the copy of a datagram that arrived with TTL `hops`; `None` if the datagram is not forwarded.
     #[must_use]
     pub fn leaving(self, hops: u8) -> Option<NonZeroU8> {
         match self {
@@ -73,7 +73,8 @@ impl Hops {
 }
 
 impl Rule {
-    /// Returns true if the rule's text parses to the same rule. Workers receive rules as text.
+    /// Returns true if the rule's text parses to the same rule, which is required because workers receive rules as
+    /// text.
     #[must_use]
     pub fn parses_back(&self) -> bool {
         self.to_string().parse().as_ref() == Ok(self)
@@ -81,13 +82,13 @@ impl Rule {
 }
 
 impl Input {
-    /// Returns true for IPv6.
+    /// Returns true if the input matches IPv6 datagrams.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         matches!(self.to, IpNet::V6(_))
     }
 
-    /// Returns true if the destination is a group or a range of groups.
+    /// Returns true if the destination address is a group or a range of groups.
     #[must_use]
     pub fn is_multicast(&self) -> bool {
         self.to.addr().is_multicast()
@@ -95,13 +96,13 @@ impl Input {
 }
 
 impl Output {
-    /// Returns true if it keeps the address or the port.
+    /// Returns true if the output keeps the datagram's destination address or port.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.to.is_none() || self.port.is_none()
     }
 
-    /// Returns true if copies of datagrams of `input` are IPv6.
+    /// Returns true if the output sends copies of datagrams of `input` as IPv6.
     #[must_use]
     pub fn is_v6(&self, input: &Input) -> bool {
         self.to.map_or(input.is_v6(), |to| to.is_ipv6())
@@ -121,13 +122,13 @@ impl fmt::Display for Rule {
 
 impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = Range(self.to);
+        let to = DisplayedRange(self.to);
         match self.to {
-            IpNet::V4(_) => write!(f, "{} {to}:{}", self.interface, Port(self.port))?,
-            IpNet::V6(_) => write!(f, "{} [{to}]:{}", self.interface, Port(self.port))?,
+            IpNet::V4(_) => write!(f, "{} {to}:{}", self.interface, DisplayedPort(self.port))?,
+            IpNet::V6(_) => write!(f, "{} [{to}]:{}", self.interface, DisplayedPort(self.port))?,
         }
         match self.from {
-            Some(from) => write!(f, " from {}", Range(from)),
+            Some(from) => write!(f, " from {}", DisplayedRange(from)),
             None => Ok(()),
         }
     }
@@ -135,7 +136,7 @@ impl fmt::Display for Input {
 
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let port = Port(self.port);
+        let port = DisplayedPort(self.port);
         match self.to {
             None => write!(f, "{} *:{port}", self.interface)?,
             Some(IpAddr::V4(to)) => write!(f, "{} {to}:{port}", self.interface)?,
@@ -149,10 +150,10 @@ impl fmt::Display for Output {
     }
 }
 
-/// Displays a range of one address as that address.
-struct Range(IpNet);
+/// Displays an address range; a range of a single address is displayed as that address.
+struct DisplayedRange(IpNet);
 
-impl fmt::Display for Range {
+impl fmt::Display for DisplayedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.prefix_len() == self.0.max_prefix_len() {
             self.0.addr().fmt(f)
@@ -162,9 +163,10 @@ impl fmt::Display for Range {
     }
 }
 
-struct Port(Option<NonZeroU16>);
+/// Displays a port; `None` is displayed as `*`.
+struct DisplayedPort(Option<NonZeroU16>);
 
-impl fmt::Display for Port {
+impl fmt::Display for DisplayedPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(port) => port.fmt(f),

@@ -1,15 +1,15 @@
-//! The rules of a relay, and changes to them.
+//! The list of a relay's rules, and changes to it.
 
 use std::collections::HashSet;
 use std::str::FromStr;
 
 use crate::rule::{Input, Rule, RuleError};
 
-/// Rules in the order in which they were added, no two with the same input.
+/// The rules of a relay in the order in which they were added. Their inputs are unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules(Vec<Rule>);
 
-/// Another rule has the same input.
+/// Error: a rule has the same input as another rule of the relay.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{input}' is in another rule: {other}")]
 pub struct Conflict {
@@ -17,7 +17,7 @@ pub struct Conflict {
     other: String,
 }
 
-/// A change that is made as a whole or not at all.
+/// A change of a relay's rules, which is applied as a whole or refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Inputs of the rules to remove.
@@ -26,19 +26,19 @@ pub struct Change {
     pub add: Vec<Rule>,
 }
 
-/// The reason why a change is refused.
+/// The reason why a change of the rules is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// There is no rule to remove.
+    /// There is no rule with an input that is to be removed.
     #[error("no rule for '{0}'")]
     Unknown(Input),
-    /// A rule to add has the same input as one that is not removed.
+    /// A rule to add has the same input as a rule that is not removed.
     #[error(transparent)]
     Conflict(#[from] Conflict),
 }
 
 impl Rules {
-    /// Adds a rule. Adding an equal rule is a conflict, too.
+    /// Appends a rule. It is refused even if it is equal to an existing rule.
     ///
     /// # Errors
     /// Another rule has the same input; nothing changes.
@@ -53,10 +53,10 @@ impl Rules {
         Ok(())
     }
 
-    /// Returns these rules after a change. Adding a rule that exists has no effect.
+    /// Returns the rules after a change. Adding a rule that exists already has no effect.
     ///
     /// # Errors
-    /// The change is not possible as a whole.
+    /// A rule to remove does not exist, or the input of a rule to add is not unique.
     pub fn changed(&self, change: &Change) -> Result<Self, ChangeError> {
         let mut rules = self.clone();
         for input in &change.remove {
@@ -73,7 +73,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Returns these rules and others. Of several with the same input the first one is kept.
+    /// Returns these rules and those of `others`. Of several rules with the same input the first one is kept.
     #[must_use]
     pub fn union(&self, others: &[Rule]) -> Self {
         let mut inputs: HashSet<&Input> = self.0.iter().map(|rule| &rule.input).collect();
@@ -81,23 +81,23 @@ impl Rules {
         Self(self.0.iter().chain(others).cloned().collect())
     }
 
-    /// Returns the rules that `other` does not have.
+    /// Returns the rules of this list that `other` does not contain.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Rule> {
         let others: HashSet<&Rule> = other.0.iter().collect();
         self.0.iter().filter(move |rule| !others.contains(rule))
     }
 
-    /// Returns every rule.
+    /// Returns all rules in order.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter()
     }
 }
 
 impl Change {
-    /// Parses rules to remove, each with or without the arrow and what follows, and rules to add.
+    /// Parses the rules to remove, whose arrow and outputs may be omitted, and the rules to add.
     ///
     /// # Errors
-    /// The first invalid text, and the reason.
+    /// The first invalid text, and the reason why it is invalid.
     pub fn parse<T: AsRef<str>>(remove: &[T], add: &[T]) -> Result<Self, String> {
         fn each<T: AsRef<str>, V: FromStr<Err = RuleError>>(
             texts: &[T],

@@ -1,4 +1,4 @@
-//! Lookup of the rule that matches a datagram.
+//! Looks up the rule that matches a datagram.
 
 use std::net::IpAddr;
 
@@ -10,20 +10,20 @@ use crate::rule::Input;
 #[cfg(test)]
 mod tests;
 
-/// Rules of one interface, by input.
+/// Lookup table of the rules of one interface; a value `T`, such as a rule's index, is stored for each input.
 ///
-/// Of several inputs that match a datagram, one is chosen: the one with the longest prefix of the destination address; among
-/// equals one with the port before one for any port; among equals the one with the longest prefix of the sender, before one
-/// for any sender.
+/// If several inputs match a datagram, the most specific one is chosen: first by the longest prefix of the destination
+/// address, then an input with the port before one for any port, then by the longest prefix of the sender, before an
+/// input for any sender.
 #[derive(Clone, Debug, Default)]
 pub struct RuleTable<T> {
-    /// Prefix lengths of destination addresses, longest first.
+    /// Prefix lengths of the inputs' destination addresses, longest first.
     lengths: Vec<u8>,
-    /// Senders and the values of their inputs, longest prefix first.
+    /// For each destination range and port, the senders (`None`: any) and values of the inputs, longest prefix first.
     entries: FxHashMap<DestinationKey, Vec<(Option<IpNet>, T)>>,
 }
 
-/// A destination range and a port; port 0 is any.
+/// Destination range and port of an input; port 0 means any port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct DestinationKey {
     network: IpAddr,
@@ -32,7 +32,7 @@ struct DestinationKey {
 }
 
 impl<T: Copy> RuleTable<T> {
-    /// Builds a table of inputs, each with a value.
+    /// Builds a table from inputs, each with its value.
     #[must_use]
     pub fn new<'a>(inputs: impl IntoIterator<Item = (&'a Input, T)>) -> Self {
         let mut entries: FxHashMap<DestinationKey, Vec<_>> = FxHashMap::default();
@@ -50,7 +50,7 @@ impl<T: Copy> RuleTable<T> {
         #[expect(
             clippy::disallowed_methods,
             clippy::iter_over_hash_type,
-            reason = "each list is sorted by itself"
+            reason = "each list is sorted separately"
         )]
         for senders in entries.values_mut() {
             senders.sort_by_key(|(from, _)| std::cmp::Reverse(from.map(|net| net.prefix_len())));
@@ -60,7 +60,7 @@ impl<T: Copy> RuleTable<T> {
         Self { lengths, entries }
     }
 
-    /// Returns the value of the input that matches a datagram from `from` to `to`.
+    /// Returns the value of the most specific input that matches a datagram from `from` to `to` and `port`.
     #[must_use]
     pub fn find(&self, from: IpAddr, to: IpAddr, port: u16) -> Option<T> {
         self.lengths.iter().find_map(|&length| {

@@ -1,6 +1,6 @@
-//! Encodes the header blocks of frames to the guest.
+//! Encodes the headers of frames that the engine sends to the guest.
 //!
-//! A block contains everything in front of the payload. TCP and UDP blocks carry a partial checksum (the
+//! A [`Head`] contains all headers in front of the payload. A TCP or UDP header carries a partial checksum (the
 //! pseudo-header's sum), which the link or the guest completes.
 
 use core::mem;
@@ -17,85 +17,85 @@ use crate::{Mac, protocol};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of the longest block: Ethernet, IPv6, TCP with 40 bytes of options.
+/// Length in bytes of the longest headers: Ethernet, IPv6, and TCP with 40 bytes of options.
 const ROOM: usize = 14 + 40 + 60;
 
-/// A header block.
+/// The encoded headers of a frame to the guest: Ethernet, IP and, if there is one, TCP or UDP.
 #[derive(Clone, Debug)]
 pub struct Head {
     bytes: [u8; ROOM],
     len: usize,
-    /// The checksum's state, for the link.
+    /// State of the TCP or UDP checksum, which the link passes on as offload metadata or completes.
     pub checksum: Checksum,
 }
 
 impl Head {
-    /// Returns the block's bytes.
+    /// Returns the encoded headers, from the first byte of the Ethernet header.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Addresses of the Ethernet header.
+/// Source and destination address of an Ethernet header.
 #[derive(Clone, Copy, Debug)]
 pub struct Ether {
-    /// Source: the engine's address.
+    /// Source: the engine's Ethernet address.
     pub source: Mac,
-    /// Destination: the guest's address.
+    /// Destination: the guest's Ethernet address.
     pub destination: Mac,
 }
 
-/// Fields of the IP header. Both addresses are of one family.
+/// Fields of an IPv4 or IPv6 header to encode. Both addresses are of the same family.
 #[derive(Clone, Copy, Debug)]
 pub struct Ip {
-    /// Source address.
+    /// Source address of the packet to the guest: a remote host's or the engine's.
     pub source: IpAddr,
-    /// Destination address.
+    /// Destination address of the packet: the guest's.
     pub destination: IpAddr,
-    /// TTL or hop limit.
+    /// TTL (IPv4) or hop limit (IPv6).
     pub hop_limit: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN: the IPv4 field Type of Service, the IPv6 field Traffic Class.
     pub traffic_class: u8,
-    /// IPv4: the DF bit (with it, identification is 0: RFC 6864 section 4.1).
+    /// DF bit of IPv4. If it is set, the identification is 0 (RFC 6864 section 4.1).
     pub dont_fragment: bool,
-    /// IPv4 identification, used without DF.
+    /// IPv4 identification; encoded only if DF is not set.
     pub ident: u16,
 }
 
-/// Fields of the TCP header.
+/// Fields of a TCP header to encode.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpFields<'a> {
-    /// Source port.
+    /// Source port of the segment, the remote host's.
     pub source_port: u16,
-    /// Destination port.
+    /// Destination port of the segment, the guest's.
     pub destination_port: u16,
-    /// Sequence number.
+    /// Sequence number of the segment.
     pub seq: u32,
-    /// Acknowledgement number.
+    /// Acknowledgement number of the segment.
     pub ack: u32,
-    /// Flags.
+    /// TCP flags (control bits) of the segment.
     pub flags: Flags,
-    /// Window field, already scaled.
+    /// Window field as encoded: the receive window after the right shift by the window scale.
     pub window: u16,
-    /// SYN options: MSS, window scale, SACK permitted.
-    pub syn: Option<Syn>,
-    /// SACK blocks, at most four.
+    /// Options of a SYN or SYN-ACK; `None` in other segments.
+    pub syn: Option<SynOptions>,
+    /// Edges (left, right) of SACK blocks (RFC 2018); more than four do not fit and are not encoded.
     pub sack: &'a [(u32, u32)],
 }
 
-/// Options of a SYN or SYN-ACK from the engine.
+/// TCP options of a SYN or SYN-ACK that the engine sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Syn {
-    /// Maximum segment size.
+pub struct SynOptions {
+    /// Content of the option Maximum Segment Size, in bytes.
     pub mss: u16,
-    /// Window scale; `None` if the guest offered none.
+    /// Shift of the window scale option (RFC 7323); `None` if the guest's SYN had no such option.
     pub window_scale: Option<u8>,
-    /// SACK permitted.
+    /// True if the SACK-permitted option (RFC 2018) is present.
     pub sack_permitted: bool,
 }
 
-/// Returns the headers of a TCP segment with `payload_len` bytes of data to follow.
+/// Returns the headers of a TCP segment whose payload of `payload_len` bytes follows.
 ///
 /// The packet must not exceed 65,535 bytes: `payload_len` is at most the link's limit minus the headers.
 #[must_use]
@@ -125,9 +125,10 @@ pub fn tcp(ether: Ether, ip: Ip, tcp: TcpFields<'_>, payload_len: usize) -> Head
     head
 }
 
-/// Returns the headers of a UDP datagram (or of a super-frame of several) with `payload_len` bytes of data to follow.
+/// Returns the headers of a UDP datagram, or of a super-frame of several, whose payload of `payload_len` bytes follows.
 ///
-/// The packet must not exceed 65,535 bytes. A super-frame's length fields cover all of it, as Linux requires.
+/// The packet must not exceed 65,535 bytes. The length fields of a super-frame cover all its datagrams, as Linux
+/// requires.
 #[must_use]
 pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payload_len: usize) -> Head {
     let len = size_of::<layout::UdpHeader>() + payload_len;
@@ -148,7 +149,8 @@ pub fn udp(ether: Ether, ip: Ip, source_port: u16, destination_port: u16, payloa
     head
 }
 
-/// Returns Ethernet and IP headers for `protocol` with `payload_len` bytes to follow (ICMP, or a complete datagram).
+/// Returns Ethernet and IP headers; `payload_len` bytes of `protocol` follow: an ICMP message or a complete UDP
+/// datagram.
 #[must_use]
 pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
     let mut head = Head::new(ether);
@@ -156,15 +158,15 @@ pub fn ip(ether: Ether, ip: Ip, protocol: u8, payload_len: usize) -> Head {
     head
 }
 
-/// Returns Ethernet and IP headers of a fragment with `payload_len` bytes of `protocol` to follow.
+/// Returns the Ethernet and IP headers of an IP fragment that contains `payload_len` bytes of a packet of `protocol`.
 ///
 /// The identification is that of `fragment` (its lower 16 bits for IPv4), the offset must be a multiple of 8, and DF is
-/// not set. The transport checksum, which is in the first fragment, must be complete.
+/// not set. The first fragment contains the transport checksum, which must be complete.
 #[must_use]
 pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_len: usize) -> Head {
     let mut head = Head::new(ether);
     match (ip.source, ip.destination) {
-        (IpAddr::V4(_), IpAddr::V4(_)) => head.ip(&ip, Identity::of(fragment), protocol, payload_len),
+        (IpAddr::V4(_), IpAddr::V4(_)) => head.ip(&ip, Ipv4Identity::of(fragment), protocol, payload_len),
         (IpAddr::V6(_), _) | (_, IpAddr::V6(_)) => {
             let header_len = size_of::<layout::FragmentHeader>();
             head.ip(&ip, ip.whole(), extension::FRAGMENT, header_len + payload_len);
@@ -182,14 +184,14 @@ pub fn fragment(ether: Ether, ip: Ip, protocol: u8, fragment: Fragment, payload_
     head
 }
 
-/// An IPv4 header's second word: identification, flags and fragment offset.
+/// Second 32-bit word of an IPv4 header: identification, flags and fragment offset (RFC 791 section 3.1).
 #[derive(Clone, Copy)]
-struct Identity {
+struct Ipv4Identity {
     ident: u16,
     flags_offset: u16,
 }
 
-impl Identity {
+impl Ipv4Identity {
     fn of(fragment: Fragment) -> Self {
         let [_, _, high, low] = fragment.id.to_be_bytes();
         Self {
@@ -200,15 +202,15 @@ impl Identity {
 }
 
 impl Ip {
-    /// Returns the identity of an unfragmented packet.
-    const fn whole(&self) -> Identity {
+    /// Returns identification and flags of an IPv4 packet that is not a fragment.
+    const fn whole(&self) -> Ipv4Identity {
         if self.dont_fragment {
-            Identity {
+            Ipv4Identity {
                 ident: 0,
                 flags_offset: layout::Ipv4Header::DF,
             }
         } else {
-            Identity {
+            Ipv4Identity {
                 ident: self.ident,
                 flags_offset: 0,
             }
@@ -240,8 +242,8 @@ impl Head {
         self.len += bytes.len();
     }
 
-    /// Appends the IP header and sets the EtherType.
-    fn ip(&mut self, ip: &Ip, identity: Identity, protocol: u8, payload_len: usize) {
+    /// Appends the IP header, and writes its EtherType into the Ethernet header.
+    fn ip(&mut self, ip: &Ip, identity: Ipv4Identity, protocol: u8, payload_len: usize) {
         let ether_type = match (ip.source, ip.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 let mut header = layout::Ipv4Header {
@@ -276,8 +278,8 @@ impl Head {
         self.bytes[ETHER_TYPE..ETHER_TYPE + 2].copy_from_slice(&ether_type.to_be_bytes());
     }
 
-    /// Appends a transport header, which `header` returns for the content of its checksum field, the pseudo-header's
-    /// sum.
+    /// Appends a TCP or UDP header with a partial checksum. `header` encodes it, given the content of the checksum
+    /// field: the sum of the pseudo-header.
     fn partial<T: IntoBytes + Immutable>(
         &mut self,
         ip: &Ip,
@@ -295,14 +297,14 @@ impl Head {
     }
 }
 
-/// A list of TCP options, padded to whole words.
+/// Encoded TCP options, padded with NOP to a multiple of four bytes.
 struct EncodedOptions {
     bytes: [u8; 40],
     len: usize,
 }
 
 impl EncodedOptions {
-    /// Encodes a SYN's options, or else SACK blocks: a SYN has none, and both together would not fit.
+    /// Encodes the options of a SYN, or else SACK blocks. A SYN has no SACK blocks, and both together would not fit.
     fn new(tcp: &TcpFields<'_>) -> Self {
         let mut options = Self {
             bytes: [0; 40],
@@ -336,18 +338,18 @@ impl EncodedOptions {
     }
 }
 
-/// Converts a length to a header's 16-bit field; callers keep it in range.
+/// Converts a length to a 16-bit header field. Callers ensure that the length is below 65,536.
 #[inline]
 fn field(len: usize) -> u16 {
-    debug_assert!(len <= 0xffff, "{len} passes its field");
+    debug_assert!(len <= 0xffff, "{len} does not fit into 16 bits");
     u16::try_from(len).unwrap_or(u16::MAX)
 }
 
-/// Returns a fragment's offset in the 13-bit field of both families, whose unit is 8 bytes.
+/// Returns the offset of a fragment in the unit of the header's 13-bit field, 8 bytes (RFC 791, RFC 8200 section 4.5).
 fn units(fragment: Fragment) -> u16 {
     debug_assert!(
         fragment.offset.is_multiple_of(8) && fragment.offset <= 0xffff,
-        "no fragment begins at {}",
+        "fragment offset {} is not a multiple of 8 below 65,536",
         fragment.offset
     );
     u16::try_from(fragment.offset / 8).unwrap_or(u16::MAX) & layout::Ipv4Header::OFFSET
@@ -356,5 +358,5 @@ fn units(fragment: Fragment) -> u16 {
 /// The no-operation TCP option (RFC 9293 section 3.1).
 const NOP: u8 = 1;
 
-/// Offset of the EtherType.
+/// Byte offset of the EtherType in an Ethernet frame.
 const ETHER_TYPE: usize = mem::offset_of!(layout::EthernetHeader, ether_type);

@@ -1,9 +1,9 @@
-//! Wire formats of the headers that the packet path reads and writes.
+//! Byte layouts of the headers that the packet path parses and encodes.
 
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Ethernet II (IEEE 802.3 section 3.2).
+/// Ethernet II header (IEEE 802.3 section 3.2).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct EthernetHeader {
@@ -12,7 +12,7 @@ pub(crate) struct EthernetHeader {
     pub(crate) ether_type: U16,
 }
 
-/// IPv4 without options (RFC 791 section 3.1).
+/// IPv4 header without options (RFC 791 section 3.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ipv4Header {
@@ -29,15 +29,15 @@ pub(crate) struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// Do not fragment, in `flags_offset`.
+    /// Flag Don't Fragment in the field `flags_offset`.
     pub(crate) const DF: u16 = 0x4000;
-    /// More fragments, in `flags_offset`.
+    /// Flag More Fragments in the field `flags_offset`.
     pub(crate) const MF: u16 = 0x2000;
-    /// Fragment offset in units of 8 bytes, in `flags_offset`.
+    /// Mask of the fragment offset, in units of 8 bytes, in the field `flags_offset`.
     pub(crate) const OFFSET: u16 = 0x1fff;
 }
 
-/// IPv6 without extension headers (RFC 8200 section 3).
+/// IPv6 header without extension headers (RFC 8200 section 3).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ipv6Header {
@@ -49,8 +49,8 @@ pub(crate) struct Ipv6Header {
     pub(crate) destination: [u8; 16],
 }
 
-/// The common beginning of the IPv6 extension headers that are walked (RFC 6564 section 4); type and segments left are
-/// those of the routing header (RFC 8200 section 4.4).
+/// First bytes that the IPv6 extension headers have in common (RFC 6564 section 4); the fields for type and segments
+/// left are those of the routing header (RFC 8200 section 4.4).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct ExtensionHeader {
@@ -66,19 +66,20 @@ pub(crate) struct ExtensionHeader {
 pub(crate) struct FragmentHeader {
     pub(crate) next_header: u8,
     pub(crate) reserved: u8,
-    /// Offset in the upper 13 bits; its unit is 8 bytes, so that the masked value is in bytes.
+    /// Fragment offset in the upper 13 bits, More Fragments in bit 0. The offset's unit is 8 bytes, so the masked field
+    /// is the offset in bytes.
     pub(crate) offset_more: U16,
     pub(crate) id: U32,
 }
 
 impl FragmentHeader {
-    /// The offset in bytes, in `offset_more`.
+    /// Mask of the fragment offset in bytes in the field `offset_more`.
     pub(crate) const OFFSET: u16 = 0xfff8;
-    /// More fragments, in `offset_more`.
+    /// Flag More Fragments in the field `offset_more`.
     pub(crate) const MORE: u16 = 0x0001;
 }
 
-/// TCP without options (RFC 9293 section 3.1).
+/// TCP header without options (RFC 9293 section 3.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct TcpHeader {
@@ -94,7 +95,7 @@ pub(crate) struct TcpHeader {
     pub(crate) urgent: U16,
 }
 
-/// The first eight bytes of [`TcpHeader`], the minimum that an ICMP error quotes (RFC 792).
+/// First eight bytes of a [`TcpHeader`], the minimum that an ICMP error quotes (RFC 792).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct TcpStart {
@@ -103,7 +104,7 @@ pub(crate) struct TcpStart {
     pub(crate) seq: U32,
 }
 
-/// UDP (RFC 768).
+/// UDP header (RFC 768).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct UdpHeader {
@@ -113,7 +114,8 @@ pub(crate) struct UdpHeader {
     pub(crate) checksum: [u8; 2],
 }
 
-/// The first eight bytes of an ICMP or ICMPv6 message, with the names of an echo (RFC 792, RFC 4443 section 4.1).
+/// First eight bytes of an ICMP or ICMPv6 message; the fields are named as in an echo request (RFC 792, RFC 4443
+/// section 4.1).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct IcmpHeader {
@@ -127,7 +129,7 @@ pub(crate) struct IcmpHeader {
 /// `struct virtio_net_hdr` without `num_buffers` (virtio 1.2 section 5.1.6), little endian.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Vnet {
+pub(crate) struct VnetHeader {
     pub(crate) flags: u8,
     pub(crate) gso_type: u8,
     pub(crate) hdr_len: zerocopy::little_endian::U16,
@@ -139,8 +141,8 @@ pub(crate) struct Vnet {
 /// `struct virtio_net_hdr` with `num_buffers`, as in virtio 1.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct Vnet1 {
-    pub(crate) vnet: Vnet,
+pub(crate) struct VnetHeader1 {
+    pub(crate) vnet: VnetHeader,
     pub(crate) num_buffers: zerocopy::little_endian::U16,
 }
 
@@ -150,7 +152,7 @@ pub(crate) mod ether_type {
     pub(crate) const IPV6: u16 = 0x86dd;
 }
 
-/// IPv6 extension headers (IANA "IPv6 Extension Header Types").
+/// Type numbers of IPv6 extension headers (IANA "IPv6 Extension Header Types").
 pub(crate) mod extension {
     pub(crate) const HOP_BY_HOP: u8 = 0;
     pub(crate) const ROUTING: u8 = 43;

@@ -1,11 +1,11 @@
 //! Parses frames from the guest and encodes the headers of frames to it.
 //!
-//! Pure: no clock, no sockets, no threads, no unsafe code. The local services use `smoltcp::wire`, re-exported here.
-//! The packet path has its own code: one-pass parsing of a frame's headers, header blocks, partial checksums,
-//! `virtio_net_hdr`.
+//! This crate reads no clock, opens no socket, starts no thread and has no unsafe code. The engine's local services
+//! (DHCP, NDP, ...) use `smoltcp::wire`, re-exported here. The packet path has its own code: parsing of a frame's
+//! headers in one pass, encoding of headers, partial checksums, and `virtio_net_hdr`.
 //!
-//! A frame is parsed once, on arrival ([`frame::parse`]); later code does not read header bytes. Outgoing frames are a
-//! header block ([`emit`]) in front of payload that is not moved.
+//! A frame is parsed once, on arrival ([`frame::parse`]); later code does not read header bytes. A frame to the guest
+//! consists of encoded headers ([`emit`]) and payload that is not copied.
 #![forbid(unsafe_code)]
 #![deny(clippy::iter_over_hash_type)]
 #![warn(missing_docs)]
@@ -21,23 +21,23 @@ pub mod vnet;
 
 pub use smoltcp::wire as smol;
 
-/// An Ethernet address.
+/// An Ethernet (MAC) address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The broadcast address.
+    /// The Ethernet broadcast address ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
 }
 
 /// IP protocol numbers that the engine handles (IANA "Protocol Numbers").
 pub mod protocol {
-    /// ICMP for IPv4.
+    /// Protocol number of ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// TCP.
+    /// Protocol number of TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// Protocol number of UDP.
     pub const UDP: u8 = 17;
-    /// ICMP for IPv6.
+    /// Protocol number of ICMPv6.
     pub const ICMPV6: u8 = 58;
 }

@@ -1,4 +1,4 @@
-//! Parsing with etherparse, an independent parser, for comparison in tests.
+//! Parses frames with etherparse, an independent parser, so that tests can compare its result with that of this crate.
 
 use core::net::IpAddr;
 
@@ -10,7 +10,7 @@ use etherparse::{
 use crate::Mac;
 use crate::frame::{Body, Flags, Fragment, Icmp, Ip, ParsedFrame, Tcp, TcpOptions, Transport, Udp};
 
-/// Parses a frame with etherparse; `None` if it is malformed.
+/// Parses a frame with etherparse; returns `None` if the frame is malformed.
 pub(crate) fn parse(bytes: &[u8]) -> Option<ParsedFrame> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
@@ -30,7 +30,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<ParsedFrame> {
     })
 }
 
-/// Returns whether etherparse computes the same transport checksum for a complete packet; `None` if it has none.
+/// Returns true if etherparse computes the transport checksum that the complete packet contains; `None` if the packet
+/// has none.
 pub(crate) fn checksum_is_right(bytes: &[u8]) -> Option<bool> {
     let packet = SlicedPacket::from_ethernet(bytes).ok()?;
     let (found, right) = match (packet.transport?, packet.net?) {
@@ -54,7 +55,7 @@ pub(crate) fn checksum_is_right(bytes: &[u8]) -> Option<bool> {
         }
         _ => return None,
     };
-    // Both are zero.
+    // 0xffff and 0 are equal in ones' complement.
     Some(found == right || (found == 0xffff && right == 0))
 }
 

@@ -1,4 +1,4 @@
-//! The packet quoted in an ICMP or ICMPv6 error, truncated at any point.
+//! Parses the packet quoted in an ICMP or ICMPv6 error, which may be truncated at any byte.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -6,24 +6,24 @@ use zerocopy::FromBytes;
 
 use crate::{layout, protocol};
 
-/// Maximum number of bytes that [`Segment::read`] uses: an IPv4 header with all its options, and the eight bytes after
-/// it that RFC 792 guarantees.
+/// Maximum number of quoted bytes that [`QuotedSegment::read`] uses: an IPv4 header with all options, and the eight
+/// bytes after it that RFC 792 guarantees.
 pub const LEN: usize = 60 + 8;
 
-/// A quoted TCP segment.
+/// Endpoints and sequence number of a TCP segment that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Source of the segment.
+pub struct QuotedSegment {
+    /// Source address and port of the quoted segment.
     pub source: SocketAddr,
-    /// Destination of the segment.
+    /// Destination address and port of the quoted segment.
     pub destination: SocketAddr,
-    /// Its sequence number.
+    /// Sequence number of the quoted segment.
     pub seq: u32,
 }
 
-impl Segment {
-    /// Parses a quote, which begins with the IP header. Returns `None` for another protocol, for extension headers (the
-    /// engine sends none), or if the sequence number is missing.
+impl QuotedSegment {
+    /// Parses a quoted packet, which begins with the IP header. Returns `None` if the packet is not TCP, has IPv6
+    /// extension headers (the engine sends none), or is truncated before the end of the sequence number.
     #[must_use]
     pub fn read(quote: &[u8]) -> Option<Self> {
         let (from, to, number, upper): (IpAddr, IpAddr, _, _) = match quote.first()? >> 4 {
@@ -54,8 +54,8 @@ mod tests {
 
     use super::*;
 
-    fn quoted(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Segment {
-        Segment {
+    fn quoted(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> QuotedSegment {
+        QuotedSegment {
             source: SocketAddr::new(source.into(), 443),
             destination: SocketAddr::new(destination.into(), 40_000),
             seq: 0x0102_0304,
@@ -73,37 +73,37 @@ mod tests {
     }
 
     #[test]
-    fn parses_ipv4_quote_with_and_without_options() {
+    fn ipv4_quote_is_parsed_with_and_without_options() {
         let expected = quoted(Ipv4Addr::new(203, 0, 113, 7), Ipv4Addr::new(10, 0, 2, 15));
         for options in [0, 4, 40] {
-            assert_eq!(Segment::read(&v4(options)), Some(expected), "{options}");
+            assert_eq!(QuotedSegment::read(&v4(options)), Some(expected), "{options}");
         }
         assert_eq!(v4(40).len(), LEN);
     }
 
     #[test]
-    fn parses_ipv6_quote() {
+    fn ipv6_quote_is_parsed() {
         let (source, destination) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
         let mut quote = vec![0; 40];
         quote[0] = 0x60;
         quote[6] = protocol::TCP;
         quote[8..24].copy_from_slice(&source.octets());
         quote.extend(PORTS_AND_SEQ);
-        assert_eq!(Segment::read(&quote), Some(quoted(source, destination)));
+        assert_eq!(QuotedSegment::read(&quote), Some(quoted(source, destination)));
         quote[6] = protocol::UDP;
-        assert_eq!(Segment::read(&quote), None);
+        assert_eq!(QuotedSegment::read(&quote), None);
     }
 
     #[test]
-    fn refuses_other_quotes() {
+    fn truncated_quotes_and_quotes_of_other_protocols_are_refused() {
         let whole = v4(0);
         for len in 0..whole.len() {
-            assert_eq!(Segment::read(&whole[..len]), None, "{len}");
+            assert_eq!(QuotedSegment::read(&whole[..len]), None, "{len}");
         }
         for (at, byte) in [(0, 0x55), (0, 0x4f), (9, protocol::ICMP)] {
             let mut other = whole.clone();
             other[at] = byte;
-            assert_eq!(Segment::read(&other), None, "{at}: {byte:#x}");
+            assert_eq!(QuotedSegment::read(&other), None, "{at}: {byte:#x}");
         }
     }
 }

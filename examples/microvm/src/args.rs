@@ -1,4 +1,4 @@
-//! Command-line arguments.
+//! Command-line arguments of `pontoon-microvm`.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use clap::{Parser, ValueEnum};
 use crate::outcome::Outcome;
 use pontoon_microvm_abi::{Link, Task};
 
-/// A small virtual machine with Pontoon inside.
+/// A small virtual machine with the engine of Pontoon inside the VMM.
 #[derive(Debug, Parser)]
 #[command(name = "pontoon-microvm", version)]
 pub(crate) struct Args {
-    /// Task of the guest, after DHCP has given it an address
+    /// Task of the guest, after it has received an address by DHCP
     #[arg(long, value_enum, default_value = "crr")]
     task: TaskName,
-    /// Number of repetitions
+    /// Number of repetitions of the task
     #[arg(long, value_name = "N", default_value = "100")]
     pub(crate) count: u32,
     /// Network interface of the guest
@@ -25,13 +25,13 @@ pub(crate) struct Args {
     /// Receiver of the guest's notifications
     #[arg(long, value_enum, default_value = "engine")]
     pub(crate) doorbells: Route,
-    /// Sender of the guest's interrupts
+    /// Sender of interrupts to the guest
     #[arg(long, value_enum, default_value = "engine")]
     pub(crate) interrupts: Route,
     /// Do not negotiate VIRTIO_F_EVENT_IDX
     #[arg(long)]
     pub(crate) no_event_idx: bool,
-    /// Pacing of guest and engine
+    /// Pacing of the guest and of the engine
     #[arg(long, value_enum, default_value = "event")]
     pub(crate) io: Io,
     /// Time limit in seconds
@@ -46,23 +46,23 @@ pub(crate) struct Args {
 enum TaskName {
     /// Ping the gateway
     Ping,
-    /// Connect, send a byte, receive one, close
+    /// Connect to the server, send a byte, receive a byte, close
     Crr,
-    /// Send datagrams
+    /// Send datagrams to the server
     Send,
-    /// Receive datagrams
+    /// Receive datagrams from the server
     Receive,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LinkName {
-    /// A call of the VMM per frame
+    /// The guest calls the VMM for each frame
     Calls,
-    /// A virtio device
+    /// A virtio-net device
     Virtio,
 }
 
-/// The receiver of notifications, or sender of interrupts.
+/// Component that receives the guest's notifications, or sends its interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Route {
     /// The engine, by ioeventfd or irqfd

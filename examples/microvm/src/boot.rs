@@ -1,4 +1,4 @@
-//! The CPU's initial state: 64-bit mode, with the first 4 GiB identity-mapped.
+//! Initial state of the CPU: 64-bit mode, with the first 4 GiB identity-mapped.
 
 use anyhow::Result;
 use kvm_bindings::{kvm_regs, kvm_segment};
@@ -10,26 +10,26 @@ use pontoon_microvm_abi::{IMAGE, STACK};
 const GDT: u64 = 0x1000;
 const PML4: u64 = 0x2000;
 const PDPT: u64 = 0x3000;
-/// Address of four page directories of a page each.
+/// Address of four page directories, of one page each.
 const DIRECTORIES: u64 = 0x4000;
 
-/// Bits of entries of page tables: present, writable, and a page of 2 MiB (Intel SDM volume 3, section 4.5).
+/// Bits of page table entries: present, writable, and a page of 2 MiB (Intel SDM volume 3, section 4.5).
 const TABLE: u64 = 0x3;
 const PAGE: u64 = 0x83;
 
-/// Flat segments of 64-bit code and of data.
+/// Segment descriptors: null, 64-bit code, data; the segments are flat.
 const SEGMENTS: [u64; 3] = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff];
 
-/// CR0: protection, extension type, numeric errors, write protection, paging.
+/// Value of CR0: protection, extension type, numeric errors, write protection, paging.
 const CR0: u64 = 1 | 1 << 4 | 1 << 5 | 1 << 16 | 1 << 31;
 
-/// CR4: physical address extension.
+/// Value of CR4: physical address extension.
 const CR4: u64 = 1 << 5;
 
-/// EFER: long mode enabled and active.
+/// Value of the register EFER: long mode enabled and active.
 const EFER: u64 = 1 << 8 | 1 << 10;
 
-/// Writes the tables to memory, and sets the CPU's registers to the image's entry point.
+/// Writes segment descriptors and page tables to memory, and sets the CPU's registers for the image's entry point.
 pub(crate) fn prepare(memory: &GuestMemoryMmap, vcpu: &VcpuFd) -> Result<()> {
     write(memory, GDT, &SEGMENTS)?;
     write(memory, PML4, &[PDPT | TABLE])?;
@@ -51,7 +51,7 @@ pub(crate) fn prepare(memory: &GuestMemoryMmap, vcpu: &VcpuFd) -> Result<()> {
     vcpu.set_sregs(&special)?;
     vcpu.set_regs(&kvm_regs {
         rip: IMAGE,
-        // Aligned as after a call.
+        // The stack pointer is aligned as after a call.
         rsp: STACK - 8,
         rflags: 2,
         ..kvm_regs::default()

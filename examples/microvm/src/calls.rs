@@ -1,4 +1,5 @@
-//! A network interface without shared memory: the guest calls the VMM for each frame, and the VMM makes a system call.
+//! A network interface without shared virtqueues: the guest calls the VMM for each frame, and the VMM makes a system
+//! call.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -11,10 +12,10 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use pontoon_microvm_abi::{PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
-/// Bytes of the longest frame.
+/// Length of the longest frame in bytes.
 const FRAME: usize = 1514;
 
-/// The VMM's end of a packet link.
+/// The VMM's side of the network interface: one end of a packet link to the engine.
 #[derive(Debug)]
 pub(crate) struct Calls {
     socket: OwnedFd,
@@ -26,7 +27,7 @@ impl Calls {
         Self { socket, memory }
     }
 
-    /// Handles a write to an I/O port; other ports are ignored.
+    /// Handles the guest's write to an I/O port; unknown ports are ignored.
     pub(crate) fn call(&self, port: u16, value: u32) -> Result<()> {
         match port {
             PORT_WRITE => self.write(value),
@@ -36,7 +37,7 @@ impl Calls {
         }
     }
 
-    /// Sends a frame. It is lost if the engine has no room for it.
+    /// Sends the guest's frame to the engine. The frame is lost if the engine has no room for it.
     fn write(&self, len: u32) -> Result<()> {
         let mut frame = [0; FRAME];
         let frame = &mut frame[..FRAME.min(len as usize)];

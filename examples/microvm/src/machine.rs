@@ -1,4 +1,4 @@
-//! The machine: memory, one CPU, and its network.
+//! The virtual machine: memory, one CPU, and its network.
 
 use std::ffi::CStr;
 use std::net::Ipv4Addr;
@@ -23,40 +23,41 @@ use crate::boot;
 use crate::calls::Calls;
 use crate::outcome::Outcome;
 use crate::server;
-use crate::statistics::{Counters, Statistics};
+use crate::statistics::{CpuCounters, CpuStatistics};
 use crate::virtio::{QUEUE_NOTIFY, Virtio};
 use pontoon_microvm_abi::{
-    BootParameters, DEVICE, IMAGE, Link, MEMORY, PARAMETERS, PORT_STAGE, REPORT, Report, Stage, VECTOR,
+    BootParameters, DEVICE, IMAGE, Link, MEMORY, PARAMETERS, PORT_STAGE, REPORT, Stage, TaskReport, VECTOR,
 };
 
-/// The guest's image.
+/// Image of the guest, which build.rs has built.
 const GUEST: &[u8] = include_bytes!(env!("GUEST_IMAGE"));
 const _: () = assert!(!GUEST.is_empty(), "the linker has kept nothing");
 
-/// The interrupt line in KVM, which the routing maps to a message.
+/// Number of the interrupt line in KVM, which is routed to a message-signalled interrupt.
 const GSI: u32 = 5;
 
-/// Bytes of the device's registers.
+/// Size of the virtio device's registers in bytes.
 const REGISTERS: u64 = 0x1000;
 
 /// Address of message-signalled interrupts for the only CPU (Intel SDM volume 3, section 11.11.1).
 const MESSAGES: u32 = 0xfee0_0000;
 
-/// A structure in the guest's memory: [`ByteValued`] cannot be implemented for types of another crate.
+/// A structure in the guest's memory. The type is necessary because [`ByteValued`] cannot be implemented for types of
+/// another crate.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Shared<T>(T);
+struct InGuestMemory<T>(T);
 
-// SAFETY: integers without padding between them.
-unsafe impl ByteValued for Shared<BootParameters> {}
+// SAFETY: the structure consists of integers without padding between them.
+unsafe impl ByteValued for InGuestMemory<BootParameters> {}
 
-// SAFETY: integers and bytes without padding between them, for which all bit patterns are valid.
-unsafe impl ByteValued for Shared<Report> {}
+// SAFETY: the structure consists of integers and bytes without padding between them; all bit patterns are valid.
+unsafe impl ByteValued for InGuestMemory<TaskReport> {}
 
-/// Opens KVM. Returns `None` if it does not exist.
+/// Opens `/dev/kvm`. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// KVM exists but cannot be opened.
+/// `/dev/kvm` exists but cannot be opened.
 pub(crate) fn kvm() -> Result<Option<Kvm>> {
     const ENOENT: i32 = 2;
     match Kvm::new() {
@@ -66,24 +67,24 @@ pub(crate) fn kvm() -> Result<Option<Kvm>> {
     }
 }
 
-/// Runs the guest until its task is done.
+/// Runs the guest until it has completed its task, and returns the result.
 pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
     let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)])?;
-    let vm = Arc::new(kvm.create_vm().context("cannot make a machine")?);
+    let vm = Arc::new(kvm.create_vm().context("cannot create the virtual machine")?);
     vm.create_irq_chip()
-        .context("cannot make its interrupt controllers")?;
-    give(&vm, &memory)?;
-    let mut vcpu = vm.create_vcpu(0).context("cannot make its CPU")?;
+        .context("cannot create the interrupt controllers")?;
+    map_memory(&vm, &memory)?;
+    let mut vcpu = vm.create_vcpu(0).context("cannot create the CPU")?;
     vcpu.set_cpuid2(&kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?)?;
     boot::prepare(&memory, &vcpu)?;
     memory.write_slice(GUEST, GuestAddress(IMAGE))?;
     let parameters = parameters(args, server::start()?, vcpu.get_tsc_khz()?);
-    memory.write_obj(Shared(parameters), GuestAddress(PARAMETERS))?;
+    memory.write_obj(InGuestMemory(parameters), GuestAddress(PARAMETERS))?;
 
     let deadline = args.deadline();
     thread::spawn(move || {
         thread::sleep(deadline);
-        eprintln!("pontoon-microvm: the guest was not done after {deadline:?}");
+        eprintln!("pontoon-microvm: the guest has not completed its task within {deadline:?}");
         std::process::exit(1);
     });
 
@@ -100,14 +101,14 @@ pub(crate) fn run(kvm: &Kvm, args: &Args) -> Result<Outcome> {
         Link::Virtio => {
             let (network, device) = Network::start(options)?;
             let event = || EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC);
-            // The VMM waits for the call descriptor if it sends the interrupts.
+            // The VMM waits for the call eventfd if it sends the interrupts itself.
             let (kicks, call) = ([event()?, event()?], EventFd::new(EFD_CLOEXEC)?);
-            join(&vm, &kicks, &call, args, &signals)?;
+            connect_device(&vm, &kicks, &call, args, &signals)?;
             let virtio = Virtio::new(device, memory.clone(), kicks, call);
             (network, Devices::Virtio(Box::new(virtio)))
         }
     };
-    let outcome = go(&mut vcpu, &mut devices, &memory, &signals);
+    let outcome = run_cpu(&mut vcpu, &mut devices, &memory, &signals);
     drop(network);
     outcome
 }
@@ -121,9 +122,9 @@ fn options(io: Io) -> NetworkOptions {
         },
         ..NetworkOptions::default()
     };
-    // The server is on the host's loopback, which the guest reaches as its gateway.
-    let gateway = options.config.plan.v4.gateway;
-    options.config.host_loopback.push(gateway.into());
+    // The server listens on the host's loopback, which the guest reaches by the gateway's address.
+    let v4 = options.config.plan.v4.as_ref();
+    options.config.host_loopback = v4.map(|v4| v4.gateway.into()).into_iter().collect();
     options
 }
 
@@ -139,8 +140,8 @@ fn parameters(args: &Args, port: u16, khz: u32) -> BootParameters {
     }
 }
 
-/// Maps the guest's memory into the machine.
-fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
+/// Maps the guest's memory into the virtual machine.
+fn map_memory(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
     let region = kvm_userspace_memory_region {
         slot: 0,
         guest_phys_addr: 0,
@@ -149,12 +150,12 @@ fn give(vm: &VmFd, memory: &GuestMemoryMmap) -> Result<()> {
         flags: 0,
     };
     // SAFETY: the mapping has this length, and exists as long as the machine: both end with `run`.
-    unsafe { vm.set_user_memory_region(region) }.context("cannot give it memory")
+    unsafe { vm.set_user_memory_region(region) }.context("cannot map memory into the virtual machine")
 }
 
-/// Connects the device to the machine: notifications and interrupts, by eventfds or by the VMM. Returns the counter of
-/// the interrupts that the VMM sends.
-fn join(
+/// Connects the device to the virtual machine: notifications and interrupts are sent by eventfds, or by the VMM.
+/// Returns the counter of interrupts that the VMM sends.
+fn connect_device(
     vm: &Arc<VmFd>,
     kicks: &[EventFd; 2],
     call: &EventFd,
@@ -164,7 +165,7 @@ fn join(
     if args.doorbells == Route::Engine {
         for (number, kick) in (0_u32..).zip(kicks) {
             vm.register_ioevent(kick, &IoEventAddress::Mmio(DEVICE + QUEUE_NOTIFY), number)
-                .context("no ioeventfd")?;
+                .context("cannot register an ioeventfd")?;
         }
     }
     match args.interrupts {
@@ -176,10 +177,11 @@ fn join(
             };
             entry.u.msi.address_lo = MESSAGES;
             entry.u.msi.data = VECTOR.into();
-            let routing = KvmIrqRouting::from_entries(&[entry]).context("no routing")?;
+            let routing =
+                KvmIrqRouting::from_entries(&[entry]).context("cannot create the interrupt routing")?;
             vm.set_gsi_routing(&routing)
                 .context("cannot route the interrupt")?;
-            vm.register_irqfd(call, GSI).context("no irqfd")?;
+            vm.register_irqfd(call, GSI).context("cannot register an irqfd")?;
         }
         Route::Vmm => {
             let (vm, call, signals) = (vm.clone(), call.try_clone()?, signals.clone());
@@ -201,29 +203,29 @@ fn join(
     Ok(())
 }
 
-/// The devices of the guest.
+/// Network device of the guest: port I/O or virtio.
 enum Devices {
     Calls(Calls),
     Virtio(Box<Virtio>),
 }
 
-/// A snapshot of counters.
+/// Values of the VMM's counters at one time.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct CounterSnapshot {
     returns: u64,
     signals: u64,
-    kvm: Statistics,
+    kvm: CpuStatistics,
 }
 
-/// Runs the CPU until the guest is done.
-fn go(
+/// Runs the CPU until the guest has reported the end of its task.
+fn run_cpu(
     vcpu: &mut VcpuFd,
     devices: &mut Devices,
     memory: &GuestMemoryMmap,
     signals: &AtomicU64,
 ) -> Result<Outcome> {
-    let counters = Counters::new(vcpu)?;
-    let mut before = Counts::default();
+    let counters = CpuCounters::new(vcpu)?;
+    let mut before = CounterSnapshot::default();
     let mut returns = 0;
     loop {
         let exit = match vcpu.run() {
@@ -233,19 +235,19 @@ fn go(
         };
         match exit {
             VcpuExit::IoOut(PORT_STAGE, stage) => {
-                let now = Counts {
+                let now = CounterSnapshot {
                     returns,
                     signals: signals.load(Ordering::Relaxed),
                     kvm: counters.read()?,
                 };
                 if value(stage) == Stage::Begin as u32 {
-                    // This return does not count as part of the task.
-                    before = Counts {
+                    // This return from KVM_RUN is not counted as part of the task.
+                    before = CounterSnapshot {
                         returns: returns + 1,
                         ..now
                     };
                 } else {
-                    return conclude(value(stage), memory, before, now);
+                    return read_report(value(stage), memory, before, now);
                 }
             }
             VcpuExit::IoOut(port, bytes) => {
@@ -266,7 +268,7 @@ fn go(
             other => {
                 let end = format!("{other:?}");
                 let at = vcpu.get_regs()?.rip;
-                bail!("the guest came to an end that is none, at {at:#x}: {end}")
+                bail!("the CPU has stopped unexpectedly at {at:#x}: {end}")
             }
         }
         returns += 1;
@@ -279,14 +281,19 @@ fn register(address: u64) -> Option<u64> {
         .filter(|register| *register < REGISTERS)
 }
 
-/// Returns the value of a 32-bit I/O write.
+/// Returns the value of a 32-bit write to an I/O port.
 fn value(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_le_bytes)
 }
 
-/// Reads the guest's report.
-fn conclude(stage: u32, memory: &GuestMemoryMmap, before: Counts, now: Counts) -> Result<Outcome> {
-    let Shared(report): Shared<Report> = memory.read_obj(GuestAddress(REPORT))?;
+/// Reads the guest's report, and returns it with the differences of the counters.
+fn read_report(
+    stage: u32,
+    memory: &GuestMemoryMmap,
+    before: CounterSnapshot,
+    now: CounterSnapshot,
+) -> Result<Outcome> {
+    let InGuestMemory(report): InGuestMemory<TaskReport> = memory.read_obj(GuestAddress(REPORT))?;
     if stage != Stage::End as u32 {
         let text = CStr::from_bytes_until_nul(&report.error).unwrap_or(c"at length");
         bail!("the guest failed: {}", text.to_string_lossy());

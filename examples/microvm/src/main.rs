@@ -1,9 +1,10 @@
-//! A small virtual machine with Pontoon inside: one CPU, one virtio-net device, a guest without an operating system.
+//! A small virtual machine with the engine of Pontoon inside the VMM: one CPU, one virtio-net device, a guest without
+//! an operating system.
 //!
 //! The engine is a thread of this process and serves the device's queues itself. The guest's notifications arrive
-//! through an ioeventfd and its interrupts are sent through an irqfd, so no frame involves the CPU's thread.
-//! `--doorbells vmm` and `--interrupts vmm` route them through the VMM instead, and with `--link calls` the guest calls
-//! the VMM for each frame; `pontoon bench exits` shows the resulting exits.
+//! through an ioeventfd and its interrupts are sent through an irqfd, so the CPU's thread does not process frames. With
+//! `--doorbells vmm` and `--interrupts vmm` the VMM forwards notifications and interrupts, and with `--link calls` the
+//! guest calls the VMM for each frame; `pontoon bench exits` compares the numbers of exits.
 
 use std::process::ExitCode;
 

@@ -1,31 +1,31 @@
-//! The result of a run.
+//! Result of a run of the virtual machine.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
 use serde::Serialize;
 
-use crate::statistics::Statistics;
+use crate::statistics::CpuStatistics;
 
-/// The result of a run. Counters cover the task alone.
+/// Result of a run. The counters cover the task only, without the configuration by DHCP.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
-    /// The guest's address, from DHCP.
+    /// IPv4 address that the guest has received by DHCP.
     pub(crate) address: Ipv4Addr,
-    /// Number of repetitions done.
+    /// Number of repetitions that the guest has completed.
     pub(crate) done: u32,
-    /// Frames that the guest sent.
+    /// Number of frames that the guest has sent.
     pub(crate) sent: u32,
-    /// Frames that the guest received.
+    /// Number of frames that the guest has received.
     pub(crate) received: u32,
-    /// Notifications of the device by the guest.
+    /// Number of notifications that the guest has sent to the device.
     pub(crate) doorbells: u32,
-    /// Returns of the CPU's thread from KVM_RUN.
+    /// Number of times that the CPU's thread has returned from KVM_RUN.
     pub(crate) returns: u64,
-    /// Interrupts sent by the VMM rather than an irqfd.
+    /// Number of interrupts that the VMM has sent, without those of an irqfd.
     pub(crate) signals: u64,
-    /// KVM's counters.
-    pub(crate) kvm: Statistics,
+    /// Counters of KVM for the CPU.
+    pub(crate) kvm: CpuStatistics,
 }
 
 impl fmt::Display for Outcome {
@@ -42,7 +42,7 @@ impl fmt::Display for Outcome {
         } = self;
         writeln!(
             f,
-            "{address} did it {done} times, with {sent} frames out and {received} in:"
+            "{address} completed {done} repetitions, sent {sent} frames and received {received}:"
         )?;
         write!(
             f,

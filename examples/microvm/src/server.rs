@@ -1,4 +1,4 @@
-//! The guest's server, on the host's loopback.
+//! The server to which the guest's tasks connect, on the host's loopback.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Datagrams sent before a pause: no more than the queues on their path hold.
+/// Number of datagrams that are sent before a pause, so that the queues on the path do not overflow.
 const BURST: u32 = 64;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Number of copies of the last datagram, since datagrams may be lost.
+/// Number of copies of the last datagram, because datagrams may be lost.
 const ENDS: u32 = 50;
 
-/// Bytes of each datagram but the last.
+/// Length in bytes of each datagram but the last.
 const LEN: usize = 64;
 
-/// Starts the server, which runs until the process ends, and returns its port. Over TCP it returns one byte; over UDP
-/// it sends as many datagrams as the four bytes of a request state.
+/// Starts the server, which runs until the process ends, and returns its port. A TCP client receives the byte that it
+/// has sent; a UDP client receives the number of datagrams in the four bytes of its request.
 pub(crate) fn start() -> Result<u16> {
     let host = Ipv4Addr::LOCALHOST;
-    let listener = TcpListener::bind((host, 0)).context("cannot listen")?;
+    let listener = TcpListener::bind((host, 0)).context("cannot listen on the loopback address")?;
     let port = listener.local_addr()?.port();
     let socket = UdpSocket::bind((host, port)).context("cannot bind the TCP port for UDP too")?;
     thread::spawn(move || listener.incoming().flatten().for_each(echo));
@@ -31,7 +31,7 @@ pub(crate) fn start() -> Result<u16> {
 
 fn echo(mut client: TcpStream) {
     let mut byte = [0];
-    // The guest reports a connection that it closed early as its own failure.
+    // Errors are ignored, because the guest reports a failed connection itself.
     let _ = client
         .read_exact(&mut byte)
         .and_then(|()| client.write_all(&byte))
@@ -45,7 +45,7 @@ fn serve(socket: &UdpSocket) {
             continue;
         };
         let send = |datagram: &[u8]| {
-            // A datagram that the host refuses is lost, as any datagram may be.
+            // An error is ignored: a datagram may be lost.
             let _ = socket.send_to(datagram, client);
         };
         for number in 1..=count {

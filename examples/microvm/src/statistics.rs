@@ -1,4 +1,4 @@
-//! KVM's counters of a CPU (KVM_GET_STATS_FD, Linux 5.14).
+//! Counters that KVM has for a CPU (KVM_GET_STATS_FD, Linux 5.14).
 
 use std::fs::File;
 use std::io;
@@ -13,31 +13,31 @@ use vmm_sys_util::ioctl_io_nr;
 
 ioctl_io_nr!(KVM_GET_STATS_FD, 0xae, 0xce);
 
-/// The counters of a CPU.
+/// File descriptor of a CPU's counters, and the offsets of those that are read.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct CpuCounters {
     file: File,
     halts: u64,
     interrupts: u64,
     exits: u64,
 }
 
-/// Values of the counters.
+/// Values of the counters at one time, or their differences.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Statistics {
-    /// Number of halts (`halt_exits`).
+pub(crate) struct CpuStatistics {
+    /// Number of times that the CPU has halted (`halt_exits`).
     pub(crate) halts: u64,
     /// Number of injected interrupts (`irq_injections`).
     pub(crate) interrupts: u64,
-    /// Number of exits of all kinds (`exits`), which include exits for emulated instructions.
+    /// Number of exits of all types (`exits`), including exits for emulated instructions.
     pub(crate) exits: u64,
 }
 
-/// Bytes of `struct kvm_stats_header`, and of `struct kvm_stats_desc` before its name.
+/// Size in bytes of `struct kvm_stats_header`, and of `struct kvm_stats_desc` without its name.
 const HEADER: usize = 24;
 const DESCRIPTOR: usize = 16;
 
-impl Counters {
+impl CpuCounters {
     pub(crate) fn new(vcpu: &VcpuFd) -> Result<Self> {
         // SAFETY: this ioctl has no argument.
         let fd = unsafe { ioctl(vcpu, KVM_GET_STATS_FD()) };
@@ -73,13 +73,13 @@ impl Counters {
         })
     }
 
-    pub(crate) fn read(&self) -> Result<Statistics> {
+    pub(crate) fn read(&self) -> Result<CpuStatistics> {
         let read = |at| -> Result<u64> {
             let mut bytes = [0; 8];
             self.file.read_exact_at(&mut bytes, at)?;
             Ok(u64::from_ne_bytes(bytes))
         };
-        Ok(Statistics {
+        Ok(CpuStatistics {
             halts: read(self.halts)?,
             interrupts: read(self.interrupts)?,
             exits: read(self.exits)?,
@@ -87,7 +87,7 @@ impl Counters {
     }
 }
 
-impl Statistics {
+impl CpuStatistics {
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             halts: self.halts - before.halts,

@@ -1,4 +1,4 @@
-//! The registers of the guest's network device: virtio over MMIO (virtio 1.2, section 4.2.2).
+//! Registers of the guest's network device: virtio over MMIO (virtio 1.2, section 4.2.2).
 
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
@@ -7,7 +7,7 @@ use pontoon_embed::{NetDevice, QueueConfig};
 use vm_memory::GuestMemoryMmap;
 use vmm_sys_util::eventfd::EventFd;
 
-/// Registers.
+/// Offsets of the registers.
 const MAGIC: u64 = 0x00;
 const VERSION: u64 = 0x04;
 const DEVICE_ID: u64 = 0x08;
@@ -28,14 +28,14 @@ const QUEUE_DRIVER: u64 = 0x90;
 const QUEUE_DEVICE: u64 = 0xa0;
 const CONFIG: u64 = 0x100;
 
-/// Bits of the status (2.1).
+/// Bits of the device status register (virtio 1.2, section 2.1).
 const DRIVER_OK: u32 = 4;
 const FEATURES_OK: u32 = 8;
 
-/// Entries of the largest queue.
+/// Limit on the number of entries of a queue.
 const MAX_SIZE: u16 = 1024;
 
-/// The device's registers. The engine serves its queues.
+/// Registers of the network device. The engine serves the device's queues.
 #[derive(Debug)]
 pub(crate) struct Virtio {
     device: NetDevice,
@@ -47,12 +47,12 @@ pub(crate) struct Virtio {
     driver_word: u32,
     features: u64,
     selected: usize,
-    queues: [Registers; 2],
+    queues: [QueueRegisters; 2],
 }
 
-/// One queue's registers.
+/// Registers that configure one queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Registers {
+struct QueueRegisters {
     size: u16,
     ready: bool,
     descriptors: u64,
@@ -61,7 +61,7 @@ struct Registers {
 }
 
 impl Virtio {
-    /// Creates a device with these kick descriptors and this call descriptor.
+    /// Creates a device with a kick eventfd for each queue and one call eventfd.
     pub(crate) fn new(
         device: NetDevice,
         memory: GuestMemoryMmap,
@@ -82,7 +82,7 @@ impl Virtio {
         }
     }
 
-    /// Handles a read of a register.
+    /// Handles the guest's read of a register.
     pub(crate) fn read(&self, register: u64, into: &mut [u8]) {
         if let Some(at) = register.checked_sub(CONFIG) {
             let config = self.device.config();
@@ -105,7 +105,7 @@ impl Virtio {
             DEVICE_FEATURES => word(self.device.features(), self.device_word),
             QUEUE_NUM_MAX => queue.map_or(0, |_| MAX_SIZE.into()),
             QUEUE_READY => queue.map_or(0, |queue| queue.ready.into()),
-            // An irqfd carries no status: report used buffers always.
+            // An irqfd does not transfer the interrupt status, so used buffers are reported always.
             INTERRUPT_STATUS => 1,
             STATUS => self.status,
             _ => 0,
@@ -116,10 +116,10 @@ impl Virtio {
         }
     }
 
-    /// Handles a write to a register.
+    /// Handles the guest's write to a register.
     ///
     /// # Errors
-    /// The queues cannot be served.
+    /// The engine cannot serve the guest's queues.
     pub(crate) fn write(&mut self, register: u64, bytes: &[u8]) -> Result<()> {
         let Ok(bytes) = bytes.try_into() else {
             return Ok(());
@@ -180,7 +180,7 @@ impl Virtio {
     }
 }
 
-impl Registers {
+impl QueueRegisters {
     fn write(&mut self, register: u64, value: u32) {
         match register {
             QUEUE_NUM => self.size = u16::try_from(value).unwrap_or(0),
@@ -198,7 +198,7 @@ impl Registers {
     }
 }
 
-/// Returns word `number` of a value, the lower one first.
+/// Returns the 32-bit word `number` of a value: 0 is the lower, 1 the upper.
 fn word(value: u64, number: u32) -> u32 {
     match number {
         0 => value as u32,
@@ -215,7 +215,7 @@ fn set_word(value: &mut u64, number: u32, word: u32) {
     }
 }
 
-/// Duplicates the descriptor into the type that the engine takes.
+/// Duplicates an eventfd into the type that the engine requires.
 fn descriptor(event: &EventFd) -> Result<OwnedFd> {
     let copy = event.try_clone()?.into_raw_fd();
     // SAFETY: the copy has no other owner: `into_raw_fd` released it.

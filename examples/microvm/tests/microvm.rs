@@ -1,4 +1,4 @@
-//! The machine, run as a program.
+//! Tests that run `pontoon-microvm` as a program.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs the machine. Reports a skipped test without KVM.
+/// Runs the program and returns its JSON result. Prints that the test is skipped if there is no KVM.
 fn run(arguments: &str) -> Option<serde_json::Value> {
     let Output {
         status,
@@ -46,7 +46,7 @@ fn guest_opens_a_hundred_connections() {
     assert_eq!(outcome["done"], 100);
     assert_eq!(
         outcome["returns"], 0,
-        "neither doorbell nor interrupt is the VMM's"
+        "notifications and interrupts do not involve the VMM"
     );
 }
 

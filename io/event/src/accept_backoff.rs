@@ -1,31 +1,32 @@
-//! Pauses a listening socket after accept(2) has failed.
+//! Retry of a listening socket after a pause when accept(2) has failed, for example with EMFILE.
 
 use std::time::{Duration, Instant};
 
-/// The pause. Descriptors or memory may be short for longer, other processes may hold them, and no event reports that
-/// they have been released. Without a pause each attempt would follow the one before at once.
+/// Time between a failed accept(2) and the next attempt. Other processes may hold the missing descriptors or memory for
+/// longer, and no event reports that they were released; without a pause the worker would retry in a loop.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The pause of listeners whose backlog may hold connections that no event reports: they are registered edge triggered,
-/// and the connections were reported before accept(2) failed.
+/// State of the pause after a failed accept(2). Connections that wait in a listener's backlog at that time are reported
+/// by no further event, because listeners are registered edge triggered.
 #[derive(Debug, Default)]
 pub struct AcceptBackoff {
     until: Option<Instant>,
 }
 
 impl AcceptBackoff {
-    /// Begins a pause after accept(2) has failed, unless one is under way.
+    /// Begins a pause after accept(2) has failed, unless a pause has begun already.
     pub fn begin(&mut self) {
         self.until.get_or_insert_with(|| Instant::now() + PAUSE);
     }
 
-    /// Ends the pause: the backlog is empty, or an event reports it.
+    /// Ends the pause. It is called when the backlogs are empty or a new event will report them.
     pub fn end(&mut self) {
         self.until = None;
     }
 
-    /// Returns the longest time for which the worker may sleep. At the end of the pause the listeners are registered
-    /// again by `register`, so that connections in their backlogs are reported; another pause follows if that fails.
+    /// Returns the longest time for which the worker may sleep; `None` without a pause. When the pause is over, it
+    /// calls `register` to register the listeners again, so that epoll reports the connections in their backlogs. If
+    /// `register` fails, another pause begins.
     pub fn sleep<E>(&mut self, register: impl FnOnce() -> Result<(), E>) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(Instant::now());
         if !left.is_zero() {
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_not_extended_by_further_failures() {
+    fn further_failures_do_not_extend_the_pause() {
         let mut backoff = AcceptBackoff::default();
         backoff.begin();
         let until = backoff.until;

@@ -1,4 +1,5 @@
-//! The events of a worker: one epoll instance, each source registered once; edge triggered, but for the link.
+//! The epoll instance of a worker, with which each socket, link and other event source is registered once; all but the
+//! link are edge triggered.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,31 +15,31 @@ mod accept_backoff;
 
 pub use accept_backoff::AcceptBackoff;
 
-/// Events that one wait takes.
+/// Limit on the events that one epoll_pwait2(2) returns.
 pub const EVENTS: usize = 64;
 
-/// Something of the worker's own.
+/// An event source of the worker that is neither a flow nor a published port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Edge {
-    /// Frames of the guest's.
+    /// The link has frames from the guest.
     Link = 0,
-    /// The supervisor's channel.
+    /// The channel to the supervisor has a message.
     Supervisor = 1,
-    /// The raw ICMP socket that all echo ids share.
+    /// The raw ICMP socket that all flows with ICMP echo ids share.
     Icmp = 2,
-    /// The raw ICMPv6 socket that all echo ids share.
+    /// The raw ICMPv6 socket that all flows with ICMPv6 echo ids share.
     Icmpv6 = 3,
-    /// Frames and updates from other workers.
+    /// The inbox of the mesh has frames or updates from other workers.
     Inbox = 4,
-    /// The link has room.
+    /// The link has room for frames to the guest again.
     Room = 5,
-    /// Control events of the link: connections and negotiation.
+    /// The link has a control event: a guest connects, disconnects or negotiates (vhost-user).
     Control = 6,
 }
 
 impl Edge {
-    /// Its token.
+    /// Returns the epoll token of the event source.
     #[must_use]
     pub fn token(self) -> Token {
         let (kind, worker) = (Kind::Edge, WorkerId(0));
@@ -51,7 +52,7 @@ impl Edge {
         .into()
     }
 
-    /// Returns the edge whose token, of [`Kind::Edge`], has this index.
+    /// Returns the event source whose token has this index; `None` for an unknown index.
     #[must_use]
     const fn of(index: u32) -> Option<Self> {
         match index {
@@ -67,11 +68,11 @@ impl Edge {
     }
 }
 
-/// The epoll instance.
+/// An epoll instance (epoll(7)), in which one worker waits.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// The events of one wait.
+/// Buffer with the events that one [`Epoll::wait`] has returned.
 #[derive(Debug)]
 pub struct Events {
     buffer: [MaybeUninit<epoll::Event>; EVENTS],
@@ -79,60 +80,62 @@ pub struct Events {
 }
 
 impl Epoll {
-    /// An instance with no sources.
+    /// Creates an epoll instance without sources.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// Errors of epoll_create1(2): no free descriptor or memory.
     pub fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    /// Registers `source` for everything, edge triggered.
+    /// Registers `source` for input, output, hang-up and errors, edge triggered.
     ///
     /// # Errors
-    /// Out of memory, or of the user's watches.
+    /// ENOMEM; ENOSPC: the user has reached `/proc/sys/fs/epoll/max_user_watches`.
     pub fn add(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, source, EventData::new_u64(token.0), flags())
     }
 
-    /// Registers `source` for input, level triggered: each wait reports it again as long as something is unread.
+    /// Registers `source` for input, level triggered: each wait reports it while it has unread input.
     ///
     /// # Errors
-    /// Out of memory, or of the user's watches.
+    /// ENOMEM; ENOSPC: the user has reached `/proc/sys/fs/epoll/max_user_watches`.
     pub fn add_level(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::IN)
     }
 
-    /// Registers `source` for nothing but errors, until [`Self::rouse`].
+    /// Registers `source` for one event, a hang-up or an error only; [`Self::rouse`] enables one event for output.
     ///
     /// # Errors
-    /// Out of memory, or of the user's watches.
+    /// ENOMEM; ENOSPC: the user has reached `/proc/sys/fs/epoll/max_user_watches`.
     pub fn add_dormant(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.0, source, EventData::new_u64(token.0), EventFlags::ONESHOT)
     }
 
-    /// Requests one event when such a source can be written to.
+    /// Requests one event for the time at which a source of [`Self::add_dormant`] can be written to.
     ///
     /// # Errors
-    /// It is not registered.
+    /// ENOENT: the source is not registered.
     pub fn rouse(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         let flags = EventFlags::OUT | EventFlags::ONESHOT;
         epoll::modify(&self.0, source, EventData::new_u64(token.0), flags)
     }
 
-    /// Registers a listening socket that others may be waiting for too: a client wakes one of those that wait, not all.
+    /// Registers a listening socket that several workers wait for. A client wakes only one of the waiting workers
+    /// (`EPOLLEXCLUSIVE`).
     ///
     /// # Errors
-    /// Out of memory, or of the user's watches.
+    /// ENOMEM; ENOSPC: the user has reached `/proc/sys/fs/epoll/max_user_watches`.
     pub fn add_shared(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         let flags = EventFlags::IN | EventFlags::ET | EventFlags::EXCLUSIVE;
         epoll::add(&self.0, source, EventData::new_u64(token.0), flags)
     }
 
-    /// Registers such a socket once more. Readiness that exists already is reported again.
+    /// Removes a listening socket of [`Self::add_shared`] and registers it again, so that clients in its backlog are
+    /// reported again.
     ///
     /// # Errors
-    /// As in [`Self::add_shared`]: it is not registered then.
+    /// Those of [`Self::add_shared`]; the socket is not registered afterwards.
     pub fn renew_shared(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         // An exclusive registration cannot be changed (epoll_ctl(2)).
         match epoll::delete(&self.0, &source) {
@@ -142,24 +145,26 @@ impl Epoll {
         self.add_shared(source, token)
     }
 
-    /// Forgets a source that others may keep open: closing it would not do.
+    /// Removes a source. It is necessary if other processes have the socket open too, because then closing it does not
+    /// remove it.
     pub fn remove(&self, source: impl AsFd) {
-        // It fails for a source that is not registered, which is all the same.
+        // ENOENT for a source that is not registered is ignored.
         let _ = epoll::delete(&self.0, source);
     }
 
-    /// Registers `source` under another token. Readiness that exists already is reported again.
+    /// Changes the token of `source`. A source that is ready already is reported again, with the new token.
     ///
     /// # Errors
-    /// It is not registered.
+    /// ENOENT: the source is not registered.
     pub fn rename(&self, source: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::modify(&self.0, source, EventData::new_u64(token.0), flags())
     }
 
-    /// Waits until something happens, or for `timeout` (for ever if none), with the kernel's precision of nanoseconds.
+    /// Waits for events, at most for `timeout` (without limit if `None`), with a resolution of nanoseconds
+    /// (epoll_pwait2(2)).
     ///
     /// # Errors
-    /// The kernel's; a signal is an empty list.
+    /// Errors of epoll_pwait2(2) other than EINTR; after a signal `events` is empty.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
@@ -181,7 +186,7 @@ impl Epoll {
 }
 
 impl Events {
-    /// None yet.
+    /// Creates an empty buffer for the events of one wait.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -190,12 +195,12 @@ impl Events {
         }
     }
 
-    /// Flows and listeners that are ready, and for what.
+    /// Returns the flows and listeners that are ready, with the kind of readiness.
     pub fn flows(&self) -> impl Iterator<Item = (FlowId, Readiness)> {
         self.all().filter(|(flow, _)| flow.kind != Kind::Edge)
     }
 
-    /// Which of the worker's own sources are ready, and for what.
+    /// Returns the event sources of the worker itself that are ready, with the kind of readiness.
     pub fn edges(&self) -> impl Iterator<Item = (Edge, Readiness)> {
         let edges = self.all().filter(|(flow, _)| flow.kind == Kind::Edge);
         edges.filter_map(|(flow, ready)| Some((Edge::of(flow.index)?, ready)))

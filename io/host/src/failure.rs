@@ -1,9 +1,9 @@
-//! Translates an errno to a failure of the engine.
+//! Conversion of an errno of a host socket into a [`Failure`] of the engine.
 
 use pontoon_engine::Failure;
 use rustix::io::Errno;
 
-/// The meaning of `errno`.
+/// Returns the engine's failure for `errno`.
 pub(super) fn failure(errno: Errno) -> Failure {
     match errno {
         Errno::AGAIN | Errno::INTR | Errno::INPROGRESS | Errno::ALREADY => Failure::WouldBlock,

@@ -1,8 +1,8 @@
-//! The engine's `Host`: sockets of the kernel, and the events that they report.
+//! The implementation of the engine's trait `Host` with sockets of the kernel, and the events that these report.
 //!
-//! Every socket is registered for events once, when it is opened, edge triggered. The features of the kernel are
-//! detected once, at the start; an error of one call never withdraws a feature, because the guest and any host on
-//! the network can cause errors.
+//! Every socket is registered with epoll once, when it is opened, edge triggered. Optional features of the kernel are
+//! detected once, at the start. The error of a single call does not disable a feature, because the guest and any host
+//! of the network can cause errors.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -35,61 +35,61 @@ mod udp;
 use failure::failure;
 use listen::PublishedSockets;
 use ping::RawSocket;
-use ports::{Ports, TcpShare};
-use spare::Spare;
+use ports::{EphemeralPorts, TcpPortShare};
+use spare::SpareSockets;
 
-/// The source of the host side's packets (`--outbound`).
+/// Source of the connections and datagrams that the engine sends from the host (`--outbound`).
 #[derive(Clone, Debug)]
 pub enum Outbound {
-    /// An address, for its own family.
+    /// Source address, for destinations of its own address family.
     Address(IpAddr),
-    /// An interface (`SO_BINDTODEVICE`).
+    /// Name of the interface to which sockets are bound (`SO_BINDTODEVICE`).
     Interface(String),
 }
 
-/// The kernel's sockets.
+/// The engine's `Host` of one worker: its epoll instance, published ports and shared sockets.
 #[derive(Debug)]
 pub struct KernelHost {
     epoll: Epoll,
-    can: Can,
+    can: HostFeatures,
     outbound: Option<Outbound>,
     published: PublishedSockets,
-    ports: Ports,
-    /// The local ports of TCP connections; none where the kernel cannot limit them.
-    tcp_ports: Option<TcpShare>,
-    /// For the next connection.
-    streams: Spare<OwnedFd>,
-    /// For the next endpoint.
-    endpoints: Spare<udp::Fresh>,
+    ports: EphemeralPorts,
+    /// Limit on the local ports of TCP connections; `None` if the kernel has no `IP_LOCAL_PORT_RANGE`.
+    tcp_ports: Option<TcpPortShare>,
+    /// TCP sockets that were opened in advance for the next connections.
+    streams: SpareSockets<OwnedFd>,
+    /// UDP sockets that were opened in advance for the next endpoints.
+    endpoints: SpareSockets<udp::UnboundSocket>,
     raw: [Option<RawSocket>; 2],
     ping_refused: bool,
-    /// A buffer for the bytes before those that a peek asks for, on kernels without SO_PEEK_OFF for TCP.
+    /// Buffer for the bytes in front of those that a peek requests, on kernels without `SO_PEEK_OFF` for TCP.
     aside: Vec<u8>,
 }
 
-/// The optional features of the running kernel.
+/// Optional features of the running kernel that the sockets use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Can {
-    /// Peek at an offset, by family.
+pub struct HostFeatures {
+    /// `SO_PEEK_OFF` for TCP works, for IPv4 and IPv6.
     pub peek_off: [bool; 2],
-    /// `UDP_SEGMENT`.
+    /// UDP sockets have the option `UDP_SEGMENT` (GSO).
     pub udp_gso: bool,
-    /// `UDP_GRO`.
+    /// UDP sockets have the option `UDP_GRO`.
     pub udp_gro: bool,
 }
 
-/// An open socket.
+/// An open host socket of a flow.
 #[derive(Debug)]
 pub enum Socket {
-    /// A TCP connection.
+    /// Host socket of a TCP connection.
     Stream(stream::Stream),
-    /// A UDP endpoint.
-    Udp(udp::Endpoint),
-    /// An echo id.
+    /// Host UDP socket of an endpoint of the guest.
+    Udp(udp::UdpEndpoint),
+    /// Host socket, or identifier on the shared raw socket, of an ICMP echo id.
     Ping(ping::Ping),
 }
 
-/// Place of a family in a pair.
+/// Returns the index of an address family in arrays of two.
 const fn index(family: Family) -> usize {
     match family {
         Family::V4 => 0,
@@ -97,8 +97,8 @@ const fn index(family: Family) -> usize {
     }
 }
 
-impl Can {
-    /// Tests each feature that is not disabled, and logs once which ones are missing.
+impl HostFeatures {
+    /// Tests each feature that `PONTOON_DISABLE` does not disable, and logs missing features once.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let peek_off = [Family::V4, Family::V6].map(|family| {
@@ -109,18 +109,20 @@ impl Can {
             };
             match &can {
                 Ok(true) => {}
-                Ok(false) => info!("no SO_PEEK_OFF for TCP over {family:?}: data in flight is kept small"),
-                Err(error) => debug!("cannot try SO_PEEK_OFF over {family:?}, not using it: {error}"),
+                Ok(false) => {
+                    info!("the kernel has no SO_PEEK_OFF for TCP over {family:?}: data in flight is limited")
+                }
+                Err(error) => debug!("cannot test SO_PEEK_OFF over {family:?}, so it is not used: {error}"),
             }
             can.unwrap_or(false)
         });
         let (gso, gro) = udp_sys::offloads().unwrap_or((false, false));
         let (udp_gso, udp_gro) = (gso && !disabled.udp_gso, gro && !disabled.udp_gro);
         if !udp_gso {
-            info!("no UDP_SEGMENT: sending datagrams one by one");
+            info!("the kernel has no UDP_SEGMENT: datagrams are sent one by one");
         }
         if !udp_gro {
-            info!("no UDP_GRO: receiving datagrams one by one");
+            info!("the kernel has no UDP_GRO: datagrams are received one by one");
         }
         Self {
             peek_off,
@@ -131,18 +133,18 @@ impl Can {
 }
 
 impl KernelHost {
-    /// `raw` are the raw ICMP and ICMPv6 sockets that the supervisor opened.
+    /// Creates the `Host` of a worker. `raw` are the raw ICMP and ICMPv6 sockets that the supervisor has opened.
     ///
     /// # Errors
-    /// Out of descriptors, or a socket that is not what it should be.
-    pub fn new(can: Can, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
+    /// Errors of the system calls, for example EMFILE; a socket in `raw` is not a raw socket of its family.
+    pub fn new(can: HostFeatures, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         let aside = if can.peek_off == [true; 2] {
             Vec::new()
         } else {
             vec![0; stream::ASIDE]
         };
-        let ports = Ports::of_host();
+        let ports = EphemeralPorts::of_host();
         let mut host = Self {
             epoll,
             can,
@@ -150,17 +152,20 @@ impl KernelHost {
             published: PublishedSockets::default(),
             tcp_ports: ports.for_tcp(),
             ports,
-            streams: Spare::new(),
-            endpoints: Spare::new(),
+            streams: SpareSockets::new(),
+            endpoints: SpareSockets::new(),
             raw: [None, None],
             ping_refused: false,
             aside,
         };
         for (family, fd) in [Family::V4, Family::V6].into_iter().zip(raw) {
-            // An engine that takes another one's place may find the interface gone: no ping rather than by another way.
+            // The interface may have disappeared before the restart of an engine. Then the guest cannot ping, as its
+            // requests must not leave by another interface.
             let bound = |fd: &OwnedFd| {
                 host.bind_ping(fd, family.unspecified())
-                    .inspect_err(|error| warn!("the guest cannot ping over {family:?}: --outbound: {error}"))
+                    .inspect_err(|error| {
+                        warn!("the guest cannot ping over {family:?}: cannot bind to --outbound: {error}")
+                    })
                     .is_ok()
             };
             let shared = |fd| RawSocket::new(fd, family, &host.epoll);
@@ -169,23 +174,24 @@ impl KernelHost {
         Ok(host)
     }
 
-    /// Takes into account that there are several workers, each with a host of its own.
+    /// Sets the number of workers, each of which has a `Host`, so that they share the limit on local ports.
     pub fn set_workers(&mut self, workers: u8) {
         if let Some(ports) = &mut self.tcp_ports {
             ports.divide(workers);
         }
     }
 
-    /// Opens sockets for the next flows in advance. It is called when a turn's output has been sent.
+    /// Opens sockets for the next flows in advance. It is called after the output of a turn was sent.
     pub fn prepare(&mut self) {
         self.streams.refill(stream::fresh);
         let coalesce = self.can.udp_gro;
-        self.endpoints.refill(|family| udp::Fresh::new(family, coalesce));
+        self.endpoints
+            .refill(|family| udp::UnboundSocket::new(family, coalesce));
         self.retry_accept();
     }
 
-    /// Registers listeners of published ports with clients that no event reports again, once their pause is over. Returns
-    /// the longest time for which the worker may sleep.
+    /// Registers listeners of published ports again when the pause after a failed accept(2) is over, because no event
+    /// reports the clients in their backlogs. Returns the longest time for which the worker may sleep.
     pub fn retry_accept(&mut self) -> Option<Duration> {
         self.published.retry_accept(&self.epoll)
     }
@@ -196,35 +202,36 @@ impl KernelHost {
         &self.epoll
     }
 
-    /// Takes over the socket of a published port, listening or bound and non-blocking. Returns its index: the lowest that is
-    /// free, from 0.
+    /// Adds the socket of a published port, which is non-blocking and either listening (TCP) or bound (UDP). Returns
+    /// the port's index, the lowest free one from 0.
     ///
     /// # Errors
-    /// Out of memory or descriptors, or a socket that is not what it should be.
+    /// Errors of setsockopt(2) and epoll_ctl(2), for example ENOMEM.
     pub fn add_published(&mut self, published: Published, socket: Arc<OwnedFd>) -> io::Result<u32> {
         self.published
             .open(&self.epoll, published, socket, self.can.udp_gro)
     }
 
-    /// Closes the socket of a published port, which no flow uses any more.
+    /// Closes the socket of a published port. No flow may use the socket any more.
     pub fn remove_published(&mut self, index: u32) {
         self.published.close(&self.epoll, index);
     }
 
-    /// Returns the index of a published port.
+    /// Returns the index of a published port; `None` if it is not published.
     #[must_use]
     pub fn find_published(&self, published: &Published) -> Option<u32> {
         self.published.find(published.protocol, published.host)
     }
 
-    /// Takes the next packet off the raw socket of `family`: see [`RawSocket::take`].
-    pub fn take_shared(&mut self, family: Family) -> ping::Next {
+    /// Receives the next packet of the raw socket of `family`: see [`RawSocket::take`].
+    pub fn take_shared(&mut self, family: Family) -> ping::TakenPacket {
         self.raw[index(family)]
             .as_mut()
-            .map_or(ping::Next::Drained, RawSocket::take)
+            .map_or(ping::TakenPacket::Drained, RawSocket::take)
     }
 
-    /// Binds `socket`, which is to reach `towards`, to where the host side sends from. Loopback is reached from itself.
+    /// Binds `socket`, which will send to `towards`, to the address or interface of `--outbound`. A socket that sends
+    /// to loopback is not bound.
     fn bind_outbound(&self, socket: impl AsFd, towards: IpAddr) -> Result<(), Errno> {
         if towards.is_loopback() {
             return Ok(());
@@ -235,7 +242,8 @@ impl KernelHost {
         }
     }
 
-    /// The address to bind to for reaching `towards`: `--outbound`'s where it is of that family.
+    /// Returns the source address for a socket that sends to `towards`: that of `--outbound` if it has the same address
+    /// family.
     fn source(&self, towards: IpAddr) -> Option<IpAddr> {
         match self.outbound {
             Some(Outbound::Address(address))
@@ -305,8 +313,8 @@ impl Host for KernelHost {
     }
 
     fn tcp_watch_room(&mut self, flow: FlowId, socket: &mut Socket) {
-        // Registering again makes the kernel check, and note that a process waits (`tcp_poll`). It fails only for
-        // want of memory; the guest's own window probes then find the room.
+        // A new registration makes the kernel check whether there is room, and note that a process waits for it
+        // (`tcp_poll`). It fails only without memory; then the guest's window probes discover the room.
         if let Ok(stream) = socket.stream() {
             let _ = self.epoll.rename(&*stream, flow.into());
         }
@@ -336,7 +344,7 @@ impl Host for KernelHost {
             }
             Socket::Udp(endpoint) => {
                 if let Some((index, fd)) = endpoint.into_published() {
-                    self.published.give_back(&self.epoll, index, fd);
+                    self.published.return_udp(&self.epoll, index, fd);
                 }
             }
             Socket::Ping(ping) => self.close_ping(ping),
@@ -428,7 +436,8 @@ impl Host for KernelHost {
     }
 }
 
-/// A call for another kind of socket is the caller's error: refused, without effect.
+/// Each method returns the socket if it is of the requested type. Another type is an error of the caller, and the call
+/// has no effect.
 impl Socket {
     fn stream(&mut self) -> Result<&mut stream::Stream, Failure> {
         match self {
@@ -437,7 +446,7 @@ impl Socket {
         }
     }
 
-    fn udp(&mut self) -> Result<&mut udp::Endpoint, Failure> {
+    fn udp(&mut self) -> Result<&mut udp::UdpEndpoint, Failure> {
         match self {
             Self::Udp(endpoint) => Ok(endpoint),
             Self::Stream(_) | Self::Ping(_) => Err(Failure::Invalid),

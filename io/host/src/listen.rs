@@ -1,4 +1,4 @@
-//! Sockets of published ports, which the supervisor opens.
+//! Sockets of published ports, which the supervisor opens and this worker accepts from or receives from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,39 +14,39 @@ use pontoon_sys::{Family, udp as udp_sys};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, sockopt};
 
-use super::udp::Endpoint;
+use super::udp::UdpEndpoint;
 
-/// Published ports' sockets, each in a place that has its number for as long as it is published.
+/// The sockets of published ports. A port keeps its index in `places` for as long as it is published.
 #[derive(Debug, Default)]
 pub(super) struct PublishedSockets {
     places: Vec<Option<PublishedSocket>>,
-    /// Free places before the end of `places`.
+    /// Indices of the empty places in `places`.
     free: BTreeSet<u32>,
-    /// The place of each port: a guest may have tens of thousands.
+    /// Index of each published port. A map is used as a guest may have tens of thousands of published ports.
     by_port: BTreeMap<(Protocol, SocketAddr), u32>,
-    /// Listeners with connections waiting for a descriptor, or that could not be registered again: no event
-    /// reports them.
+    /// Indices of listeners with clients in their backlogs that no event will report: accept(2) has failed without a
+    /// free descriptor, or the listener could not be registered again.
     unreported: Vec<u32>,
-    /// The pause before they are registered again, unless a descriptor becomes free here before.
+    /// Pause before the unreported listeners are registered again; a flow that closes its socket ends it early.
     accept_backoff: AcceptBackoff,
 }
 
 #[derive(Debug)]
 struct PublishedSocket {
     published: Published,
-    socket: Held,
+    socket: PublishedFd,
 }
 
 #[derive(Debug)]
-enum Held {
-    /// A listener, which all workers share.
+enum PublishedFd {
+    /// A TCP listener, which all workers share.
     Listener(Arc<OwnedFd>),
-    /// A UDP socket; `None` while an endpoint has it.
+    /// A UDP socket; `None` while a flow's endpoint owns it.
     Udp(Option<OwnedFd>),
 }
 
 impl PublishedSockets {
-    /// Takes a socket over, and returns its place.
+    /// Adds the socket of a published port and returns its index.
     pub(super) fn open(
         &mut self,
         epoll: &Epoll,
@@ -58,10 +58,10 @@ impl PublishedSockets {
         let index = self.free.first().copied().unwrap_or(end);
         let socket = match published.protocol {
             Protocol::Tcp => {
-                // Inherited by what it accepts, see `stream.rs`.
+                // Sockets that accept(2) returns inherit the option, see `stream.rs`.
                 sockopt::set_socket_oobinline(&socket, true)?;
                 epoll.add_shared(&socket, token(index))?;
-                Held::Listener(socket)
+                PublishedFd::Listener(socket)
             }
             Protocol::Udp => {
                 let family = Family::of(published.host.ip());
@@ -74,7 +74,7 @@ impl PublishedSockets {
                 }
                 let socket = socket.try_clone()?;
                 epoll.add(&socket, token(index))?;
-                Held::Udp(Some(socket))
+                PublishedFd::Udp(Some(socket))
             }
         };
         let entry = Some(PublishedSocket { published, socket });
@@ -86,7 +86,7 @@ impl PublishedSockets {
         Ok(index)
     }
 
-    /// Closes a socket that no endpoint has.
+    /// Closes the socket of a published port that no endpoint owns.
     pub(super) fn close(&mut self, epoll: &Epoll, index: u32) {
         let place = usize::try_from(index).ok();
         let entry = place.and_then(|place| self.places.get_mut(place)?.take());
@@ -97,20 +97,21 @@ impl PublishedSockets {
             }
             self.free.insert(index);
         }
-        // Other processes have the socket too, so that the kernel would go on reporting its events.
+        // Other processes have the socket open too, so that closing it here would not end its events.
         match entry.map(|entry| entry.socket) {
-            Some(Held::Listener(socket)) => epoll.remove(&socket),
-            Some(Held::Udp(Some(socket))) => epoll.remove(&socket),
-            Some(Held::Udp(None)) | None => {}
+            Some(PublishedFd::Listener(socket)) => epoll.remove(&socket),
+            Some(PublishedFd::Udp(Some(socket))) => epoll.remove(&socket),
+            Some(PublishedFd::Udp(None)) | None => {}
         }
     }
 
-    /// The place of a published port.
+    /// Returns the index of a published port.
     pub(super) fn find(&self, protocol: Protocol, host: SocketAddr) -> Option<u32> {
         self.by_port.get(&(protocol, host)).copied()
     }
 
-    /// Accepts from the listener at `index`. A connection that was broken off while it waited is passed over.
+    /// Accepts a client from the listener at `index`. Connections that the client has aborted while they waited are
+    /// skipped.
     pub(super) fn accept(
         &mut self,
         index: u32,
@@ -124,7 +125,7 @@ impl PublishedSockets {
                     return Err(error);
                 }
                 Err(Errno::AGAIN) => return Err(Errno::AGAIN),
-                // Errors of the connection, not of the listener: accept(2), "Error handling".
+                // Errors of the new connection, not of the listener: accept(2), section "Error handling".
                 Err(
                     Errno::CONNABORTED
                     | Errno::PROTO
@@ -141,7 +142,7 @@ impl PublishedSockets {
         }
     }
 
-    /// Lets [`Self::retry_accept`] report the listener at `index` again after a pause.
+    /// Adds the listener at `index` to those that [`Self::retry_accept`] registers again after the pause.
     pub(super) fn report_later(&mut self, index: u32) {
         if !self.unreported.contains(&index) {
             self.unreported.push(index);
@@ -149,8 +150,8 @@ impl PublishedSockets {
         self.accept_backoff.begin();
     }
 
-    /// Registers listeners with unreported connections again once their pause is over. Returns the longest time for
-    /// which the worker may sleep.
+    /// Registers the unreported listeners again when the pause is over. Returns the longest time for which the worker
+    /// may sleep.
     pub(super) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
         let mut backoff = std::mem::take(&mut self.accept_backoff);
         let sleep = backoff.sleep(|| self.register_again(epoll));
@@ -158,22 +159,22 @@ impl PublishedSockets {
         sleep
     }
 
-    /// Registers listeners with unreported connections again, as a descriptor is free.
+    /// Registers the unreported listeners again at once, because a socket was closed and a descriptor is free.
     pub(super) fn rearm(&mut self, epoll: &Epoll) {
         if self.register_again(epoll).is_ok() {
             self.accept_backoff.end();
         }
     }
 
-    /// Registers listeners with unreported connections again.
+    /// Registers the unreported listeners with epoll again.
     ///
     /// # Errors
-    /// That of a listener that could not be registered, and remains unreported.
+    /// The error of a listener that could not be registered; it remains unreported.
     fn register_again(&mut self, epoll: &Epoll) -> Result<(), Errno> {
         let mut outcome = Ok(());
         let mut unreported = std::mem::take(&mut self.unreported);
         unreported.retain(|index| {
-            // A port that is published no longer is left out.
+            // A port that is no longer published is removed from the list.
             let Ok(listener) = self.listener(*index) else {
                 return false;
             };
@@ -185,24 +186,24 @@ impl PublishedSockets {
         outcome
     }
 
-    /// Makes the UDP socket at `index` the endpoint of `flow`.
-    pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<Endpoint, Errno> {
+    /// Returns the UDP socket at `index` as the endpoint of `flow`.
+    pub(super) fn take_udp(&mut self, epoll: &Epoll, index: u32, flow: FlowId) -> Result<UdpEndpoint, Errno> {
         let entry = self.at_mut(index).ok_or(Errno::INVAL)?;
         let family = Family::of(entry.published.host.ip());
-        let Held::Udp(held) = &mut entry.socket else {
+        let PublishedFd::Udp(held) = &mut entry.socket else {
             return Err(Errno::INVAL);
         };
         let fd = held.as_ref().ok_or(Errno::INVAL)?;
-        // If that fails, the socket stays here: dropping it would unpublish the port.
+        // If this fails, the socket stays in its place; dropping it would end the publication of the port.
         epoll.rename(fd, flow.into())?;
         let fd = held.take().ok_or(Errno::INVAL)?;
-        Ok(Endpoint::published(fd, family, index))
+        Ok(UdpEndpoint::published(fd, family, index))
     }
 
-    /// Takes an endpoint's socket back: the port stays published.
-    pub(super) fn give_back(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
+    /// Stores the socket of a closed endpoint in its place again, as the port is still published.
+    pub(super) fn return_udp(&mut self, epoll: &Epoll, index: u32, fd: OwnedFd) {
         if let Some(PublishedSocket {
-            socket: Held::Udp(held),
+            socket: PublishedFd::Udp(held),
             ..
         }) = self.at_mut(index)
         {
@@ -219,7 +220,7 @@ impl PublishedSockets {
         let place = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         match self.places.get(place) {
             Some(Some(PublishedSocket {
-                socket: Held::Listener(socket),
+                socket: PublishedFd::Listener(socket),
                 ..
             })) => Ok(socket),
             _ => Err(Errno::INVAL),

@@ -1,8 +1,9 @@
-//! Echo requests: a ping socket for each echo id, or one raw socket for all of them.
+//! Sockets for ICMP echo requests: one ping socket for each echo id, or one raw socket for all echo ids of an address
+//! family.
 //!
-//! A raw socket gets every echo reply that reaches the host. Requests carry identifiers of our choice, and the replies
-//! (and the errors) are dealt out by them: [`RawSocket::take`] takes one packet and names the flow, whose next receive
-//! finds it.
+//! A raw socket receives every echo reply that reaches the host. Each flow's requests have an identifier that this
+//! module chooses, and replies and errors are assigned to flows by it: [`RawSocket::take`] receives one packet and
+//! returns its flow, whose next receive returns the packet.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -13,7 +14,7 @@ use std::os::fd::OwnedFd;
 use pontoon_engine::host::{DatagramMeta, PingReply, Problem};
 use pontoon_engine::{FlowId, Readiness};
 use pontoon_event::{Edge, Epoll};
-use pontoon_sys::message::{self, Take};
+use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::{Family, icmp, udp};
 use pontoon_wire::checksum::Sum;
 use rustix::io::Errno;
@@ -21,69 +22,69 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, bind, sendmsg_addr};
 use rustix::rand::{GetRandomFlags, getrandom};
 use vm_memory::VolatileSlice;
 
-use super::properties::{self, Properties};
+use super::properties::{self, DatagramOptions};
 use super::{KernelHost, index, problem};
 
-/// Bytes of an echo message's header (RFC 792, RFC 4443 section 4.1).
+/// Size of the header of an ICMP echo message in bytes (RFC 792, RFC 4443 section 4.1).
 const HEADER: usize = 8;
 
-/// Bytes of the largest packet.
+/// Size of the largest IP packet in bytes.
 const MAX_PACKET: usize = 65_535;
 
-/// One echo id.
+/// The host side of an ICMP echo id of the guest.
 #[derive(Debug)]
 pub struct Ping {
     family: Family,
-    way: Way,
+    way: PingSocket,
 }
 
-/// The socket type that sends the requests.
+/// Socket that sends the echo requests of an echo id.
 #[derive(Debug)]
-enum Way {
-    /// By a ping socket.
-    Own(OwnedFd, Properties),
-    /// By the raw socket, with this identifier.
+enum PingSocket {
+    /// A ping socket of the echo id's own, and the options that are set on it.
+    Own(OwnedFd, DatagramOptions),
+    /// The raw socket of the address family, with this identifier.
     Shared(u16),
 }
 
-/// A raw socket that all echo ids of a family share.
+/// A raw ICMP or ICMPv6 socket that all echo ids of its address family share.
 #[derive(Debug)]
 pub struct RawSocket {
     fd: OwnedFd,
     family: Family,
-    properties: Properties,
+    properties: DatagramOptions,
     flows: HashMap<u16, FlowId>,
-    /// The packet that [`Self::take`] took, until its flow asks for it.
+    /// Identifier and content of the packet that [`Self::take`] has received, until its flow reads it.
     packet: Option<(u16, RawPacket)>,
-    /// Its bytes.
+    /// Bytes of the packet that was received last.
     buffer: Vec<u8>,
 }
 
-/// A packet in [`RawSocket::buffer`].
+/// Type of the packet in [`RawSocket::buffer`].
 #[derive(Debug)]
 enum RawPacket {
-    /// An echo reply, whose data begin at `at`.
+    /// An echo reply, whose data begin at offset `at` of the buffer.
     Reply { reply: PingReply, at: usize },
-    /// An error.
+    /// An ICMP error, or an error of the host's stack, for an echo request.
     Problem(Problem),
 }
 
-/// The result of [`RawSocket::take`].
+/// Result of [`RawSocket::take`]: the flow to which the received packet belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Something for this flow.
+pub enum TakenPacket {
+    /// A packet for this flow was received: an echo reply (readable) or an error.
     Flow(FlowId, Readiness),
-    /// A packet for no flow of this process.
+    /// A packet that belongs to no flow of this process was received and dropped.
     Unmatched,
-    /// Nothing more: an event reports the next packet.
+    /// The socket is empty; epoll reports the next packet.
     Drained,
 }
 
 impl RawSocket {
-    /// Takes over a raw socket.
+    /// Registers a raw socket with epoll and sets its options.
     ///
     /// # Errors
-    /// It is not one of that family.
+    /// The socket is not a raw ICMP socket of `family`.
     pub fn new(fd: OwnedFd, family: Family, epoll: &Epoll) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         icmp::only_echo_replies(&fd, family)?;
@@ -96,15 +97,15 @@ impl RawSocket {
         Ok(Self {
             fd,
             family,
-            properties: Properties::default(),
+            properties: DatagramOptions::default(),
             flows: HashMap::new(),
             packet: None,
             buffer: vec![0; MAX_PACKET],
         })
     }
 
-    /// Takes the next packet off the socket, and returns its flow.
-    pub fn take(&mut self) -> Next {
+    /// Receives the next packet, and returns the flow to which it belongs.
+    pub fn take(&mut self) -> TakenPacket {
         self.packet = None;
         if let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             let sent = self.buffer.get(..problem.payload_len).unwrap_or_default();
@@ -113,20 +114,20 @@ impl RawSocket {
         }
         match self.reply() {
             Ok(Some((ident, packet))) => self.deliver(Some(ident), packet),
-            Ok(None) => Next::Unmatched,
-            Err(Errno::AGAIN) => Next::Drained,
-            // An error that its entry in the error queue has reported already.
-            Err(_) => Next::Unmatched,
+            Ok(None) => TakenPacket::Unmatched,
+            Err(Errno::AGAIN) => TakenPacket::Drained,
+            // The error queue has reported this error already.
+            Err(_) => TakenPacket::Unmatched,
         }
     }
 
-    fn deliver(&mut self, ident: Option<u16>, packet: RawPacket) -> Next {
+    fn deliver(&mut self, ident: Option<u16>, packet: RawPacket) -> TakenPacket {
         let Some((ident, flow)) = ident.and_then(|ident| Some((ident, *self.flows.get(&ident)?))) else {
-            return Next::Unmatched;
+            return TakenPacket::Unmatched;
         };
         let error = matches!(packet, RawPacket::Problem(_));
         self.packet = Some((ident, packet));
-        Next::Flow(
+        TakenPacket::Flow(
             flow,
             Readiness {
                 readable: !error,
@@ -136,11 +137,11 @@ impl RawSocket {
         )
     }
 
-    /// Receives an echo reply and returns its identifier and content. `None`: the packet is no echo reply.
+    /// Receives a packet and returns identifier and content of the echo reply in it; `None` if it is not an echo reply.
     fn reply(&mut self) -> Result<Option<(u16, RawPacket)>, Errno> {
         let mut control = [0; udp::CONTROL];
         let into = [VolatileSlice::from(&mut self.buffer[..])];
-        let received = message::receive(&self.fd, &into, &mut control, Take::Next)?;
+        let received = message::receive(&self.fd, &into, &mut control, RecvMode::Next)?;
         let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
         let packet = self.buffer.get(..received.len).unwrap_or_default();
         let (Some(echo), Some(from)) = (echo_reply(packet, self.family), received.address) else {
@@ -162,16 +163,16 @@ impl RawSocket {
     }
 }
 
-/// An echo reply in a packet.
+/// Identifier, sequence number and data of an echo reply that a raw socket has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EchoReply {
     ident: u16,
     seq: u16,
-    /// The range of its data in the packet.
+    /// Range of the reply's data within the packet.
     pub data: Range<usize>,
 }
 
-/// Finds the echo reply in what a raw socket delivers, which with IPv4 has the IP header, too (raw(7)).
+/// Parses the echo reply in a packet from a raw socket. An IPv4 packet begins with its IP header (raw(7)).
 pub fn echo_reply(packet: &[u8], family: Family) -> Option<EchoReply> {
     let header = match family {
         Family::V4 => usize::from(packet.first()? & 0xf) * 4,
@@ -199,7 +200,8 @@ impl RawSocket {
         }
     }
 
-    /// Takes the path's MTU from the error queue. The entry is without the packet that was too big, and belongs to `ident`.
+    /// Receives the MTU of the path from the error queue, after a send has failed with EMSGSIZE. That entry contains no
+    /// packet; it belongs to the request with `ident`.
     fn take_unsent(&mut self, ident: u16) {
         while let Some(problem) = problem::next(&self.fd, &mut self.buffer) {
             if problem.offender.is_none() && problem.mtu.is_some() {
@@ -226,7 +228,7 @@ impl RawSocket {
 }
 
 impl KernelHost {
-    /// Binds an echo socket, which is to reach `towards`, to where the host side sends from.
+    /// Binds a socket for echo requests to `towards` as `--outbound` requires.
     pub(super) fn bind_ping(&self, fd: &OwnedFd, towards: IpAddr) -> Result<(), Errno> {
         self.bind_outbound(fd, towards)?;
         match self.source(towards) {
@@ -244,7 +246,7 @@ impl KernelHost {
                 self.epoll.add(&fd, flow.into())?;
                 Ok(Ping {
                     family,
-                    way: Way::Own(fd, Properties::default()),
+                    way: PingSocket::Own(fd, DatagramOptions::default()),
                 })
             }
             Err(error @ (Errno::ACCESS | Errno::PERM)) => {
@@ -253,7 +255,7 @@ impl KernelHost {
                 shared.flows.insert(ident, flow);
                 Ok(Ping {
                     family,
-                    way: Way::Shared(ident),
+                    way: PingSocket::Shared(ident),
                 })
             }
             Err(error) => Err(error),
@@ -261,7 +263,7 @@ impl KernelHost {
     }
 
     pub(super) fn close_ping(&mut self, ping: Ping) {
-        if let (Way::Shared(ident), Some(shared)) = (ping.way, &mut self.raw[index(ping.family)]) {
+        if let (PingSocket::Shared(ident), Some(shared)) = (ping.way, &mut self.raw[index(ping.family)]) {
             shared.flows.remove(&ident);
         }
     }
@@ -279,8 +281,8 @@ impl KernelHost {
             return Err(Errno::AFNOSUPPORT);
         }
         let (fd, properties, ident) = match &mut ping.way {
-            Way::Own(fd, properties) => (&*fd, properties, None),
-            Way::Shared(ident) => {
+            PingSocket::Own(fd, properties) => (&*fd, properties, None),
+            PingSocket::Shared(ident) => {
                 let shared = self.raw[index(family)].as_mut().ok_or(Errno::INVAL)?;
                 (&shared.fd, &mut shared.properties, Some(*ident))
             }
@@ -292,8 +294,9 @@ impl KernelHost {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let send = || sendmsg_addr(fd, &to, &parts, &mut SendAncillaryBuffer::default(), flags);
         let sent = match send() {
-            // The error may be an earlier request's of any id: the kernel reports it by failing the next call, whatever
-            // that is, and has forgotten it afterwards (ip(7)). Only a second failure is this request's own.
+            // The error may belong to an earlier request of any identifier: the kernel reports such an error by failing
+            // the next call of any kind, and then clears it (ip(7)). Only the error of the second attempt is that of
+            // this request.
             Err(_) if ident.is_some() => send(),
             sent => sent,
         };
@@ -307,8 +310,8 @@ impl KernelHost {
 
     pub(super) fn receive_ping(&mut self, ping: &Ping, into: &mut [u8]) -> Result<PingReply, Errno> {
         match &ping.way {
-            Way::Own(fd, _) => receive_own(fd, into),
-            Way::Shared(ident) => {
+            PingSocket::Own(fd, _) => receive_own(fd, into),
+            PingSocket::Shared(ident) => {
                 let shared = self.raw[index(ping.family)].as_mut().ok_or(Errno::INVAL)?;
                 shared.take_reply(*ident, into)
             }
@@ -317,18 +320,18 @@ impl KernelHost {
 
     pub(super) fn ping_problem(&mut self, ping: &Ping, into: &mut [u8]) -> Option<Problem> {
         match &ping.way {
-            Way::Own(fd, _) => problem::next(fd, into),
-            Way::Shared(ident) => self.raw[index(ping.family)].as_mut()?.take_problem(*ident, into),
+            PingSocket::Own(fd, _) => problem::next(fd, into),
+            PingSocket::Shared(ident) => self.raw[index(ping.family)].as_mut()?.take_problem(*ident, into),
         }
     }
 }
 
-/// Receives from a ping socket, which delivers ICMP headers too.
+/// Receives from a ping socket an echo reply, which begins with its ICMP header.
 fn receive_own(fd: &OwnedFd, into: &mut [u8]) -> Result<PingReply, Errno> {
     let mut header = [0; HEADER];
     let mut control = [0; udp::CONTROL];
     let parts = [VolatileSlice::from(&mut header[..]), VolatileSlice::from(into)];
-    let received = message::receive(fd, &parts, &mut control, Take::Next)?;
+    let received = message::receive(fd, &parts, &mut control, RecvMode::Next)?;
     let beside = udp::Ancillary::decode(control.get(..received.control_len).unwrap_or_default());
     Ok(PingReply {
         from: received.address.ok_or(Errno::INVAL)?.ip(),
@@ -338,7 +341,8 @@ fn receive_own(fd: &OwnedFd, into: &mut [u8]) -> Result<PingReply, Errno> {
     })
 }
 
-/// The header of an echo request. The kernel sums ICMPv6, and whatever leaves by a ping socket; raw ICMP is ours to sum.
+/// Returns the header of an echo request. The kernel computes the checksum of ICMPv6 and of ping sockets; on a raw ICMP
+/// socket it is computed here.
 fn request(family: Family, ident: u16, seq: u16, data: &[u8]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[0] = match family {
@@ -352,7 +356,7 @@ fn request(family: Family, ident: u16, seq: u16, data: &[u8]) -> [u8; HEADER] {
     header
 }
 
-/// An identifier that no flow has.
+/// Returns an identifier that no flow uses, chosen at random.
 fn free(flows: &HashMap<u16, FlowId>) -> Result<u16, Errno> {
     if flows.len() > usize::from(u16::MAX / 2) {
         return Err(Errno::NOBUFS);
@@ -367,7 +371,7 @@ fn free(flows: &HashMap<u16, FlowId>) -> Result<u16, Errno> {
     }
 }
 
-/// The 16-bit word at `at`, in network order.
+/// Returns the 16-bit word at offset `at`, in network byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     bytes
         .get(at..)?
@@ -375,7 +379,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u16> {
         .map(|word| u16::from_be_bytes(*word))
 }
 
-/// Copies the bytes that fit, and returns their number.
+/// Copies as many bytes as fit into `into`, and returns their number.
 fn copy(from: &[u8], into: &mut [u8]) -> usize {
     let len = from.len().min(into.len());
     into[..len].copy_from_slice(&from[..len]);

@@ -1,4 +1,4 @@
-//! The host's ephemeral ports, and the share of them that sockets of the guest may take.
+//! The host's ephemeral ports (`ip_local_port_range`), and the share of them that connections of the guest may use.
 
 use std::fs::read_to_string;
 use std::ops::RangeInclusive;
@@ -10,16 +10,18 @@ use rustix::net::{SocketFlags, SocketType, socket_with};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tracing::info;
 
-/// The ephemeral ports of the network namespace, for both families.
+/// The ephemeral ports of the host's network namespace, which are the same for IPv4 and IPv6.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct EphemeralPorts {
     range: RangeInclusive<u16>,
-    /// The ports of the range that are not reserved, in ascending and disjoint runs. The whole range if all are reserved.
+    /// Ports of the range that are not in `ip_local_reserved_ports`, as ascending disjoint ranges; the whole range if
+    /// all are reserved.
     allowed: Vec<RangeInclusive<u16>>,
 }
 
-impl Ports {
-    /// The host's range, or the kernel's default where it cannot be read, and the host's reserved ports.
+impl EphemeralPorts {
+    /// Reads the ephemeral port range and the reserved ports of the host; the kernel's default range if it cannot be
+    /// read.
     pub(super) fn of_host() -> Self {
         let read = |name| read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
         Self::parse(&read("ip_local_port_range"), &read("ip_local_reserved_ports"))
@@ -37,7 +39,7 @@ impl Ports {
         };
         let mut allowed = Vec::new();
         let mut next = u32::from(*range.start());
-        // The kernel lists them in ascending order.
+        // The kernel lists reserved ports in ascending order.
         for ports in reserved.trim().split(',').filter_map(ports) {
             let (first, last) = (u32::from(*ports.start()), u32::from(*ports.end()));
             run(next, first.min(u32::from(*range.end()) + 1), &mut allowed);
@@ -50,7 +52,7 @@ impl Ports {
         Self { range, allowed }
     }
 
-    /// An unpredictable port of the range that is not reserved.
+    /// Returns a random port of the range that is not reserved.
     pub(super) fn random(&self) -> Result<u16, Errno> {
         let mut bytes = [0; 4];
         getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -66,8 +68,8 @@ impl Ports {
         Err(Errno::INVAL)
     }
 
-    /// The share of TCP connections. None where the kernel cannot limit them (before Linux 6.3).
-    pub(super) fn for_tcp(&self) -> Option<TcpShare> {
+    /// Returns the ports for TCP connections; `None` if the kernel cannot limit them (before Linux 6.3).
+    pub(super) fn for_tcp(&self) -> Option<TcpPortShare> {
         let size = count_of(&self.range);
         let share = u16::try_from((size * 3 / 4).max(1)).ok()?;
         let ports = *self.range.start()..=self.range.start() + (share - 1);
@@ -75,19 +77,19 @@ impl Ports {
         socket_with(Family::V4.domain(), SocketType::STREAM, flags, None)
             .and_then(|socket| bind::limit_ports(socket, &ports))
             .inspect_err(|error| {
-                info!("no IP_LOCAL_PORT_RANGE: the guest's connections may use every local TCP port: {error}")
+                info!("the kernel has no IP_LOCAL_PORT_RANGE: the guest may use every ephemeral TCP port: {error}")
             })
             .ok()
-            .map(|()| TcpShare::new(ports, size / 4))
+            .map(|()| TcpPortShare::new(ports, size / 4))
     }
 }
 
-/// The number of ports in a run.
+/// Returns the number of ports in a range.
 fn count_of(ports: &RangeInclusive<u16>) -> u32 {
     u32::from(*ports.end()) + 1 - u32::from(*ports.start())
 }
 
-/// Adds the ports from `first` up to, but not including, `end`.
+/// Appends the range of ports from `first` up to, but not including, `end`; nothing if it is empty.
 fn run(first: u32, end: u32, to: &mut Vec<RangeInclusive<u16>>) {
     if let (Ok(first), Ok(last)) = (u16::try_from(first), u16::try_from(end.saturating_sub(1)))
         && first <= last
@@ -97,28 +99,29 @@ fn run(first: u32, end: u32, to: &mut Vec<RangeInclusive<u16>>) {
     }
 }
 
-/// The ports that TCP connections of the guest may take: the first three fourths of the range, so that the host's other
-/// programs find one for any destination, and one to listen on.
+/// The local ports that TCP connections of the guest may use: the first three quarters of the ephemeral range, so that
+/// other programs of the host always find a free port, to connect to any destination and to listen on.
 ///
-/// The limit costs a system call for each connection, and a search for a port that takes the kernel a microsecond longer
-/// (Linux 6.18, 2026-11-23). So it begins when connections hold a fourth of the range: those before it are spread over
-/// all of it and leave three fourths of the last fourth.
+/// The limit costs a system call for each connection, and the kernel's search for a port takes a microsecond longer
+/// (Linux 6.18, 2026-11-23). So it applies only when connections hold a quarter of the range. The connections before
+/// that are spread over the whole range, and leave three quarters of its last quarter free.
 #[derive(Debug)]
-pub(super) struct TcpShare {
+pub(super) struct TcpPortShare {
     ports: RangeInclusive<u16>,
-    /// Ports that connections without a limit may hold.
+    /// Number of ports that connections without the limit may hold.
     unlimited: u32,
-    /// Open connections.
+    /// Number of the guest's open TCP connections.
     open: u32,
-    /// Connections closed since `begin`, and in the period before it: their ports may be in TIME_WAIT.
+    /// Number of connections that were closed since `begin`, and in the period before `begin`: their ports may be in
+    /// TIME_WAIT.
     closed: [u32; 2],
     begin: Instant,
 }
 
-/// The time for which the kernel keeps the port of a closed connection (Linux `TCP_TIMEWAIT_LEN`).
+/// Time for which the kernel keeps the port of a closed connection in TIME_WAIT (Linux `TCP_TIMEWAIT_LEN`).
 const TIME_WAIT: Duration = Duration::from_secs(60);
 
-impl TcpShare {
+impl TcpPortShare {
     fn new(ports: RangeInclusive<u16>, unlimited: u32) -> Self {
         Self {
             ports,
@@ -129,7 +132,7 @@ impl TcpShare {
         }
     }
 
-    /// Returns the ports that the next connection is limited to.
+    /// Returns the ports to which the next connection is limited; `None` if it is not limited.
     pub(super) fn limit_next(&mut self) -> Option<&RangeInclusive<u16>> {
         let elapsed = self.begin.elapsed();
         if elapsed >= TIME_WAIT {
@@ -142,17 +145,17 @@ impl TcpShare {
         (held >= self.unlimited).then_some(&self.ports)
     }
 
-    /// Divides the ports without a limit among several workers.
+    /// Divides the number of ports without the limit by the number of workers.
     pub(super) fn divide(&mut self, workers: u8) {
         self.unlimited /= u32::from(workers.max(1));
     }
 
-    /// Counts a connection that is open.
+    /// Counts a connection that was opened.
     pub(super) fn opened(&mut self) {
         self.open += 1;
     }
 
-    /// Counts a connection that is closed.
+    /// Counts a connection that was closed.
     pub(super) fn closed(&mut self) {
         self.open = self.open.saturating_sub(1);
         // The port may be in TIME_WAIT from now on.
@@ -172,13 +175,16 @@ mod tests {
             ("40000 40000", 40_000..=40_000),
             ("unreadable", 32_768..=53_941),
         ] {
-            assert_eq!(Ports::parse(text, "").for_tcp().map(|tcp| tcp.ports), Some(share));
+            assert_eq!(
+                EphemeralPorts::parse(text, "").for_tcp().map(|tcp| tcp.ports),
+                Some(share)
+            );
         }
     }
 
     #[test]
     fn ports_are_limited_when_connections_hold_a_fourth_of_the_range() {
-        let mut share = TcpShare::new(1..=75, 12);
+        let mut share = TcpPortShare::new(1..=75, 12);
         for _ in 0..12 {
             assert_eq!(share.limit_next(), None);
             share.opened();
@@ -203,7 +209,7 @@ mod tests {
             ("39000-40049,40052-41000\n", vec![40_050..=40_051]),
             ("1-65535\n", vec![40_000..=40_099]),
         ] {
-            let ports = Ports::parse("40000 40099", reserved);
+            let ports = EphemeralPorts::parse("40000 40099", reserved);
             assert_eq!(ports.allowed, allowed, "{reserved}");
             for _ in 0..100 {
                 let port = ports.random().unwrap();

@@ -1,12 +1,13 @@
-//! ICMP errors from a socket's error queue.
+//! ICMP errors in the error queue of a host socket, as the engine's [`Problem`].
 
 use std::os::fd::AsFd;
 
 use pontoon_engine::host::Problem;
-use pontoon_sys::errqueue::{self, ErrorQueueEntry, Origin};
+use pontoon_sys::errqueue::{self, ErrorOrigin, ErrorQueueEntry};
 use rustix::io::Errno;
 
-/// Takes the next entry that is an ICMP error. The payload of the packet that caused it is written to `into`.
+/// Removes entries from the error queue up to the next ICMP error, and returns that one. The bytes of the datagram that
+/// caused it are written to `into`.
 pub(super) fn next(socket: impl AsFd, into: &mut [u8]) -> Option<Problem> {
     loop {
         let entry = errqueue::next(&socket, into).ok()?;
@@ -16,16 +17,16 @@ pub(super) fn next(socket: impl AsFd, into: &mut [u8]) -> Option<Problem> {
     }
 }
 
-/// Returns the entry as an ICMP error; `None` if it is of another kind.
+/// Returns the entry as an ICMP error; `None` for an error of another kind.
 fn problem(entry: &ErrorQueueEntry) -> Option<Problem> {
     let destination = entry.destination?;
     let (kind, code) = match entry.origin {
-        Origin::Icmp { kind, code } => (kind, code),
-        Origin::Local => local(entry.errno, destination.is_ipv4())?,
+        ErrorOrigin::Icmp { kind, code } => (kind, code),
+        ErrorOrigin::Local => local(entry.errno, destination.is_ipv4())?,
     };
     Some(Problem {
         destination,
-        offender: entry.offender.filter(|_| entry.origin != Origin::Local),
+        offender: entry.offender.filter(|_| entry.origin != ErrorOrigin::Local),
         kind,
         code,
         mtu: (entry.errno == Errno::MSGSIZE).then_some(entry.info),
@@ -33,7 +34,7 @@ fn problem(entry: &ErrorQueueEntry) -> Option<Problem> {
     })
 }
 
-/// Returns the ICMP type and code (RFC 792, RFC 4443) for an error of the host's own stack.
+/// Returns the ICMP type and code (RFC 792, RFC 4443) that correspond to an error of the host's own stack.
 fn local(errno: Errno, v4: bool) -> Option<(u8, u8)> {
     let (in_v4, in_v6) = match errno {
         Errno::MSGSIZE => ((3, 4), (2, 0)),

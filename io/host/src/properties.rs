@@ -1,4 +1,4 @@
-//! Properties of each datagram that is sent: TTL, traffic class, DF.
+//! IP header fields of the datagrams that a host socket sends: TTL, traffic class, DF.
 
 use std::os::fd::AsFd;
 
@@ -6,20 +6,21 @@ use pontoon_engine::host::DatagramMeta;
 use pontoon_sys::{Family, udp};
 use rustix::io::Errno;
 
-/// The header fields that most guests send in datagrams.
+/// The header fields that most guests' datagrams have.
 pub(super) const USUAL: DatagramMeta = DatagramMeta {
     hop_limit: 64,
     traffic_class: 0,
     dont_fragment: true,
 };
 
-/// The current values of a socket's options. Setting an option when it changes is cheaper than a control message with
-/// every send: a flow's properties practically never change, and DF has no control message.
+/// Header fields that are set as options of a host socket now; `None` if they are not known. Setting an option when the
+/// value changes is cheaper than a control message with every send: the fields of a flow practically never change, and
+/// DF has no control message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Properties(Option<DatagramMeta>);
+pub(super) struct DatagramOptions(Option<DatagramMeta>);
 
-impl Properties {
-    /// Sets the socket's options to `meta`.
+impl DatagramOptions {
+    /// Sets the options of the socket so that the next datagrams have the header fields in `meta`.
     pub(super) fn apply(
         &mut self,
         socket: impl AsFd,
@@ -30,7 +31,7 @@ impl Properties {
         if now == Some(meta) {
             return Ok(());
         }
-        // Unknown again if one of them fails.
+        // If an option cannot be set, the current values are unknown.
         self.0 = None;
         if now.is_none_or(|now| now.hop_limit != meta.hop_limit) {
             udp::set_hop_limit(&socket, family, meta.hop_limit)?;
@@ -46,7 +47,7 @@ impl Properties {
     }
 }
 
-/// Returns the properties of a received datagram from its control messages. The kernel does not report DF.
+/// Returns the header fields of a received datagram from its control messages. The kernel does not report DF.
 pub(super) fn received(beside: &udp::Ancillary) -> DatagramMeta {
     DatagramMeta {
         hop_limit: beside.hop_limit.unwrap_or(64),

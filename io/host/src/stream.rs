@@ -1,4 +1,4 @@
-//! TCP connections of the host, which carry the guest's.
+//! TCP sockets of the host, each of which carries one TCP connection of the guest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use pontoon_engine::FlowId;
 use pontoon_engine::host::Connect;
-use pontoon_sys::message::{self, Take};
+use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::{Family, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -17,60 +17,62 @@ use rustix::net::{
 };
 use vm_memory::VolatileSlice;
 
-use super::ports::TcpShare;
+use super::ports::TcpPortShare;
 use super::{KernelHost, index};
 
-/// Bytes in flight towards the guest, at most, on kernels that cannot peek at an offset: each peek copies them into a
-/// buffer that is not read.
+/// Limit on the bytes in flight to the guest on kernels without `SO_PEEK_OFF` for TCP: every peek copies them into a
+/// buffer that nothing reads.
 pub(super) const ASIDE: usize = 256 << 10;
 
-/// The most slices of one peek, as many as the engine passes: with fewer, the bytes for the remaining slices would count as
-/// not received.
+/// Limit on the slices of one peek, which is the number that the engine passes. If it were lower, bytes for the
+/// remaining slices would be missing.
 const MAX_INTO: usize = 512;
 
-/// A connection.
+/// The host socket of a TCP connection.
 #[derive(Debug)]
 pub struct Stream {
     fd: OwnedFd,
-    peek: Peek,
-    sent: Sent,
+    peek: PeekPosition,
+    sent: NoDelayState,
 }
 
-/// State of TCP_NODELAY. Until it is set, the kernel may hold a part of a segment back (RFC 896). Data that fit into one
-/// segment leave at once when nothing is in flight, and many connections send no more than that.
+/// Progress towards TCP_NODELAY on a socket. Until the option is set, the kernel may delay the last part of the data
+/// (Nagle's algorithm, RFC 896). The first segment is never delayed, and many connections send no more than one, so the
+/// option is not set before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+enum NoDelayState {
     Nothing,
     Something,
     NoDelay,
 }
 
-/// Bytes that fit into the smallest segment (RFC 9293 section 3.7.1).
+/// Bytes of data that fit into the smallest segment (default MSS, RFC 9293 section 3.7.1).
 const ONE_SEGMENT: usize = 536;
 
-/// The position at which the kernel's next peek begins.
+/// Position in the socket's receive queue at which the kernel's next peek begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peek {
-    /// Always at the head: this kernel cannot do otherwise.
+enum PeekPosition {
+    /// At the head of the queue, always: the kernel has no `SO_PEEK_OFF` for TCP.
     Head,
-    /// At the head, until the first peek that begins elsewhere: most connections are short, and need no option.
+    /// At the head of the queue, as `SO_PEEK_OFF` was not set yet. It is set at the first peek elsewhere; most
+    /// connections are short and need none.
     NotYet,
-    /// So many bytes after the head.
+    /// The next peek begins this number of bytes behind the head of the queue.
     At(u32),
 }
 
-/// Until then one SYN was sent, to where the route led when the source was chosen: Linux repeats it after 1 s
-/// (`TCP_TIMEOUT_INIT`), to where the route leads then.
+/// Time after a connect(2) in which only one SYN was sent: Linux repeats the SYN after 1 s (`TCP_TIMEOUT_INIT`), and
+/// the route may have changed by then.
 const FIRST_SYN: Duration = Duration::from_millis(900);
 
-/// Addresses that no host has (RFC 1112 section 4, RFC 6666).
+/// Addresses that no host has, one for each address family (RFC 1112 section 4, RFC 6666).
 const NOWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
     IpAddr::V6(Ipv6Addr::new(0x0100, 0, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Returns true if `address` belongs to this host, that is, if a socket can be bound to it. If sockets can be bound to
-/// any address (`ip_nonlocal_bind`), binding proves nothing, and false is returned.
+/// Returns true if `address` is an address of this host, tested by binding a socket to it. If sockets can be bound to
+/// any address (sysctl `ip_nonlocal_bind`), the test is not possible and false is returned.
 fn is_own(address: IpAddr) -> bool {
     let family = Family::of(address);
     let can_bind = |address| {
@@ -82,14 +84,15 @@ fn is_own(address: IpAddr) -> bool {
     can_bind(address) && !can_bind(NOWHERE[index(family)])
 }
 
-/// A socket for the next connection, from one of the local `ports` if they are limited.
+/// Opens a TCP socket for the next connection.
 pub(super) fn fresh(family: Family) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = socket_with(family.domain(), SocketType::STREAM, flags, None)?;
     if family == Family::V6 {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    // Urgent data is data (RFC 6093): elsewhere the kernel would leave it out.
+    // Urgent data is received inline, as part of the stream (RFC 6093); otherwise the kernel would omit it from the
+    // stream.
     sockopt::set_socket_oobinline(&fd, true)?;
     Ok(fd)
 }
@@ -98,20 +101,20 @@ impl KernelHost {
     pub(super) fn open_stream(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Stream, Connect), Errno> {
         let family = Family::of(to.ip());
         let fd = self.streams.take(family, || fresh(family))?;
-        if let Some(ports) = self.tcp_ports.as_mut().and_then(TcpShare::limit_next) {
+        if let Some(ports) = self.tcp_ports.as_mut().and_then(TcpPortShare::limit_next) {
             pontoon_sys::bind::limit_ports(&fd, ports)?;
         }
         self.bind_outbound(&fd, to.ip())?;
         if let Some(source) = self.source(to.ip()) {
-            // Else a port would be taken for every destination at once.
+            // Otherwise bind(2) would reserve the port for all destinations.
             pontoon_sys::bind::without_port(&fd)?;
             bind(&fd, &SocketAddr::from((source, 0)))?;
         }
         let stream = self.stream(fd, family);
         let connect = match connect(&stream.fd, &to) {
             Ok(()) => Connect::Done,
-            // On loopback and LANs the connection is often established or refused by now; a second call
-            // returns the result (connect(2)).
+            // On loopback and in a LAN the connection is often established or refused already; a second connect(2)
+            // returns the result.
             Err(Errno::INPROGRESS) => match connect(&stream.fd, &to) {
                 Ok(()) | Err(Errno::ISCONN) => Connect::Done,
                 Err(Errno::ALREADY) => Connect::Pending,
@@ -137,7 +140,8 @@ impl KernelHost {
             .ok_or(Errno::AFNOSUPPORT)?;
         let stream = self.stream(fd, Family::of(peer.ip()));
         self.epoll.add(&stream.fd, flow.into()).inspect_err(|_| {
-            // The events of the listener are edge triggered: those of the other clients in its queue were reported.
+            // The listener is edge triggered, and its event was for all clients in its backlog; so the others would not
+            // be reported.
             self.published.report_later(listener);
         })?;
         self.count_stream();
@@ -152,14 +156,14 @@ impl KernelHost {
 
     fn stream(&self, fd: OwnedFd, family: Family) -> Stream {
         let peek = if self.can.peek_off[index(family)] {
-            Peek::NotYet
+            PeekPosition::NotYet
         } else {
-            Peek::Head
+            PeekPosition::Head
         };
         Stream {
             fd,
             peek,
-            sent: Sent::Nothing,
+            sent: NoDelayState::Nothing,
         }
     }
 }
@@ -171,7 +175,7 @@ impl AsFd for Stream {
 }
 
 impl Stream {
-    /// The outcome of a connect that was under way.
+    /// Returns the result of a connect(2) that was in progress.
     pub(super) fn connected(&self) -> Result<(), Errno> {
         if let Some(error) = self.error() {
             return Err(error);
@@ -183,9 +187,9 @@ impl Stream {
         }
     }
 
-    /// Returns true if the connection leads to the host itself. The kernel connects to an address of its own from that
-    /// same address, if the host had the address when the kernel chose the source: this does not hold if more than one
-    /// SYN may have been sent, nor if the source is `bound`.
+    /// Returns true if the connection leads to the host itself. The kernel connects to an own address from that same
+    /// address, if the host had the address when the kernel chose the source. This is not certain if more than one SYN
+    /// may have been sent or if the source is `bound` by `--outbound`; then the host's present addresses are checked.
     pub(super) fn reaches_host(&self, to: IpAddr, took: Duration, bound: bool) -> bool {
         let own = getsockname(&self.fd)
             .ok()
@@ -200,21 +204,23 @@ impl Stream {
         aside: &mut [u8],
     ) -> Result<usize, Errno> {
         match self.peek {
-            Peek::Head => return self.peek_from_head(at, into, aside),
-            Peek::NotYet if at == 0 => return Ok(message::receive(&self.fd, into, &mut [], Take::Peek)?.len),
-            Peek::At(next) if next == at => {}
-            Peek::NotYet | Peek::At(_) => {
+            PeekPosition::Head => return self.peek_from_head(at, into, aside),
+            PeekPosition::NotYet if at == 0 => {
+                return Ok(message::receive(&self.fd, into, &mut [], RecvMode::Peek)?.len);
+            }
+            PeekPosition::At(next) if next == at => {}
+            PeekPosition::NotYet | PeekPosition::At(_) => {
                 tcp::set_peek_offset(&self.fd, at)?;
-                self.peek = Peek::At(at);
+                self.peek = PeekPosition::At(at);
             }
         }
-        let len = message::receive(&self.fd, into, &mut [], Take::Peek)?.len;
-        // The kernel has moved its offset by as much.
-        self.peek = Peek::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
+        let len = message::receive(&self.fd, into, &mut [], RecvMode::Peek)?.len;
+        // The kernel has advanced its peek offset by the number of bytes copied.
+        self.peek = PeekPosition::At(at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX)));
         Ok(len)
     }
 
-    /// Peeks the `at` bytes in front as well, and discards them.
+    /// Peeks at offset `at` without `SO_PEEK_OFF`: the first `at` bytes are copied into `aside` and ignored.
     fn peek_from_head(&self, at: u32, into: &[VolatileSlice<'_>], aside: &mut [u8]) -> Result<usize, Errno> {
         let at = usize::try_from(at).map_err(|_| Errno::INVAL)?;
         let front = VolatileSlice::from(aside.get_mut(..at).ok_or(Errno::INVAL)?);
@@ -222,22 +228,23 @@ impl Stream {
         parts.push(front);
         parts.extend(into.iter().copied().take(MAX_INTO));
         let look = || {
-            message::receive(&self.fd, &parts, &mut [], Take::Peek)
+            message::receive(&self.fd, &parts, &mut [], RecvMode::Peek)
                 .map(|peeked| peeked.len.saturating_sub(at))
         };
         match look()? {
-            // Behind what is in flight there is nothing yet, or the end: it reads as 0 only at the head.
+            // The queue ends at offset `at`: no data yet, or the end of the stream, which recvmsg(2) reports as 0 only
+            // at the head.
             0 if at > 0 && !self.ended()? => Err(Errno::AGAIN),
-            // It may have come since, with the last bytes before it.
+            // Data may have arrived between the two calls, with the FIN.
             0 if at > 0 => look(),
             len => Ok(len),
         }
     }
 
-    /// Returns true if the peer has closed its direction.
+    /// Returns true if the peer has sent its FIN and the receive queue contains no urgent data.
     ///
     /// # Errors
-    /// The connection's error, which a peek does not report while there is data.
+    /// The pending error of the connection, which a peek does not return while there is data.
     fn ended(&self) -> Result<bool, Errno> {
         let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP | PollFlags::PRI)];
         rustix::event::poll(
@@ -253,7 +260,7 @@ impl Stream {
         {
             return Err(error);
         }
-        // A peek ends in front of urgent data, with which there is more data to come.
+        // A peek stops in front of urgent data, behind which there is more data.
         Ok(events.intersects(PollFlags::RDHUP | PollFlags::HUP) && !events.contains(PollFlags::PRI))
     }
 
@@ -266,8 +273,8 @@ impl Stream {
             }
             left = left.saturating_sub(u32::try_from(dropped).unwrap_or(u32::MAX));
         }
-        // The kernel has moved its offset back by as much.
-        if let Peek::At(next) = &mut self.peek {
+        // The kernel has decreased its peek offset by the number of discarded bytes.
+        if let PeekPosition::At(next) = &mut self.peek {
             *next = next.saturating_sub(len);
         }
         Ok(())
@@ -275,16 +282,16 @@ impl Stream {
 
     pub(super) fn send(&mut self, parts: &[VolatileSlice<'_>]) -> Result<usize, Errno> {
         match self.sent {
-            Sent::NoDelay => {}
-            Sent::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
-                self.sent = Sent::Something;
+            NoDelayState::NoDelay => {}
+            NoDelayState::Nothing if parts.iter().map(VolatileSlice::len).sum::<usize>() <= ONE_SEGMENT => {
+                self.sent = NoDelayState::Something;
             }
-            Sent::Nothing | Sent::Something => {
+            NoDelayState::Nothing | NoDelayState::Something => {
                 sockopt::set_tcp_nodelay(&self.fd, true)?;
-                self.sent = Sent::NoDelay;
+                self.sent = NoDelayState::NoDelay;
             }
         }
-        // A stream takes what it can: the rest is the caller's to send again.
+        // A stream socket may accept a part of the data; the caller sends the remaining bytes later.
         let parts = parts.get(..message::MAX_PARTS).unwrap_or(parts);
         message::send(&self.fd, parts, None, &[])
     }
@@ -301,17 +308,17 @@ impl Stream {
         shutdown(&self.fd, Shutdown::Write)
     }
 
-    /// Takes the pending error.
+    /// Returns and clears the pending error of the socket (`SO_ERROR`).
     pub(super) fn error(&self) -> Option<Errno> {
         sockopt::socket_error(&self.fd).ok()?.err()
     }
 
-    /// Enables keepalive probes at the host's intervals. A failure means that the connection is closed already.
+    /// Enables TCP keepalive probes with the host's intervals. If it fails, the connection is closed already.
     pub(super) fn keepalive(&self) {
         let _ = sockopt::set_socket_keepalive(&self.fd, true);
     }
 
-    /// Makes closing the socket reset the connection. A failure means that it is closed already.
+    /// Makes close(2) reset the connection. If it fails, the connection is closed already.
     pub(super) fn reset_on_close(&self) {
         let _ = tcp::reset_on_close(&self.fd);
     }

@@ -10,12 +10,12 @@ use super::*;
 mod pings;
 mod streams;
 mod udps;
-const ALL: Can = Can {
+const ALL: HostFeatures = HostFeatures {
     peek_off: [true; 2],
     udp_gso: true,
     udp_gro: true,
 };
-const NONE: Can = Can {
+const NONE: HostFeatures = HostFeatures {
     peek_off: [false; 2],
     udp_gso: false,
     udp_gro: false,
@@ -30,12 +30,12 @@ fn flow(kind: Kind, index: u32) -> FlowId {
     }
 }
 
-/// A host without published ports.
-fn host(can: Can) -> KernelHost {
+/// Returns a host without published ports.
+fn host(can: HostFeatures) -> KernelHost {
     KernelHost::new(can, None, [None, None]).unwrap()
 }
 
-/// A host with one published port.
+/// Returns a host with one published port.
 fn published(protocol: Protocol, socket: impl Into<OwnedFd>, at: SocketAddr) -> KernelHost {
     let published = Published {
         protocol,
@@ -58,7 +58,7 @@ fn events(host: &KernelHost) -> Vec<(FlowId, Readiness)> {
     events.flows().collect()
 }
 
-/// Waits, for two seconds, until an event on `flow` satisfies `wanted`.
+/// Waits up to two seconds for an event of `flow` that satisfies `wanted`.
 #[track_caller]
 fn until(host: &KernelHost, flow: FlowId, wanted: impl Fn(Readiness) -> bool) {
     for _ in 0..100 {
@@ -68,10 +68,10 @@ fn until(host: &KernelHost, flow: FlowId, wanted: impl Fn(Readiness) -> bool) {
             return;
         }
     }
-    panic!("other things happen, but not this");
+    panic!("no event of the flow satisfies the condition");
 }
 
-/// Returns both loopback addresses, and prints a line for one that this machine lacks.
+/// Returns the loopback addresses of both families, and prints a line for a family that this machine lacks.
 fn loopbacks(test: &str) -> Vec<IpAddr> {
     let mut found = Vec::new();
     for ip in [Family::V4.loopback(), Family::V6.loopback()] {
@@ -94,7 +94,7 @@ fn listener(ip: IpAddr) -> (TcpListener, SocketAddr) {
 }
 
 #[test]
-fn each_errno_has_one_meaning() {
+fn each_errno_is_converted_to_one_failure() {
     let meanings = [
         (Errno::AGAIN, Failure::WouldBlock),
         (Errno::ALREADY, Failure::WouldBlock),
@@ -118,8 +118,8 @@ fn each_errno_has_one_meaning() {
 #[test]
 fn disabled_features_are_absent() {
     let disabled = Disabled::parse("peek_off,udp_gso,udp_gro").unwrap();
-    assert_eq!(Can::probe(&disabled), NONE);
-    let can = Can::probe(&Disabled::default());
+    assert_eq!(HostFeatures::probe(&disabled), NONE);
+    let can = HostFeatures::probe(&Disabled::default());
     assert!(
         can.udp_gso && can.udp_gro,
         "every kernel has these since Linux 5.0"
@@ -127,7 +127,7 @@ fn disabled_features_are_absent() {
 }
 
 #[test]
-fn a_socket_of_another_kind_is_refused() {
+fn socket_of_another_type_is_refused() {
     let mut host = host(ALL);
     let mut socket = host.udp_open(flow(Kind::Udp, 0), Family::V4.loopback()).unwrap();
     assert_eq!(host.tcp_discard(&mut socket, 1), Err(Failure::Invalid));

@@ -1,43 +1,43 @@
-//! UDP sockets of the host, each for one endpoint of the guest.
+//! UDP sockets of the host, one for each UDP endpoint of the guest.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_engine::FlowId;
 use pontoon_engine::host::{DatagramMeta, Received};
-use pontoon_sys::message::{self, Take};
+use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::{Family, udp};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType, bind, connect, connect_unspec, socket_with, sockopt};
 use vm_memory::VolatileSlice;
 
 use super::KernelHost;
-use super::properties::{self, Properties};
+use super::properties::{self, DatagramOptions};
 
-/// Receive buffer that is asked for; the kernel gives what `net.core.rmem_max` allows.
+/// Size of the receive buffer in bytes that is requested; the kernel limits it to `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Ports that are tried for one endpoint before the range counts as full.
+/// Number of random ports that are tried for one endpoint before the range is considered full.
 const TRIES: usize = 64;
 
-/// A guest's endpoint on the host's side.
+/// The host socket of a UDP endpoint of the guest.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct UdpEndpoint {
     fd: OwnedFd,
     family: Family,
-    properties: Properties,
-    /// The index of its published port, if any.
+    properties: DatagramOptions,
+    /// Index of the published port to which the socket belongs; `None` if the guest has opened the flow.
     published_index: Option<u32>,
 }
 
-/// A socket that is no flow's yet. It has no port.
+/// A UDP socket that was opened for a future flow and is not bound to a port yet.
 #[derive(Debug)]
-pub(super) struct Fresh {
+pub(super) struct UnboundSocket {
     fd: OwnedFd,
-    properties: Properties,
+    properties: DatagramOptions,
 }
 
-impl Fresh {
+impl UnboundSocket {
     pub(super) fn new(family: Family, coalesce: bool) -> Result<Self, Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(family.domain(), SocketType::DGRAM, flags, None)?;
@@ -49,22 +49,24 @@ impl Fresh {
         if coalesce {
             udp::coalesce(&fd)?;
         }
-        let mut properties = Properties::default();
+        let mut properties = DatagramOptions::default();
         properties.apply(&fd, family, properties::USUAL)?;
         Ok(Self { fd, properties })
     }
 }
 
 impl KernelHost {
-    pub(super) fn open_udp(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Endpoint, Errno> {
+    pub(super) fn open_udp(&mut self, flow: FlowId, family_of: IpAddr) -> Result<UdpEndpoint, Errno> {
         let family = Family::of(family_of);
         let coalesce = self.can.udp_gro;
-        let Fresh { fd, properties } = self.endpoints.take(family, || Fresh::new(family, coalesce))?;
+        let UnboundSocket { fd, properties } = self
+            .endpoints
+            .take(family, || UnboundSocket::new(family, coalesce))?;
         self.bind_outbound(&fd, family_of)?;
         let source = self.source(family_of).unwrap_or(family.unspecified());
         self.bind_somewhere(&fd, source)?;
         self.epoll.add(&fd, flow.into())?;
-        Ok(Endpoint {
+        Ok(UdpEndpoint {
             fd,
             family,
             properties,
@@ -72,7 +74,8 @@ impl KernelHost {
         })
     }
 
-    /// Binds to a port of our own choice: the kernel would take its own choice back at a disconnect.
+    /// Binds the socket to a random ephemeral port. If the kernel chose the port at connect(2), it would release it at
+    /// a disconnect.
     fn bind_somewhere(&self, fd: &OwnedFd, source: IpAddr) -> Result<(), Errno> {
         for _ in 0..TRIES {
             let port = self.ports.random()?;
@@ -85,17 +88,17 @@ impl KernelHost {
     }
 }
 
-impl Endpoint {
+impl UdpEndpoint {
     pub(super) fn published(fd: OwnedFd, family: Family, index: u32) -> Self {
         Self {
             fd,
             family,
-            properties: Properties::default(),
+            properties: DatagramOptions::default(),
             published_index: Some(index),
         }
     }
 
-    /// A published port's place and socket, which outlives the endpoint.
+    /// Returns index and socket of a published port, as the socket is kept when the endpoint is closed.
     pub(super) fn into_published(self) -> Option<(u32, OwnedFd)> {
         self.published_index.map(|index| (index, self.fd))
     }
@@ -129,7 +132,7 @@ impl Endpoint {
 
     pub(super) fn receive(&self, into: &[VolatileSlice<'_>]) -> Result<Received, Errno> {
         let mut control = [0; udp::CONTROL];
-        let received = message::receive(&self.fd, into, &mut control, Take::Next)?;
+        let received = message::receive(&self.fd, into, &mut control, RecvMode::Next)?;
         if received.truncated {
             return Err(Errno::MSGSIZE);
         }
@@ -144,7 +147,7 @@ impl Endpoint {
     }
 }
 
-impl AsFd for Endpoint {
+impl AsFd for UdpEndpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

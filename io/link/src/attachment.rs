@@ -1,4 +1,5 @@
-//! The links that a supervisor can attach a guest by, and the macro that makes [`Attachment`](crate::Attachment) of them.
+//! The links by which a supervisor can attach a guest to an engine, and the macro that defines
+//! [`Attachment`](crate::Attachment).
 
 use std::fmt::Debug;
 use std::io;
@@ -6,53 +7,54 @@ use std::os::fd::BorrowedFd;
 
 use crate::Link;
 
-/// A link that the supervisor opens for an engine.
+/// A type of link whose descriptors the supervisor opens and an engine process serves.
 pub trait Attach {
-    /// The engine's end of the link, as the supervisor has opened it.
+    /// The engine's end of the link, with the descriptors that the supervisor has opened.
     type Endpoint: Debug;
 
-    /// Returns the number of workers that the endpoint needs.
+    /// Returns the number of workers that `endpoint` needs: one for each of its queues.
     fn workers(endpoint: &Self::Endpoint) -> u8;
 
-    /// Returns the descriptors that the engine process needs.
+    /// Returns the descriptors of `endpoint`, which the engine process must inherit.
     fn descriptors(endpoint: &Self::Endpoint) -> Vec<BorrowedFd<'_>>;
 
-    /// Returns a copy with descriptors of its own.
+    /// Returns a copy of `endpoint` with duplicated descriptors.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Errors of dup(2): no free descriptor.
     fn try_clone(endpoint: &Self::Endpoint) -> io::Result<Self::Endpoint>;
 
-    /// Returns true if another engine can continue on the endpoint after one has crashed.
+    /// Returns true if a new engine process can continue on `endpoint` after an engine process has crashed.
     fn outlives_engine(endpoint: &Self::Endpoint) -> bool;
 
-    /// Opens a link for each worker, to a guest whose interface has this MTU, and passes them to `server`.
+    /// Opens a link for each worker and passes the links to `server`. `mtu` is the MTU of the guest's interface.
     ///
     /// # Errors
-    /// A link could not be opened, or the server's error.
-    fn serve(endpoint: Self::Endpoint, mtu: u16, server: impl Serve) -> io::Result<()>;
+    /// A link could not be opened, or `server` has returned an error.
+    fn serve(endpoint: Self::Endpoint, mtu: u16, server: impl LinkServer) -> io::Result<()>;
 }
 
-/// A user of links of any type.
-pub trait Serve {
-    /// Serves a guest by its links, one for each worker, until it has disconnected for good.
+/// A function that serves a guest by links of any type: the engine process.
+pub trait LinkServer {
+    /// Serves a guest by its links, one for each worker, until it has disconnected and no other guest can connect.
     ///
     /// # Errors
-    /// The text names what failed.
+    /// An error that ends the engine; the text names the failed operation.
     fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()>;
 }
 
-/// Defines `Attachment`: a variant for each line, with the type of its endpoint and that of its link, which is [`Attach`].
+/// Defines the enum `Attachment` with one variant for each line: the type of the endpoint and the type of its link,
+/// which implements [`Attach`].
 macro_rules! attachments {
     ($($(#[$doc:meta])* $name:ident($endpoint:ty) => $link:ty;)*) => {
-        /// The guest's link, as the supervisor has opened it.
+        /// The engine's end of the guest's link, as the supervisor has opened it.
         #[derive(Debug)]
         pub enum Attachment {
             $($(#[$doc])* $name($endpoint),)*
         }
 
         impl Attachment {
-            /// Returns the number of workers that the attachment needs.
+            /// Returns the number of workers that the link needs: one for each of its queues.
             #[must_use]
             pub fn workers(&self) -> u8 {
                 match self {
@@ -60,7 +62,7 @@ macro_rules! attachments {
                 }
             }
 
-            /// Returns the descriptors that the engine process needs.
+            /// Returns the descriptors of the link, which the engine process must inherit.
             #[must_use]
             pub fn descriptors(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
                 match self {
@@ -68,18 +70,18 @@ macro_rules! attachments {
                 }
             }
 
-            /// Returns a copy with descriptors of its own. Copies of a listener do not share accepted connections.
+            /// Returns a copy with duplicated descriptors. Copies of a listener do not share accepted connections.
             ///
             /// # Errors
-            /// Out of descriptors.
+            /// Errors of dup(2): no free descriptor.
             pub fn try_clone(&self) -> std::io::Result<Self> {
                 Ok(match self {
                     $(Self::$name(endpoint) => Self::$name(<$link as $crate::Attach>::try_clone(endpoint)?),)*
                 })
             }
 
-            /// Returns true if another engine can continue on this attachment after one has crashed. An accepted
-            /// connection ends with its engine, and the guest connects again.
+            /// Returns true if a new engine process can continue on this link after an engine process has crashed. A
+            /// connection that the engine has accepted ends with the engine, and the guest reconnects.
             #[must_use]
             pub fn outlives_engine(&self) -> bool {
                 match self {
@@ -87,11 +89,12 @@ macro_rules! attachments {
                 }
             }
 
-            /// Opens a link for each worker, to a guest whose interface has this MTU, and passes them to `server`.
+            /// Opens a link for each worker and passes the links to `server`. `mtu` is the MTU of the guest's
+            /// interface.
             ///
             /// # Errors
-            /// A link could not be opened, or the server's error.
-            pub fn serve(self, mtu: u16, server: impl $crate::Serve) -> std::io::Result<()> {
+            /// A link could not be opened, or `server` has returned an error.
+            pub fn serve(self, mtu: u16, server: impl $crate::LinkServer) -> std::io::Result<()> {
                 match self {
                     $(Self::$name(endpoint) => <$link as $crate::Attach>::serve(endpoint, mtu, server),)*
                 }

@@ -1,4 +1,4 @@
-//! A link that captures the frames of another one.
+//! A wrapper of a link that copies the frames of both directions into a capture queue.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use pontoon_event::Epoll;
 use pontoon_wire::vnet::Offload;
 use vm_memory::VolatileSlice;
 
-use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, StopAt};
+use super::{AwaitedEvents, Disconnected, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, StopAt};
 
 mod queue;
 
-pub use queue::{CaptureQueue, Record, Way};
-/// A link and the queue for copies of its frames.
+pub use queue::{CaptureQueue, CaptureRecord, Way};
+/// A link, and the queue that receives copies of its frames.
 #[derive(Debug)]
 pub struct CapturingLink<L> {
     link: L,
@@ -23,13 +23,13 @@ pub struct CapturingLink<L> {
 }
 
 impl<L: Link> CapturingLink<L> {
-    /// Captures the frames of `link`.
+    /// Creates a link that copies the frames of `link` into `capture_queue`.
     #[must_use]
     pub fn new(link: L, capture_queue: Arc<CaptureQueue>) -> Self {
         Self { link, capture_queue }
     }
 
-    /// Returns the link, whose frames are captured no longer.
+    /// Returns the wrapped link; its frames are no longer captured.
     #[must_use]
     pub fn into_inner(self) -> L {
         self.link
@@ -89,8 +89,12 @@ impl<L: Link> Link for CapturingLink<L> {
         self.link.end_turn(more);
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         self.link.sleep(epoll, wait)
+    }
+
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.link.retry_accept(epoll)
     }
 
     fn counters(&self) -> LinkCounters {
@@ -102,7 +106,7 @@ impl<L: Link> Link for CapturingLink<L> {
     }
 }
 
-/// The receiving half.
+/// The receiving half of a captured link.
 #[derive(Debug)]
 pub struct CapturingReceiver<'a, R> {
     link: R,
@@ -126,7 +130,8 @@ impl<R: Receive> Receive for CapturingReceiver<'_, R> {
     }
 }
 
-/// The sending half of any link, so that the engine is compiled for one more, and not for each once more.
+/// The sending half of a captured link. It calls the wrapped half through a trait object, so that the engine is not
+/// compiled a second time for each type of link.
 pub struct CapturingTransmitter<'a> {
     link: Box<dyn AnyTransmit + 'a>,
     capture_queue: &'a CaptureQueue,
@@ -165,15 +170,16 @@ impl Transmit for CapturingTransmitter<'_> {
     }
 }
 
-/// Reserved frames.
+/// Reserved frames of a captured link: their memory, and the queue for copies of the committed frames.
 pub struct CapturingReservation<'a> {
     room: Box<dyn Room + 'a>,
     capture_queue: &'a CaptureQueue,
 }
 
 impl CapturingReservation<'_> {
-    /// A copy of the next frame, as it will be: afterwards its memory is the guest's.
-    fn record(&self, head: &[u8], len: usize) -> Option<Record> {
+    /// Returns a copy of the next frame of the reservation. It is made before the commit, because the guest can change
+    /// the memory afterwards.
+    fn record(&self, head: &[u8], len: usize) -> Option<CaptureRecord> {
         let mut record = self.capture_queue.record(Way::Down, head.len() + len)?;
         record.extend(&head[..head.len().min(self.capture_queue.room(&record))]);
         let mut left = len.min(self.capture_queue.room(&record));
@@ -203,7 +209,7 @@ impl Room for CapturingReservation<'_> {
     }
 }
 
-/// [`Transmit`], without knowing whose.
+/// The trait [`Transmit`] in a form that permits trait objects.
 trait AnyTransmit {
     fn limits(&self) -> Limits;
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError>;

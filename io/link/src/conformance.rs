@@ -1,4 +1,4 @@
-//! Tests that every link has to pass. [`suite`] adds them to the tests of a link.
+//! Tests that every type of link has to pass; the macro [`suite`] adds them to the tests of a link.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,84 +14,85 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use pontoon_wire::{Mac, emit, protocol};
 
 use super::capturing::{CaptureQueue, CapturingLink};
-use super::{BURST, For, Link, Receive, Rest, StopAt};
+use super::{AwaitedEvents, BURST, Link, Receive, Rest, StopAt};
 
-/// The guest's Ethernet address.
+/// Ethernet address of the guest.
 const GUEST: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
-/// The gateway's.
+/// Ethernet address of the gateway.
 const OURS: Mac = Mac([0x9a, 0x55, 0x9a, 0x55, 0x9a, 0x55]);
 
-/// Two addresses of one family.
+/// IP addresses of the guest and of the gateway, of one address family.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
+pub(super) struct AddressPair {
     pub(super) guest: &'static str,
     pub(super) gateway: &'static str,
 }
 
-/// The events for which a sleeping worker waits: with nothing to send, and with a full link.
-pub(super) const FRAMES: For = For {
+/// Events of a sleeping worker without frames to send: it waits for frames from the guest. With `room`, the link is
+/// full.
+pub(super) const FRAMES: AwaitedEvents = AwaitedEvents {
     frames: true,
     room: false,
 };
-pub(super) const FRAMES_AND_ROOM: For = For {
+pub(super) const FRAMES_AND_ROOM: AwaitedEvents = AwaitedEvents {
     frames: true,
     room: true,
 };
 
-/// The same of one that may not take frames yet, though there are some.
-pub(super) const NO_FRAMES: For = For {
+/// Events of a sleeping worker whose rate limit does not permit it to receive the frames that are pending.
+pub(super) const NO_FRAMES: AwaitedEvents = AwaitedEvents {
     frames: false,
     room: false,
 };
 
-pub(super) const PAIRS: [Pair; 2] = [
-    Pair {
+pub(super) const PAIRS: [AddressPair; 2] = [
+    AddressPair {
         guest: "10.0.2.15",
         gateway: "10.0.2.2",
     },
-    Pair {
+    AddressPair {
         guest: "fd00::15",
         gateway: "fd00::2",
     },
 ];
 
-/// The guest's UDP port, and the gateway's.
+/// UDP ports of the guest and of the gateway.
 pub(super) const PORTS: (u16, u16) = (7, 9);
 
-/// A UDP endpoint behind a link.
+/// A guest at the other end of a link under test: a UDP socket or a simulation of one.
 pub(super) trait Guest: Sized {
-    /// The link.
+    /// Type of the link under test.
     type Link: Link;
 
-    /// Runs the test of that full name where this link can be.
+    /// Runs the test `test` with the full name `name`, in the environment that the link needs, or skips it.
     fn run(name: &str, test: fn()) {
         let _ = name;
         test();
     }
 
-    /// A link and its guest, whose interface has this MTU.
+    /// Returns a link and its guest, whose interface has this MTU.
     fn open(mtu: u16) -> (Self::Link, Self);
 
-    /// Waits until the link has these frames, if the guest's frames arrive with a delay.
+    /// Waits until the link has received this number of frames, for links that deliver the guest's frames with a delay.
     fn settle(link: &mut Self::Link, frames: usize) {
         let _ = (link, frames);
     }
 
-    /// Sends a datagram from the guest's port to the gateway's.
-    fn send(&mut self, pair: Pair, data: &[u8]);
+    /// Sends a datagram from the guest's UDP port to the gateway's.
+    fn send(&mut self, pair: AddressPair, data: &[u8]);
 
-    /// The data of the next datagram that the guest takes on its port from the gateway's; none within two seconds. A
-    /// guest accepts only datagrams with a valid checksum, or with metadata that replaces it.
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>>;
+    /// Returns the data of the next datagram from the gateway that the guest receives; `None` if none arrives within
+    /// two seconds. The guest accepts only datagrams with a valid checksum, or with offload metadata in its place.
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>>;
 
-    /// Returns true if a datagram can be received now.
-    fn receives(&mut self, pair: Pair) -> bool;
+    /// Returns true if the guest has a datagram to receive now.
+    fn receives(&mut self, pair: AddressPair) -> bool;
 
-    /// Goes away.
+    /// Disconnects the guest, for example by deleting its interface or closing its socket.
     fn leave(self);
 }
 
-/// A guest whose link is captured.
+/// A guest whose link is wrapped in a [`CapturingLink`].
 pub(super) struct CapturingGuest<G>(G);
 
 impl<G: Guest> Guest for CapturingGuest<G> {
@@ -111,15 +112,15 @@ impl<G: Guest> Guest for CapturingGuest<G> {
         G::settle(link.inner(), frames);
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         self.0.send(pair, data);
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         self.0.receive(pair)
     }
 
-    fn receives(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: AddressPair) -> bool {
         self.0.receives(pair)
     }
 
@@ -128,15 +129,15 @@ impl<G: Guest> Guest for CapturingGuest<G> {
     }
 }
 
-/// The list, as tests of a link whose guest is `$guest`.
+/// Defines the conformance tests for a link whose guest has the type `$guest`.
 macro_rules! suite {
     ($guest:ty) => {
         $crate::conformance::suite! { $guest:
-            carries_datagrams_of_every_size
+            datagrams_of_every_size_are_carried
             bursts_are_bounded_and_report_remaining_frames
             frame_wakes_a_sleeping_worker
             frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker
-            reservations_are_used_in_order_and_undone
+            uncommitted_frames_of_a_reservation_are_not_sent
             frames_beyond_the_limits_are_refused
             disconnected_guest_is_reported
         }
@@ -156,7 +157,7 @@ macro_rules! suite {
 }
 pub(super) use suite;
 
-pub(super) fn carries_datagrams_of_every_size<G: Guest>() {
+pub(super) fn datagrams_of_every_size_are_carried<G: Guest>() {
     let (mut link, mut guest) = G::open(65_520);
     drain(&mut link);
     for pair in PAIRS {
@@ -199,7 +200,7 @@ pub(super) fn bursts_are_bounded_and_report_remaining_frames<G: Guest>() {
         .receive(BURST, StopAt::Empty, |_| panic!("there is none"));
     assert_eq!(burst.rest, Rest::Drained);
 
-    // As many as were asked for, and the rest later.
+    // A burst has at most the requested number of frames; the others follow in the next burst.
     for nth in 0..3_u8 {
         guest.send(PAIRS[0], &[nth]);
     }
@@ -212,7 +213,7 @@ pub(super) fn bursts_are_bounded_and_report_remaining_frames<G: Guest>() {
     assert_eq!(drain(&mut link).0, [(to(PAIRS[0]), vec![2])]);
 }
 
-/// Waits for an event up to `patience`. Returns true if the link reports frames.
+/// Waits up to `patience` for an event. Returns true if it reports frames from the guest.
 fn reports_frames(epoll: &Epoll, events: &mut Events, patience: Duration) -> bool {
     epoll.wait(events, Some(patience)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Link)
@@ -241,7 +242,8 @@ pub(super) fn frame_wakes_a_sleeping_worker<G: Guest>() {
     }
 }
 
-/// A worker that may not take frames yet sleeps on. It gets their event when it may, whether it sleeps then or is busy.
+/// A worker whose rate limit permits no frames is not woken by frames. When the limit permits them again, the link
+/// reports them, to a sleeping worker by an event and to an awake one by a poll.
 pub(super) fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let epoll = Epoll::new().unwrap();
@@ -254,7 +256,7 @@ pub(super) fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker<G: Gues
         for nth in 0..2 {
             guest.send(PAIRS[0], &[nth]);
             G::settle(&mut link, usize::from(nth) + 1);
-            // It was requested before, so that it may be reported once.
+            // A frame was requested before, so that one event may still report it.
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
             reports_frames(Duration::from_millis(20));
             assert_eq!(link.sleep(&epoll, NO_FRAMES), None);
@@ -276,7 +278,7 @@ pub(super) fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker<G: Gues
     }
 }
 
-pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
+pub(super) fn uncommitted_frames_of_a_reservation_are_not_sent<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let mut transmitter = link.transmitter();
     let head = head(PAIRS[0], 50);
@@ -296,14 +298,14 @@ pub(super) fn reservations_are_used_in_order_and_undone<G: Guest>() {
     }
     assert!(!guest.receives(PAIRS[0]), "the third was not committed");
 
-    // As much as fits, and never more than 64.
+    // A reservation contains as many frames as fit, but never more than 64.
     let mut transmitter = link.transmitter();
     assert_eq!(transmitter.reserve(1000, 54, 1).unwrap().payloads().len(), 64);
     assert!((1..=64).contains(&transmitter.reserve(64, 54, 65_000).unwrap().payloads().len()));
     assert!(transmitter.reserve(0, 54, 100).is_none());
 }
 
-/// A frame that a link cannot carry is refused permanently and changes no state.
+/// A frame that exceeds the link's limits is refused permanently, and changes no state of the link.
 pub(super) fn frames_beyond_the_limits_are_refused<G: Guest>() {
     let (mut link, mut guest) = G::open(1500);
     let mut transmitter = link.transmitter();
@@ -365,7 +367,7 @@ pub(super) fn disconnected_guest_is_reported<G: Guest>() {
         match burst.rest {
             Rest::Disconnected(how) => Some(how),
             Rest::Drained | Rest::More => {
-                // As the worker does.
+                // The worker makes the same calls.
                 link.sleep(&epoll, FRAMES);
                 link.take_full().err()
             }
@@ -382,7 +384,7 @@ pub(super) fn disconnected_guest_is_reported<G: Guest>() {
     assert!(sent.is_err() || link.take_full().is_err());
 }
 
-/// Writes the next frame's data into its room, which may be several slices.
+/// Writes the data of the next frame into its reserved memory, which may be several slices.
 fn fill(room: &impl Room, mut data: &[u8]) {
     for slice in room.payloads() {
         let (here, later) = data.split_at(slice.len().min(data.len()));
@@ -392,8 +394,8 @@ fn fill(room: &impl Room, mut data: &[u8]) {
     assert!(data.is_empty(), "{} bytes have no room", data.len());
 }
 
-/// A datagram from the gateway to the guest, up to its data.
-pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
+/// Returns the headers of a UDP datagram of `len` bytes from the gateway to the guest.
+pub(super) fn head(pair: AddressPair, len: usize) -> emit::Head {
     let ether = emit::Ether {
         source: OURS,
         destination: GUEST,
@@ -401,8 +403,8 @@ pub(super) fn head(pair: Pair, len: usize) -> emit::Head {
     emit::udp(ether, ip(pair.gateway, pair.guest), PORTS.1, PORTS.0, len)
 }
 
-/// A datagram from the guest, up to its data.
-pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
+/// Returns the headers of a UDP datagram of `len` bytes from the guest to the gateway.
+pub(super) fn head_up(pair: AddressPair, len: usize) -> emit::Head {
     let ether = emit::Ether {
         source: GUEST,
         destination: OURS,
@@ -410,9 +412,9 @@ pub(super) fn head_up(pair: Pair, len: usize) -> emit::Head {
     emit::udp(ether, ip(pair.guest, pair.gateway), PORTS.0, PORTS.1, len)
 }
 
-/// The data of a frame that is a datagram to the guest, with nothing wrong.
+/// Returns the data of a frame that contains a UDP datagram to the guest. Panics if headers or checksums are invalid.
 #[track_caller]
-pub(super) fn checked(frame: &[u8], pair: Pair) -> Vec<u8> {
+pub(super) fn checked(frame: &[u8], pair: AddressPair) -> Vec<u8> {
     let parsed = parse(&frame[..frame.len().min(HEAD)], frame.len()).unwrap();
     let Body::Ip(ip, Transport::Udp(udp)) = parsed.body else {
         panic!("{parsed:?}")
@@ -427,7 +429,7 @@ pub(super) fn checked(frame: &[u8], pair: Pair) -> Vec<u8> {
     data.to_vec()
 }
 
-/// IP fields of what goes from one address to another.
+/// Returns the fields of an IP header from one address to another.
 fn ip(from: &str, to: &str) -> emit::Ip {
     emit::Ip {
         source: from.parse().unwrap(),
@@ -439,7 +441,7 @@ fn ip(from: &str, to: &str) -> emit::Ip {
     }
 }
 
-/// A frame that is no more than it seems, its checksum left to the link.
+/// Returns the offload metadata of a frame without segmentation, whose checksum the link or the receiver completes.
 pub(super) fn whole(head: &emit::Head) -> Offload {
     Offload {
         checksum: head.checksum,
@@ -447,7 +449,7 @@ pub(super) fn whole(head: &emit::Head) -> Offload {
     }
 }
 
-/// Destination and data of a UDP frame.
+/// Returns destination and data of a frame that contains a UDP datagram; `None` for other frames.
 pub(super) fn datagram(frame: &Frame<'_>) -> Option<(SocketAddr, Vec<u8>)> {
     let Body::Ip(ip, Transport::Udp(udp)) = parse(frame.head, frame.len).ok()?.body else {
         return None;
@@ -457,13 +459,13 @@ pub(super) fn datagram(frame: &Frame<'_>) -> Option<(SocketAddr, Vec<u8>)> {
     Some(((ip.destination, udp.destination_port).into(), data))
 }
 
-/// Sends what was begun, as a turn's end does.
+/// Flushes the transmitter and ends the turn, as a worker does.
 pub(super) fn flush(link: &mut impl Link) {
     link.transmitter().flush();
     link.end_turn(false);
 }
 
-/// Everything that waits: datagrams, and sizes of bursts.
+/// Receives all pending frames. Returns their UDP datagrams and the number of frames in each burst.
 pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<usize>) {
     let (mut datagrams, mut bursts) = (Vec::new(), Vec::new());
     loop {
@@ -480,7 +482,7 @@ pub(super) fn drain(link: &mut impl Link) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<us
     }
 }
 
-/// The gateway's port.
-pub(super) fn to(pair: Pair) -> SocketAddr {
+/// Returns IP address and UDP port of the gateway.
+pub(super) fn to(pair: AddressPair) -> SocketAddr {
     (pair.gateway.parse::<IpAddr>().unwrap(), PORTS.1).into()
 }

@@ -1,4 +1,4 @@
-//! The guests of a link over a Unix socket, which connect one at a time.
+//! Listening Unix socket of a link, to which guests connect one at a time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,16 +11,16 @@ use tracing::{info, warn};
 
 use crate::NextGuest;
 
-/// The socket from which guests come.
+/// The Unix socket of a link over which a guest is served: a connection, or a listener.
 #[derive(Debug)]
 pub enum Source {
-    /// A connected socket: one guest, from the start.
+    /// A connected socket, whose peer is the only guest.
     Connected(OwnedFd),
-    /// A listening socket.
+    /// A listening socket, to which guests connect.
     Listening {
-        /// The socket.
+        /// File descriptor of the listening socket.
         listener: OwnedFd,
-        /// Only one guest, rather than one after the other.
+        /// True if the link ends when its first guest disconnects; otherwise another guest can connect then.
         one_off: bool,
     },
 }
@@ -46,37 +46,39 @@ impl AsFd for Source {
     }
 }
 
-/// The connection of a link to its guest, if there is one.
+/// The connection of a link to its guest, which may be absent.
 pub(crate) trait GuestConnection {
     /// Returns true if a guest is connected.
     fn is_connected(&self) -> bool;
 
-    /// Returns true if a guest is connected and has closed its end; data that it sent before may still be unread.
+    /// Returns true if a guest is connected and has closed its end of the connection. Data that it has sent before may
+    /// be unread.
     fn peer_closed(&self) -> bool;
 
-    /// Makes `socket`, which does not block, the connection. None exists.
+    /// Makes the non-blocking `socket` the connection to the guest. It is called only while no guest is connected.
     ///
     /// # Errors
-    /// Out of descriptors, of memory, or of the user's watches.
+    /// Errors of setsockopt(2), dup(2) and epoll_ctl(2), for example EMFILE or ENOSPC.
     fn connect(&mut self, socket: OwnedFd, epoll: &Epoll) -> io::Result<()>;
 }
 
-/// Accepts the connections of guests, one at a time.
+/// Accepts the connections of guests on a listening Unix socket, one guest at a time.
 #[derive(Debug)]
 pub(crate) struct GuestListener {
-    /// The listener; `None`: the guest was connected from the start, and there is no other.
+    /// The listening socket; `None` if the guest was connected from the start, so that no other guest can connect.
     listener: Option<OwnedFd>,
     one_off: bool,
     accept_backoff: AcceptBackoff,
-    /// The failure to accept was logged.
+    /// True if a failure of accept(2) was logged already.
     logged: bool,
 }
 
 impl GuestListener {
-    /// The listener of `source`, and the guest if it is connected already. Neither blocks.
+    /// Creates the listener of `source`, and returns it with the guest's socket if the guest is connected already. Both
+    /// sockets become non-blocking.
     ///
     /// # Errors
-    /// The descriptor cannot be made non-blocking.
+    /// Errors of ioctl(2) with FIONBIO.
     pub(crate) fn new(source: Source) -> io::Result<(Self, Option<OwnedFd>)> {
         rustix::io::ioctl_fionbio(&source, true)?;
         let (listener, one_off, guest) = match source {
@@ -92,7 +94,7 @@ impl GuestListener {
         Ok((guest_listener, guest))
     }
 
-    /// Registers the listener: [`Edge::Control`] reports guests.
+    /// Registers the listener with epoll; [`Edge::Control`] reports guests that connect.
     pub(crate) fn watch(&self, epoll: &Epoll) -> io::Result<()> {
         if let Some(listener) = &self.listener {
             epoll.add(listener, Edge::Control.token())?;
@@ -100,13 +102,15 @@ impl GuestListener {
         Ok(())
     }
 
-    /// Accepts a guest unless one is connected; the connections of others are closed while it is.
+    /// Accepts a guest's connection if no guest is connected. While one is connected, the connections of other guests
+    /// are closed at once.
     pub(crate) fn accept(&mut self, guest: &mut impl GuestConnection, epoll: &Epoll) {
         let Some(listener) = &self.listener else {
             return;
         };
         if guest.peer_closed() {
-            // Leave the next guest in the backlog; `await_next` registers the listener again when this one is detached.
+            // The connected guest has closed its end: the next one stays in the backlog, and `await_next` registers the
+            // listener again when the first is detached.
             return;
         }
         loop {
@@ -128,7 +132,7 @@ impl GuestListener {
                 }
             };
             if guest.is_connected() {
-                info!("refused the connection of a second guest");
+                info!("the connection of a second guest was refused");
                 continue;
             }
             match guest.connect(socket, epoll) {
@@ -138,16 +142,16 @@ impl GuestListener {
         }
     }
 
-    /// Returns the longest time for which the worker may sleep. At its end the listener is registered again, so that
-    /// [`Edge::Control`] reports guests in its backlog.
-    pub(crate) fn sleep(&mut self, epoll: &Epoll) -> Option<Duration> {
+    /// Returns the longest time for which the worker may sleep; `None` without a pause after a failed accept(2). At its
+    /// end the listener is registered again, so that [`Edge::Control`] reports guests in its backlog.
+    pub(crate) fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
         let listener = self.listener.as_ref()?;
         self.accept_backoff
             .sleep(|| epoll.rename(listener, Edge::Control.token()))
     }
 
-    /// Registers the listener again, as a guest has disconnected. If another one can connect, [`Edge::Control`] reports
-    /// it, also if it is in the backlog already.
+    /// Registers the listener again after a guest has disconnected. If another guest can connect, [`Edge::Control`]
+    /// reports it, also if it is in the backlog already.
     pub(crate) fn await_next(&self, epoll: &Epoll) -> NextGuest {
         let listener = self.listener.as_ref().filter(|_| !self.one_off);
         match listener.map(|listener| epoll.rename(listener, Edge::Control.token())) {

@@ -1,39 +1,39 @@
-//! The table of protocols by which a virtual machine or unikernel is attached to a Unix socket (`pontoon vm --protocol`).
+//! Protocols by which a virtual machine or unikernel is attached to a Unix socket (`pontoon vm --protocol`).
 
 use rustix::net::SocketType;
 
 use crate::{Attachment, FrontEndSocket, Source};
 
-/// A protocol of a machine's socket.
+/// A protocol of `pontoon vm`, spoken on a Unix socket.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineProtocol {
-    /// Value of `--protocol`.
+    /// Value of `--protocol` on the command line.
     pub name: &'static str,
-    /// Types of sockets that carry the protocol. A new listener has the first one.
+    /// Types of sockets that can carry the protocol. A listener that the supervisor creates has the first type.
     pub socket_types: &'static [SocketType],
-    /// The link has one queue for each worker, rather than one for a single worker.
+    /// True if the link has a pair of queues for each worker; false if it supports a single worker only.
     pub multiqueue: bool,
-    /// Returns the engine's end of a link on the socket, for this number of workers.
+    /// Function that returns the engine's end of a link over the socket, for a number of workers.
     pub attach: fn(Source, u8) -> Attachment,
 }
 
-/// All protocols of machines' sockets.
+/// All protocols of `pontoon vm`.
 pub const MACHINE_PROTOCOLS: [MachineProtocol; 3] = [
-    // Virtqueues in shared memory (QEMU, "Vhost-user Protocol").
+    // Virtqueues in shared memory (QEMU documentation, "Vhost-user Protocol").
     MachineProtocol {
         name: "vhost-user",
         socket_types: &[SocketType::STREAM],
         multiqueue: true,
         attach: |source, workers| Attachment::VhostUser(FrontEndSocket { source, workers }),
     },
-    // Each frame is preceded by its length, 32 bits in network byte order.
+    // Each frame follows its length, 32 bits in network byte order.
     MachineProtocol {
         name: "stream",
         socket_types: &[SocketType::STREAM],
         multiqueue: false,
         attach: |source, _| Attachment::Stream(source),
     },
-    // One frame per message.
+    // Each message is one frame.
     MachineProtocol {
         name: "packet",
         socket_types: &[SocketType::SEQPACKET, SocketType::DGRAM],

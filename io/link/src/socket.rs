@@ -1,8 +1,8 @@
-//! Links over a Unix socket: plain frames, delimited by a [`Framing`].
+//! Links over a Unix socket that carries plain frames, delimited by a [`Framing`].
 //!
-//! There is no offload metadata. Frames to the guest have complete checksums and the guest's MTU. Frames from the guest
-//! may be of 64 KiB, and their TCP and UDP checksums unfinished: they are not checked, as the bytes came through memory
-//! and not over a wire.
+//! Frames have no offload metadata. Frames to the guest have complete checksums and are no longer than its MTU. Frames
+//! from the guest may have 64 KiB, and their TCP and UDP checksums may be partial; they are not verified, because the
+//! bytes were transferred in memory and not by a network.
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use pontoon_engine::Limits;
 use pontoon_event::Epoll;
 use rustix::io::Errno;
 
-use super::{Disconnected, For, Link, NextGuest, RETRY, Receive};
+use super::{AwaitedEvents, Disconnected, Link, NextGuest, RETRY, Receive};
 
 mod attach;
 mod guest;
@@ -32,32 +32,33 @@ pub use transmit::{SocketReservation, SocketTransmitter};
 use crate::guest_listener::{GuestConnection as _, GuestListener, Source};
 use guest::GuestSlot;
 
-/// Bytes of the longest frame: Ethernet header with a tag, and the largest IP packet.
+/// Size of the longest frame in bytes: Ethernet header with a VLAN tag, and the largest IP packet.
 pub const MAX_FRAME: usize = 18 + 65_535;
 
-/// The delimiting of frames on a socket.
+/// Method by which frames are delimited on a socket: by lengths in a stream, or by message boundaries.
 pub trait Framing: Debug + Send + 'static {
-    /// The half that receives frames from the socket.
+    /// The half of the link that receives frames from the socket.
     type Receiver: Receive + SocketHalf + Debug + Default + Send;
 
-    /// Bytes in front of each frame, which hold its length in big endian.
+    /// Size in bytes of the length in front of each frame (big endian); 0 if frames have none.
     const PREFIX: usize;
 
-    /// Sends runs of bytes, each a frame with its prefix or the rest of one, from the first one on. Returns the
+    /// Sends slices, each of which is a frame with its length or the remaining bytes of one, in order. Returns the
     /// number of bytes that were sent.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of sendmsg(2) and sendmmsg(2).
     fn send(socket: BorrowedFd<'_>, runs: &[IoSlice<'_>]) -> Result<usize, Errno>;
 }
 
-/// A half of a link, which has a socket while a guest is connected.
+/// A half of a socket link, which uses the guest's socket while a guest is connected.
 pub trait SocketHalf {
-    /// Sets the socket of the guest that is connected from now on. The frames of another one are dropped.
+    /// Sets the socket of the guest that has connected, or removes it with `None`. Frames from or to the previous guest
+    /// that are buffered are dropped.
     fn set_socket(&mut self, guest: Option<Arc<OwnedFd>>);
 }
 
-/// A link over a socket.
+/// A stream or packet link: a link over a Unix socket whose frames are delimited by the framing `F`.
 #[derive(Debug)]
 pub struct Socket<F: Framing> {
     guest_listener: GuestListener,
@@ -67,7 +68,7 @@ pub struct Socket<F: Framing> {
 }
 
 impl<F: Framing> Socket<F> {
-    /// A link to guests from `source`, whose interface has this MTU.
+    /// Creates a link to guests that connect through `source`; `mtu` is the MTU of their interface.
     ///
     /// # Errors
     /// A descriptor cannot be made non-blocking.
@@ -130,12 +131,13 @@ impl<F: Framing> Link for Socket<F> {
         self.transmitter.take_full()
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         let room = (wait.room && self.guest_slot.watch_room(epoll).is_err()).then_some(RETRY);
-        room.into_iter()
-            .chain(self.guest_slot.sleep(epoll, wait.frames))
-            .chain(self.guest_listener.sleep(epoll))
-            .min()
+        self.guest_slot.sleep(epoll, wait.frames).or(room)
+    }
+
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.guest_listener.retry_accept(epoll)
     }
 
     fn detach(&mut self, epoll: &Epoll) -> NextGuest {

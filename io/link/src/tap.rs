@@ -1,8 +1,8 @@
-//! The tap link: a namespace's interface.
+//! The tap link: one queue of a tap interface in the guest's network namespace.
 //!
-//! A read takes one frame, a write delivers one and runs the guest's receive path before it returns. Segmentation and
-//! checksums are negotiated by the supervisor, which opens the tap. The kernel copies at both, so that all memory here
-//! is private to us.
+//! A read returns one frame; a write delivers one, and returns after the guest's receive path has run. The supervisor
+//! opens the tap and negotiates its offloads. The kernel copies the frames in both directions, so that all memory in
+//! this module is private.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use pontoon_event::{Edge, Epoll};
 use pontoon_sys::tun::TapOffload;
 
 use super::rx_interest::RxInterest;
-use super::{Disconnected, For, Link, RETRY};
+use super::{AwaitedEvents, Disconnected, Link, RETRY};
 
 mod attach;
 mod receive;
@@ -23,10 +23,10 @@ mod transmit;
 pub use attach::{TapQueues, Vhost};
 pub use receive::TapReceiver;
 pub use transmit::{TapReservation, TapTransmitter};
-/// Bytes of the largest IP packet, segmented or not.
+/// Size in bytes of the largest IP packet, also if it will be segmented.
 const MAX_PACKET: usize = 65_535;
 
-/// One queue of a tap.
+/// One queue of a tap, used by read(2) and write(2).
 #[derive(Debug)]
 pub struct Tap {
     receiver: TapReceiver,
@@ -35,7 +35,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Takes a queue over. `mtu` is the interface's.
+    /// Creates the link of a tap's queue; `mtu` is the MTU of the interface.
     ///
     /// # Errors
     /// The descriptor cannot be made non-blocking.
@@ -58,7 +58,7 @@ impl Tap {
 }
 
 impl Tap {
-    /// Returns the offloads that it supports, and the longest frame.
+    /// Returns the offloads and the longest frame that the tap accepts.
     pub(super) fn limits(&self) -> Limits {
         self.transmitter.limits()
     }
@@ -94,13 +94,13 @@ impl Link for Tap {
         Ok(self.transmitter.take_full())
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         let frames = self.rx_interest.sleep(&self.receiver, epoll, wait.frames);
         frames.or(wait.room.then_some(RETRY))
     }
 }
 
-/// The descriptor, which both halves use.
+/// File descriptor of the tap's queue, which both halves of the link use.
 #[derive(Clone, Debug)]
 struct QueueFd(Arc<OwnedFd>);
 

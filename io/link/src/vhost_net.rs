@@ -1,11 +1,11 @@
-//! The vhost-net link: a namespace's tap. A kernel thread copies frames between the tap and memory of this process, by two
-//! virtqueues, of which this process is the driver.
+//! The vhost-net link: a tap in the guest's network namespace, used through virtqueues. A kernel thread copies frames
+//! between the tap and memory of this process; this process is the driver of the two virtqueues.
 //!
-//! The kernel copies while the worker does something else, and frames cost no system call each: one read of an index finds
-//! a burst, and one store publishes one. Each side requests notifications when it needs them: the worker only before it
-//! sleeps.
+//! The kernel copies on another processor, and frames need no system call each: reading one index finds a burst, and
+//! writing one index publishes a burst. Each side requests notifications only when it needs them; the worker does
+//! before it sleeps.
 //!
-//! The tap stays open. When vhost-net fails, the link continues on the tap.
+//! The tap's descriptor stays open: if vhost-net fails, the link continues with read(2) and write(2) on the tap.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ use pontoon_engine::link::{Room, TransmitError};
 use pontoon_engine::{Frame, Limits, Transmit};
 use pontoon_event::{Edge, Epoll};
 use pontoon_sys::mapping::Mapping;
-use pontoon_sys::vhost::{self, Device, Which};
+use pontoon_sys::vhost::{self, VhostDevice, VringIndex};
 use pontoon_wire::vnet::Offload;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -25,14 +25,14 @@ use vm_memory::VolatileSlice;
 
 use super::rx_interest::RxInterest;
 use super::tap::{self, Tap};
-use super::{Disconnected, For, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, StopAt};
-use queue::{Alarm, Bell, Failure};
+use super::{AwaitedEvents, Disconnected, Link, LinkCounters, RETRY, Receive, ReceivedBurst, Rest, StopAt};
+use queue::{EventFd, FailureAlarm, VhostNetFailure};
 
 mod frame_ring;
 mod queue;
 mod receive;
 mod transmit;
-/// Offsets in a device's memory, from its first byte.
+/// Offsets in bytes of rings and buffers in the memory of a vhost-net device.
 mod places {
     use pontoon_ring::Layout;
 
@@ -48,52 +48,52 @@ mod places {
     pub(super) const BYTES: usize = TRANSMIT_BUFFERS + transmit::BYTES;
 }
 
-/// One queue of a tap with the kernel's vhost-net in front of it.
+/// One queue of a tap, used through a vhost-net device or, after that has failed, directly.
 #[derive(Debug)]
 pub struct VhostNet {
     receiver: VhostNetReceiver,
     transmitter: VhostNetTransmitter,
-    bell: Bell,
-    /// Present as long as vhost-net is.
-    alarm: Option<Arc<Alarm>>,
-    /// Of the tap's, when vhost-net is gone.
+    kick: EventFd,
+    /// Eventfd that reports a failure of vhost-net; `None` after the link has changed to the tap.
+    alarm: Option<Arc<FailureAlarm>>,
+    /// Registration of the tap's descriptor for frames, which is used after vhost-net has failed.
     rx_interest: RxInterest,
-    /// Bytes, both ways, since the kernel would have liked to be woken.
+    /// Bytes received and sent since the kernel has first requested a notification that was not sent yet.
     gathered: Option<usize>,
-    /// Times that the worker went to sleep since a frame came.
+    /// Number of times that the worker has slept since the last frame from the guest.
     silence: u32,
     disconnected: Option<Disconnected>,
-    /// There is room that no event has reported.
+    /// True if the link has room that no event has reported.
     room: bool,
     withdrawals: u64,
 }
 
-/// A running queue pair, not yet part of a link.
+/// A running vhost-net device, a pair of virtqueues, that is not part of a link yet.
 #[derive(Debug)]
-pub struct Pair {
+pub struct VhostPair {
     receiver: receive::VringReceiver,
     transmitter: transmit::VringTransmitter,
-    bell: Bell,
-    alarm: Arc<Alarm>,
+    kick: EventFd,
+    alarm: Arc<FailureAlarm>,
 }
 
-impl Pair {
-    /// Starts a vhost-net device on a tap, which must not be read from then on.
+impl VhostPair {
+    /// Starts a vhost-net device on a tap. From then on the kernel reads the tap, and this process must not.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of opening and configuring `/dev/vhost-net`.
     pub fn start(tap: &Tap) -> io::Result<Self> {
         let memory = Mapping::new(places::BYTES)?;
         let features = vhost::VERSION_1 | vhost::EVENT_IDX | vhost::MERGEABLE;
-        let device = Arc::new(Device::new(memory, features)?);
-        let (bell, alarm) = (Bell::new()?, Arc::new(Alarm::new()?));
+        let device = Arc::new(VhostDevice::new(memory, features)?);
+        let (kick, alarm) = (EventFd::new()?, Arc::new(FailureAlarm::new()?));
         let pair = Self {
-            receiver: receive::VringReceiver::new(&device, &bell, &alarm)?,
-            transmitter: transmit::VringTransmitter::new(&device, &bell, &alarm, tap.limits())?,
-            bell,
+            receiver: receive::VringReceiver::new(&device, &kick, &alarm)?,
+            transmitter: transmit::VringTransmitter::new(&device, &kick, &alarm, tap.limits())?,
+            kick,
             alarm,
         };
-        for which in [Which::Receive, Which::Transmit] {
+        for which in [VringIndex::Receive, VringIndex::Transmit] {
             device.start(which, tap.as_fd())?;
         }
         Ok(pair)
@@ -101,9 +101,9 @@ impl Pair {
 }
 
 impl VhostNet {
-    /// The link of a tap and the pair that serves it.
+    /// Creates the link of a tap and the vhost-net device that serves it.
     #[must_use]
-    pub fn new(tap: Tap, pair: Pair) -> Self {
+    pub fn new(tap: Tap, pair: VhostPair) -> Self {
         let (tap_receiver, tap_transmitter) = tap.into_halves();
         Self {
             receiver: VhostNetReceiver {
@@ -114,7 +114,7 @@ impl VhostNet {
                 ring: Some(pair.transmitter),
                 tap: tap_transmitter,
             },
-            bell: pair.bell,
+            kick: pair.kick,
             alarm: Some(pair.alarm),
             rx_interest: RxInterest::default(),
             gathered: None,
@@ -125,29 +125,31 @@ impl VhostNet {
         }
     }
 
-    /// Goes on by the tap. Frames that the kernel had not sent are lost, as they may be on any link.
+    /// Changes to the tap after vhost-net has failed. Frames that the kernel has not sent yet are lost.
     fn withdraw(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.alarm = None;
-        // With the last half, the device: after this the kernel reads the tap no more.
+        // Dropping the second half closes the device; after that the kernel does not read the tap any more.
         self.receiver.ring = None;
         self.transmitter.ring = None;
         self.withdrawals += 1;
-        // The tap has room.
+        // The tap is assumed to have room.
         self.room = true;
         epoll
             .add_level(&self.receiver.tap, Edge::Link.token())
             .map_err(Disconnected::Connection)
     }
 
-    /// Wakes the kernel if it has to be: now, or, with `more` to come, when enough has gathered.
+    /// Notifies the kernel if it has requested that: at once or, if `more` frames follow, when enough bytes have
+    /// gathered.
     fn wake(&mut self, more: bool) {
         let (Some(receiver), Some(transmitter)) = (&mut self.receiver.ring, &mut self.transmitter.ring)
         else {
             return;
         };
         let bytes = receiver.take_bytes() + transmitter.take_bytes();
-        // Both are asked.
-        if receiver.take_due() | transmitter.take_due() {
+        // Both are taken.
+        let is_due = receiver.take_due() | transmitter.take_due();
+        if is_due {
             self.gathered.get_or_insert(0);
         }
         let Some(gathered) = &mut self.gathered else {
@@ -158,11 +160,11 @@ impl VhostNet {
             return;
         }
         self.gathered = None;
-        transmitter.queue().checked(self.bell.ring());
+        transmitter.queue().checked(self.kick.signal());
     }
 
-    /// Checks for the loss of the interface, which vhost-net does not report. The checks become rarer while no frame
-    /// arrives.
+    /// Checks whether the interface was deleted, which vhost-net does not report. The checks become rarer while no
+    /// frame arrives.
     fn look_for_guest(&mut self) {
         self.silence = self.silence.saturating_add(1);
         if !self.silence.is_power_of_two() || self.silence < LONG_SILENCE {
@@ -179,10 +181,10 @@ impl VhostNet {
     }
 }
 
-/// Bytes that gather before the kernel is woken for them, while there is more to do.
+/// Number of bytes that gather before the kernel is notified, while more frames follow.
 const ENOUGH: usize = 512 << 10;
 
-/// The minimum of bytes that a turn counts for, so that the kernel is woken after at most eight turns.
+/// Minimum of bytes that one turn counts for, so that the kernel is notified after at most eight turns.
 const TURN: usize = 64 << 10;
 
 /// Consecutive sleeps without a frame from the guest after which a system call checks that its interface still exists.
@@ -221,14 +223,15 @@ impl Link for VhostNet {
         let Some(failure) = self.alarm.as_ref().and_then(|alarm| alarm.take_failure()) else {
             return Ok(());
         };
-        info!("vhost-net has failed ({failure}); using the tap without it");
+        info!("vhost-net has failed ({failure}); the tap is used without it");
         self.withdraw(epoll)
     }
 
     fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = match &mut self.transmitter.ring {
             Some(ring) => ring.take_full(),
-            None => self.transmitter.tap.take_full() || std::mem::take(&mut self.room),
+            // Both are taken.
+            None => self.transmitter.tap.take_full() | std::mem::take(&mut self.room),
         };
         self.disconnected.map_or(Ok(full), Err)
     }
@@ -237,7 +240,7 @@ impl Link for VhostNet {
         self.wake(more);
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, epoll: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         self.wake(false);
         let Some(ring) = &mut self.transmitter.ring else {
             let frames = self.rx_interest.sleep(&self.receiver.tap, epoll, wait.frames);
@@ -254,13 +257,13 @@ impl Link for VhostNet {
 
     fn counters(&self) -> LinkCounters {
         LinkCounters {
-            withdrawals: self.withdrawals,
+            link_withdrawals: self.withdrawals,
             ..LinkCounters::default()
         }
     }
 }
 
-/// The receiving half.
+/// The half of a vhost-net link that receives frames.
 #[derive(Debug)]
 pub struct VhostNetReceiver {
     ring: Option<receive::VringReceiver>,
@@ -268,9 +271,9 @@ pub struct VhostNetReceiver {
 }
 
 impl VhostNetReceiver {
-    /// Returns true if frames wait in the ring, if there is one; `how` looks for them, with or without a
-    /// notification request.
-    fn look(&mut self, how: fn(&mut receive::VringReceiver) -> Result<u16, Failure>) -> bool {
+    /// Returns true if the receive virtqueue has frames; false without vhost-net. `how` polls the virtqueue with or
+    /// without a request for a notification.
+    fn look(&mut self, how: fn(&mut receive::VringReceiver) -> Result<u16, VhostNetFailure>) -> bool {
         self.ring.as_mut().is_some_and(|ring| {
             let waiting = how(ring);
             ring.queue().checked(waiting).is_some_and(|waiting| waiting > 0)
@@ -292,7 +295,7 @@ impl Receive for VhostNetReceiver {
     }
 }
 
-/// The sending half.
+/// The half of a vhost-net link that sends frames.
 #[derive(Debug)]
 pub struct VhostNetTransmitter {
     ring: Option<transmit::VringTransmitter>,
@@ -331,12 +334,12 @@ impl Transmit for VhostNetTransmitter {
     }
 }
 
-/// Reserved frames.
+/// Reserved frames of a vhost-net link.
 #[derive(Debug)]
 pub enum VhostNetReservation<'a> {
-    /// In the circular buffer.
+    /// Frames in the circular buffer of the transmit virtqueue.
     Ring(transmit::VringReservation<'a>),
-    /// The tap's.
+    /// Frames in the tap's buffer, after vhost-net has failed.
     Tap(tap::TapReservation<'a>),
 }
 

@@ -1,7 +1,7 @@
-//! The vhost-user link: a virtual machine's own memory.
+//! The vhost-user link: virtqueues in a virtual machine's memory, which this process has mapped.
 //!
-//! `pontoon-vhost-user` is the device; this module connects it with the workers. Each worker has a pair of queues, and the
-//! first one also serves the front-end's socket.
+//! `pontoon-vhost-user` is the device; this module connects it with the workers. Each worker has a pair of virtqueues,
+//! and the first worker also serves the front-end's socket.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,34 +17,36 @@ use tracing::warn;
 use vm_memory::GuestMemoryMmap;
 
 use super::guest_listener::{GuestConnection, GuestListener, Source};
-use super::{Disconnected, For, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, Rest, StopAt};
+use super::{
+    AwaitedEvents, Disconnected, Link, LinkCounters, NextGuest, Receive, ReceivedBurst, Rest, StopAt,
+};
 
 mod attach;
 
 pub use attach::FrontEndSocket;
 
-/// One worker's part of the link.
+/// The part of a vhost-user link that one worker serves: a pair of virtqueues.
 #[derive(Debug)]
 pub struct VhostUser {
     receiver: Receiver,
     transmitter: Transmitter,
-    /// The listener and the connection of the front-end, which the first worker serves.
+    /// Connection of the front-end and the listener for the next one; only the first worker has it.
     front_end: Option<FrontEnd>,
-    departures: Arc<Departures>,
-    /// Departures that this worker has processed.
+    departures: Arc<GuestDepartures>,
+    /// Number of disconnected guests whose flows this worker has removed.
     known: u64,
-    /// An eventfd that is written for each departure.
-    bell: Arc<OwnedFd>,
+    /// Eventfd of this worker that is written when a guest has disconnected.
+    departure_event: Arc<OwnedFd>,
 }
 
-/// A link for each of `workers` workers to guests from `source`, whose interface has this MTU unless the front-end
-/// sets another.
+/// Opens a link for each of `workers` workers, to guests that connect through `source`. `mtu` is the MTU of their
+/// interface, unless the front-end sets another.
 ///
 /// # Errors
-/// Out of descriptors, or one cannot be made non-blocking.
+/// No free descriptor, or a descriptor cannot be made non-blocking.
 pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>> {
     let (mut backend, halves) = Backend::new(workers.into(), mtu.into())?;
-    let departures = Arc::new(Departures::new(halves.len())?);
+    let departures = Arc::new(GuestDepartures::new(halves.len())?);
     let (guest_listener, guest) = GuestListener::new(source)?;
     if let Some(socket) = guest {
         backend.connect(socket)?;
@@ -53,41 +55,44 @@ pub fn open(source: Source, workers: u8, mtu: u16) -> io::Result<Vec<VhostUser>>
         guest_listener,
         backend,
     });
-    let links = halves.into_iter().zip(&departures.bells);
+    let links = halves.into_iter().zip(&departures.events);
     Ok(links
-        .map(|(halves, bell)| VhostUser::new(halves, front_end.take(), &departures, bell))
+        .map(|(halves, departure_event)| {
+            VhostUser::new(halves, front_end.take(), &departures, departure_event)
+        })
         .collect())
 }
 
-/// A link to the guest of a VMM in this process, whose interface has this MTU, and what the VMM controls it by.
+/// Creates the link to the guest of a VMM in this process, and the object by which the VMM controls the device. `mtu`
+/// is the MTU of the guest's interface.
 ///
 /// # Errors
-/// Out of descriptors.
+/// No free descriptor.
 pub fn in_process(mtu: u16) -> io::Result<(Control, VhostUser)> {
     let (device, receiver, transmitter) = InProcessDevice::new(mtu.into())?;
-    let departures = Arc::new(Departures::new(1)?);
-    let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.bells[0]);
+    let departures = Arc::new(GuestDepartures::new(1)?);
+    let link = VhostUser::new((receiver, transmitter), None, &departures, &departures.events[0]);
     Ok((Control { device, departures }, link))
 }
 
-/// The control side of a device whose VMM is in this process.
+/// The control interface of an in-process virtio-net device, for the VMM.
 #[derive(Debug)]
 pub struct Control {
     device: InProcessDevice,
-    departures: Arc<Departures>,
+    departures: Arc<GuestDepartures>,
 }
 
 impl Control {
-    /// See [`InProcessDevice::features`].
+    /// Returns the features that the device offers, see [`InProcessDevice::features`].
     #[must_use]
     pub fn features(&self) -> u64 {
         self.device.features()
     }
 
-    /// See [`InProcessDevice::activate`].
+    /// Activates the device with the driver's virtqueues, see [`InProcessDevice::activate`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`InProcessDevice::activate`].
     pub fn activate(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -97,7 +102,7 @@ impl Control {
         self.device.activate(memory, features, queues)
     }
 
-    /// See [`InProcessDevice::reset`]. The guest's flows end.
+    /// Resets the device, see [`InProcessDevice::reset`]. The guest's flows end.
     pub fn reset(&mut self) {
         self.device.reset();
         self.departures.announce();
@@ -108,8 +113,8 @@ impl VhostUser {
     fn new(
         (receiver, transmitter): (Receiver, Transmitter),
         front_end: Option<FrontEnd>,
-        departures: &Arc<Departures>,
-        bell: &Arc<OwnedFd>,
+        departures: &Arc<GuestDepartures>,
+        departure_event: &Arc<OwnedFd>,
     ) -> Self {
         Self {
             receiver,
@@ -117,7 +122,7 @@ impl VhostUser {
             front_end,
             departures: departures.clone(),
             known: 0,
-            bell: bell.clone(),
+            departure_event: departure_event.clone(),
         }
     }
 }
@@ -133,7 +138,7 @@ impl Link for VhostUser {
     fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
         epoll.add(&self.receiver, Edge::Link.token())?;
         epoll.add(&self.transmitter, Edge::Room.token())?;
-        epoll.add(&*self.bell, Edge::Control.token())?;
+        epoll.add(&*self.departure_event, Edge::Control.token())?;
         match &self.front_end {
             Some(front_end) => front_end.watch(epoll),
             None => Ok(()),
@@ -165,19 +170,23 @@ impl Link for VhostUser {
         self.receiver.poll()
     }
 
-    fn sleep(&mut self, epoll: &Epoll, wait: For) -> Option<Duration> {
+    fn sleep(&mut self, _: &Epoll, wait: AwaitedEvents) -> Option<Duration> {
         if wait.frames {
             self.receiver.rearm();
         }
         if wait.room {
             self.transmitter.rearm();
         }
-        self.front_end.as_mut()?.guest_listener.sleep(epoll)
+        None
+    }
+
+    fn retry_accept(&mut self, epoll: &Epoll) -> Option<Duration> {
+        self.front_end.as_mut()?.guest_listener.retry_accept(epoll)
     }
 
     fn counters(&self) -> LinkCounters {
         LinkCounters {
-            queue_faults: self.receiver.faults() + self.transmitter.faults(),
+            link_queue_faults: self.receiver.faults() + self.transmitter.faults(),
             ..LinkCounters::default()
         }
     }
@@ -191,7 +200,7 @@ impl Link for VhostUser {
 }
 
 impl Receive for Receiver {
-    /// The next frame is in memory: looking for it costs nothing.
+    /// Receives frames from the virtqueue. `StopAt` is ignored, because a poll of memory needs no system call.
     fn receive(&mut self, max: usize, _: StopAt, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
         let burst = Self::receive(self, max, sink);
         ReceivedBurst {
@@ -205,35 +214,35 @@ impl Receive for Receiver {
     }
 }
 
-/// Guests that have disconnected: each worker removes their flows.
+/// Count of the guests that have disconnected, with an eventfd for each worker, so that each removes the guest's flows.
 #[derive(Debug)]
-struct Departures {
+struct GuestDepartures {
     count: AtomicU64,
-    bells: Vec<Arc<OwnedFd>>,
+    events: Vec<Arc<OwnedFd>>,
 }
 
-impl Departures {
+impl GuestDepartures {
     fn new(workers: usize) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bells = (0..workers).map(|_| Ok(Arc::new(eventfd(0, flags)?)));
+        let events = (0..workers).map(|_| Ok(Arc::new(eventfd(0, flags)?)));
         Ok(Self {
             count: AtomicU64::new(0),
-            bells: bells.collect::<io::Result<_>>()?,
+            events: events.collect::<io::Result<_>>()?,
         })
     }
 
-    /// Notifies all workers of one more. Returns the count.
+    /// Notifies all workers that a guest has disconnected. Returns the number of guests that have.
     fn announce(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Release) + 1;
-        for bell in &self.bells {
-            // It fails only if the count of the eventfd would exceed 2^64 - 2.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        for event in &self.events {
+            // The write fails only if the count of the eventfd would exceed 2^64 - 2.
+            let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
         count
     }
 }
 
-/// The front-end's connection, and the listener for the next one.
+/// The front-end's connection, and the listener for the next front-end.
 #[derive(Debug)]
 struct FrontEnd {
     guest_listener: GuestListener,
@@ -246,13 +255,13 @@ impl FrontEnd {
         self.guest_listener.watch(epoll)
     }
 
-    /// Processes messages of the front-end, then accepts a connection.
+    /// Processes messages of the connected front-end, then accepts the connection of another one.
     fn handle(&mut self, epoll: &Epoll) -> Result<(), Disconnected> {
         self.backend.handle().map_err(|ended| match ended.is_orderly() {
             true => Disconnected::Closed,
             false => {
                 warn!("the vhost-user session failed: {ended}");
-                Disconnected::Protocol("vhost-user, see the message before")
+                Disconnected::Protocol("vhost-user, see the previous log message")
             }
         })?;
         self.guest_listener.accept(&mut self.backend, epoll);
@@ -269,7 +278,7 @@ impl GuestConnection for Backend {
         self.peer_closed()
     }
 
-    /// The descriptor of the back-end, which is registered already, reports the socket's events.
+    /// Starts a session on `socket`. Its events are reported by the back-end's descriptor, which is registered already.
     fn connect(&mut self, socket: OwnedFd, _: &Epoll) -> io::Result<()> {
         self.connect(socket)
     }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pontoon_relay::counters::{ROW_LEN, Row};
-use pontoon_sys::shared::{self, Words};
+use pontoon_sys::shared::{self, SharedWords};
 
 /// Rows of one worker, which is their only writer.
 #[derive(Debug)]
-pub struct Counters(Words);
+pub struct Counters(SharedWords);
 
 impl Counters {
     /// The number of rows.
@@ -28,7 +28,7 @@ impl Counters {
     /// # Errors
     /// The kernel's.
     pub fn map(file: impl AsFd) -> io::Result<Self> {
-        Words::map(file).map(Self)
+        SharedWords::map(file).map(Self)
     }
 
     /// Returns a snapshot of a row; zeros for one that does not exist.

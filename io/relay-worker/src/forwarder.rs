@@ -10,7 +10,7 @@ use pontoon_relay::counters::{InterfaceCounter, RuleCounter, WORKER_ROW, WorkerC
 use pontoon_relay::datagram::DatagramError;
 use pontoon_relay::gather::{DatagramBatch, MAX_DATAGRAMS};
 use pontoon_relay::rule;
-use pontoon_relay::{Datagram, Gather, RuleTable};
+use pontoon_relay::{BurstGather, Datagram, RuleTable};
 use rustc_hash::FxHasher;
 
 use crate::counters::Counters;
@@ -29,7 +29,7 @@ pub(crate) struct Forwarder {
     /// Rules by their row of counters.
     rules: BTreeMap<u32, RuleEntry>,
     tables: BTreeMap<u32, RuleTable<RuleMatch>>,
-    gather: Gather<BurstKey, PayloadRef>,
+    gather: BurstGather<BurstKey, PayloadRef>,
     /// Refused system calls that are in the counters already.
     refusals: u64,
 }
@@ -75,7 +75,7 @@ impl Forwarder {
             senders: Vec::new(),
             rules: BTreeMap::new(),
             tables: BTreeMap::new(),
-            gather: Gather::new(MAX_BATCH),
+            gather: BurstGather::new(MAX_BATCH),
             refusals: 0,
         }
     }

@@ -3,11 +3,11 @@
 //! It opens no socket: rings and sockets come from the supervisor, with the rules, as [`messages`]. It enters the sandbox
 //! before it receives the first of them. Its counters are in memory that outlives it.
 //!
-//! [`worker`] is the loop. It waits for a packet, waits for more for the batch delay (`--max-delay`), and then takes a batch
-//! from each [`input`]. Each packet is parsed and matched where it lies in the ring and added to a burst
-//! ([`pontoon_relay::Gather`]). Each burst is one send for each output ([`sender`]), whose slices point into the ring. Then
+//! `worker` is the loop. It waits for a packet, waits for more for the batch delay (`--max-delay`), and then takes a batch
+//! from each `input`. Each packet is parsed and matched where it lies in the ring and added to a burst
+//! ([`pontoon_relay::Gather`]). Each burst is one send for each output (`sender`), whose slices point into the ring. Then
 //! the slots are returned to the kernel. There is no other queue: excess packets are dropped and counted by the kernel at the
-//! ring, before any work was done for them. [`querier`] handles IGMP and MLD, in a process of its own.
+//! ring, before any work was done for them. `querier` handles IGMP and MLD, in a process of its own.
 
 use std::io;
 use std::num::NonZeroU64;

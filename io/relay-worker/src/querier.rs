@@ -70,7 +70,8 @@ impl QuerierSocket {
 
     /// Receives messages, removes expired memberships and sends the queries that are due.
     pub(crate) fn run(&mut self, now: Duration) {
-        if !self.receive(now) && now < self.due {
+        let received = self.receive(now);
+        if received == ReceivedBatch::Empty && now < self.due {
             return;
         }
         for query in self.querier.tick(now) {
@@ -81,11 +82,11 @@ impl QuerierSocket {
         self.due = self.querier.next_tick();
     }
 
-    /// Reports changed memberships to the supervisor. Returns false if some are left, as the control socket is full.
+    /// Reports changed memberships to the supervisor.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn report(&mut self, id: u32, control: &WorkerChannel) -> io::Result<bool> {
+    pub(crate) fn report(&mut self, id: u32, control: &WorkerChannel) -> io::Result<Reporting> {
         while let Some((group, filter)) = self.querier.next_change() {
             let report = RelayReport::Member(Member {
                 querier: id,
@@ -96,18 +97,18 @@ impl QuerierSocket {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.querier.retry_change(group);
-                    return Ok(false);
+                    return Ok(Reporting::ChannelFull);
                 }
                 // The end of the supervisor is noticed at the next receive.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Reporting::Complete),
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(Reporting::Complete)
     }
 
-    /// Receives at most one batch. Returns true if there was a message.
-    fn receive(&mut self, now: Duration) -> bool {
+    /// Receives at most one batch of messages.
+    fn receive(&mut self, now: Duration) -> ReceivedBatch {
         let mut buffer = [0; MAX_MESSAGE];
         for count in 0..MAX_BATCH {
             match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -121,11 +122,14 @@ impl QuerierSocket {
                     if error != Errno::AGAIN {
                         debug!(%error, "cannot receive reports");
                     }
-                    return count > 0;
+                    return match count {
+                        0 => ReceivedBatch::Empty,
+                        _ => ReceivedBatch::Messages,
+                    };
                 }
             }
         }
-        true
+        ReceivedBatch::Messages
     }
 
     fn send(&self, query: &Query) -> io::Result<()> {
@@ -135,6 +139,24 @@ impl QuerierSocket {
             None => Ok(()),
         }
     }
+}
+
+/// The result of reporting changed memberships.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reporting {
+    /// All were sent.
+    Complete,
+    /// Some are left, as the supervisor's channel is full.
+    ChannelFull,
+}
+
+/// The result of receiving a batch of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReceivedBatch {
+    /// At least one message.
+    Messages,
+    /// No message.
+    Empty,
 }
 
 #[cfg(test)]
@@ -188,12 +210,12 @@ mod tests {
             host.send(&report(1)).unwrap();
             querier.run(Duration::from_secs(1));
         }
-        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(querier.report(7, &ours).unwrap(), Reporting::Complete);
         assert_eq!(received(&mut theirs), Some(member(1, SourceFilter::Any)));
         assert_eq!(received(&mut theirs), None);
         // Nothing more is received, so both memberships expire.
         querier.run(Duration::from_secs(300));
-        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(querier.report(7, &ours).unwrap(), Reporting::Complete);
         for last in [1, 9] {
             let gone = SourceFilter::Sources(Vec::new());
             assert_eq!(received(&mut theirs), Some(member(last, gone)));
@@ -208,7 +230,7 @@ mod tests {
         let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
         host.send(&report(1)).unwrap();
         querier.run(Duration::from_secs(1));
-        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(querier.report(7, &ours).unwrap(), Reporting::Complete);
         assert_eq!(received(&mut theirs), None);
     }
 
@@ -221,9 +243,9 @@ mod tests {
         let mut querier = QuerierSocket::new(1, own, socket.into(), Duration::ZERO);
         host.send(&report(1)).unwrap();
         querier.run(Duration::ZERO);
-        assert!(!querier.report(7, &ours).unwrap());
+        assert_eq!(querier.report(7, &ours).unwrap(), Reporting::ChannelFull);
         while received(&mut theirs).is_some() {}
-        assert!(querier.report(7, &ours).unwrap());
+        assert_eq!(querier.report(7, &ours).unwrap(), Reporting::Complete);
         assert_eq!(received(&mut theirs), Some(member(1, SourceFilter::Any)));
     }
 }

@@ -18,14 +18,21 @@ pub(crate) struct Sender {
     socket: OwnedFd,
     family: Family,
     multicast: bool,
-    /// The kernel and the device support `UDP_SEGMENT`.
+    /// The kernel supports `UDP_SEGMENT`.
     segment: bool,
-    /// Datagrams of this size and above are longer than the path MTU, so they are sent one by one.
+    /// Datagrams of this size and above are sent one by one: they are longer than the path MTU, or, if it is 0, the device
+    /// cannot compute checksums.
     too_long: usize,
+    /// Bursts that were sent one by one for that reason since `too_long` was set.
+    avoided: u32,
     /// TTL and traffic class that were set on the socket last.
     hops: Option<u8>,
     class: Option<u8>,
 }
+
+/// Number of bursts sent one by one after which `UDP_SEGMENT` is tried again: the path MTU may have grown (an ICMP error of any
+/// router, even a forged one, shrinks it for some minutes). A vain attempt costs one more system call.
+const RETRY: u32 = 1024;
 
 /// Datagrams of one send.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +73,7 @@ impl Sender {
             multicast,
             segment,
             too_long: usize::MAX,
+            avoided: 0,
             hops: None,
             class: None,
         }
@@ -80,7 +88,7 @@ impl Sender {
             };
         }
         let mut may_be_too_long = false;
-        if outgoing.datagrams > 1 && self.segment && outgoing.size < self.too_long {
+        if outgoing.datagrams > 1 && self.segment && self.may_segment(outgoing.size) {
             match self.send_segmented(outgoing) {
                 Ok(outcome) => return outcome,
                 // Longer than the MTU: sent one by one, they are fragmented.
@@ -88,7 +96,7 @@ impl Sender {
                     may_be_too_long = outgoing.datagrams <= MAX_DATAGRAMS;
                 }
                 // The device cannot compute checksums.
-                Err(Errno::IO) => self.segment = false,
+                Err(Errno::IO) => self.too_long = 0,
                 Err(_) => {}
             }
         }
@@ -98,6 +106,20 @@ impl Sender {
             self.too_long = outgoing.size;
         }
         outcome
+    }
+
+    /// Returns true if datagrams of this size may be sent by one call, or if that is to be tried again.
+    fn may_segment(&mut self, size: usize) -> bool {
+        if size < self.too_long {
+            return true;
+        }
+        self.avoided += 1;
+        if self.avoided < RETRY {
+            return false;
+        }
+        self.avoided = 0;
+        self.too_long = usize::MAX;
+        true
     }
 
     /// Sends all datagrams by one call.
@@ -311,6 +333,33 @@ mod tests {
         assert_eq!((outcome.sent, outcome.sends), (2, 1));
         let lengths: Vec<_> = received(&world.receiver, 4).iter().map(Vec::len).collect();
         assert_eq!(lengths, [40_000, 40_000, 20_000, 20_000]);
+    }
+
+    #[test]
+    fn datagrams_are_sent_by_one_call_again_when_the_path_mtu_has_grown() {
+        // 0 represents a device that could not compute checksums.
+        for too_long in [50, 0] {
+            let mut world = world();
+            world.sender.too_long = too_long;
+            let parts = PARTS.map(IoSlice::new);
+            let sends: Vec<_> = (0..=RETRY)
+                .map(|_| world.sender.send(&outgoing(&parts, 100, 3)).sends)
+                .collect();
+            let before = RETRY as usize - 1;
+            assert_eq!(sends[..before], vec![3; before]);
+            assert_eq!(sends[before..], [1, 1]);
+        }
+    }
+
+    #[test]
+    fn datagrams_that_stay_too_long_are_rarely_tried_by_one_call() {
+        let mut world = world();
+        let part = IoSlice::new(&[1; 40_000]);
+        for _ in 0..2 * RETRY {
+            let outcome = world.sender.send(&outgoing(&[part, part], 40_000, 2));
+            assert_eq!((outcome.sent, outcome.sends), (2, 2));
+        }
+        assert_eq!(world.sender.too_long, 40_000);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::input::{PacketInput, RingInput, SocketInput};
 use crate::messages::{
     InputKind, OutputConfig, RelayReport, RelayUpdate, RuleEntry, Settings, WorkerChannel,
 };
-use crate::querier::QuerierSocket;
+use crate::querier::{QuerierSocket, Reporting};
 use crate::sender::Sender;
 
 /// A worker that has received its settings.
@@ -148,7 +148,8 @@ impl RelayWorker {
         self.unreported = false;
         for (id, querier) in &mut self.queriers {
             querier.run(now);
-            self.unreported |= !querier.report(*id, &self.control)?;
+            let reporting = querier.report(*id, &self.control)?;
+            self.unreported |= reporting == Reporting::ChannelFull;
         }
         Ok(())
     }

@@ -1,36 +1,36 @@
-//! The filter on the system calls of a guest's command. It closes two ways past the network namespace, and leaves
-//! everything else alone: it is no sandbox.
+//! Seccomp filter of the guest's command, which blocks two ways around its network namespace. The filter is not a
+//! sandbox: it permits all other system calls.
 //!
-//! `TIOCSTI` and `TIOCLINUX` put input into the user's terminal, which the user's shell reads after the command has ended.
-//! Sockets of `AF_VSOCK` and `AF_QIPCRTR` do not belong to a network namespace: they reach the hypervisor, or a modem,
-//! without the engine. A filter does not see the arguments of i386's `socketcall` or those of `io_uring`, so the
-//! refusal of these families is not complete.
+//! It refuses the ioctl(2) requests `TIOCSTI` and `TIOCLINUX`, which insert input into the user's terminal; the user's
+//! shell would read that after the command has ended. It refuses sockets of `AF_VSOCK` and `AF_QIPCRTR`, which do not
+//! belong to a network namespace and reach the hypervisor or a modem without the engine. The refusal of these families
+//! is not complete, because a filter does not see the arguments of `socketcall` (i386) and `io_uring`.
 
 use std::io;
 
 use libc::sock_filter;
 
-/// The numbers of the filtered system calls in one ABI.
-struct Abi {
-    /// `AUDIT_ARCH_*`.
+/// Numbers of the filtered system calls in one ABI of the architecture.
+struct CallNumbers {
+    /// Value of `seccomp_data.arch` for this ABI (`AUDIT_ARCH_*`).
     arch: u32,
-    /// The bits of a system call's number that count.
+    /// Bits of the system call's number that are compared.
     mask: u32,
     ioctl: &'static [u32],
     socket: u32,
 }
 
-/// The ABIs that a process may use, and change with each system call. A number of x32 has a bit more than that of x86-64;
-/// kernels before 5.4 took x32's own numbers without that bit, too.
+/// ABIs that a process may use on this architecture; it can change the ABI with each system call. The numbers of x32
+/// are those of x86-64 with one more bit; kernels before 5.4 accepted x32's own numbers without that bit, too.
 #[cfg(target_arch = "x86_64")]
-const ABIS: [Abi; 2] = [
-    Abi {
+const ABIS: [CallNumbers; 2] = [
+    CallNumbers {
         arch: 0xc000_003e,
         mask: !0x4000_0000,
         ioctl: &[16, 514],
         socket: 41,
     },
-    Abi {
+    CallNumbers {
         arch: 0x4000_0003,
         mask: u32::MAX,
         ioctl: &[54],
@@ -39,14 +39,14 @@ const ABIS: [Abi; 2] = [
 ];
 
 #[cfg(target_arch = "aarch64")]
-const ABIS: [Abi; 2] = [
-    Abi {
+const ABIS: [CallNumbers; 2] = [
+    CallNumbers {
         arch: 0xc000_00b7,
         mask: u32::MAX,
         ioctl: &[29],
         socket: 198,
     },
-    Abi {
+    CallNumbers {
         arch: 0x4000_0028,
         mask: u32::MAX,
         ioctl: &[54],
@@ -54,25 +54,25 @@ const ABIS: [Abi; 2] = [
     },
 ];
 
-/// The refused requests of ioctl(2), by its argument 1.
+/// Requests of ioctl(2), its argument 1, that the filter refuses.
 const REQUESTS: [u32; 2] = [libc::TIOCSTI as u32, libc::TIOCLINUX as u32];
 
-/// The refused address families of socket(2), by its argument 0.
+/// Address families of socket(2), its argument 0, that the filter refuses.
 const FAMILIES: [u32; 2] = [libc::AF_VSOCK as u32, AF_QIPCRTR];
 
-/// Qualcomm's IPC router, in `<linux/socket.h>`.
+/// Address family of Qualcomm's IPC router (`<linux/socket.h>`).
 const AF_QIPCRTR: u32 = 42;
 
-/// Offsets in the kernel's `struct seccomp_data`.
+/// Offsets of fields in the kernel's `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
-/// Installs the filter in the calling thread and every process that it starts. Without `no_new_privs`, with which
-/// set-user-ID programs would not work: the caller needs `CAP_SYS_ADMIN` in its user namespace.
+/// Installs the filter in the calling thread and in every process that it starts. `no_new_privs` is not set, because
+/// set-user-ID programs would not work with it; so the caller needs CAP_SYS_ADMIN in its user namespace.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of seccomp(2), for example EACCES without CAP_SYS_ADMIN.
 pub fn restrict() -> io::Result<()> {
     let program = program();
     let description = libc::sock_fprog {
@@ -84,7 +84,8 @@ pub fn restrict() -> io::Result<()> {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            // Before Linux 5.16 a filtered process would be slower otherwise: this one's code is not what is kept apart.
+            // Before Linux 5.16 a process with a filter gets mitigations of speculative store bypass, which make it
+            // slower. They protect secrets from code in the same process, and this process has no such code.
             libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW,
             &raw const description,
         )
@@ -95,7 +96,8 @@ pub fn restrict() -> io::Result<()> {
     }
 }
 
-/// Decides by the number alone for all other system calls, so that the kernel need not run it for them (since 5.11).
+/// Returns the filter program. For all system calls but ioctl(2) and socket(2) the number alone decides, so that the
+/// kernel need not run the program for them (since Linux 5.11).
 fn program() -> Vec<sock_filter> {
     let mut program = vec![load(ARCH)];
     for abi in ABIS {
@@ -115,8 +117,8 @@ fn program() -> Vec<sock_filter> {
     program
 }
 
-/// Refuses a system call with `values` in an argument. The kernel reads 32 bits of these arguments, so that the upper ones do
-/// not count.
+/// Returns instructions that refuse system call `number` with `errno` if its argument `argument` is one of `values`.
+/// The kernel reads 32 bits of these arguments, so the upper bits are ignored.
 fn refuse(number: u32, argument: u32, values: [u32; 2], errno: libc::c_int) -> [sock_filter; 6] {
     [
         unless_equal(number, 5),
@@ -131,7 +133,7 @@ fn refuse(number: u32, argument: u32, values: [u32; 2], errno: libc::c_int) -> [
     ]
 }
 
-/// The offset of the lower half of an argument; both architectures are little-endian.
+/// Returns the offset of the lower half of an argument in `struct seccomp_data`; both architectures are little-endian.
 const fn argument_at(argument: u32) -> u32 {
     ARGUMENTS + 8 * argument
 }
@@ -158,7 +160,7 @@ fn jump(value: u32, equal: u8, other: u8) -> sock_filter {
 
 fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter {
-        // Every code is one byte.
+        // The codes of all instructions that are used fit into one byte.
         code: code as u16,
         jt: 0,
         jf: 0,
@@ -170,7 +172,8 @@ fn statement(code: u32, k: u32) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// Returns the filter's action, as the kernel computes it; only the instructions of this program are implemented.
+    /// Returns the action that the filter selects. Only the BPF instructions that this program contains are
+    /// implemented.
     fn answer(arch: u32, number: u32, arguments: [u64; 2]) -> u32 {
         let program = program();
         let (mut at, mut accumulator) = (0, 0);
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_requests_and_families_in_every_abi() {
+    fn filter_refuses_requests_and_families_in_every_abi() {
         let refused = |errno: libc::c_int| libc::SECCOMP_RET_ERRNO | errno.unsigned_abs();
         for abi in ABIS {
             let variants = |number| [number, number | !abi.mask];
@@ -205,7 +208,8 @@ mod tests {
                 for request in [0x5412, 0x541c, 0x1_0000_5412, 0xffff_ffff_0000_541c] {
                     assert_eq!(answer(abi.arch, number, [0, request]), refused(libc::EPERM));
                 }
-                // TIOCGWINSZ; the request's number in another argument.
+                // Permitted: the request TIOCGWINSZ, a refused request in another argument, and the number of a refused
+                // family.
                 for arguments in [[0, 0x5413], [0x5412, 0x5413], [40, 0]] {
                     assert_eq!(answer(abi.arch, number, arguments), libc::SECCOMP_RET_ALLOW);
                 }

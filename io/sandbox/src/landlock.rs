@@ -1,6 +1,10 @@
-//! Landlock (Linux 5.13 and later): no file by any path, no signal to others, no abstract socket of others.
+//! Landlock rules (Linux 5.13 and later) that forbid access to all files, signals to processes outside the sandbox, and
+//! connections to their abstract Unix sockets.
 //!
-//! TCP is not handled: a domain that handles those rights refuses every connect that no rule names.
+//! The TCP rights are not handled, because a ruleset that handles them refuses every connect(2) to a port without a
+//! rule.
+
+use std::io;
 
 use landlock::{
     ABI, Access, AccessFs, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetError,
@@ -9,18 +13,22 @@ use landlock::{
 
 use crate::layers::Layer;
 
-/// The newest version whose rights are asked for: signals and abstract sockets came with 6 (Linux 6.12).
+/// Newest ABI version of Landlock whose rights are requested; version 6 added signals and abstract sockets (Linux
+/// 6.12).
 const WANTED: ABI = ABI::V6;
 
 /// Applies it to the calling thread.
-pub(crate) fn restrict() -> Layer {
+///
+/// # Errors
+/// Memory or descriptors are short.
+pub(crate) fn restrict() -> io::Result<Layer> {
     match nothing_allowed() {
-        Ok(status) => layer(&status),
-        Err(error) => Layer::Refused(error.to_string()),
+        Ok(status) => Ok(layer(&status)),
+        Err(error) => Layer::refused(&error),
     }
 }
 
-/// Every right is handled, and no rule grants one.
+/// Creates and applies a ruleset that handles every right and contains no rule, so that nothing is permitted.
 fn nothing_allowed() -> Result<RestrictionStatus, RulesetError> {
     Ruleset::default()
         .handle_access(AccessFs::from_all(WANTED))?
@@ -29,18 +37,19 @@ fn nothing_allowed() -> Result<RestrictionStatus, RulesetError> {
         .restrict_self()
 }
 
-/// Describes the layer. On a kernel with an older ABI version the ruleset handles only the rights of that version.
+/// Returns the state of the layer for reports. On a kernel with an older ABI version the ruleset handles only the
+/// rights of that version.
 fn layer(status: &RestrictionStatus) -> Layer {
     match (&status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, LandlockStatus::NotEnabled) => {
-            Layer::Refused("switched off at boot".to_owned())
+            Layer::Refused("Landlock is disabled at boot".to_owned())
         }
-        (RulesetStatus::NotEnforced, _) => Layer::Refused("the kernel does not have it".to_owned()),
+        (RulesetStatus::NotEnforced, _) => Layer::Refused("the kernel does not support Landlock".to_owned()),
         (_, LandlockStatus::Available { effective_abi, .. }) => {
             Layer::Active(format!("version {}", effective_abi as i32))
         }
         (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => {
-            Layer::Refused("its version is not known".to_owned())
+            Layer::Refused("its ABI version is unknown".to_owned())
         }
     }
 }

@@ -1,56 +1,72 @@
-//! The layers of the sandbox, each of which is active, refused by the host or disabled.
+//! State of the sandbox's layers, each of which is active, refused by the host or disabled.
 
-use std::fmt;
+use std::error::Error;
+use std::{fmt, io, iter};
 
-/// One layer of the sandbox.
+/// State of one layer of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// The layer is in force; the text describes it.
+    /// The layer is active; the text lists details, for example the types of namespaces.
     Active(String),
-    /// The host does not support it, or only in part; the text is the reason.
+    /// The host does not support the layer, or only in part; the text is the reason.
     Refused(String),
-    /// Switched off for a test (`PONTOON_DISABLE`).
+    /// The layer was disabled by `PONTOON_DISABLE`, for a test.
     Disabled,
 }
 
-/// The layers that a host may refuse. No capability, `no_new_privs` and not being dumpable are never missing.
+/// States of the layers that a host may refuse. The other layers (no capability, `no_new_privs`, not dumpable) are
+/// always active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Namespaces of its own.
+    /// Namespaces of the process's own, other than the network namespace.
     pub namespaces: Layer,
-    /// An empty root.
+    /// Empty root directory in the mount namespace.
     pub root: Layer,
-    /// Landlock, for files, signals and abstract sockets.
+    /// Landlock, which restricts files, signals and abstract Unix sockets.
     pub landlock: Layer,
-    /// The list of system calls.
+    /// Seccomp filters with the list of permitted system calls.
     pub seccomp: Layer,
 }
 
+impl Layer {
+    /// Returns the layer that `error` prevented.
+    ///
+    /// # Errors
+    /// Memory or descriptors were short, which the host can have caused only for a moment: the process must not run without the
+    /// layer for that reason.
+    pub(crate) fn refused(error: &(dyn Error + 'static)) -> io::Result<Self> {
+        let causes = iter::successors(Some(error), |&error| error.source());
+        let short = causes
+            .filter_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())
+            .find(|number| matches!(*number, libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE));
+        match short {
+            Some(number) => Err(io::Error::from_raw_os_error(number)),
+            None => Ok(Self::Refused(error.to_string())),
+        }
+    }
+}
+
 impl Layers {
-    /// Each layer by its name, in the order in which they are entered.
+    /// The names of the layers, in the order in which they are entered.
+    pub const NAMES: [&'static str; 4] = ["namespaces", "root", "landlock", "seccomp"];
+
+    /// Each layer by its name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Layer)> {
-        [
-            ("namespaces", &self.namespaces),
-            ("root", &self.root),
-            ("landlock", &self.landlock),
-            ("seccomp", &self.seccomp),
-        ]
-        .into_iter()
+        Self::NAMES.into_iter().zip(self.all())
     }
 
-    /// Returns the gauge of each layer: 1 if it is active, else 0.
-    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("sandbox_layer_namespaces", &self.namespaces),
-            ("sandbox_layer_root", &self.root),
-            ("sandbox_layer_landlock", &self.landlock),
-            ("sandbox_layer_seccomp", &self.seccomp),
-        ]
-        .into_iter()
-        .map(|(name, layer)| (name, u64::from(matches!(layer, Layer::Active(_)))))
+    /// Returns name and value of each layer's gauge in the metrics: 1 if the layer is active, else 0.
+    #[must_use]
+    pub fn gauges(&self) -> [u64; Self::NAMES.len()] {
+        self.all()
+            .map(|layer| u64::from(matches!(layer, Layer::Active(_))))
     }
 
-    /// Returns true if every layer is in force.
+    fn all(&self) -> [&Layer; Self::NAMES.len()] {
+        [&self.namespaces, &self.root, &self.landlock, &self.seccomp]
+    }
+
+    /// Returns true if all layers are active.
     #[must_use]
     pub fn complete(&self) -> bool {
         self.missing().is_empty()
@@ -98,6 +114,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn shortage_is_not_taken_for_a_refusal() {
+        let failed = |number| {
+            let error = seccompiler::Error::Seccomp(io::Error::from_raw_os_error(number));
+            Layer::refused(&error)
+        };
+        for number in [libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::EOPNOTSUPP] {
+            assert!(matches!(failed(number), Ok(Layer::Refused(_))), "{number}");
+        }
+        for number in [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE] {
+            assert_eq!(failed(number).unwrap_err().raw_os_error(), Some(number));
+        }
+    }
+
+    #[test]
     fn layers_in_force_and_refused_layers_are_listed() {
         let active = |form: &str| Layer::Active(form.to_owned());
         let mut layers = Layers {
@@ -107,13 +137,10 @@ mod tests {
             seccomp: active("60 calls"),
         };
         assert!(layers.complete() && !layers.any_refused());
-        assert!(layers.counts().all(|(_, stands)| stands == 1));
+        assert_eq!(layers.gauges(), [1; 4]);
         layers.landlock = Layer::Refused("no such system call".to_owned());
         assert!(!layers.complete() && layers.any_refused());
-        let named = layers.counts().zip(layers.iter());
-        assert!(named.into_iter().all(|((name, stands), (layer, _))| name
-            == format!("sandbox_layer_{layer}")
-            && (stands == 1) == (layer != "landlock")));
+        assert_eq!((Layers::NAMES[2], layers.gauges()), ("landlock", [1, 1, 0, 1]));
         layers.seccomp = Layer::Disabled;
         assert_eq!(
             layers.to_string(),

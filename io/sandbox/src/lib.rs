@@ -1,12 +1,13 @@
-//! The sandbox that a process enters before it processes the first packet.
+//! The sandbox that an engine or relay worker process enters before it processes the first packet.
 //!
-//! Layers, each of which holds where the others fail: namespaces of its own with an empty root ([`namespaces`]),
-//! Landlock ([`landlock`](mod@landlock)), no capability and no means to gain one, not dumpable, and a list of the system
-//! calls that it may make ([`seccomp`]). A layer that the host refuses is named in [`Layers`] and left out, unless the
-//! caller insists. The network namespace stays the host's, because the process uses sockets of the host.
+//! It has several layers, so that one still holds when another fails: own namespaces with an empty root
+//! ([`namespaces`]), Landlock ([`landlock`](mod@landlock)), no capability and no way to gain one, not dumpable, and a
+//! list of permitted system calls ([`seccomp`]). A layer that the host refuses is reported in [`Layers`] and skipped,
+//! unless the caller requires all. The process stays in the host's network namespace, because it uses sockets of the
+//! host.
 //!
-//! [`namespaces::choices`] returns the namespaces to `clone` the process with; [`Sandbox::enter`] does the rest.
-//! [`Sandbox::limit`], called before it, limits memory and threads.
+//! The supervisor clones the process with namespaces from [`namespaces::choices`]; in the process, [`Sandbox::limit`]
+//! limits memory and threads, and then [`Sandbox::enter`] enters the other layers.
 
 use std::io;
 
@@ -29,23 +30,23 @@ pub use limits::ResourceLimits;
 pub use namespaces::Namespaces;
 pub use seccomp::Role;
 
-/// The restrictions that a process applies to itself.
+/// The sandbox of a process: its role, its namespaces, and whether missing layers are errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Sandbox {
-    /// The task of the process, which selects the list of system calls.
+    /// Task of the process, which selects the list of permitted system calls.
     pub role: Role,
-    /// The namespaces with which the process was cloned.
+    /// Namespaces with which the supervisor has cloned the process.
     pub namespaces: Namespaces,
-    /// A layer that the host refuses is an error (`--require-sandbox`).
+    /// True if a layer that the host refuses is an error (`--require-sandbox`).
     pub required: bool,
 }
 
 impl Sandbox {
-    /// Drops irrevocably every privilege that processing packets does not need. Call it before the process has a second
-    /// thread, and after the last file was opened.
+    /// Drops all privileges that processing packets does not need; they cannot be regained. It must be called while the
+    /// process has one thread, and after it has opened its last file.
     ///
     /// # Errors
-    /// Capabilities are left; or, where the sandbox is required, a layer is refused.
+    /// A capability could not be dropped, or the sandbox is required and the host refuses a layer.
     pub fn enter(&self, disabled: &Disabled) -> io::Result<Layers> {
         let layers = Layers {
             namespaces: self.namespaces.layer(disabled),
@@ -55,12 +56,13 @@ impl Sandbox {
             },
             landlock: match disabled.landlock {
                 true => Layer::Disabled,
-                false => landlock::restrict(),
+                false => landlock::restrict().map_err(|error| context("cannot apply Landlock", &error))?,
             },
-            // Not active yet: the list does not have what comes before it.
+            // The filter is not installed yet, because its list does not contain the system calls that follow here.
             seccomp: Layer::Disabled,
         };
-        // The engine's sockets belong to the user, by whom firewalls distinguish them; a relay receives its sockets.
+        // The engine keeps its user, because firewalls distinguish sockets by the user that opens them. A relay worker
+        // opens no socket.
         if self.role == Role::Relay {
             overflow_user::switch_to()
                 .map_err(|error| context("cannot change to the overflow user", &error))?;
@@ -71,7 +73,8 @@ impl Sandbox {
         let layers = Layers {
             seccomp: match disabled.seccomp {
                 true => Layer::Disabled,
-                false => seccomp::restrict(self.role),
+                false => seccomp::restrict(self.role)
+                    .map_err(|error| context("cannot apply the filter of system calls", &error))?,
             },
             ..layers
         };

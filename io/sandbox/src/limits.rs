@@ -1,5 +1,5 @@
-//! Resource limits of a process (setrlimit(2)). They are higher than its needs, so that only a compromised process reaches
-//! them.
+//! Resource limits of a sandboxed process (setrlimit(2)). They exceed its needs, so that only a compromised process
+//! reaches them.
 
 use std::io;
 
@@ -9,24 +9,24 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Sandbox;
 
-/// The resource limits of a process.
+/// Resource limits of a sandboxed process.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceLimits {
-    /// Bytes of memory of its own that it may write to. What it shares with others is not among them.
+    /// Private writable memory in bytes (`RLIMIT_DATA`); shared memory does not count.
     pub memory: u64,
-    /// Threads.
+    /// Number of threads (`RLIMIT_NPROC`).
     pub threads: u64,
 }
 
 impl Sandbox {
-    /// Limits memory, and threads where that means this process's: of root the kernel counts none, and in no user namespace of
-    /// its own, or before Linux 5.14, all of the user's processes. There is no limit on files: a capture of any
-    /// size can be started later.
+    /// Sets the limits on memory and threads, and forbids core dumps. The number of threads is limited only in an own
+    /// user namespace and since Linux 5.14; otherwise the kernel would count all processes of the user (for root,
+    /// none). The size of files is not limited, as a capture of any size may be started later.
     ///
-    /// Call it before [`Sandbox::enter`], which takes away the call for it.
+    /// It must be called before [`Sandbox::enter`], whose filter forbids setrlimit(2).
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of setrlimit(2) and getrlimit(2).
     pub fn limit(&self, limits: ResourceLimits, disabled: &Disabled) -> io::Result<()> {
         if disabled.limits {
             return Ok(());
@@ -40,7 +40,7 @@ impl Sandbox {
     }
 }
 
-/// Lowers both limits; they may be lower already.
+/// Lowers the soft and hard limit to `most`; a hard limit that is lower already is kept.
 fn lower(resource: Resource, most: u64) -> io::Result<()> {
     let maximum = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
     let limit = Rlimit {
@@ -55,7 +55,7 @@ fn counts_in_namespaces() -> bool {
     release(&name.release().to_string_lossy()).is_some_and(|release| release >= (5, 14))
 }
 
-/// The first two numbers of a kernel's release.
+/// Returns the first two numbers of a kernel release, for example (6, 18) of "6.18.2".
 fn release(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_releases() {
+    fn release_numbers_are_parsed() {
         assert_eq!(release("6.18.44-fc-v595"), Some((6, 18)));
         assert_eq!(release("5.4.0-1-amd64"), Some((5, 4)));
         assert_eq!(release("6.1"), Some((6, 1)));

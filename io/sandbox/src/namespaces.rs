@@ -1,4 +1,4 @@
-//! Namespaces of its own, and a root directory with nothing in it.
+//! Own namespaces of a sandboxed process, and an empty root directory in its mount namespace.
 
 use libc::{CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, c_int};
 use pontoon_sys::disabled::Disabled;
@@ -9,12 +9,12 @@ use rustix::process::{chdir, pivot_root};
 
 use crate::layers::Layer;
 
-/// Namespaces of a new process, as flags of clone(2): `CLONE_NEW*`.
+/// Set of new namespaces for a process, as flags of clone(2) (`CLONE_NEW*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces(c_int);
 
-/// All types but the network namespace. The user namespace is the first, because users other than root need it to create
-/// the others.
+/// All types of namespaces except network and time, with their names in reports. The user namespace is the first,
+/// because users other than root need it to create the others.
 const ALL: [(c_int, &str); 6] = [
     (CLONE_NEWUSER, "user"),
     (CLONE_NEWNS, "mount"),
@@ -24,26 +24,27 @@ const ALL: [(c_int, &str); 6] = [
     (CLONE_NEWCGROUP, "cgroup"),
 ];
 
-/// A directory that every host has, as clone(2)'s caller looks at it, too. What is in it does not matter.
+/// Directory over which the empty root is mounted. It exists on every host, and its contents do not matter.
 const SOME_DIRECTORY: &str = "/proc";
 
-/// Sets of namespaces to try, the strictest first. The last set is empty, which no host refuses.
+/// Returns the sets of namespaces that the supervisor tries in clone(2), the strictest first. The last set is empty and
+/// always works.
 #[must_use]
 pub fn choices(disabled: &Disabled) -> Vec<Namespaces> {
     let all = ALL.iter().fold(0, |flags, (flag, _)| flags | flag);
     let choices = match disabled.namespaces {
         true => vec![0],
-        // Root may have all but the user namespace where user namespaces are switched off.
+        // If user namespaces are disabled on the host, root may still create the other types.
         false => vec![all, all & !CLONE_NEWUSER, 0],
     };
     choices.into_iter().map(Namespaces).collect()
 }
 
 impl Namespaces {
-    /// None of its own.
+    /// The empty set: the process stays in the namespaces of its parent.
     pub const NONE: Self = Self(0);
 
-    /// The flags for clone(2).
+    /// Returns the set as flags of clone(2).
     #[must_use]
     pub fn flags(self) -> c_int {
         self.0
@@ -65,14 +66,15 @@ impl Namespaces {
         }
     }
 
-    /// Puts an empty, read-only directory in the root's place, and lets go of everything that was mounted.
+    /// Replaces the root directory by an empty, read-only one, and unmounts all other file systems in the process's
+    /// mount namespace.
     pub(crate) fn empty_root(self) -> Layer {
         if self.0 & CLONE_NEWNS == 0 {
-            return Layer::Refused("there is no mount namespace for it".to_owned());
+            return Layer::Refused("the process has no mount namespace of its own".to_owned());
         }
         match empty_root() {
             Ok(()) => Layer::Active("empty".to_owned()),
-            // What a policy for user namespaces (AppArmor's on Ubuntu 23.10 and later) makes of CAP_SYS_ADMIN.
+            // AppArmor's restriction of user namespaces (Ubuntu 23.10 and later) denies CAP_SYS_ADMIN in them.
             Err((what, error)) => Layer::Refused(format!("{what}: {error}")),
         }
     }
@@ -84,7 +86,8 @@ fn empty_root() -> Result<(), (&'static str, Errno)> {
     mount_change("/", private).map_err(|error| ("mount", error))?;
     mount("none", SOME_DIRECTORY, "tmpfs", flags, None).map_err(|error| ("mount", error))?;
     chdir(SOME_DIRECTORY).map_err(|error| ("chdir", error))?;
-    // Root and current directory become the new one; the old root lies over it, and goes (pivot_root(2)).
+    // The new file system becomes root and current directory; the old root is mounted over it and then unmounted
+    // (pivot_root(2), section "pivot_root(".", ".")").
     pivot_root(".", ".").map_err(|error| ("pivot_root", error))?;
     unmount(".", UnmountFlags::DETACH).map_err(|error| ("umount", error))?;
     chdir("/").map_err(|error| ("chdir", error))?;

@@ -1,10 +1,12 @@
-//! The system calls that the process may make. The list is data: [`common`], what each role needs beside it ([`engine`],
-//! [`relay`]), what one architecture has, and which options of sockets may be set ([`options`]).
+//! The system calls that the process may make. The list is data: `common`, what each role needs beside it (`engine`,
+//! `relay`), what one architecture has, and which options of sockets may be set ([`options`]).
 //!
 //! A call that is on no list returns EPERM and is counted ([`crate::trap`]), so that a library's new habit costs a counter,
-//! not the network. What no library of ours ever calls and an intruder wants first is [`deadly`]: it kills.
+//! not the network. For calls that no library here makes and that an intruder needs first (`kill_process`), the kernel kills the
+//! process.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use libc::{ENOSYS, SYS_clone3, SYS_setsockopt};
 use seccompiler::{
@@ -15,8 +17,8 @@ use seccompiler::{
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 mod common;
-mod deadly;
 mod engine;
+mod kill_process;
 pub mod options;
 mod relay;
 #[cfg(target_arch = "x86_64")]
@@ -30,60 +32,61 @@ use x86_64 as arch;
 use crate::layers::Layer;
 use crate::trap;
 
-/// Whose list it is.
+/// Task of a sandboxed process, which selects its list of system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The engine's, which opens sockets.
+    /// The engine process, which opens sockets.
     Engine,
-    /// The same where it ties them to an interface (`--outbound`).
+    /// The engine process with `--outbound INTERFACE`, which also binds its sockets to an interface.
     EngineOnInterface,
-    /// A relay's worker's, which is given everything.
+    /// A worker process of the relay, which receives all descriptors from its supervisor.
     Relay,
 }
 
-/// One allowed call.
+/// A permitted system call, with conditions on its arguments.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
-    /// Its number on this architecture.
+pub struct PermittedCall {
+    /// Number of the system call on this architecture.
     pub call: libc::c_long,
-    /// Conditions on the arguments, all of which must hold. Empty: every use is allowed.
-    pub only: &'static [Only],
-    /// The code that needs it, and the purpose.
+    /// Conditions on the arguments, all of which must hold. If there is none, the call is permitted with all arguments.
+    pub only: &'static [ArgumentCondition],
+    /// Component that makes the call, and its purpose.
     pub reason: &'static str,
 }
 
-/// A condition on an argument: it equals one of `values` in the bits of `mask`. Arguments are compared as 32 bits, which is
-/// the width at which the kernel reads them.
+/// A condition on an argument of a system call: the argument equals one of `values` in the bits of `mask`. Arguments
+/// are compared as 32-bit values, because the kernel reads these arguments as such.
 #[derive(Clone, Copy, Debug)]
-pub struct Only {
-    /// Which one, from 0.
+pub struct ArgumentCondition {
+    /// Index of the system call's argument, from 0.
     pub argument: u8,
-    /// The bits that are compared.
+    /// Bits of the argument that are compared.
     pub mask: u32,
-    /// The permitted values.
+    /// Permitted values of the compared bits.
     pub values: &'static [u32],
 }
 
-/// All bits of an argument.
+/// Mask with all bits of an argument.
 const WHOLE: u32 = u32::MAX;
 
-/// Memory that code runs in is not made after the start.
-const NOT_EXECUTABLE: Only = Only {
+/// Condition on mmap(2) and mprotect(2) that forbids executable memory, which the process does not need after its
+/// start.
+const NOT_EXECUTABLE: ArgumentCondition = ArgumentCondition {
     argument: 2,
     mask: libc::PROT_EXEC as u32,
     values: &[0],
 };
 
-const fn call(call: libc::c_long, reason: &'static str) -> Entry {
-    Entry {
+const fn call(call: libc::c_long, reason: &'static str) -> PermittedCall {
+    PermittedCall {
         call,
         only: &[],
         reason,
     }
 }
 
-const fn only(call: libc::c_long, only: &'static [Only], reason: &'static str) -> Entry {
-    Entry { call, only, reason }
+const fn only(call: libc::c_long, only: &'static [ArgumentCondition], reason: &'static str) -> PermittedCall {
+    PermittedCall { call, only, reason }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -92,25 +95,28 @@ const ARCH: TargetArch = TargetArch::x86_64;
 const ARCH: TargetArch = TargetArch::aarch64;
 
 /// Applies it to the calling thread and those that it will start.
-pub(crate) fn restrict(role: Role) -> Layer {
+///
+/// # Errors
+/// Memory is short.
+pub(crate) fn restrict(role: Role) -> io::Result<Layer> {
     let programs = match programs(role) {
         Ok(programs) => programs,
-        Err(error) => return Layer::Refused(error.to_string()),
+        Err(error) => return Layer::refused(&error),
     };
     if let Err(error) = trap::install() {
-        return Layer::Refused(error.to_string());
+        return Layer::refused(&error);
     }
     for program in &programs {
         if let Err(error) = seccompiler::apply_filter(program) {
-            return Layer::Refused(error.to_string());
+            return Layer::refused(&error);
         }
     }
     let (calls, options) = (allowed(role).count(), options::settable(role).count());
-    Layer::Active(format!("{calls} calls, {options} socket options"))
+    Ok(Layer::Active(format!("{calls} calls, {options} socket options")))
 }
 
-/// Every entry of a role, on this architecture.
-pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
+/// Returns all permitted system calls of a role on this architecture.
+pub fn allowed(role: Role) -> impl Iterator<Item = &'static PermittedCall> {
     let own = match role {
         Role::Engine | Role::EngineOnInterface => engine::ALLOWED,
         Role::Relay => relay::ALLOWED,
@@ -118,18 +124,24 @@ pub fn allowed(role: Role) -> impl Iterator<Item = &'static Entry> {
     common::ALLOWED.iter().chain(own).chain(arch::ALLOWED)
 }
 
-/// The filters. The kernel runs all of them and applies the action with the highest precedence (seccomp(2)).
+/// Returns the four filter programs of a role. The kernel runs all of them and applies the action with the highest
+/// precedence (seccomp(2)).
 fn programs(role: Role) -> Result<[BpfProgram; 4], BackendError> {
-    let deadly = deadly::CALLS.iter().map(|call| (*call, Vec::new()));
+    let killing = kill_process::CALLS.iter().map(|call| (*call, Vec::new()));
     let mut listed = BTreeMap::from([(SYS_clone3, Vec::new())]);
     for entry in allowed(role) {
         listed.insert(entry.call, rules(entry.only)?);
     }
-    // Its flags are in memory, where no filter sees them. glibc then takes clone(2), whose flags are in a register.
+    // The flags of clone3(2) are in memory, which a filter cannot read. After ENOSYS glibc uses clone(2), whose flags
+    // are in a register.
     let clone3 = BTreeMap::from([(SYS_clone3, Vec::new())]);
     let refused = BTreeMap::from([(SYS_setsockopt, all_but(options::settable(role))?)]);
     Ok([
-        program(deadly.collect(), SeccompAction::Allow, SeccompAction::KillProcess)?,
+        program(
+            killing.collect(),
+            SeccompAction::Allow,
+            SeccompAction::KillProcess,
+        )?,
         program(
             clone3,
             SeccompAction::Allow,
@@ -148,10 +160,11 @@ fn program(
     SeccompFilter::new(rules, otherwise, matched, ARCH)?.try_into()
 }
 
-/// A rule for each combination of values that is allowed; none at all allows everything.
-fn rules(only: &[Only]) -> Result<Vec<SeccompRule>, BackendError> {
+/// Returns one rule for each combination of permitted values; no rule, which permits all arguments, if there is no
+/// condition.
+fn rules(only: &[ArgumentCondition]) -> Result<Vec<SeccompRule>, BackendError> {
     let mut rules: Vec<Vec<SeccompCondition>> = vec![Vec::new()];
-    for Only {
+    for ArgumentCondition {
         argument,
         mask,
         values,
@@ -175,8 +188,9 @@ fn condition(argument: u8, is: SeccompCmpOp, value: u32) -> Result<SeccompCondit
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value.into())
 }
 
-/// Conditions that match options that are not on the list: a level that none of them has, or a level on the list with none
-/// of its names. A rule for each option would have a flow's options compared with all of them; these skip every level but one.
+/// Returns rules that match socket options that are not on the list: a level that does not occur in the list, or a
+/// level of the list with a name that does not occur at that level. The usual form, one rule for each permitted option,
+/// would compare an option with all entries; these rules skip all levels but one.
 fn all_but<'a>(
     settable: impl Iterator<Item = &'a options::SettableOption>,
 ) -> Result<Vec<SeccompRule>, BackendError> {
@@ -211,8 +225,8 @@ mod tests {
                 assert!(calls.insert(entry.call), "twice: {}", entry.call);
                 assert!(!entry.reason.is_empty(), "no reason: {}", entry.call);
             }
-            for call in deadly::CALLS {
-                assert!(!calls.contains(call), "allowed and deadly: {call}");
+            for call in kill_process::CALLS {
+                assert!(!calls.contains(call), "allowed and killed for: {call}");
             }
         }
     }
@@ -229,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_neither_empty_nor_contradictory() {
+    fn conditions_have_values_within_their_masks() {
         for entry in ROLES.into_iter().flat_map(allowed) {
             for only in entry.only {
                 assert!(!only.values.is_empty(), "{}", entry.reason);
@@ -240,8 +254,8 @@ mod tests {
     }
 
     #[test]
-    fn conditions_multiply() {
-        let two = Only {
+    fn rules_are_all_combinations_of_permitted_values() {
+        let two = ArgumentCondition {
             argument: 0,
             mask: 0xff,
             values: &[1, 2],
@@ -252,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn compiles() {
+    fn filters_of_all_roles_compile() {
         for programs in ROLES.map(|role| programs(role).unwrap()) {
             assert!(programs.iter().all(|program| program.len() > 4));
         }

@@ -1,7 +1,8 @@
-//! Operations that each layer refuses when it is the only one: a way around one is not a way out.
+//! Operations that each layer of the sandbox refuses when it is the only active layer, so that a gap in one layer is
+//! covered by another.
 //!
-//! Without the test harness, as its threads cannot be in a user namespace: each attempt is made in a child of the one
-//! thread of this program, which becomes what a sandboxed process is.
+//! The program does not use the test harness, because a process with several threads cannot enter a user namespace.
+//! Each operation is tried in a child of this program's only thread; the child enters the sandbox first.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -9,13 +10,15 @@ use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pontoon_sandbox::{Layer, Namespaces, ResourceLimits, Role, Sandbox, namespaces, trap};
 use pontoon_sys::disabled::Disabled;
 
-/// A layer that is on, alone.
+/// The only active layer of a child.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Only {
+enum SingleLayer {
     /// The restrictions that no host refuses: no capability, `no_new_privs`, not dumpable.
     Nothing,
     Namespaces,
@@ -23,46 +26,122 @@ enum Only {
     Seccomp,
 }
 
-/// An operation that is tried. It returns errno, or 0 on success.
+/// An operation that a child tries. It returns errno, or 0 on success.
 type Attempt = fn() -> i32;
 
 const ABSTRACT: &str = "pontoon-sandbox-layers";
 
 fn main() -> ExitCode {
-    // For as long as the attempts last.
+    // Open until the last child has exited.
     let _listener =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixListener::bind_addr(&address));
-    let attempts: [(&str, Only, Attempt, i32); 19] = [
-        ("mount", Only::Nothing, mount, libc::EPERM),
-        ("enter the host's namespaces", Only::Nothing, setns, libc::EPERM),
-        ("more memory than its limit", Only::Nothing, memory, libc::ENOMEM),
-        ("be dumpable", Only::Nothing, dumpable, 0),
-        ("open a file", Only::Namespaces, open, libc::ENOENT),
-        ("signal the parent", Only::Namespaces, signal, libc::ESRCH),
-        ("mount", Only::Namespaces, mount, libc::EPERM),
-        ("open a file", Only::Landlock, open, libc::EACCES),
-        ("trace the parent", Only::Landlock, trace, libc::EPERM),
-        ("signal the parent", Only::Landlock, signal, libc::EPERM),
-        ("speak to an abstract socket", Only::Landlock, speak, libc::EPERM),
-        ("open a file", Only::Seccomp, open, libc::EPERM),
-        ("signal the parent", Only::Seccomp, signal, libc::EPERM),
-        ("speak to an abstract socket", Only::Seccomp, speak, libc::EPERM),
-        ("make a descriptor non-blocking", Only::Seccomp, unblock, 0),
-        ("ask a descriptor for more", Only::Seccomp, request, libc::EPERM),
-        ("write IP headers", Only::Seccomp, write_headers, libc::EPERM),
-        ("set what a flow needs", Only::Seccomp, set_needed_options, 0),
-        ("refusals are counted", Only::Seccomp, counted, 0),
+    let attempts: [(&str, SingleLayer, Attempt, i32); 19] = [
+        ("mount", SingleLayer::Nothing, mount, libc::EPERM),
+        (
+            "enter the host's namespaces",
+            SingleLayer::Nothing,
+            setns,
+            libc::EPERM,
+        ),
+        (
+            "map more memory than the limit",
+            SingleLayer::Nothing,
+            memory,
+            libc::ENOMEM,
+        ),
+        ("be dumpable", SingleLayer::Nothing, dumpable, 0),
+        ("open a file", SingleLayer::Namespaces, open, libc::ENOENT),
+        ("signal the parent", SingleLayer::Namespaces, signal, libc::ESRCH),
+        ("mount", SingleLayer::Namespaces, mount, libc::EPERM),
+        ("open a file", SingleLayer::Landlock, open, libc::EACCES),
+        ("trace the parent", SingleLayer::Landlock, trace, libc::EPERM),
+        ("signal the parent", SingleLayer::Landlock, signal, libc::EPERM),
+        (
+            "send to an abstract socket",
+            SingleLayer::Landlock,
+            send_to_abstract_socket,
+            libc::EPERM,
+        ),
+        ("open a file", SingleLayer::Seccomp, open, libc::EPERM),
+        ("signal the parent", SingleLayer::Seccomp, signal, libc::EPERM),
+        (
+            "send to an abstract socket",
+            SingleLayer::Seccomp,
+            send_to_abstract_socket,
+            libc::EPERM,
+        ),
+        ("make a descriptor non-blocking", SingleLayer::Seccomp, unblock, 0),
+        (
+            "make another ioctl request",
+            SingleLayer::Seccomp,
+            request,
+            libc::EPERM,
+        ),
+        (
+            "write IP headers",
+            SingleLayer::Seccomp,
+            write_headers,
+            libc::EPERM,
+        ),
+        (
+            "set the options that a flow needs",
+            SingleLayer::Seccomp,
+            set_needed_options,
+            0,
+        ),
+        ("count refused calls", SingleLayer::Seccomp, counted, 0),
     ];
     let mut failed = false;
     for (what, only, attempt, wanted) in attempts {
         let verdict = match tried(only, attempt) {
-            Tried::Answered(errno) if errno == wanted => "ok".to_owned(),
-            Tried::Answered(errno) => {
+            AttemptOutcome::Answered(errno) if errno == wanted => "ok".to_owned(),
+            AttemptOutcome::Answered(errno) => {
                 failed = true;
                 format!("FAILED: errno {errno} instead of {wanted}")
             }
-            Tried::Refused => "SKIPPED: the host does not have the layer".to_owned(),
-            Tried::Killed(status) => {
+            AttemptOutcome::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            AttemptOutcome::Killed(status) => {
+                failed = true;
+                format!("FAILED: wait status {status:#x}")
+            }
+        };
+        eprintln!("{what}, {}: {verdict}", name(only));
+    }
+    let ends: [(&str, SingleLayer, Attempt, i32); 4] = [
+        // The last resort of abort(3), as the process may not signal itself.
+        ("abort", SingleLayer::Seccomp, abort, libc::SIGSEGV),
+        (
+            "access address 0",
+            SingleLayer::Seccomp,
+            access_null,
+            libc::SIGSEGV,
+        ),
+        (
+            "overflow the stack",
+            SingleLayer::Seccomp,
+            overflow_stack,
+            libc::SIGSEGV,
+        ),
+        (
+            "access address 0",
+            SingleLayer::Namespaces,
+            access_null,
+            libc::SIGSEGV,
+        ),
+    ];
+    for (what, only, attempt, signal) in ends {
+        let verdict = match tried(only, attempt) {
+            AttemptOutcome::Killed(status)
+                if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal =>
+            {
+                "ok".to_owned()
+            }
+            AttemptOutcome::Refused => "SKIPPED: the host does not have the layer".to_owned(),
+            AttemptOutcome::Answered(errno) => {
+                failed = true;
+                format!("FAILED: the process goes on, errno {errno}")
+            }
+            AttemptOutcome::Killed(status) => {
                 failed = true;
                 format!("FAILED: wait status {status:#x}")
             }
@@ -75,45 +154,46 @@ fn main() -> ExitCode {
     }
 }
 
-fn name(only: Only) -> &'static str {
+fn name(only: SingleLayer) -> &'static str {
     match only {
-        Only::Nothing => "no capability alone",
-        Only::Namespaces => "namespaces alone",
-        Only::Landlock => "Landlock alone",
-        Only::Seccomp => "seccomp alone",
+        SingleLayer::Nothing => "no capability alone",
+        SingleLayer::Namespaces => "namespaces alone",
+        SingleLayer::Landlock => "Landlock alone",
+        SingleLayer::Seccomp => "seccomp alone",
     }
 }
 
-enum Tried {
+enum AttemptOutcome {
     Answered(i32),
     Refused,
     Killed(i32),
 }
 
-/// Exit status of a child whose layer the host does not have.
+/// Exit status of a child if the host does not support the layer.
 const REFUSED: i32 = 255;
 
-fn tried(only: Only, attempt: Attempt) -> Tried {
+fn tried(only: SingleLayer, attempt: Attempt) -> AttemptOutcome {
     let disabled = Disabled {
-        namespaces: only != Only::Namespaces,
-        landlock: only != Only::Landlock,
-        seccomp: only != Only::Seccomp,
+        namespaces: only != SingleLayer::Namespaces,
+        landlock: only != SingleLayer::Landlock,
+        seccomp: only != SingleLayer::Seccomp,
         ..Disabled::default()
     };
     let status = namespaces::choices(&disabled)
         .into_iter()
         .find_map(|namespaces| child(namespaces, &disabled, attempt));
     match status {
-        None => Tried::Refused,
+        None => AttemptOutcome::Refused,
         Some(status) if libc::WIFEXITED(status) => match libc::WEXITSTATUS(status) {
-            REFUSED => Tried::Refused,
-            errno => Tried::Answered(errno),
+            REFUSED => AttemptOutcome::Refused,
+            errno => AttemptOutcome::Answered(errno),
         },
-        Some(status) => Tried::Killed(status),
+        Some(status) => AttemptOutcome::Killed(status),
     }
 }
 
-/// Returns the wait status of a child that enters the sandbox and makes the attempt; `None` if it cannot be cloned.
+/// Returns the wait status of a child that enters the sandbox and tries the operation; `None` if the child cannot be
+/// cloned.
 fn child(namespaces: Namespaces, disabled: &Disabled, attempt: Attempt) -> Option<i32> {
     let flags = namespaces.flags() | libc::SIGCHLD;
     // SAFETY: without CLONE_VM this is fork(2), by the only thread of this program; the pointers are unused.
@@ -128,17 +208,24 @@ fn child(namespaces: Namespaces, disabled: &Disabled, attempt: Attempt) -> Optio
             Ok(layers) if layers.iter().all(|(_, layer)| stands(layer)) => attempt(),
             Ok(_) | Err(_) => REFUSED,
         };
-        // SAFETY: it ends the process; nothing of the parent's runs here.
+        // SAFETY: the call ends the child; none of the parent's destructors runs in it.
         unsafe { libc::_exit(code) };
     }
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let mut status = 0;
-    // SAFETY: `status` is a live int that the call writes.
-    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    (waited == pid).then_some(status)
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        // SAFETY: `status` is a live int that the call writes.
+        match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+            0 if Instant::now() < deadline => thread::sleep(Duration::from_millis(1)),
+            // SAFETY: the child has not been reaped, so that its number is still its own.
+            0 => drop(unsafe { libc::kill(pid, libc::SIGKILL) }),
+            waited => return (waited == pid).then_some(status),
+        }
+    }
 }
 
-/// Returns true if the layer is in force, or is switched off; Landlock's in a version that restricts signals and abstract
+/// Returns true if the layer is active or disabled; for Landlock, only in a version that restricts signals and abstract
 /// sockets (Linux 6.12).
 fn stands(layer: &Layer) -> bool {
     match layer {
@@ -157,26 +244,49 @@ fn errno(result: i64) -> i32 {
     }
 }
 
+fn abort() -> i32 {
+    std::process::abort()
+}
+
+fn access_null() -> i32 {
+    // The standard library's handler of faults is that of every process of the product.
+    // SAFETY: none: the access faults, which ends the process, as the caller expects.
+    unsafe { std::ptr::null::<i32>().read_volatile() }
+}
+
+fn overflow_stack() -> i32 {
+    #[inline(never)]
+    fn deeper(depth: i32) -> i32 {
+        let room = std::hint::black_box([depth; 1024]);
+        match depth {
+            i32::MAX => 0,
+            _ => deeper(depth + 1) + room[0],
+        }
+    }
+    deeper(0)
+}
+
 fn open() -> i32 {
-    // SAFETY: the path is a C string; a descriptor that it opens ends with the process.
+    // SAFETY: the path is a C string; a descriptor that the call opens is closed when the process exits.
     errno(unsafe { libc::open(c"/etc/passwd".as_ptr(), libc::O_RDONLY) }.into())
 }
 
 fn mount() -> i32 {
     let (kind, place) = (c"tmpfs".as_ptr(), c"/".as_ptr());
-    // SAFETY: both are C strings, and the data may be null.
+    // SAFETY: both arguments are C strings, and the data may be null.
     errno(unsafe { libc::mount(kind, place, kind, 0, std::ptr::null()) }.into())
 }
 
-/// The network namespace is the host's own, which the process is in already: what is refused is to enter any.
+/// Tries to enter a UTS namespace; setns(2) is refused for every type. The network namespace is not tried, as the
+/// process is in the host's already.
 fn setns() -> i32 {
-    // SAFETY: it touches no memory. Descriptor 0 need not be a namespace: that would be EINVAL.
+    // SAFETY: neither call accesses memory of the process. An invalid descriptor would yield EBADF.
     let opened = unsafe { libc::open(c"/proc/self/ns/uts".as_ptr(), libc::O_RDONLY) };
-    // SAFETY: as above.
+    // SAFETY: setns(2) accesses no memory of the process.
     errno(unsafe { libc::setns(opened, libc::CLONE_NEWUTS) }.into())
 }
 
-/// Half of the limit can be had, twice of it cannot.
+/// Maps half of the limit on memory, which works, then twice the limit, which fails.
 fn memory() -> i32 {
     const LIMIT: u32 = 256 << 20;
     let sandbox = Sandbox {
@@ -196,7 +306,7 @@ fn memory() -> i32 {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: it maps memory where none is, and ends with the process.
+        // SAFETY: the call maps new memory, which is unmapped when the process exits.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len as usize, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED { errno(-1) } else { 0 }
     };
@@ -209,27 +319,27 @@ fn memory() -> i32 {
 /// Returns 0 if the process is not dumpable: no core dump, and no access to its memory by other processes of the user
 /// (`SUID_DUMP_DISABLE`).
 fn dumpable() -> i32 {
-    // SAFETY: it touches no memory.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::prctl(libc::PR_GET_DUMPABLE) }
 }
 
 fn trace() -> i32 {
-    // SAFETY: attaching touches no memory of ours.
+    // SAFETY: PTRACE_ATTACH accesses no memory of this process.
     errno(unsafe { libc::ptrace(libc::PTRACE_ATTACH, libc::getppid(), 0, 0) })
 }
 
 fn signal() -> i32 {
-    // In a pid namespace of its own the parent has no number there; this one is as good as any.
-    // SAFETY: signal 0 is no signal, but asks whether one might be sent.
+    // In an own PID namespace the parent has no process id; any other id serves the test.
+    // SAFETY: signal 0 is not sent; the kernel only checks the permission.
     let parent = match unsafe { libc::getppid() } {
         0 => 2,
         parent => parent,
     };
-    // SAFETY: as above.
+    // SAFETY: signal 0 is not sent, and the call accesses no memory.
     errno(unsafe { libc::kill(parent, 0) }.into())
 }
 
-fn speak() -> i32 {
+fn send_to_abstract_socket() -> i32 {
     let spoken =
         SocketAddr::from_abstract_name(ABSTRACT).and_then(|address| UnixStream::connect_addr(&address));
     spoken.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0)
@@ -242,11 +352,11 @@ fn unblock() -> i32 {
 
 fn request() -> i32 {
     let mut waiting: libc::c_int = 0;
-    // SAFETY: `waiting` is a live int that the call would write.
+    // SAFETY: `waiting` is a live int to which the call writes.
     errno(unsafe { libc::ioctl(0, libc::FIONREAD, &raw mut waiting) }.into())
 }
 
-/// Of a UDP socket, as without privilege there is no raw one: without the filter this is ENOPROTOOPT.
+/// Tries IP_HDRINCL on a UDP socket, as raw sockets need privilege. Without the filter the kernel returns ENOPROTOOPT.
 fn write_headers() -> i32 {
     set(libc::SOL_IP, libc::IP_HDRINCL)
 }
@@ -263,7 +373,7 @@ fn set_needed_options() -> i32 {
     .unwrap_or(0)
 }
 
-/// Sets an option of a fresh UDP socket to 1.
+/// Sets an option of a new UDP socket to 1.
 fn set(level: i32, name: i32) -> i32 {
     let Ok(socket) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else {
         return -1;
@@ -281,7 +391,7 @@ fn counted() -> i32 {
     i32::from(refused != 1 || !is_open(trap::last()))
 }
 
-/// Returns true if it is the number of the call with which the C library opens files.
+/// Returns true if `call` is the number of the system call with which the C library opens files.
 fn is_open(call: u64) -> bool {
     i64::try_from(call) == Ok(libc::SYS_openat)
 }

@@ -1,25 +1,25 @@
-//! Socket addresses as the kernel's bytes (ip(7), ipv6(7)).
+//! Encoding and decoding of socket addresses as `sockaddr_in` and `sockaddr_in6` (ip(7), ipv6(7)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use rustix::net::AddressFamily;
 
-/// Bytes of `sockaddr_in6`, the longer of the two.
+/// Size of `sockaddr_in6` in bytes, the longer of the two socket address types.
 pub(crate) const MAX_LEN: usize = 28;
 
 const V4_LEN: usize = 16;
 
-/// IPv4 or IPv6.
+/// Address family of a socket or address: IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4.
+    /// IPv4 (`AF_INET`).
     V4,
-    /// IPv6.
+    /// IPv6 (`AF_INET6`).
     V6,
 }
 
 impl Family {
-    /// Returns the family of `address`.
+    /// Returns the address family of an IP address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         match address {
@@ -28,7 +28,7 @@ impl Family {
         }
     }
 
-    /// Returns the kernel's constant.
+    /// Returns `AF_INET` or `AF_INET6`.
     #[must_use]
     pub const fn domain(self) -> AddressFamily {
         match self {
@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// Returns 0.0.0.0 or `::`.
+    /// Returns the wildcard address of the family, 0.0.0.0 or `::`.
     #[must_use]
     pub const fn unspecified(self) -> IpAddr {
         match self {
@@ -46,7 +46,7 @@ impl Family {
         }
     }
 
-    /// Returns 127.0.0.1 or `::1`.
+    /// Returns the loopback address of the family, 127.0.0.1 or `::1`.
     #[must_use]
     pub const fn loopback(self) -> IpAddr {
         match self {
@@ -56,7 +56,7 @@ impl Family {
     }
 }
 
-/// A `sockaddr_in` or `sockaddr_in6`.
+/// A socket address as the kernel's bytes: a `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawAddress {
     pub(crate) bytes: [u8; MAX_LEN],
@@ -64,13 +64,13 @@ pub(crate) struct RawAddress {
 }
 
 impl RawAddress {
-    /// A buffer for an address that the kernel writes.
+    /// An empty buffer into which the kernel writes a socket address.
     pub(crate) const EMPTY: Self = Self {
         bytes: [0; MAX_LEN],
         len: MAX_LEN,
     };
 
-    /// Decodes the address; `None` if it is incomplete or of another family.
+    /// Decodes the socket address; `None` if the bytes are truncated or the family is not `AF_INET` or `AF_INET6`.
     pub(crate) fn decode(&self) -> Option<SocketAddr> {
         decode(self.bytes.get(..self.len)?)
     }
@@ -96,7 +96,7 @@ impl From<SocketAddr> for RawAddress {
     }
 }
 
-/// Decodes a socket address; `None` if it is incomplete or of another family.
+/// Decodes a socket address; `None` if the bytes are truncated or the family is not `AF_INET` or `AF_INET6`.
 pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     let family = AddressFamily::from_raw(u16::from_ne_bytes(*bytes.first_chunk()?));
     let port = u16::from_be_bytes(array(bytes, 2)?);
@@ -111,7 +111,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddrV6::new(ip, port, 0, scope).into())
 }
 
-/// Returns the `N` bytes at `at`.
+/// Returns the `N` bytes of `bytes` that begin at offset `at`; `None` if `bytes` is shorter.
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decodes_what_it_encodes() {
+    fn decoded_address_equals_the_encoded_one() {
         for text in ["192.0.2.7:53", "[2001:db8::7]:65535", "[fe80::1%3]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             assert_eq!(RawAddress::from(address).decode(), Some(address));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_is_the_kernels() {
+    fn encoded_layout_is_that_of_the_kernel() {
         for family in [Family::V4, Family::V6] {
             let Ok(server) = std::net::UdpSocket::bind((family.loopback(), 0)) else {
                 crate::skipped("the_kernel_agrees", family);
@@ -137,13 +137,13 @@ mod tests {
             };
             let client = std::net::UdpSocket::bind((family.loopback(), 0)).unwrap();
             crate::message::send(&client, &[], server.local_addr().ok(), &[]).unwrap();
-            let got = crate::message::receive(&server, &[], &mut [], crate::message::Take::Next).unwrap();
+            let got = crate::message::receive(&server, &[], &mut [], crate::message::RecvMode::Next).unwrap();
             assert_eq!(got.address, client.local_addr().ok());
         }
     }
 
     #[test]
-    fn refuses_truncated_addresses_and_other_families() {
+    fn decode_refuses_truncated_addresses_and_other_families() {
         let raw = RawAddress::from("[::1]:9".parse::<SocketAddr>().unwrap());
         for len in 0..MAX_LEN {
             assert_eq!(decode(&raw.bytes[..len]), None);

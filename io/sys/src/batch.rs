@@ -1,4 +1,4 @@
-//! Receiving many datagrams by one call (recvmmsg(2)).
+//! Receiving of several datagrams with their control messages by one system call (recvmmsg(2)).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -7,23 +7,23 @@ use rustix::io::Errno;
 use crate::option::last_error;
 use crate::udp::CONTROL;
 
-/// Buffers for the datagrams of one call.
+/// Buffers for the datagrams of one recvmmsg(2), and the datagrams of the last call.
 #[derive(Debug)]
 pub struct Batch {
     headers: Vec<libc::mmsghdr>,
-    /// Referenced by `headers`, so it must not move.
+    /// One element for each header, which references it; so this vector must not be reallocated.
     _iovecs: Vec<libc::iovec>,
-    /// `room` bytes for each message; referenced by `iovecs`.
+    /// Payload buffers, `room` bytes for each datagram; referenced by `_iovecs`.
     bytes: Vec<u8>,
-    /// [`CONTROL`] bytes for each message; referenced by `headers`.
+    /// Buffers for control messages, [`CONTROL`] bytes for each datagram; referenced by `headers`.
     control: Vec<u8>,
     room: usize,
-    /// The number of messages of the last call.
+    /// Number of datagrams that the last call has received.
     received: usize,
 }
 
 impl Batch {
-    /// Creates buffers for `messages` of `room` bytes each; longer ones are truncated.
+    /// Creates buffers for `messages` datagrams of up to `room` bytes each; longer datagrams are truncated.
     #[must_use]
     pub fn new(messages: usize, room: usize) -> Self {
         let mut bytes = vec![0; messages * room];
@@ -57,12 +57,13 @@ impl Batch {
         }
     }
 
-    /// Waits for a datagram and receives those that have arrived by then. Returns their number.
+    /// Waits for a datagram and receives all datagrams that have arrived by then, at most as many as there are buffers.
+    /// Returns their number.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of recvmmsg(2).
     pub fn receive(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
-        // The kernel has overwritten the lengths in the last call.
+        // The last call has overwritten the lengths of the buffers for control messages.
         for header in self.headers.iter_mut().take(self.received) {
             header.msg_hdr.msg_controllen = CONTROL;
         }
@@ -77,10 +78,10 @@ impl Batch {
         Ok(self.received)
     }
 
-    /// Returns bytes and control messages of the last call's datagram `index`.
+    /// Returns payload and control messages of datagram `index` of the last [`receive`](Self::receive).
     ///
     /// # Panics
-    /// If the last call has received fewer datagrams.
+    /// If the last call has received `index` datagrams or fewer.
     pub fn message(&mut self, index: usize) -> (&mut [u8], &[u8]) {
         assert!(index < self.received, "message {index} of {}", self.received);
         let header = &self.headers[index];
@@ -101,7 +102,7 @@ mod tests {
     use crate::udp::{self, Ancillary};
 
     #[test]
-    fn receives_at_most_one_batch() {
+    fn receive_returns_at_most_as_many_datagrams_as_buffers() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn control_lengths_are_reset_between_calls() {
+    fn lengths_of_control_buffers_are_reset_between_calls() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp::coalesce(&server).unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();

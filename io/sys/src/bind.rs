@@ -15,24 +15,24 @@ pub fn to_device(socket: impl AsFd, name: &str) -> Result<(), Errno> {
     option::set(socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_bytes())
 }
 
-/// Makes bind(2) with port 0 choose only the address. The port is chosen by connect(2), so one port serves any number of
-/// destinations (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2; for IPv6 sockets, too).
+/// Makes bind(2) with port 0 bind only the address of the socket (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2; for IPv6
+/// sockets, too). The source port is chosen by connect(2), so one port can serve connections to different destinations.
 ///
 /// # Errors
-/// Not an IP socket.
+/// Errors of setsockopt(2), for example ENOPROTOOPT for a socket that is not an IP socket.
 pub fn without_port(socket: impl AsFd) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Limits the ports that the kernel chooses from, at a connect or a bind to port 0, to those of `ports` within the
-/// ephemeral range (`IP_LOCAL_PORT_RANGE`, Linux 6.3; for IPv6 sockets too).
+/// Limits the source ports from which the kernel chooses, at connect(2) or at bind(2) with port 0, to the intersection
+/// of `ports` and the ephemeral range (`IP_LOCAL_PORT_RANGE`, Linux 6.3; for IPv6 sockets too).
 ///
 /// # Errors
-/// ENOPROTOOPT: not on this kernel.
+/// ENOPROTOOPT: the kernel is older than Linux 6.3.
 pub fn limit_ports(socket: impl AsFd, ports: &RangeInclusive<u16>) -> Result<(), Errno> {
     let value = u32::from(*ports.start()) | u32::from(*ports.end()) << 16;
     option::set_int(socket, libc::SOL_IP, IP_LOCAL_PORT_RANGE, value.cast_signed())
 }
 
-/// `include/uapi/linux/in.h`.
+/// Socket option of level `SOL_IP` (`include/uapi/linux/in.h`).
 pub const IP_LOCAL_PORT_RANGE: i32 = 51;

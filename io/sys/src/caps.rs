@@ -1,4 +1,4 @@
-//! Dropping privilege (capabilities(7), `PR_SET_NO_NEW_PRIVS`).
+//! Dropping of capabilities and setting of `no_new_privs` (capabilities(7), `PR_SET_NO_NEW_PRIVS`).
 
 use std::io;
 
@@ -15,13 +15,14 @@ const EMPTY: CapabilitySets = CapabilitySets {
     inheritable: CapabilitySet::empty(),
 };
 
-/// Empties the calling thread's effective, permitted, inheritable and ambient sets, and its bounding set if it has the
-/// privilege (otherwise `no_new_privs` makes the bounding set ineffective); sets `no_new_privs`; then reads everything back.
+/// Drops all capabilities of the calling thread: empties its effective, permitted, inheritable and ambient sets, sets
+/// `no_new_privs`, and reads all of them back. The bounding set is emptied too if the thread has CAP_SETPCAP; otherwise
+/// `no_new_privs` makes it ineffective.
 ///
-/// Capabilities are per thread: it must be called before the process has a second one.
+/// Capabilities are a property of each thread, so the function must be called while the process has one thread.
 ///
 /// # Errors
-/// A step failed, or a value that was read back is not the one that was set; the text names it.
+/// A system call failed, or a value that was read back is not the one that was set; the text names the call or value.
 pub fn drop_all() -> io::Result<()> {
     drop_bounding()?;
     clear_ambient_capability_set().map_err(|error| with_context("PR_CAP_AMBIENT_CLEAR_ALL", error))?;
@@ -30,16 +31,16 @@ pub fn drop_all() -> io::Result<()> {
     verify()
 }
 
-/// Empties the calling thread's bounding set if it has the privilege. It must be called before a change of user, which
-/// removes the privilege.
+/// Empties the calling thread's bounding set if the thread has CAP_SETPCAP. It must be called before a change of user
+/// id, which drops that capability.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of prctl(2) with `PR_CAPBSET_DROP`, other than EPERM.
 pub fn drop_bounding() -> io::Result<()> {
     for capability in every() {
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // Not privileged, or past the last capability that this kernel knows.
+            // The thread has no CAP_SETPCAP, or the kernel knows no capability of this number.
             Err(Errno::PERM | Errno::INVAL) => break,
             Err(error) => return Err(with_context("PR_CAPBSET_DROP", error)),
         }
@@ -47,21 +48,21 @@ pub fn drop_bounding() -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that the calling thread has no capability and can never gain one.
+/// Checks that the calling thread has no capability and can gain none by execve(2).
 ///
 /// # Errors
-/// It has a capability or can gain one; the text names them.
+/// The thread has a capability, or `no_new_privs` is not set; the text names the capability or the flag.
 pub fn verify() -> io::Result<()> {
     let sets = capabilities(None).map_err(|error| with_context("capget", error))?;
     let left = sets.effective | sets.permitted | sets.inheritable;
     if !left.is_empty() {
         return Err(io::Error::other(format!(
-            "capabilities are left: {:#x}",
+            "capabilities were not dropped: {:#x}",
             left.bits()
         )));
     }
     if every().any(|capability| capability_is_in_ambient_set(capability) == Ok(true)) {
-        return Err(io::Error::other("ambient capabilities are left"));
+        return Err(io::Error::other("ambient capabilities were not dropped"));
     }
     if no_new_privs() != Ok(true) {
         return Err(io::Error::other("no_new_privs is not set"));
@@ -75,7 +76,7 @@ pub fn bounding_set_is_empty() -> bool {
     !every().any(|capability| capability_is_in_bounding_set(capability) == Ok(true))
 }
 
-/// Returns capabilities 0 to 63, of which the kernel knows some.
+/// Returns the capability numbers 0 to 63, of which the kernel knows the first ones.
 fn every() -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn drop_all_leaves_no_capability() {
-        // A thread of its own, as dropped capabilities cannot be regained.
+        // In its own thread, as dropped capabilities cannot be regained.
         std::thread::spawn(|| {
             let privileged = capabilities(None)
                 .unwrap()

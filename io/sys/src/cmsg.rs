@@ -1,29 +1,29 @@
-//! Control messages (cmsg(3)) as bytes: length, level and type, then data, padded to the word size.
+//! Encoding and decoding of control messages (cmsg(3)): length, level, type, then data padded to the word size.
 
 use crate::address::array;
 
-/// Bytes of `cmsghdr`: `cmsg_len` is a `size_t`, level and type are ints.
+/// Size of `cmsghdr` in bytes: `cmsg_len` is a `size_t`, level and type are ints.
 const HEADER: usize = size_of::<usize>() + 8;
 
 const fn align(len: usize) -> usize {
     len.next_multiple_of(size_of::<usize>())
 }
 
-/// Returns the bytes of a message with `len` bytes of data.
+/// Returns the bytes that a control message with `len` bytes of data occupies (`CMSG_SPACE`).
 #[must_use]
 pub const fn space(len: usize) -> usize {
     HEADER + align(len)
 }
 
-/// Control messages of one sendmsg(2), at most `N` bytes.
+/// Encoder of the control messages of one sendmsg(2), at most `N` bytes in all.
 #[derive(Debug)]
-pub struct Encoder<const N: usize> {
+pub struct ControlEncoder<const N: usize> {
     bytes: [u8; N],
     len: usize,
 }
 
-impl<const N: usize> Encoder<N> {
-    /// Creates a value without messages.
+impl<const N: usize> ControlEncoder<N> {
+    /// Creates an encoder without control messages.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -32,10 +32,10 @@ impl<const N: usize> Encoder<N> {
         }
     }
 
-    /// Appends a message.
+    /// Appends a control message of the given level and type.
     ///
     /// # Panics
-    /// If it does not fit: `N` has to be the sum of [`space`] over the messages that the caller appends.
+    /// If the message does not fit: `N` has to be the sum of [`space`] over all messages that the caller appends.
     pub fn push(&mut self, level: i32, kind: i32, data: &[u8]) {
         let room = &mut self.bytes[self.len..];
         room[..size_of::<usize>()].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
@@ -50,39 +50,39 @@ impl<const N: usize> Encoder<N> {
         );
     }
 
-    /// Returns the encoded messages.
+    /// Returns the encoded control messages.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-impl<const N: usize> Default for Encoder<N> {
+impl<const N: usize> Default for ControlEncoder<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// A control message from the kernel.
+/// A control message that was received with recvmsg(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlMessage<'a> {
-    /// Level: the protocol.
+    /// Level of the message (`cmsg_level`): the protocol, for example `SOL_IP`.
     pub level: i32,
-    /// Type of the message within the level.
+    /// Type of the message within its level (`cmsg_type`).
     pub kind: i32,
-    /// Data.
+    /// Data of the message, without padding.
     pub data: &'a [u8],
 }
 
 impl ControlMessage<'_> {
-    /// Returns the first int of the data.
+    /// Returns the first four bytes of the data as an int; `None` if there are fewer.
     #[must_use]
     pub fn int(&self) -> Option<i32> {
         Some(i32::from_ne_bytes(array(self.data, 0)?))
     }
 }
 
-/// Returns the control messages in `bytes`, up to the first truncated one.
+/// Returns the control messages in `bytes`, up to the first truncated message.
 pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = ControlMessage<'_>> {
     std::iter::from_fn(move || {
         let len = usize::from_ne_bytes(array(bytes, 0)?);
@@ -99,8 +99,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decodes_what_it_encodes() {
-        let mut encoder = Encoder::<{ space(2) + space(20) }>::new();
+    fn decoded_messages_equal_the_encoded_ones() {
+        let mut encoder = ControlEncoder::<{ space(2) + space(20) }>::new();
         encoder.push(17, 103, &1400_u16.to_ne_bytes());
         encoder.push(41, 50, &[7; 20]);
         let messages: Vec<_> = decode(encoder.bytes()).collect();
@@ -116,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn layout_is_that_of_the_c_library() {
-        // SAFETY: both macros are arithmetic on their argument.
+    fn encoded_layout_is_that_of_the_c_library() {
+        // SAFETY: both functions of libc compute a number from their argument and access no memory.
         let (space_of_2, len_of_2) = unsafe { (libc::CMSG_SPACE(2), libc::CMSG_LEN(2)) };
         assert_eq!(space(2), usize::try_from(space_of_2).unwrap());
         assert_eq!(HEADER + 2, usize::try_from(len_of_2).unwrap());
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn decode_ends_at_malformed_messages() {
-        let mut encoder = Encoder::<64>::new();
+        let mut encoder = ControlEncoder::<64>::new();
         encoder.push(1, 2, &[3; 8]);
         for cut in 0..encoder.bytes().len() {
             assert_eq!(decode(&encoder.bytes()[..cut]).count(), 0, "{cut}");
@@ -138,6 +138,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "out of range")]
     fn push_panics_on_overflow() {
-        Encoder::<16>::new().push(1, 2, &[0; 4]);
+        ControlEncoder::<16>::new().push(1, 2, &[0; 4]);
     }
 }

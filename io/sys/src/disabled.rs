@@ -1,52 +1,53 @@
-//! `PONTOON_DISABLE`: kernel features that are treated as absent, so that tests can force each fallback.
+//! The environment variable `PONTOON_DISABLE`: kernel features that the program does not use although the kernel has
+//! them, so that tests can force the fallback for each.
 
 use std::io;
 
-/// Name of the environment variable.
+/// Name of the environment variable, a comma-separated list of features.
 pub const VARIABLE: &str = "PONTOON_DISABLE";
 
-/// Features that are switched off.
+/// Kernel features that `PONTOON_DISABLE` disables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disabled {
-    /// `SO_PEEK_OFF` on TCP.
+    /// `SO_PEEK_OFF` on TCP sockets of the host.
     pub peek_off: bool,
-    /// UDP segmentation offload on the tap.
+    /// UDP segmentation offload on the tap (`TUN_F_USO4`, `TUN_F_USO6`).
     pub uso: bool,
-    /// TCP segmentation offload on the tap.
+    /// TCP segmentation offload on the tap (`TUN_F_TSO4`, `TUN_F_TSO6`).
     pub tso: bool,
-    /// `UDP_SEGMENT` on host sockets.
+    /// The socket option `UDP_SEGMENT` (GSO) on host sockets.
     pub udp_gso: bool,
-    /// `UDP_GRO` on host sockets.
+    /// The socket option `UDP_GRO` on host sockets.
     pub udp_gro: bool,
-    /// `IFF_VNET_HDR`, and with it every offload on the tap.
+    /// The tap's flag `IFF_VNET_HDR`, and with it all offloads of the tap.
     pub vnet_hdr: bool,
-    /// vhost-net.
+    /// The device `/dev/vhost-net` for the frames of a tap.
     pub vhost_net: bool,
-    /// Packet sockets.
+    /// Packet sockets (`AF_PACKET`) with a receive ring, which the relay uses.
     pub packet: bool,
-    /// Namespaces of the engine process.
+    /// Namespaces of the sandbox that the engine process runs in.
     pub namespaces: bool,
-    /// Landlock.
+    /// Landlock rules of the sandbox.
     pub landlock: bool,
-    /// Seccomp filter of the engine process.
+    /// Seccomp filter of the engine process, which limits its system calls.
     pub seccomp: bool,
-    /// Limits on the engine's memory and threads, with which sanitizers do not work.
+    /// Limits on the memory and threads of the engine process; sanitizers do not run within these limits.
     pub limits: bool,
 }
 
 impl Disabled {
-    /// Reads the environment variable. It must be called before the process has a second thread.
+    /// Reads and parses the environment variable. It must be called before the process has a second thread.
     ///
     /// # Errors
-    /// `InvalidInput`: an unknown feature.
+    /// `InvalidInput`: the list contains an unknown feature; the text names it.
     pub fn from_env() -> io::Result<Self> {
         std::env::var_os(VARIABLE).map_or(Ok(Self::default()), |list| Self::parse(&list.to_string_lossy()))
     }
 
-    /// Parses a comma-separated list.
+    /// Parses a comma-separated list of features; empty items are ignored.
     ///
     /// # Errors
-    /// `InvalidInput`: an unknown feature.
+    /// `InvalidInput`: the list contains an unknown feature; the text names it.
     pub fn parse(list: &str) -> io::Result<Self> {
         let mut disabled = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_each_feature() {
+    fn each_feature_is_parsed() {
         let all = Disabled::parse(
             "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net,packet,namespaces,landlock,seccomp,limits",
         )
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_empty_items() {
+    fn empty_items_are_ignored() {
         assert_eq!(Disabled::parse("").unwrap(), Disabled::default());
         let uso = Disabled {
             uso: true,
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_unknown_features() {
+    fn unknown_features_are_refused() {
         let error = Disabled::parse("uso,warp").unwrap_err();
         assert_eq!(error.to_string(), "PONTOON_DISABLE: unknown feature \"warp\"");
     }

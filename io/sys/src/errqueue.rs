@@ -1,4 +1,4 @@
-//! The error queue of datagram and raw sockets (`IP_RECVERR` in ip(7), `sock_extended_err`).
+//! Reading of the error queue of datagram and raw sockets (`IP_RECVERR` in ip(7), `sock_extended_err`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -7,50 +7,57 @@ use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
 use crate::address::{self, array};
-use crate::message::{self, Take};
+use crate::message::{self, RecvMode};
 use crate::{cmsg, udp};
 
-/// Bytes of `sock_extended_err`, which is followed by the offender's address.
+/// Size of `sock_extended_err` in bytes; the address of the host that has reported the error follows it.
 const EXTENDED_LEN: usize = 16;
 
-/// Origin of an error (`ee_origin`).
+/// Origin of an error in the error queue (`ee_origin`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The host's own stack.
+pub enum ErrorOrigin {
+    /// The network stack of the host itself (`SO_EE_ORIGIN_LOCAL`).
     Local,
-    /// An ICMP or ICMPv6 message.
+    /// An ICMP or ICMPv6 error message that the host has received (`SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6`).
     Icmp {
-        /// Type of the message.
+        /// Type of the ICMP message.
         kind: u8,
-        /// Code of the message.
+        /// Code of the ICMP message.
         code: u8,
     },
 }
 
-/// An entry of the queue.
+/// An entry of a socket's error queue: a datagram that was sent, and the error that was reported for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorQueueEntry {
-    /// The error.
+    /// Error number (`ee_errno`).
     pub errno: Errno,
-    /// Origin of the error.
-    pub origin: Origin,
-    /// The MTU, if the error is EMSGSIZE.
+    /// Origin of the error: the host's stack or an ICMP message.
+    pub origin: ErrorOrigin,
+    /// MTU of the path in bytes, if the error is EMSGSIZE (`ee_info`).
     pub info: u32,
-    /// Address of the host or router that has reported the error.
+    /// Address of the host or router that has reported the error (`SO_EE_OFFENDER`).
     pub offender: Option<IpAddr>,
-    /// Destination of the datagram.
+    /// Destination of the datagram that caused the error.
     pub destination: Option<SocketAddr>,
-    /// Bytes of the datagram in the caller's buffer. For ping and raw ICMP sockets the first eight are the ICMP header.
+    /// Number of bytes of the datagram in the caller's buffer. For ping and raw ICMP sockets the first eight are the
+    /// ICMP header.
     pub len: usize,
 }
 
-/// Removes the next entry. The datagram is copied to `into`, as far as the queue holds it.
+/// Removes the oldest entry from the error queue, and copies the bytes of the datagram that the kernel has kept to
+/// `into`.
 ///
 /// # Errors
-/// EAGAIN: the queue is empty.
+/// EAGAIN: the error queue is empty.
 pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<ErrorQueueEntry, Errno> {
     let mut control = [0; udp::CONTROL];
-    let received = message::receive(socket, &[VolatileSlice::from(into)], &mut control, Take::Error)?;
+    let received = message::receive(
+        socket,
+        &[VolatileSlice::from(into)],
+        &mut control,
+        RecvMode::Error,
+    )?;
     let control = control.get(..received.control_len).unwrap_or_default();
     let entry = cmsg::decode(control)
         .filter(|message| {
@@ -60,7 +67,7 @@ pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<ErrorQueueEntry, Errno
             )
         })
         .find_map(|message| decode(message.data));
-    // The kernel adds one to every entry. Without it nothing is known about the error.
+    // The kernel adds this control message to every entry of the error queue; without it the error is not known.
     let entry = entry.ok_or(Errno::AGAIN)?;
     Ok(ErrorQueueEntry {
         destination: received.address,
@@ -69,7 +76,7 @@ pub fn next(socket: impl AsFd, into: &mut [u8]) -> Result<ErrorQueueEntry, Errno
     })
 }
 
-/// Decodes `sock_extended_err` and the address behind it.
+/// Decodes `sock_extended_err` and the reporting host's address behind it.
 fn decode(data: &[u8]) -> Option<ErrorQueueEntry> {
     let errno = i32::from_ne_bytes(array(data, 0)?);
     let errno = (1..4096)
@@ -79,8 +86,8 @@ fn decode(data: &[u8]) -> Option<ErrorQueueEntry> {
     Some(ErrorQueueEntry {
         errno,
         origin: match origin {
-            libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => Origin::Icmp { kind, code },
-            _ => Origin::Local,
+            libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6 => ErrorOrigin::Icmp { kind, code },
+            _ => ErrorOrigin::Local,
         },
         info: u32::from_ne_bytes(array(data, 8)?),
         offender: address::decode(data.get(EXTENDED_LEN..)?).map(|address| address.ip()),
@@ -97,7 +104,7 @@ mod tests {
     use crate::Family;
 
     #[test]
-    fn returns_a_refused_datagram() {
+    fn next_returns_the_datagram_that_was_refused() {
         for (family, kind, code) in [(Family::V4, 3, 3), (Family::V6, 1, 4)] {
             let Ok(closed) = UdpSocket::bind((family.loopback(), 0)) else {
                 crate::skipped("a_refused_datagram_comes_back", family);
@@ -112,7 +119,7 @@ mod tests {
             let mut sent = [0; 64];
             let entry = next(&socket, &mut sent).unwrap();
             assert_eq!(entry.errno, Errno::CONNREFUSED);
-            assert_eq!(entry.origin, Origin::Icmp { kind, code });
+            assert_eq!(entry.origin, ErrorOrigin::Icmp { kind, code });
             assert_eq!(entry.offender, Some(family.loopback()));
             assert_eq!(entry.destination, Some(to));
             assert_eq!(&sent[..entry.len], b"anybody?");
@@ -121,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_truncated_entries() {
+    fn decode_refuses_truncated_entries() {
         let mut whole = [0; EXTENDED_LEN];
         whole[0] = 111;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Classic BPF filters of sockets (socket(7), `SO_ATTACH_FILTER`).
+//! Classic BPF socket filters (socket(7), `SO_ATTACH_FILTER`).
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -6,11 +6,11 @@ use rustix::io::Errno;
 
 use crate::option::last_error;
 
-/// Attaches a filter for received packets, which replaces an earlier one. An instruction is code, jump if true, jump if
-/// false, operand.
+/// Attaches a classic BPF program that filters the packets a socket receives; it replaces an earlier one. The fields of
+/// an instruction are those of `sock_filter`: code, jump if true, jump if false, operand.
 ///
 /// # Errors
-/// EINVAL: the kernel does not accept the program.
+/// EINVAL: the kernel's verifier does not accept the program.
 pub fn attach(socket: impl AsFd, program: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Result<(), Errno> {
     let mut program: Vec<_> = program
         .into_iter()
@@ -28,10 +28,10 @@ pub fn attach(socket: impl AsFd, program: impl IntoIterator<Item = (u16, u8, u8,
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Attaches a filter that drops every packet.
+/// Attaches a filter that drops every packet that the socket would receive.
 ///
 /// # Errors
-/// Not a socket.
+/// Errors of setsockopt(2), for example ENOTSOCK.
 pub fn refuse_all(socket: impl AsFd) -> Result<(), Errno> {
     attach(socket, [(0x06, 0, 0, 0)])
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filter_decides_what_is_received() {
+    fn filter_drops_datagrams_that_do_not_match() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
         socket.set_nonblocking(true).unwrap();

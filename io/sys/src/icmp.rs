@@ -1,4 +1,4 @@
-//! Ping sockets, and filters of raw ICMP sockets (icmp(7), `ping_group_range` in ip(7)).
+//! Ping sockets (icmp(7), `ping_group_range` in ip(7)) and filters of raw ICMP sockets.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,10 +14,11 @@ const ICMP_FILTER: i32 = 1;
 const ICMPV6_FILTER: i32 = 1;
 const SOL_RAW: i32 = 255;
 
-/// Opens a ping socket. The kernel chooses the identifier, computes checksums, and delivers only matching replies.
+/// Opens a ping socket. The kernel chooses the identifier of its echo requests, computes checksums, and delivers only
+/// replies with that identifier.
 ///
 /// # Errors
-/// EACCES: the process's groups are not in `net.ipv4.ping_group_range`.
+/// EACCES: no group of the process is in `net.ipv4.ping_group_range`.
 pub fn open_ping(family: Family) -> Result<OwnedFd, Errno> {
     let protocol = match family {
         Family::V4 => ipproto::ICMP,
@@ -27,10 +28,10 @@ pub fn open_ping(family: Family) -> Result<OwnedFd, Errno> {
     socket_with(family.domain(), SocketType::DGRAM, flags, Some(protocol))
 }
 
-/// Makes a raw ICMP or ICMPv6 socket deliver echo replies only. The error queue is not affected.
+/// Makes a raw ICMP or ICMPv6 socket receive echo replies only. Messages in its error queue are not filtered.
 ///
 /// # Errors
-/// Not a raw ICMP socket of that family.
+/// Errors of setsockopt(2), for example ENOPROTOOPT for a socket that is not a raw ICMP socket of `family`.
 pub fn only_echo_replies(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     match family {
         // One bit for each of the types 0 to 31; a set bit drops the type. Echo reply is type 0.

@@ -1,13 +1,13 @@
-//! Memory that a process shares with its children.
+//! Memory that a process shares with the children that it forks later.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
 
-/// Maps zeroed words that are shared with every child forked afterwards (`MAP_SHARED`), until the last of the processes
-/// exits. Pages are allocated at the first write.
+/// Maps `count` zeroed 64-bit words that the process shares with every child that it forks afterwards (`MAP_SHARED`).
+/// The memory exists until the last of these processes exits; each page is allocated at its first write.
 ///
 /// # Errors
-/// Out of memory or address space.
+/// Errors of mmap(2), for example ENOMEM; `count` is zero or too large.
 pub fn words(count: usize) -> io::Result<&'static [AtomicU64]> {
     let bytes = count
         .checked_mul(size_of::<AtomicU64>())
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_zero_words() {
+    fn words_refuses_a_mapping_of_zero_words() {
         assert_eq!(words(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

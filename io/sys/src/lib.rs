@@ -1,7 +1,7 @@
 //! Safe functions for kernel interfaces that need raw system calls, one file for each.
 //!
-//! Nothing here decides anything. Functions that are called for each packet return the bare [`Errno`](rustix::io::Errno);
-//! functions for set-up return an `io::Error` with more text.
+//! The functions contain no policy: their callers decide. Functions that are called for each packet return the bare
+//! [`Errno`](rustix::io::Errno); functions that set something up return an `io::Error` whose text names the step.
 
 pub mod address;
 pub mod batch;
@@ -17,7 +17,7 @@ pub mod mapping;
 pub mod message;
 pub mod messages;
 pub mod multicast;
-mod option;
+pub mod option;
 pub mod packet;
 pub mod peer;
 pub mod seqpacket;
@@ -30,14 +30,14 @@ pub mod vhost;
 
 pub use address::Family;
 
-/// Returns the error behind a text that names what failed.
+/// Returns `error` with `what` in front of its text: the operation that failed.
 #[must_use]
 pub fn context(what: &str, error: &std::io::Error) -> std::io::Error {
     std::io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Prints that a test was not run for a family. Written to the descriptor, as the test harness hides the output of passing
-/// tests.
+/// Prints that a test was skipped for an address family. The line is written to the descriptor, as the test harness
+/// hides the output of tests that pass.
 #[cfg(test)]
 fn skipped(test: &str, family: Family) {
     use std::io::Write;

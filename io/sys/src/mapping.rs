@@ -1,28 +1,29 @@
-//! Memory that the kernel reads and writes at any time.
+//! Anonymous memory that the kernel may read and write at any time, for example the buffers of vhost-net.
 
 use std::io;
 use std::ptr::NonNull;
 
 use vm_memory::VolatileSlice;
 
-/// Zeroed pages of this process, unmapped when dropped. No reference to the bytes is ever created here.
+/// Zeroed anonymous pages of this process, unmapped when dropped. No Rust reference to the bytes is created, as the
+/// kernel may change them at any time.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: pages belong to the process, not to a thread, and are reached only by volatile or atomic accesses
+// SAFETY: the pages belong to the process, not to a thread, and are accessed only by volatile or atomic operations
 // (`VolatileSlice`) or by the kernel.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; base and length never change.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes.
+    /// Maps `len` zeroed bytes.
     ///
     /// # Errors
-    /// `InvalidInput` for zero bytes; out of memory.
+    /// `InvalidInput`: `len` is zero. `OutOfMemory` and other errors of mmap(2).
     pub fn new(len: usize) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -31,12 +32,12 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // The kernel maps nothing at address 0 unless asked to.
+        // The kernel maps nothing at address 0 unless MAP_FIXED asks for it.
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, len })
     }
 
-    /// Returns all of it.
+    /// Returns a volatile slice of the whole mapping.
     #[must_use]
     pub fn whole(&self) -> VolatileSlice<'_> {
         // SAFETY: `len` bytes at `base` are mapped, readable and writable, until this is dropped, which the slice's
@@ -44,19 +45,19 @@ impl Mapping {
         unsafe { VolatileSlice::new(self.base.as_ptr(), self.len) }
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the mapping's first byte in this process.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.addr().get() as u64
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of mapped bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns false: an empty mapping is refused.
+    /// Returns false, as a mapping has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -65,7 +66,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly what `new` has mapped, which nothing borrows any more.
+        // SAFETY: the range is exactly what `new` has mapped, and nothing borrows it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_zero_bytes() {
+    fn new_refuses_a_mapping_of_zero_bytes() {
         assert_eq!(Mapping::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

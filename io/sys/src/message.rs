@@ -1,5 +1,5 @@
-//! Gathered and scattered I/O on memory that others may be writing. Pointers are passed to the kernel, and no reference to
-//! the bytes is ever created here.
+//! Gathered sends and scattered receives (sendmsg(2), recvmsg(2)) on memory that another process may be changing.
+//! Pointers are passed to the kernel, and no Rust reference to the bytes is created.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -12,34 +12,34 @@ use vm_memory::VolatileSlice;
 use crate::address::RawAddress;
 use crate::option::last_error;
 
-/// Limit on the parts of one call (`UIO_MAXIOV`).
+/// Limit on the number of parts (iovecs) of one call (`UIO_MAXIOV`).
 pub const MAX_PARTS: usize = 1024;
 
-/// A received message.
+/// Result of a recvmsg(2): length, address and flags of the message that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMessage {
-    /// Bytes received.
+    /// Number of bytes of the message that were received.
     pub len: usize,
-    /// Address of the sender; with the error queue, the destination of the datagram.
+    /// Address of the sender; for an entry of the error queue, the destination of the datagram that was sent.
     pub address: Option<SocketAddr>,
-    /// Bytes of control messages, at the front of the caller's buffer.
+    /// Number of bytes of control messages, at the front of the caller's control buffer.
     pub control_len: usize,
-    /// The message was longer than the parts.
+    /// True if the message was longer than the buffers, so that its end was discarded (`MSG_TRUNC`).
     pub truncated: bool,
 }
 
-/// Mode of [`receive`].
+/// Mode of [`receive`]: the queue that it reads, and whether the message is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
-    /// Remove the message from the queue.
+pub enum RecvMode {
+    /// Removes the next message from the receive queue.
     Next,
-    /// Leave the message in the queue (`MSG_PEEK`).
+    /// Copies the next message and leaves it in the receive queue (`MSG_PEEK`).
     Peek,
-    /// Receive from the error queue (`MSG_ERRQUEUE`).
+    /// Removes the next entry of the error queue (`MSG_ERRQUEUE`).
     Error,
 }
 
-/// Parts in the kernel's form. It is filled in place, as moving it would copy all of it.
+/// Parts of a message as iovecs. The array is filled in place, because moving it would copy all of its 16 KiB.
 type Iovecs = ArrayVec<libc::iovec, MAX_PARTS>;
 
 fn fill(iovecs: &mut Iovecs, parts: &[VolatileSlice<'_>]) -> Result<(), Errno> {
@@ -53,10 +53,10 @@ fn fill(iovecs: &mut Iovecs, parts: &[VolatileSlice<'_>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sends the parts as one message, or as the next bytes of a stream, without blocking and without SIGPIPE.
+/// Sends the parts as one datagram, or as the next bytes of a stream, without blocking and without SIGPIPE.
 ///
 /// # Errors
-/// The kernel's, and EMSGSIZE for more than [`MAX_PARTS`].
+/// Errors of sendmsg(2), and EMSGSIZE for more than [`MAX_PARTS`] parts.
 pub fn send(
     socket: impl AsFd,
     parts: &[VolatileSlice<'_>],
@@ -69,10 +69,10 @@ pub fn send(
     unsafe { send_iovecs(socket.as_fd(), iovecs.as_ptr(), iovecs.len(), to, control) }
 }
 
-/// Sends bytes of this process as one message, without blocking and without SIGPIPE.
+/// Sends slices of this process's own memory as one message, without blocking and without SIGPIPE.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of sendmsg(2).
 pub fn send_slices(
     socket: impl AsFd,
     parts: &[IoSlice<'_>],
@@ -83,10 +83,10 @@ pub fn send_slices(
     unsafe { send_iovecs(socket.as_fd(), parts.as_ptr().cast(), parts.len(), to, control) }
 }
 
-/// Calls sendmsg(2).
+/// Calls sendmsg(2) with `count` iovecs.
 ///
 /// # Safety
-/// `iovecs` points to `count` of them, each of which references memory that stays mapped until this returns.
+/// `iovecs` points to `count` iovecs, each of which references memory that stays mapped until this function returns.
 unsafe fn send_iovecs(
     socket: BorrowedFd<'_>,
     iovecs: *const libc::iovec,
@@ -111,15 +111,15 @@ unsafe fn send_iovecs(
     usize::try_from(sent).map_err(|_| last_error())
 }
 
-/// Receives into the parts, in order, without blocking.
+/// Receives a message, or bytes of a stream, into the parts in their order, without blocking.
 ///
 /// # Errors
-/// The kernel's, and EMSGSIZE for more than [`MAX_PARTS`].
+/// Errors of recvmsg(2), and EMSGSIZE for more than [`MAX_PARTS`] parts.
 pub fn receive(
     socket: impl AsFd,
     into: &[VolatileSlice<'_>],
     control: &mut [u8],
-    take: Take,
+    take: RecvMode,
 ) -> Result<ReceivedMessage, Errno> {
     let mut iovecs = Iovecs::new();
     fill(&mut iovecs, into)?;
@@ -133,9 +133,9 @@ pub fn receive(
     }
     let flags = libc::MSG_DONTWAIT
         | match take {
-            Take::Next => 0,
-            Take::Peek => libc::MSG_PEEK,
-            Take::Error => libc::MSG_ERRQUEUE,
+            RecvMode::Next => 0,
+            RecvMode::Peek => libc::MSG_PEEK,
+            RecvMode::Error => libc::MSG_ERRQUEUE,
         };
     // SAFETY: `header` references `name`, `control` (both exclusively borrowed) and the memory of `into`, all of which
     // outlive the call and are writable. A `VolatileSlice` covers memory that stays mapped for its lifetime and to which
@@ -151,10 +151,10 @@ pub fn receive(
     })
 }
 
-/// Reads into `part` (read(2)).
+/// Reads from a file into `part` (read(2)), without a Rust reference to its bytes.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of read(2).
 pub fn read(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> {
     let (at, room) = (part.ptr_guard_mut().as_ptr(), part.len());
     // SAFETY: `part` covers `room` writable bytes at `at` that stay mapped for its lifetime and to which no reference exists.
@@ -162,10 +162,10 @@ pub fn read(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> {
     usize::try_from(len).map_err(|_| last_error())
 }
 
-/// Writes `part` (write(2)).
+/// Writes the bytes of `part` to a file (write(2)), without a Rust reference to them.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of write(2).
 pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> {
     let (at, len) = (part.ptr_guard().as_ptr(), part.len());
     // SAFETY: `part` covers `len` readable bytes at `at` that stay mapped for its lifetime; the kernel copies them.
@@ -173,7 +173,7 @@ pub fn write(file: impl AsFd, part: &VolatileSlice<'_>) -> Result<usize, Errno> 
     usize::try_from(len).map_err(|_| last_error())
 }
 
-/// Returns a header that references only the parts.
+/// Returns a `msghdr` that references the iovecs, without address and control messages.
 fn header(iovecs: *const libc::iovec, count: usize) -> libc::msghdr {
     // SAFETY: `msghdr` is plain C data for which all-zero bytes are a value: null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sends_and_receives_several_parts() {
+    fn message_is_sent_from_and_received_into_several_parts() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut out = *b"one two three";
         let (first, second) = out.split_at_mut(4);
@@ -199,18 +199,18 @@ mod tests {
 
         let (mut a, mut b) = ([0; 5], [0; 20]);
         let into = [VolatileSlice::from(&mut a[..]), VolatileSlice::from(&mut b[..])];
-        let peeked = receive(&theirs, &into, &mut [], Take::Peek).unwrap();
-        let taken = receive(&theirs, &into, &mut [], Take::Next).unwrap();
+        let peeked = receive(&theirs, &into, &mut [], RecvMode::Peek).unwrap();
+        let taken = receive(&theirs, &into, &mut [], RecvMode::Next).unwrap();
         assert_eq!((peeked.len, taken.len), (13, 13));
         assert_eq!((&a, &b[..8]), (b"one t", &b"wo three"[..]));
         assert_eq!(
-            receive(&theirs, &[], &mut [], Take::Next).unwrap_err(),
+            receive(&theirs, &[], &mut [], RecvMode::Next).unwrap_err(),
             Errno::AGAIN
         );
     }
 
     #[test]
-    fn sends_several_slices() {
+    fn message_is_sent_from_several_slices() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
         let parts = [IoSlice::new(b"one "), IoSlice::new(b"two")];
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_truncated_datagram() {
+    fn receive_reports_a_truncated_datagram() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
         let mut bytes = [1, 2, 3];
@@ -234,20 +234,20 @@ mod tests {
             &socket,
             &[VolatileSlice::from(&mut room[..])],
             &mut [],
-            Take::Next,
+            RecvMode::Next,
         )
         .unwrap();
         assert_eq!((got.len, got.truncated, got.address), (2, true, Some(to)));
     }
 
     #[test]
-    fn refuses_too_many_parts() {
+    fn send_and_receive_refuse_too_many_parts() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let mut byte = [0];
         let parts = vec![VolatileSlice::from(&mut byte[..]); MAX_PARTS + 1];
         assert_eq!(send(&ours, &parts, None, &[]).unwrap_err(), Errno::MSGSIZE);
         assert_eq!(
-            receive(&ours, &parts, &mut [], Take::Next).unwrap_err(),
+            receive(&ours, &parts, &mut [], RecvMode::Next).unwrap_err(),
             Errno::MSGSIZE
         );
     }

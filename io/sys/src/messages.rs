@@ -1,4 +1,4 @@
-//! Several messages of a connected socket by one call (recvmmsg(2), sendmmsg(2)).
+//! Several messages of a connected socket in one system call (recvmmsg(2), sendmmsg(2)).
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,22 +9,22 @@ use vm_memory::VolatileSlice;
 
 use crate::option::last_error;
 
-/// Limit on the messages of one call.
+/// Limit on the number of messages of one call.
 pub const MOST: usize = 64;
 
-/// A received message.
+/// Length of one message of a recvmmsg(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchedMessage {
-    /// Bytes received.
+    /// Number of bytes of the message that were received.
     pub len: usize,
-    /// The message was longer than its slice.
+    /// True if the message was longer than its slice, so that its end was discarded (`MSG_TRUNC`).
     pub truncated: bool,
 }
 
-/// Receives messages that have arrived, one into each slice and at most [`MOST`], without blocking.
+/// Receives messages that have arrived, one into each slice of `into` and at most [`MOST`], without blocking.
 ///
 /// # Errors
-/// The kernel's, for the first message. At the end of the connection a message without bytes is returned.
+/// Errors of recvmmsg(2) at the first message. When the peer has closed the connection, an empty message is returned.
 pub fn receive(
     socket: impl AsFd,
     into: &[VolatileSlice<'_>],
@@ -55,10 +55,11 @@ pub fn receive(
         .collect())
 }
 
-/// Sends each slice as one message, at most [`MOST`], without blocking and without SIGPIPE. Returns the number sent.
+/// Sends each slice as one message, at most [`MOST`] of them, without blocking and without SIGPIPE. Returns the number
+/// of messages that were sent.
 ///
 /// # Errors
-/// The kernel's, for the first message.
+/// Errors of sendmmsg(2) at the first message.
 pub fn send(socket: impl AsFd, messages: &[IoSlice<'_>]) -> Result<usize, Errno> {
     let mut parts: ArrayVec<libc::iovec, MOST> = messages
         .iter()
@@ -77,7 +78,8 @@ pub fn send(socket: impl AsFd, messages: &[IoSlice<'_>]) -> Result<usize, Errno>
     usize::try_from(sent).map_err(|_| last_error())
 }
 
-/// Returns a header for each part. The headers point to `parts`, which must not move.
+/// Returns one `mmsghdr` for each element of `parts`. The headers point to `parts`, which must not be moved while they
+/// are used.
 fn headers(parts: &mut [libc::iovec]) -> ArrayVec<libc::mmsghdr, MOST> {
     parts
         .iter_mut()
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receives_messages_one_by_one() {
+    fn receive_puts_each_message_into_its_own_slice() {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_takes_the_first_messages() {
+    fn full_queue_accepts_only_the_first_messages() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
         let messages = [IoSlice::new(b"x"); MOST];

@@ -1,4 +1,5 @@
-//! Multicast: joining groups, and sending to them (ip(7), ipv6(7), RFC 3678).
+//! Multicast on IP sockets: memberships of groups, and the interface and TTL of datagrams to groups (ip(7), ipv6(7),
+//! RFC 3678).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -8,17 +9,19 @@ use rustix::io::Errno;
 use crate::address::{Family, RawAddress};
 use crate::option;
 
-/// Bytes of `sockaddr_storage`.
+/// Size of `sockaddr_storage` in bytes.
 const STORAGE: usize = 128;
 
-/// Offset of a `sockaddr_storage` behind an int: it is aligned like a long.
+/// Offset of the first `sockaddr_storage` in `group_source_req`, behind an int: the alignment of a long.
 const BEGIN: usize = size_of::<usize>();
 
-/// Joins a group on an interface, for any sender or for one (IGMPv3 and MLDv2 report that to the network).
+/// Joins a multicast group on an interface, for all sources or only for the source `from`. The kernel reports the
+/// membership to the network by IGMPv3 or MLDv2.
 ///
 /// # Errors
-/// ENODEV: the interface does not exist. ENOBUFS: this socket has reached the limit of memberships
-/// (`igmp_max_memberships`, `igmp_max_msf`), so another one is needed. EADDRINUSE, EADDRNOTAVAIL: it has joined already.
+/// ENODEV: the interface does not exist. ENOBUFS: the socket has reached the limit of memberships
+/// (`igmp_max_memberships`, `igmp_max_msf`), so another socket is needed. EADDRINUSE, EADDRNOTAVAIL: the socket has
+/// joined the group already.
 pub fn join(socket: impl AsFd, interface: u32, group: IpAddr, from: Option<IpAddr>) -> Result<(), Errno> {
     // struct group_source_req, which begins with struct group_req: interface, group, source.
     let mut request = [0; BEGIN + 2 * STORAGE];
@@ -42,11 +45,11 @@ pub fn join(socket: impl AsFd, interface: u32, group: IpAddr, from: Option<IpAdd
     option::set(socket, level, name, &request[..len])
 }
 
-/// Makes a socket receive only from groups that it has joined itself (`IP_MULTICAST_ALL`, Linux 2.6.31 and, for IPv6,
-/// 4.20).
+/// Makes a socket receive datagrams only to groups that the socket itself has joined, not to groups that other sockets
+/// of the host have joined (`IP_MULTICAST_ALL`, Linux 2.6.31; `IPV6_MULTICAST_ALL`, Linux 4.20).
 ///
 /// # Errors
-/// Not a socket of that family, or a kernel before these.
+/// ENOPROTOOPT: not a socket of `family`, or the kernel is older than these versions.
 pub fn only_joined(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 0),
@@ -54,7 +57,8 @@ pub fn only_joined(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     }
 }
 
-/// Sets the interface on which datagrams to groups are sent, without a copy to this host.
+/// Sets the interface on which the socket sends multicast datagrams, and disables the copy to receivers on this host
+/// (`IP_MULTICAST_LOOP`).
 ///
 /// # Errors
 /// ENODEV, EADDRNOTAVAIL: the interface does not exist.
@@ -79,10 +83,10 @@ pub fn send_from(socket: impl AsFd, interface: u32, family: Family) -> Result<()
     }
 }
 
-/// Sets TTL or hop limit of datagrams to groups.
+/// Sets the TTL or hop limit of multicast datagrams that the socket sends.
 ///
 /// # Errors
-/// Not a socket of that family.
+/// ENOPROTOOPT: not a socket of `family`.
 pub fn set_hop_limit(socket: impl AsFd, family: Family, value: u8) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_MULTICAST_TTL, value.into()),
@@ -103,9 +107,9 @@ mod tests {
         index.trim().parse().unwrap()
     }
 
-    /// A datagram to a group that is joined on the loopback interface arrives, with the TTL that was set.
+    /// Joins a group on the loopback interface, and receives a datagram to it with the TTL that the sender has set.
     #[test]
-    fn joins_a_group_and_sends_to_it() {
+    fn datagram_to_a_joined_group_is_received_with_its_ttl() {
         let group: IpAddr = "239.255.77.1".parse().unwrap();
         let receiver = UdpSocket::bind("0.0.0.0:0").unwrap();
         let to = SocketAddr::new(group, receiver.local_addr().unwrap().port());
@@ -119,7 +123,7 @@ mod tests {
         );
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         send_from(&sender, loopback(), Family::V4).unwrap();
-        // The loopback interface delivers only copies to this host.
+        // The loopback interface delivers a multicast datagram only as the copy to this host, so that copy is enabled.
         option::set_int(&sender, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 1).unwrap();
         set_hop_limit(&sender, Family::V4, 9).unwrap();
         sender.send_to(b"hello", to).unwrap();
@@ -131,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_missing_interface() {
+    fn join_reports_a_missing_interface() {
         for (family, group) in [(Family::V4, "239.255.77.2"), (Family::V6, "ff15::77:2")] {
             let Ok(socket) = UdpSocket::bind((family.unspecified(), 0)) else {
                 crate::skipped("missing_namespaces_are_listed", family);

@@ -1,11 +1,14 @@
-//! Socket options that rustix does not name.
+//! Calls of setsockopt(2) and getsockopt(2) for options that rustix has no function for.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
 /// Sets an option to bytes in the form that it expects.
-pub(crate) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+///
+/// # Errors
+/// The kernel's.
+pub fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the kernel reads `len` bytes at `value`, which is borrowed.
@@ -13,13 +16,16 @@ pub(crate) fn set(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> Res
     if result == 0 { Ok(()) } else { Err(last_error()) }
 }
 
-/// Sets an option that is an int.
+/// Sets a socket option whose value is an int.
 pub(crate) fn set_int(socket: impl AsFd, level: i32, name: i32, value: i32) -> Result<(), Errno> {
     set(socket, level, name, &value.to_ne_bytes())
 }
 
 /// Reads an option's bytes, at most the length of `value`. Returns their number.
-pub(crate) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
+///
+/// # Errors
+/// The kernel's.
+pub fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
     let fd = socket.as_fd().as_raw_fd();
     let mut len = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the kernel writes at most `len` bytes at `value`, which is exclusively borrowed, and the number to `len`.
@@ -31,7 +37,7 @@ pub(crate) fn get(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) ->
     }
 }
 
-/// Returns `errno` of the call that has just failed.
+/// Returns `errno` of the libc call that has just failed.
 pub(crate) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,8 +1,10 @@
-//! Packet sockets with a receive ring: packet(7), Linux `Documentation/networking/packet_mmap.rst`, `TPACKET_V2`.
+//! Packet sockets with a memory-mapped receive ring of version `TPACKET_V2`: packet(7), Linux
+//! `Documentation/networking/packet_mmap.rst`.
 //!
-//! It is the second version, as the third passes whole blocks when they are full or after a millisecond or more, which would
-//! add to the latency; here each packet is visible at once. A packet that is longer than a slot is kept by the kernel beside
-//! the ring and received by [`receive_long`], in the order of its slots.
+//! `TPACKET_V3` is not used: it passes whole blocks to the process when they are full or after a timeout of a
+//! millisecond or more, which would add to the latency. With `TPACKET_V2` each packet is visible at once. The kernel
+//! keeps a packet that is longer than a slot in the socket's receive queue, from which [`receive_long`] receives such
+//! packets in the order of their slots.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,16 +21,16 @@ use crate::option;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of `virtio_net_hdr`, which precedes each packet.
+/// Size in bytes of the `virtio_net_hdr` in front of each packet.
 pub const VNET_HDR_LEN: usize = 10;
 
-/// Bytes of a slot that a packet cannot use: the slot's header and alignment.
+/// Bytes of a slot that cannot hold packet data: the slot's header and alignment.
 pub const OVERHEAD: usize = 112;
 
-/// Bytes of the kernel's blocks, a multiple of a slot's.
+/// Size of the ring's memory blocks in bytes (`tp_block_size`), a multiple of the size of a slot.
 const BLOCK: u32 = 64 << 10;
 
-/// Size of a ring.
+/// Size of a receive ring: number and size of its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     slots: u32,
@@ -36,7 +38,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// Returns a size of at least so many slots, each with room for packets of `bytes` bytes or of [`Self::LONGEST`].
+    /// Returns the size of a ring with at least `slots` slots, each for packets of up to `bytes` or [`Self::LONGEST`]
+    /// bytes.
     #[must_use]
     pub fn new(slots: u32, bytes: u32) -> Self {
         let room = bytes.min(Self::LONGEST) + OVERHEAD as u32;
@@ -45,34 +48,35 @@ impl Size {
         Self { slots, slot_bytes }
     }
 
-    /// Bytes of the longest packet for which slots are made.
+    /// Limit on the length of packets, in bytes, that fit into a slot of any size.
     pub const LONGEST: u32 = (16 << 10) - OVERHEAD as u32;
 
-    /// Returns the number of slots.
+    /// Returns the number of slots of the ring.
     #[must_use]
     pub const fn slots(self) -> u32 {
         self.slots
     }
 
-    /// Returns the bytes of each slot.
+    /// Returns the size of each slot in bytes.
     #[must_use]
     pub const fn slot_bytes(self) -> u32 {
         self.slot_bytes
     }
 
-    /// Returns the bytes of the ring.
+    /// Returns the size of the whole ring in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         self.slots as usize * self.slot_bytes as usize
     }
 
-    /// Returns the number of slots and their bytes, for another process.
+    /// Returns number and size of the slots as integers, to send them to another process.
     #[must_use]
     pub const fn parts(self) -> [u32; 2] {
         [self.slots, self.slot_bytes]
     }
 
-    /// Checks the values of [`parts`](Self::parts) that another process has sent.
+    /// Checks and converts the integers of [`parts`](Self::parts) that another process has sent; `None` if they are not
+    /// a valid size.
     #[must_use]
     pub fn from_parts([slots, slot_bytes]: [u32; 2]) -> Option<Self> {
         let possible = slot_bytes.is_power_of_two() && (2048..=16 << 10).contains(&slot_bytes);
@@ -81,13 +85,14 @@ impl Size {
     }
 }
 
-/// 512 MiB of the smallest slots.
+/// Limit on the number of slots: 512 MiB of the smallest slots.
 const MOST_SLOTS: u32 = 1 << 18;
 
-/// Opens a packet socket with a ring. It receives nothing before [`bind`], so a filter can be attached first.
+/// Opens a packet socket with a receive ring. It receives nothing before [`bind`], so a filter can be attached before
+/// the first packet.
 ///
 /// # Errors
-/// EPERM without CAP_NET_RAW; ENOMEM. The text names the step.
+/// EPERM without CAP_NET_RAW; ENOMEM. The text names the step that failed.
 pub fn open(size: Size) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
@@ -98,7 +103,7 @@ pub fn open(size: Size) -> io::Result<OwnedFd> {
     set(libc::PACKET_VERSION, TPACKET_V2, "PACKET_VERSION")?;
     set(libc::PACKET_VNET_HDR, 1, "PACKET_VNET_HDR")?;
     set(libc::PACKET_COPY_THRESH, 1, "PACKET_COPY_THRESH")?;
-    // Packets that are kept beside the ring count against this; the default is three packets of 64 KiB.
+    // Packets that are longer than a slot count against the receive buffer; its default holds three packets of 64 KiB.
     sockopt::set_socket_recv_buffer_size_force(&socket, KEPT)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&socket, KEPT))
         .map_err(|error| with_context("SO_RCVBUF", error))?;
@@ -115,10 +120,11 @@ pub fn open(size: Size) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Limit on the bytes of packets beside a ring.
+/// Limit on the bytes of packets in the socket's receive queue, beside the ring.
 const KEPT: usize = 32 << 20;
 
-/// Starts reception of packets that arrive on an interface for a family. Packets that are sent there are not received.
+/// Makes a packet socket receive the packets of an address family that arrive on an interface. Packets that the host
+/// sends on the interface are not received.
 ///
 /// # Errors
 /// ENODEV, ENXIO: the interface does not exist.
@@ -134,8 +140,8 @@ pub fn bind(socket: impl AsFd, interface: u32, family: Family) -> io::Result<()>
     }
 }
 
-/// Opens a packet socket without a ring that receives whole packets, from the IP header on, of one interface and family.
-/// `filter` is called to attach a filter before the first packet arrives.
+/// Opens a packet socket without a ring, which receives whole packets, from the IP header on, of one interface and
+/// address family. `filter` is called before the first packet arrives, to attach a BPF filter.
 ///
 /// # Errors
 /// EPERM without CAP_NET_RAW; ENODEV: the interface does not exist.
@@ -152,10 +158,11 @@ pub fn open_without_ring(
     Ok(socket)
 }
 
-/// Sends a packet, from the IP header on, to a group's hardware address (RFC 1112 section 6.4, RFC 2464 section 7).
+/// Sends an IP packet, from its header on, to the Ethernet address of a multicast group (RFC 1112 section 6.4, RFC 2464
+/// section 7).
 ///
 /// # Errors
-/// The kernel's, for example if the interface is down.
+/// Errors of sendmsg(2), for example ENETDOWN if the interface is down.
 pub fn send_to_group(
     socket: impl AsFd,
     interface: u32,
@@ -185,7 +192,7 @@ pub fn send_to_group(
     header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
-    // By sendmsg(2), as sendto(2) is not among the system calls of a relay worker.
+    // sendmsg(2) is used because sendto(2) is not among the system calls that a relay worker is permitted.
     // SAFETY: the socket is open; `header` references `to` and `part`, and that `packet`. All of them outlive the call,
     // which only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) };
@@ -209,20 +216,20 @@ fn address(interface: u32, family: Family) -> libc::sockaddr_ll {
     address
 }
 
-/// Distribution of packets to the sockets of a fanout group.
+/// Mode in which the packets of a fanout group are distributed to its sockets (`PACKET_FANOUT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
-    /// The group has one socket.
+    /// The group has one socket, which receives all packets.
     One,
-    /// By flow hash; to the next socket while the ring is full.
+    /// Packets are distributed by flow hash, and go to the next socket while the ring of the selected one is full.
     Flows,
 }
 
-/// Makes bound sockets a fanout group: each packet is received by one of them. If `defragment`, IPv4 fragments are
-/// reassembled before.
+/// Makes bound packet sockets a fanout group, in which each packet is received by one socket. If `defragment`, the
+/// kernel reassembles IPv4 fragments before the distribution.
 ///
 /// # Errors
-/// The kernel's; EINVAL while the interface is down.
+/// Errors of setsockopt(2); EINVAL while the interface is down.
 pub fn group(sockets: &[OwnedFd], fanout: Fanout, defragment: bool) -> io::Result<()> {
     let mode = match fanout {
         Fanout::One => libc::PACKET_FANOUT_LB,
@@ -255,8 +262,8 @@ pub fn group(sockets: &[OwnedFd], fanout: Fanout, defragment: bool) -> io::Resul
     others.iter().try_for_each(|socket| join(socket, id, 0))
 }
 
-/// Makes the device pass up frames of every group, not only of those that were joined, while the socket is open, or stops
-/// that.
+/// Enables or disables reception of frames to all multicast groups, not only to those that the host has joined
+/// (`PACKET_MR_ALLMULTI`). It ends when the socket is closed.
 ///
 /// # Errors
 /// ENODEV: the interface does not exist.
@@ -273,10 +280,11 @@ pub fn all_groups(socket: impl AsFd, interface: u32, on: bool) -> Result<(), Err
     option::set(socket, libc::SOL_PACKET, name, &request)
 }
 
-/// Returns packets that arrived, and those among them that were dropped because the ring was full, since the last call.
+/// Returns the number of packets that have arrived since the last call, and how many of them the kernel has dropped
+/// because the ring was full (`PACKET_STATISTICS`).
 ///
 /// # Errors
-/// Not a packet socket.
+/// Errors of getsockopt(2), for example ENOPROTOOPT for a socket that is not a packet socket.
 pub fn statistics(socket: impl AsFd) -> Result<(u32, u32), Errno> {
     let mut answer = [0; 8];
     option::get(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut answer)?;
@@ -286,7 +294,7 @@ pub fn statistics(socket: impl AsFd) -> Result<(u32, u32), Errno> {
     ))
 }
 
-/// Enables or disables SIGIO to this process for every packet that arrives, including dropped ones.
+/// Enables or disables SIGIO to this process for every packet that arrives at the socket, including dropped packets.
 ///
 /// # Errors
 /// None that the kernel documents for these arguments.
@@ -304,50 +312,51 @@ pub fn set_sigio(socket: impl AsFd, on: bool) -> io::Result<()> {
     Ok(fcntl_setfl(fd, flags)?)
 }
 
-/// Receives the next packet that was too long for its slot: `virtio_net_hdr` and packet. Returns its length, which may be
-/// more than `buffer`'s.
+/// Receives the next packet that was too long for its slot: a `virtio_net_hdr` and the packet. Returns the length of
+/// both, which may be more than the length of `buffer`.
 ///
 /// # Errors
-/// EAGAIN: no packet is kept.
+/// EAGAIN: no such packet is in the receive queue.
 pub fn receive_long(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     recv(socket, buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC).map(|(_, len)| len)
 }
 
-/// The mapped ring of a packet socket.
+/// The memory-mapped receive ring of a packet socket.
 #[derive(Debug)]
 pub struct Ring {
     at: *mut u8,
     size: Size,
-    /// Slot in which the next packet is expected.
+    /// Index of the slot in which the next packet is expected.
     position: u32,
 }
 
-// SAFETY: the mapping belongs to this value, and its memory is accessed only through it.
+// SAFETY: the mapping belongs to this value, and this process accesses its memory only through the value.
 unsafe impl Send for Ring {}
 
-/// A packet in the ring.
+/// A received packet in a slot of the ring.
 #[derive(Clone, Copy, Debug)]
 pub struct RingPacket<'a> {
-    /// `virtio_net_hdr`.
+    /// The packet's `virtio_net_hdr`: checksum and segmentation offload.
     pub vnet: &'a [u8],
     /// The packet, from the IP header on; truncated if it was longer than the slot.
     pub bytes: &'a [u8],
-    /// The length of the packet.
+    /// Length of the whole packet in bytes, also if `bytes` is truncated.
     pub len: usize,
-    /// The whole packet can be received by [`receive_long`].
+    /// True if the packet was longer than the slot and [`receive_long`] returns all of it.
     pub kept: bool,
 }
 
 impl Ring {
-    /// Maps the ring of a socket from [`open`]. `position` is that of the last process that has received from it.
+    /// Maps the ring of a socket that [`open`] has opened. `position` is the slot at which the previous process
+    /// stopped.
     ///
     /// # Errors
-    /// The kernel's; EINVAL for another size.
+    /// Errors of mmap(2); EINVAL if `size` is not the size that the socket was opened with.
     pub fn map(socket: impl AsFd, size: Size, position: u32) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a null address lets the kernel choose a free range, so no memory in use is replaced.
         let at = unsafe { mmap(std::ptr::null_mut(), size.bytes(), protection, flags, socket, 0) }
-            .map_err(|error| with_context("cannot map a ring", error))?;
+            .map_err(|error| with_context("cannot map the receive ring of a packet socket", error))?;
         let mut ring = Self {
             at: at.cast(),
             size,
@@ -357,7 +366,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Searches for the oldest packet if there is none at the position: a predecessor may have exited before it stored its own.
+    /// Sets the position to the oldest packet if the slot at the position is empty: the previous process may have
+    /// exited before it stored its position.
     pub fn find(&mut self) {
         let slots = self.size.slots;
         let mut after = (0..slots).map(|step| (self.position + step) % slots);
@@ -366,19 +376,20 @@ impl Ring {
         self.position = first.unwrap_or(self.position);
     }
 
-    /// Returns the slot in which the next packet is expected.
+    /// Returns the index of the slot in which the next packet is expected.
     #[must_use]
     pub fn position(&self) -> u32 {
         self.position
     }
 
-    /// Returns the number of slots.
+    /// Returns the number of slots of the ring.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.size.slots
     }
 
-    /// Returns the packet that is `ahead` slots behind the oldest, if it is there. It stays until it is released.
+    /// Returns the packet in slot `ahead`, counted from the oldest packet, or `None` if the slot is empty. The slot
+    /// stays with this process until [`release`](Self::release).
     #[must_use]
     pub fn packet(&self, ahead: u32) -> Option<RingPacket<'_>> {
         if ahead >= self.size.slots {
@@ -396,7 +407,7 @@ impl Ring {
         Some(RingPacket::read(bytes, status))
     }
 
-    /// Returns the oldest `count` slots to the kernel.
+    /// Returns the `count` oldest slots to the kernel.
     pub fn release(&mut self, count: u32) {
         for _ in 0..count {
             self.status(self.position)
@@ -422,7 +433,7 @@ impl Ring {
 }
 
 impl<'a> RingPacket<'a> {
-    /// Decodes `struct tpacket2_hdr`: status, length, captured length, offsets of Ethernet and IP.
+    /// Decodes `struct tpacket2_hdr` of a slot: status, length, captured length, offsets of Ethernet and IP header.
     fn read(slot: &'a [u8], status: u32) -> Self {
         let word = |at| array(slot, at).map_or(0, u32::from_ne_bytes) as usize;
         let half = |at| usize::from(array(slot, at).map_or(0, u16::from_ne_bytes));
@@ -441,7 +452,7 @@ impl<'a> RingPacket<'a> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the range is what `map` has mapped, and no slice of it outlives `self`.
+        // SAFETY: the range is what `map` has mapped, and no slice into it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), self.size.bytes()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The process at the other end of a Unix socket (unix(7)).
+//! Credentials and pidfd of the process at the other end of a Unix socket (unix(7), `SO_PEERCRED`, `SO_PEERPIDFD`).
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -8,12 +8,13 @@ use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 
 use crate::option;
 
-/// Credentials of the process that has connected a socket.
+/// Credentials of the process at the other end of a Unix socket, from the time of its connect(2) (`SO_PEERCRED`).
 #[derive(Debug)]
 pub struct Peer {
-    /// Its process id in this pid namespace; `None` if it has none here, which rustix's type cannot express.
+    /// Process id of the peer in this process's PID namespace; `None` if the peer has no id in it (0, which rustix's
+    /// type cannot express).
     pub pid: Option<Pid>,
-    /// Its user id in this user namespace.
+    /// User id of the peer in this process's user namespace.
     pub uid: Uid,
 }
 
@@ -36,11 +37,11 @@ impl Peer {
     }
 }
 
-/// Returns a pidfd of the process that has connected `socket`, whose id is `pid`. It is that process's even if the id has been
-/// reused since, except before Linux 6.5.
+/// Returns a pidfd of the process that has connected `socket`, whose process id is `pid`. The descriptor refers to that
+/// process even if its id has been reused since, except on kernels before Linux 6.5 (no `SO_PEERPIDFD`).
 ///
 /// # Errors
-/// The process has exited.
+/// The peer has exited, and other errors of getsockopt(2) and pidfd_open(2).
 pub fn pidfd(socket: impl AsFd, pid: Pid) -> io::Result<OwnedFd> {
     let mut number = [0; size_of::<libc::c_int>()];
     match option::get(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD, &mut number) {

@@ -1,4 +1,4 @@
-//! Messages with descriptors between processes of this program: `AF_UNIX`, `SOCK_SEQPACKET`.
+//! Messages with file descriptors between processes of this program: `AF_UNIX` sockets of type `SOCK_SEQPACKET`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,24 +12,24 @@ use rustix::net::{
 
 use crate::option;
 
-/// Limit on the descriptors of a message (the kernel's is 253).
+/// Limit on the number of descriptors in one message (the kernel's limit, `SCM_MAX_FD`, is 253).
 pub const MAX_DESCRIPTORS: usize = 64;
 
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
-/// A received message.
+/// A received message and the descriptors in it.
 #[derive(Debug)]
 pub struct SeqpacketMessage {
-    /// Bytes received, at the front of the caller's buffer.
+    /// Number of bytes received, at the front of the caller's buffer.
     pub len: usize,
-    /// Descriptors of the message, close-on-exec.
+    /// File descriptors that the message contained (`SCM_RIGHTS`), close-on-exec.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Returns two connected sockets, close-on-exec, blocking.
+/// Creates two connected sockets, close-on-exec and blocking.
 ///
 /// # Errors
-/// Out of descriptors or memory.
+/// Errors of socketpair(2): no free descriptor or memory.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(
         AddressFamily::UNIX,
@@ -39,15 +39,15 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Returns a pair of which the second socket is for a process that may become compromised: the first one receives no
-/// descriptors.
+/// Creates two connected sockets, the second of which is for a process that may be compromised; the first socket
+/// refuses descriptors from it.
 ///
-/// Closing a received descriptor can take as long as its sender likes (a connection with unsent data and `SO_LINGER`), and
-/// descriptors in flight count against the user. So the first socket refuses them (`SO_PASSRIGHTS`, Linux 6.16). Before that
-/// version it does not.
+/// Descriptors from that process would be a risk: closing a received descriptor can block for as long as the sender
+/// chose (a TCP connection with unsent data and `SO_LINGER`), and descriptors in flight count against the user's limit.
+/// The option (`SO_PASSRIGHTS`) exists since Linux 6.16; on older kernels the first socket receives descriptors.
 ///
 /// # Errors
-/// As [`pair`].
+/// Those of [`pair`].
 pub fn pair_with_untrusted() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = pair()?;
     match option::set_int(&ours, libc::SOL_SOCKET, SO_PASSRIGHTS, 0) {
@@ -56,14 +56,15 @@ pub fn pair_with_untrusted() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Option that allows a socket to receive descriptors (asm-generic/socket.h).
+/// Socket option that permits a Unix socket to receive descriptors (asm-generic/socket.h).
 const SO_PASSRIGHTS: i32 = 83;
 
-/// Sends a message. An empty one could not be distinguished from the end and is refused.
+/// Sends a message. An empty message is refused, because the receiver could not distinguish it from a closed socket.
 ///
 /// # Errors
-/// `InvalidInput`: empty, or more descriptors than [`MAX_DESCRIPTORS`]. `BrokenPipe`: the other socket is closed.
-/// `WouldBlock`. EMSGSIZE: longer than the send buffer.
+/// `InvalidInput`: `bytes` is empty, or there are more descriptors than [`MAX_DESCRIPTORS`]. `BrokenPipe`: the other
+/// socket is closed. `WouldBlock`: the socket is non-blocking and its send buffer is full. EMSGSIZE: the message is
+/// longer than the send buffer.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -82,7 +83,8 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// Receives a message; `None` if the other socket is closed.
 ///
 /// # Errors
-/// `InvalidData`: longer than `buffer`, or with more descriptors than [`MAX_DESCRIPTORS`]. `WouldBlock`.
+/// `InvalidData`: the message is longer than `buffer`, or has more descriptors than [`MAX_DESCRIPTORS`] or than this
+/// process can open. `WouldBlock`: the socket is non-blocking and no message has arrived.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<SeqpacketMessage>> {
     let (message, flags) = receive_any(socket, buffer)?;
     if flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
@@ -92,10 +94,11 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Seqpac
     }
 }
 
-/// Receives a message, without those of its descriptors for which this process has no room: the last ones.
+/// Receives a message. If this process cannot open all of its descriptors, the last ones are dropped.
 ///
 /// # Errors
-/// `InvalidData`: longer than `buffer`. `WouldBlock`.
+/// `InvalidData`: the message is longer than `buffer`. `WouldBlock`: the socket is non-blocking and no message has
+/// arrived.
 pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<SeqpacketMessage>> {
     let (message, flags) = receive_any(socket, buffer)?;
     if flags.intersects(ReturnFlags::TRUNC) {
@@ -106,7 +109,10 @@ pub fn receive_what_fits(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Opt
 }
 
 fn truncated() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "message longer than its buffer")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the message is longer than the buffer or has too many descriptors",
+    )
 }
 
 fn receive_any(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(Option<SeqpacketMessage>, ReturnFlags)> {
@@ -138,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transfers_bytes_and_descriptors() {
+    fn message_transfers_bytes_and_descriptors() {
         let (ours, theirs) = pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         send(&ours, b"hello", &[write.as_fd()]).unwrap();
@@ -161,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn untrusted_process_can_send_bytes_only() {
+    fn untrusted_process_cannot_send_descriptors() {
         let (ours, theirs) = pair_with_untrusted().unwrap();
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let mut buffer = [0; 16];
-        // Descriptors to the untrusted process are allowed.
+        // Descriptors in the other direction, to the untrusted process, are allowed.
         send(&ours, b"take", &[read.as_fd()]).unwrap();
         let message = receive(&theirs, &mut buffer).unwrap().unwrap();
         assert_eq!(message.descriptors.len(), 1);
@@ -194,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_messages_that_do_not_fit() {
+    fn messages_that_do_not_fit_are_refused() {
         let (ours, theirs) = pair().unwrap();
         assert_eq!(
             send(&ours, b"", &[]).unwrap_err().kind(),

@@ -1,4 +1,4 @@
-//! Memory that is shared by its descriptor (memfd_create(2)).
+//! Memory that processes share by passing its file descriptor (memfd_create(2)).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,11 +8,11 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Creates zeroed 64-bit words that are shared with every process that receives the descriptor. Pages are allocated at the
-/// first write.
+/// Creates a memfd of `words` zeroed 64-bit words, which every process that receives the descriptor can map. Each page
+/// is allocated at its first write.
 ///
 /// # Errors
-/// Out of descriptors or memory.
+/// Errors of memfd_create(2), ftruncate(2) and fcntl(2).
 pub fn create(words: usize) -> io::Result<OwnedFd> {
     let file = memfd_create(c"pontoon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, (words * size_of::<u64>()) as u64)?;
@@ -20,23 +20,23 @@ pub fn create(words: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Mapped words.
+/// 64-bit words of a memfd, mapped into this process and shared with other processes.
 #[derive(Debug)]
-pub struct Words {
+pub struct SharedWords {
     at: *mut AtomicU64,
     len: usize,
 }
 
 // SAFETY: the mapping belongs to this value, and the words in it are atomics.
-unsafe impl Send for Words {}
-// SAFETY: as above.
-unsafe impl Sync for Words {}
+unsafe impl Send for SharedWords {}
+// SAFETY: the mapping belongs to this value, and the words in it are atomics.
+unsafe impl Sync for SharedWords {}
 
-impl Words {
-    /// Maps words that [`create`] has made.
+impl SharedWords {
+    /// Maps the words of a memfd that [`create`] has made.
     ///
     /// # Errors
-    /// `InvalidInput`: the memory may shrink, so an access could raise SIGBUS. The kernel's.
+    /// `InvalidInput`: the file is not sealed against shrinking, so an access could raise SIGBUS. Errors of mmap(2).
     pub fn map(file: impl AsFd) -> io::Result<Self> {
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -53,7 +53,7 @@ impl Words {
     }
 }
 
-impl std::ops::Deref for Words {
+impl std::ops::Deref for SharedWords {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
@@ -63,7 +63,7 @@ impl std::ops::Deref for Words {
     }
 }
 
-impl Drop for Words {
+impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: the range is what `map` has mapped, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.at.cast(), self.len * size_of::<u64>()) };
@@ -77,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_share_their_words() {
+    fn mappings_of_one_memfd_share_their_words() {
         let file = create(1000).unwrap();
-        let (ours, theirs) = (Words::map(&file).unwrap(), Words::map(&file).unwrap());
+        let (ours, theirs) = (SharedWords::map(&file).unwrap(), SharedWords::map(&file).unwrap());
         assert_eq!(ours.len(), 1000);
         assert!(ours.iter().all(|word| word.load(Ordering::Relaxed) == 0));
         ours[999].store(7, Ordering::Relaxed);
@@ -89,10 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn refuses_memory_that_may_shrink() {
+    fn map_refuses_memory_that_may_shrink() {
         let file = memfd_create(c"test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, 4096).unwrap();
-        assert_eq!(Words::map(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            SharedWords::map(&file).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
         assert!(ftruncate(create(8).unwrap(), 0).is_err());
     }
 }

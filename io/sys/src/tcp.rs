@@ -1,4 +1,5 @@
-//! TCP sockets: peek offset, discarding received data, free space of the send buffer (tcp(7), socket(7)).
+//! TCP sockets of the host: peek offset, discarding of received data, free space of the send buffer (tcp(7),
+//! socket(7)).
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,17 +12,18 @@ use rustix::net::RecvFlags;
 use crate::address::{Family, array};
 use crate::option;
 
-/// Makes `MSG_PEEK` start `at` bytes behind the head of the receive queue (`SO_PEEK_OFF`). A peek advances the offset by
-/// what it copied; data removed from the queue decreases it.
+/// Makes `MSG_PEEK` start `at` bytes behind the head of the receive queue (`SO_PEEK_OFF`). A peek advances the offset
+/// by the number of bytes copied; removal of data from the queue decreases it by as many.
 ///
 /// # Errors
-/// EOPNOTSUPP: this kernel does not support it for TCP.
+/// EOPNOTSUPP: the kernel does not support `SO_PEEK_OFF` for TCP.
 pub fn set_peek_offset(socket: impl AsFd, at: u32) -> Result<(), Errno> {
     let at = i32::try_from(at).map_err(|_| Errno::INVAL)?;
     option::set_int(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF, at)
 }
 
-/// Discards up to `len` bytes from the head of the receive queue, without copying. Returns their number.
+/// Discards up to `len` bytes from the head of the receive queue, without copying them. Returns the number of discarded
+/// bytes.
 ///
 /// # Errors
 /// EAGAIN: the queue is empty. ECONNRESET and others: the connection has ended.
@@ -32,20 +34,21 @@ pub fn discard(socket: impl AsFd, len: usize) -> Result<usize, Errno> {
     usize::try_from(dropped).map_err(|_| option::last_error())
 }
 
-/// Returns the free bytes of the send buffer: its limit less what is queued, with the kernel's overhead (`SO_MEMINFO`).
+/// Returns an estimate of the bytes that the send buffer still accepts: `SO_SNDBUF` less the queued data, with a
+/// reserve for the kernel's overhead (`SO_MEMINFO`).
 ///
 /// # Errors
-/// Not a socket.
+/// Errors of getsockopt(2), for example ENOTSOCK.
 pub fn send_room(socket: impl AsFd) -> Result<u32, Errno> {
     let [limit, queued] = memory(socket, [libc::SK_MEMINFO_SNDBUF, libc::SK_MEMINFO_WMEM_QUEUED])?;
     // The kernel also counts the overhead of each segment: up to a sixth at MTU 1500 (Linux 6.18).
     Ok(limit.saturating_sub(queued) / 4 * 3)
 }
 
-/// Memory that the receive queue takes, with the kernel's overhead (`SO_MEMINFO`).
+/// Returns the bytes of kernel memory that the receive queue uses, data and overhead (`SK_MEMINFO_RMEM_ALLOC`).
 ///
 /// # Errors
-/// Not a socket.
+/// Errors of getsockopt(2), for example ENOTSOCK.
 pub fn receive_memory(socket: impl AsFd) -> Result<u32, Errno> {
     memory(socket, [libc::SK_MEMINFO_RMEM_ALLOC]).map(|[queued]| queued)
 }
@@ -60,19 +63,19 @@ fn memory<const N: usize>(socket: impl AsFd, indices: [i32; N]) -> Result<[u32; 
     Ok(indices.map(|index| word(index).unwrap_or(0)))
 }
 
-/// Makes the next close reset the connection (`SO_LINGER` of zero).
+/// Makes the next close(2) reset the connection (`SO_LINGER` with a timeout of zero).
 ///
 /// # Errors
-/// Not a socket.
+/// Errors of setsockopt(2), for example ENOTSOCK.
 pub fn reset_on_close(socket: impl AsFd) -> Result<(), Errno> {
     rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))
 }
 
-/// Returns true if the peek offset works for TCP of this family, tried on a loopback connection: kernels before about 6.10
-/// (IPv4) and 6.12 (IPv6) refuse the option or maintain the offset wrongly.
+/// Returns true if `SO_PEEK_OFF` works for TCP of this address family, tested on a loopback connection. Kernels before
+/// about 6.10 (IPv4) and 6.12 (IPv6) refuse the option or maintain the offset incorrectly.
 ///
 /// # Errors
-/// The connection could not be made.
+/// The loopback connection could not be made.
 pub fn peeks_at_offset(family: Family) -> io::Result<bool> {
     let listener = TcpListener::bind((family.loopback(), 0))?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
@@ -104,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn discard_removes_bytes_from_the_queue() {
+    fn discard_removes_bytes_from_the_receive_queue() {
         let (mut client, mut server) = connection();
         client.write_all(b"drop keep").unwrap();
         assert_eq!(discard(&server, 5), Ok(5));
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn close_resets_the_connection() {
+    fn close_resets_the_connection_after_reset_on_close() {
         let (client, mut server) = connection();
         reset_on_close(&client).unwrap();
         drop(client);
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn probe_agrees_with_the_option() {
+    fn probe_of_the_peek_offset_agrees_with_the_option() {
         let (client, _server) = connection();
         let accepted = set_peek_offset(&client, 0).is_ok();
         assert_eq!(peeks_at_offset(Family::V4).unwrap(), accepted);

@@ -1,5 +1,6 @@
-//! A write(2) that an interval timer (timer_create(2)) interrupts, for a descriptor whose `O_NONBLOCK` flag other processes
-//! share: standard error is often the terminal or pipe of a shell and of the command.
+//! A write(2) that an interval timer (timer_create(2)) interrupts, so that it never blocks for long. `O_NONBLOCK`
+//! cannot be used: standard error, often a terminal or pipe, shares its file status flags with the shell and the
+//! command.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// An interval timer, whose signal interrupts a write of the thread that made it. A child has to make its own.
+/// An interval timer whose signal interrupts a blocking write(2) of the thread that created it. Timers are not
+/// inherited by fork(2), so a child process has to create its own.
 #[derive(Debug)]
 pub struct TimedWrite {
     timer: libc::timer_t,
@@ -19,15 +21,16 @@ pub struct TimedWrite {
 // SAFETY: `timer_t` is the kernel's or the C library's handle of a timer of the process, valid in each of its threads.
 unsafe impl Send for TimedWrite {}
 
-/// The longest that a write waits. It waits only where another process fills the pipe or stops the terminal between
-/// poll(2) and write(2), or where the descriptor has less room than is written.
+/// Interval after which the timer interrupts a write. A write blocks only if another process fills the pipe or stops
+/// the terminal between poll(2) and write(2), or if the descriptor has less room than the number of bytes.
 const LONGEST: Duration = Duration::from_millis(1);
 
 impl TimedWrite {
-    /// Makes the timer, and a handler for its signal, which does nothing.
+    /// Creates the timer, and a handler of its signal that does nothing.
     ///
     /// # Errors
-    /// As many signals are pending as the user may have (`RLIMIT_SIGPENDING`).
+    /// EAGAIN: the user has reached the limit of pending signals (`RLIMIT_SIGPENDING`). Other errors of
+    /// timer_create(2).
     pub fn new() -> io::Result<Self> {
         let signal = libc::SIGRTMAX();
         // SAFETY: `sigaction`, `sigset_t` and `sigevent` are plain C data, for which zeroes are valid; the handler touches
@@ -55,10 +58,11 @@ impl TimedWrite {
         }
     }
 
-    /// Writes what there is room for, and waits no longer than a few milliseconds, whatever the descriptor is.
+    /// Writes as many bytes as the descriptor has room for and returns their number. It blocks for a few milliseconds
+    /// at most, for any kind of descriptor.
     ///
     /// # Errors
-    /// `AGAIN`: there is no room. Otherwise the kernel's.
+    /// EAGAIN: the descriptor has no room. Other errors of write(2).
     pub fn write(&self, fd: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
         let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
         if poll(&mut fds, Some(&Timespec::default()))? == 0 {
@@ -73,7 +77,8 @@ impl TimedWrite {
         }
     }
 
-    /// Has the timer expire again and again, as it may expire once before the write begins; zero stops it.
+    /// Starts the timer with a period, or stops it if `interval` is zero. It expires repeatedly because the first
+    /// signal may arrive before the write(2) begins.
     fn set(&self, interval: Duration) {
         let interval = libc::timespec {
             tv_sec: 0,
@@ -83,14 +88,14 @@ impl TimedWrite {
             it_interval: interval,
             it_value: interval,
         };
-        // SAFETY: the timer is ours, and exists until this value is dropped; the call keeps no pointer.
+        // SAFETY: the timer belongs to this value and exists until it is dropped; the call keeps no pointer.
         unsafe { libc::timer_settime(self.timer, 0, &raw const value, ptr::null_mut()) };
     }
 }
 
 impl Drop for TimedWrite {
     fn drop(&mut self) {
-        // SAFETY: the timer is ours, and nothing uses it after this.
+        // SAFETY: the timer belongs to this value, and nothing uses it after this call.
         unsafe { libc::timer_delete(self.timer) };
     }
 }
@@ -106,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes until there is no room left; the number of bytes.
+    /// Writes until the descriptor has no room, and returns the number of bytes written.
     fn fill(fd: &OwnedFd, bytes: &[u8]) -> usize {
         let write = TimedWrite::new().unwrap();
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Tap interfaces: `/dev/net/tun` (Linux `Documentation/networking/tuntap.rst`).
+//! Creation of tap interfaces with `/dev/net/tun` (Linux `Documentation/networking/tuntap.rst`).
 
 use std::fs::OpenOptions;
 use std::io;
@@ -7,31 +7,31 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::disabled::Disabled;
 
-/// Bytes of `virtio_net_hdr` before each frame if [`TapOffload::vnet_hdr`] is set: the header of virtio 1, little endian, with
-/// `num_buffers` (which vhost-net uses and a tap ignores).
+/// Size in bytes of the `virtio_net_hdr` in front of each frame if [`TapOffload::vnet_hdr`] is set: the header of
+/// virtio 1, little endian, with `num_buffers` (which vhost-net uses and a tap ignores).
 pub const VNET_HDR_LEN: libc::c_int = 12;
 
-/// Offloads of a tap.
+/// Offloads of a tap interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapOffload {
-    /// `IFF_VNET_HDR`: every frame is preceded by [`VNET_HDR_LEN`] bytes of `virtio_net_hdr`, and checksums may be
+    /// `IFF_VNET_HDR`: every frame is preceded by [`VNET_HDR_LEN`] bytes of `virtio_net_hdr`, and its checksum may be
     /// partial.
     pub vnet_hdr: bool,
-    /// TSO4 and TSO6.
+    /// TCP segmentation offload for IPv4 and IPv6 (`TUN_F_TSO4`, `TUN_F_TSO6`).
     pub tso: bool,
-    /// USO (Linux 6.2).
+    /// UDP segmentation offload (`TUN_F_USO4`, `TUN_F_USO6`, Linux 6.2).
     pub uso: bool,
 }
 
 impl TapOffload {
-    /// No offload.
+    /// Offloads of a tap that has none: frames without `virtio_net_hdr`.
     pub const NONE: Self = Self {
         vnet_hdr: false,
         tso: false,
         uso: false,
     };
 
-    /// Returns all offloads but those that `disabled` switches off.
+    /// Returns all offloads except those that `PONTOON_DISABLE` disables.
     #[must_use]
     pub const fn all_but(disabled: &Disabled) -> Self {
         let vnet_hdr = !disabled.vnet_hdr;
@@ -42,7 +42,7 @@ impl TapOffload {
         }
     }
 
-    /// Returns the flags of TUNSETOFFLOAD.
+    /// Returns the flags of the ioctl TUNSETOFFLOAD.
     fn flags(self) -> libc::c_uint {
         let mut flags = libc::TUN_F_CSUM;
         if self.tso {
@@ -55,24 +55,25 @@ impl TapOffload {
     }
 }
 
-/// A tap interface, down and without addresses. It is deleted when its queues are closed.
+/// A tap interface that this process has created. It is down, has no addresses, and is deleted when its queues are
+/// closed.
 #[derive(Debug)]
 pub struct Tap {
-    /// Its queues: non-blocking, close-on-exec.
+    /// File descriptors of the queues, non-blocking and close-on-exec.
     pub queues: Vec<OwnedFd>,
-    /// The interface's name.
+    /// Name of the tap interface.
     pub name: String,
-    /// Offloads that were requested and that this kernel supports.
+    /// Requested offloads that the kernel supports.
     pub offload: TapOffload,
 }
 
-/// Creates a tap with so many queues (`IFF_MULTI_QUEUE` for more than one, Linux 3.8) in the calling thread's network
-/// namespace. A `%d` in `name` becomes the first free number.
+/// Creates a tap interface with `queues` queues (`IFF_MULTI_QUEUE` for more than one, Linux 3.8) in the calling
+/// thread's network namespace. The kernel replaces a `%d` in `name` by the first free number.
 ///
 /// # Errors
-/// `Unsupported`: this kernel's taps have one queue.
-/// `NotFound` or `PermissionDenied` opening `/dev/net/tun`; EPERM without CAP_NET_ADMIN over the namespace; EBUSY if the name
-/// is taken; `InvalidInput` for a name that is empty or longer than 15 bytes. The text names the step.
+/// `Unsupported`: the kernel has no multi-queue taps. `NotFound` or `PermissionDenied`: `/dev/net/tun` cannot be
+/// opened. EPERM: no CAP_NET_ADMIN in the namespace. EBUSY: the name is taken. `InvalidInput`: the name is empty or
+/// longer than 15 bytes. The text names the step.
 pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
     if requested.vnet_hdr {
@@ -90,7 +91,7 @@ pub fn open(name: &str, requested: TapOffload, queues: u8) -> io::Result<Tap> {
             .map_err(|error| with_context(&format!("cannot create tap {name:?}"), &error))
     };
     let name = attach(&first, name)?;
-    // Offloads are per interface, and can only be set while it has one queue.
+    // Offloads belong to the interface, and can be set only while it has one queue.
     let offload = if requested.vnet_hdr {
         negotiate(first.as_fd(), requested)
             .map_err(|error| with_context(&format!("cannot set offloads of {name:?}"), &error))?
@@ -124,7 +125,7 @@ fn with_context(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Returns the flags of TUNSETIFF that this kernel knows (TUNGETFEATURES).
+/// Returns the flags of TUNSETIFF that the kernel supports (ioctl TUNGETFEATURES).
 fn features(fd: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
     let mut features: libc::c_uint = 0;
     // SAFETY: TUNGETFEATURES writes one unsigned int, which `features` is.
@@ -132,7 +133,7 @@ fn features(fd: BorrowedFd<'_>) -> io::Result<libc::c_uint> {
     Ok(features)
 }
 
-/// Attaches a queue (TUNSETIFF) and returns the name that the kernel has chosen.
+/// Attaches a queue to the tap `name` (ioctl TUNSETIFF) and returns the name that the kernel has chosen.
 fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<String> {
     // SAFETY: `ifreq` is plain C data for which all-zero bytes are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -152,7 +153,8 @@ fn attach(fd: BorrowedFd<'_>, name: &str, flags: libc::c_int) -> io::Result<Stri
     Ok(String::from_utf8_lossy(&chosen.take_while(|byte| *byte != 0).collect::<Vec<_>>()).into_owned())
 }
 
-/// Sets header size and byte order, then the largest set of offloads that the kernel supports.
+/// Sets size and byte order of the `virtio_net_hdr`, then the largest subset of the requested offloads that the kernel
+/// supports.
 fn negotiate(fd: BorrowedFd<'_>, requested: TapOffload) -> io::Result<TapOffload> {
     let size = VNET_HDR_LEN;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `size` is.
@@ -175,7 +177,7 @@ fn negotiate(fd: BorrowedFd<'_>, requested: TapOffload) -> io::Result<TapOffload
     }
 }
 
-/// Tries `less` if the kernel did not know a flag (EINVAL; USO before Linux 6.2).
+/// Sets the smaller set of offloads `less` if the kernel has refused a flag as unknown (EINVAL; USO before Linux 6.2).
 fn retry(fd: BorrowedFd<'_>, error: io::Error, less: TapOffload) -> io::Result<TapOffload> {
     if error.raw_os_error() == Some(libc::EINVAL) {
         set_offload(fd, less)
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offloads_need_vnet_hdr() {
+    fn segmentation_offloads_need_vnet_hdr() {
         let disabled = Disabled {
             vnet_hdr: true,
             ..Disabled::default()
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_invalid_names() {
+    fn open_refuses_invalid_names() {
         let fd = std::fs::File::open("/dev/null").unwrap();
         for name in ["", "sixteen-bytes-ab", "nul\0"] {
             let error = attach(fd.as_fd(), name, libc::IFF_TAP).unwrap_err();

@@ -1,4 +1,4 @@
-//! Datagram sockets: segmentation, coalescing, and ancillary data (udp(7), ip(7), ipv6(7)).
+//! Datagram sockets: segmentation, coalescing, and control messages of datagrams (udp(7), ip(7), ipv6(7)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -10,31 +10,31 @@ use rustix::net::{SocketFlags, SocketType, socket_with};
 use crate::address::{Family, array};
 use crate::{cmsg, option};
 
-/// Bytes of the control messages of a receive, with room to spare.
+/// Size in bytes of a buffer for the control messages of one receive; larger than all of them together.
 pub const CONTROL: usize = 256;
 
-/// Control messages of one send: a segment size and a source address.
-pub type SendControl = cmsg::Encoder<{ cmsg::space(2) + cmsg::space(20) }>;
+/// Control messages of one send: a segment size (`UDP_SEGMENT`) and a source address (`IP_PKTINFO`).
+pub type SendControl = cmsg::ControlEncoder<{ cmsg::space(2) + cmsg::space(20) }>;
 
-/// Ancillary data of a received datagram.
+/// Control messages of a received datagram, decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ancillary {
-    /// Bytes of each of several coalesced datagrams but the last (`UDP_GRO`).
+    /// Length of each datagram if several were coalesced (`UDP_GRO`); the last one may be shorter.
     pub stride: Option<usize>,
-    /// TTL or hop limit.
+    /// TTL or hop limit in the datagram's IP header.
     pub hop_limit: Option<u8>,
-    /// TOS or traffic class.
+    /// TOS or traffic class in the datagram's IP header.
     pub traffic_class: Option<u8>,
-    /// Local address that it was received on.
+    /// Address of this host at which the datagram was received.
     pub to: Option<IpAddr>,
-    /// Destination address in its header: the local address or a group.
+    /// Destination address in the datagram's IP header: an address of this host or a multicast group.
     pub destination: Option<IpAddr>,
-    /// Time of arrival, since 1970 (`SO_TIMESTAMPNS`).
+    /// Time of arrival since 1970 (`SO_TIMESTAMPNS`).
     pub at: Option<Duration>,
 }
 
 impl Ancillary {
-    /// Decodes control messages.
+    /// Decodes the control messages of a received datagram; unknown ones are ignored.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the kernel's ints hold one byte")]
     #[expect(clippy::cast_sign_loss, reason = "the kernel's ints hold one byte")]
@@ -48,7 +48,7 @@ impl Ancillary {
                 (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
                     beside.hop_limit = message.int().map(|value| value as u8);
                 }
-                // A byte, unlike the others.
+                // The value of IP_TOS is one byte; the other values are ints.
                 (libc::SOL_IP, libc::IP_TOS) => beside.traffic_class = message.data.first().copied(),
                 (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                     beside.traffic_class = message.int().map(|value| value as u8);
@@ -71,7 +71,7 @@ impl Ancillary {
                 // in6_pktinfo: address, interface.
                 (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
                     let destination = array::<16>(message.data, 0).map(Ipv6Addr::from);
-                    // A group is not a local address.
+                    // A multicast group is not a local address.
                     beside.to = destination.filter(|to| !to.is_multicast()).map(Into::into);
                     beside.destination = destination.map(Into::into);
                 }
@@ -82,20 +82,21 @@ impl Ancillary {
     }
 }
 
-/// Makes one send several datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
+/// Makes one send split its payload into datagrams of `size` bytes (`UDP_SEGMENT` as control message, Linux 4.18).
 pub fn push_segment(control: &mut SendControl, size: u16) {
     control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
 }
 
-/// Makes every send several datagrams of `size` bytes (`UDP_SEGMENT`, Linux 4.18).
+/// Makes every send on the socket split its payload into datagrams of `size` bytes (`UDP_SEGMENT` as option, Linux
+/// 4.18).
 ///
 /// # Errors
-/// ENOPROTOOPT: this kernel does not support it.
+/// ENOPROTOOPT: the kernel does not support `UDP_SEGMENT`.
 pub fn set_segment(socket: impl AsFd, size: u16) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, size.into())
 }
 
-/// Sets the source address of a send on a socket that is bound to a wildcard.
+/// Sets the source address of one send on a socket that is bound to a wildcard address.
 pub fn push_source(control: &mut SendControl, source: IpAddr) {
     match source {
         IpAddr::V4(v4) => {
@@ -111,10 +112,10 @@ pub fn push_source(control: &mut SendControl, source: IpAddr) {
     }
 }
 
-/// Enables the error queue, and the TTL and TOS (hop limit and traffic class) of received datagrams.
+/// Enables the error queue, and control messages with TTL and TOS (hop limit and traffic class) of received datagrams.
 ///
 /// # Errors
-/// Not a datagram or raw socket of that family.
+/// ENOPROTOOPT: not a datagram or raw socket of `family`.
 pub fn enable_recv_info(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     let (level, names) = match family {
         Family::V4 => (
@@ -131,10 +132,10 @@ pub fn enable_recv_info(socket: impl AsFd, family: Family) -> Result<(), Errno> 
         .try_for_each(|name| option::set_int(&socket, level, name, 1))
 }
 
-/// Enables the destination address of received datagrams.
+/// Enables control messages with the destination address of received datagrams (`IP_PKTINFO`, `IPV6_RECVPKTINFO`).
 ///
 /// # Errors
-/// Not a socket of that family.
+/// ENOPROTOOPT: not a socket of `family`.
 pub fn enable_pktinfo(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_PKTINFO, 1),
@@ -142,18 +143,18 @@ pub fn enable_pktinfo(socket: impl AsFd, family: Family) -> Result<(), Errno> {
     }
 }
 
-/// Enables the time of arrival of received datagrams.
+/// Enables control messages with the time of arrival of received datagrams (`SO_TIMESTAMPNS`).
 ///
 /// # Errors
-/// Not a socket.
+/// Errors of setsockopt(2), for example ENOTSOCK.
 pub fn enable_timestamps(socket: impl AsFd) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Sets TTL or hop limit of sent datagrams. 0 cannot be sent and is refused.
+/// Sets the TTL or hop limit of datagrams that the socket sends. The value 0 is refused.
 ///
 /// # Errors
-/// EINVAL.
+/// EINVAL: the value is 0.
 pub fn set_hop_limit(socket: impl AsFd, family: Family, value: u8) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_TTL, value.into()),
@@ -162,10 +163,10 @@ pub fn set_hop_limit(socket: impl AsFd, family: Family, value: u8) -> Result<(),
     }
 }
 
-/// Sets DSCP and ECN of sent datagrams.
+/// Sets the TOS or traffic class byte (DSCP and ECN) of datagrams that the socket sends.
 ///
 /// # Errors
-/// Not a socket of that family.
+/// ENOPROTOOPT: not a socket of `family`.
 pub fn set_traffic_class(socket: impl AsFd, family: Family, value: u8) -> Result<(), Errno> {
     match family {
         Family::V4 => option::set_int(socket, libc::SOL_IP, libc::IP_TOS, value.into()),
@@ -173,11 +174,11 @@ pub fn set_traffic_class(socket: impl AsFd, family: Family, value: u8) -> Result
     }
 }
 
-/// Sets whether the host may fragment sent datagrams. If it may not, a datagram larger than the path's known MTU is refused
-/// with EMSGSIZE, and the MTU is in the error queue.
+/// Forbids or permits the host to fragment datagrams that the socket sends. If fragmentation is forbidden, a datagram
+/// larger than the known path MTU is refused with EMSGSIZE, and an entry of the error queue contains the MTU.
 ///
 /// # Errors
-/// Not a socket of that family.
+/// ENOPROTOOPT: not a socket of `family`.
 pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Result<(), Errno> {
     match (family, value) {
         (Family::V4, true) => {
@@ -195,7 +196,7 @@ pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Resu
             libc::IPV6_MTU_DISCOVER,
             libc::IPV6_PMTUDISC_DO,
         ),
-        // WANT: the sender fragments to the path MTU, as IPv6 routers do not.
+        // IPV6_PMTUDISC_WANT: this host fragments to the path MTU, as IPv6 routers do not fragment.
         (Family::V6, false) => option::set_int(
             socket,
             libc::SOL_IPV6,
@@ -205,18 +206,19 @@ pub fn set_dont_fragment(socket: impl AsFd, family: Family, value: bool) -> Resu
     }
 }
 
-/// Makes one receive return several datagrams of one size (`UDP_GRO`, Linux 5.0).
+/// Makes one receive return several datagrams of the same length (`UDP_GRO`, Linux 5.0).
 ///
 /// # Errors
-/// ENOPROTOOPT: this kernel does not support it.
+/// ENOPROTOOPT: the kernel does not support `UDP_GRO`.
 pub fn coalesce(socket: impl AsFd) -> Result<(), Errno> {
     option::set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Returns the datagrams that the socket has dropped because its buffer was full (`SO_MEMINFO`, Linux 4.12).
+/// Returns the number of datagrams that the kernel has dropped because the socket's receive buffer was full
+/// (`SO_MEMINFO`, Linux 4.12).
 ///
 /// # Errors
-/// Not a socket, or a kernel before this.
+/// ENOTSOCK; ENOPROTOOPT: the kernel is older than Linux 4.12.
 pub fn dropped(socket: impl AsFd) -> Result<u32, Errno> {
     // `SK_MEMINFO_DROPS` is the ninth of `SK_MEMINFO_*` (linux/sock_diag.h).
     let mut answer = [0; 36];
@@ -226,10 +228,10 @@ pub fn dropped(socket: impl AsFd) -> Result<u32, Errno> {
 
 const SO_MEMINFO: i32 = 55;
 
-/// Returns whether this kernel has `UDP_SEGMENT` and `UDP_GRO`, in this order.
+/// Returns true for each of `UDP_SEGMENT` and `UDP_GRO`, in this order, that the kernel supports.
 ///
 /// # Errors
-/// Out of descriptors or memory.
+/// Errors of socket(2): no free descriptor or memory.
 pub fn offloads() -> Result<(bool, bool), Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(Family::V4.domain(), SocketType::DGRAM, flags, None)?;

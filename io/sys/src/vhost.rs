@@ -1,8 +1,8 @@
-//! `/dev/vhost-net`: the kernel's device side of a virtio-net queue pair, with a tap behind it (Linux
+//! The device `/dev/vhost-net`: the kernel's device side of a virtio-net queue pair, connected to a tap (Linux
 //! `include/uapi/linux/vhost.h`, `drivers/vhost/net.c`).
 //!
-//! One [`Device`] is one queue pair. Addresses are those of this process: an address in a descriptor is one in the device's
-//! [`Mapping`], and the kernel accesses no other memory by it.
+//! One [`VhostDevice`] is one queue pair. Buffer addresses in descriptors are virtual addresses of this process inside the
+//! device's [`Mapping`]; the kernel accesses no other memory of the process.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -11,49 +11,49 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::mapping::Mapping;
 
-/// Path of the device.
+/// Path of the device file of vhost-net.
 pub const PATH: &str = "/dev/vhost-net";
 
-/// VIRTIO_NET_F_MRG_RXBUF: a frame may take several buffers.
+/// VIRTIO_NET_F_MRG_RXBUF: a received frame may occupy several buffers.
 pub const MERGEABLE: u64 = 1 << 15;
 /// VIRTIO_F_RING_EVENT_IDX (Linux 3.1).
 pub const EVENT_IDX: u64 = 1 << 29;
 /// VIRTIO_F_VERSION_1 (Linux 4.0).
 pub const VERSION_1: u64 = 1 << 32;
 
-/// One of the two queues, by its index.
+/// One of the two virtqueues of a queue pair; the number is its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Which {
-    /// Receive queue: buffers that the kernel fills with frames from the guest's namespace.
+pub enum VringIndex {
+    /// Receive queue: the kernel fills its buffers with frames that the guest has sent to the tap.
     Receive = 0,
-    /// Transmit queue: frames to the guest's namespace.
+    /// Transmit queue: the kernel sends the frames in its buffers to the guest's side of the tap.
     Transmit = 1,
 }
 
-/// Configuration of a queue. Locations are offsets in the device's memory.
+/// Configuration of a virtqueue. The locations of its three parts are offsets in the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Vring<'a> {
-    /// The number of descriptors.
+    /// Number of descriptors of the virtqueue.
     pub size: u16,
-    /// Offset of the descriptor table.
+    /// Offset of the descriptor table in bytes.
     pub descriptors: usize,
-    /// Offset of the available ring.
+    /// Offset of the available ring in bytes.
     pub available: usize,
-    /// Offset of the used ring.
+    /// Offset of the used ring in bytes.
     pub used: usize,
-    /// An eventfd that notifies the kernel.
+    /// Eventfd that the process writes to when it has made buffers available.
     pub kick: BorrowedFd<'a>,
     /// An eventfd that the kernel writes to when it has used buffers.
     pub call: BorrowedFd<'a>,
-    /// An eventfd that the kernel writes to when the queue is invalid.
+    /// Eventfd that the kernel writes to when it has found an error in the virtqueue and stopped it.
     pub error: BorrowedFd<'a>,
 }
 
-/// Checks that the device can be opened.
+/// Checks that `/dev/vhost-net` can be opened.
 ///
 /// # Errors
-/// `NotFound` without the module `vhost_net`; `PermissionDenied` if the user is not in the device's group.
+/// `NotFound`: the module `vhost_net` is not loaded. `PermissionDenied`: the user may not open the device file.
 pub fn check() -> io::Result<()> {
     open().map(drop)
 }
@@ -63,20 +63,21 @@ fn open() -> io::Result<OwnedFd> {
     Ok(device.into())
 }
 
-/// A vhost-net queue pair with its memory. When dropped, both queues stop, and the kernel releases the tap.
+/// A vhost-net queue pair and the memory that the kernel accesses for it. When it is dropped, both queues stop, and the
+/// kernel releases the tap.
 #[derive(Debug)]
-pub struct Device {
-    // This is the only descriptor. It is closed before `memory` is unmapped, as fields are dropped in this order, and after the
-    // close the kernel does not access the memory any more (`vhost_net_release`).
+pub struct VhostDevice {
+    // The only descriptor of the device. It is closed before `memory` is unmapped, as fields are dropped in this order,
+    // and after the close the kernel accesses the memory no more (`vhost_net_release`).
     device: OwnedFd,
     memory: Mapping,
 }
 
-impl Device {
-    /// Creates a queue pair for this process, on `memory`, with these features.
+impl VhostDevice {
+    /// Creates a queue pair for this process on `memory`, with the virtio feature bits `features`.
     ///
     /// # Errors
-    /// As [`check`]; `Unsupported`: the kernel does not have one of the features.
+    /// Those of [`check`]; `Unsupported`: the kernel lacks one of the features.
     pub fn new(memory: Mapping, features: u64) -> io::Result<Self> {
         Self::of(open()?, memory, features)
     }
@@ -103,19 +104,19 @@ impl Device {
         Ok(Self { device, memory })
     }
 
-    /// Returns the memory.
+    /// Returns the memory in which rings and buffers are placed.
     #[must_use]
     pub fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    /// Configures a queue that is in its initial state.
+    /// Configures a virtqueue that has processed no buffer yet: its index starts at 0.
     ///
     /// # Errors
-    /// `InvalidInput`: a part is not in the device's memory. The kernel's.
-    pub fn set_vring(&self, which: Which, vring: Vring<'_>) -> io::Result<()> {
+    /// `InvalidInput`: a part of the virtqueue is outside the device's memory. Errors of ioctl(2).
+    pub fn set_vring(&self, which: VringIndex, vring: Vring<'_>) -> io::Result<()> {
         let size = usize::from(vring.size);
-        // Virtio 1.2, section 2.7.
+        // Sizes of the three parts: virtio 1.2, section 2.7.
         let parts = [
             (vring.descriptors, 16 * size),
             (vring.available, 6 + 2 * size),
@@ -127,14 +128,14 @@ impl Device {
         }
         let index = which as u32;
         let state = |number| VringState { index, number };
-        let file = |fd: BorrowedFd<'_>| File {
+        let file = |fd: BorrowedFd<'_>| VringFile {
             index,
             fd: fd.as_raw_fd(),
         };
         let address = |at: usize| self.memory.address() + at as u64;
         SET_VRING_NUM.set(&self.device, &state(vring.size.into()))?;
         SET_VRING_BASE.set(&self.device, &state(0))?;
-        let addresses = Addresses {
+        let addresses = VringAddresses {
             index,
             flags: 0,
             descriptors: address(vring.descriptors),
@@ -148,17 +149,17 @@ impl Device {
         SET_VRING_ERR.set(&self.device, &file(vring.error))
     }
 
-    /// Attaches a queue of a tap to the queue and starts it.
+    /// Attaches a virtqueue to a queue of a tap (VHOST_NET_SET_BACKEND) and starts it.
     ///
     /// # Errors
-    /// ENOTSOCK: not a tap. The kernel's.
-    pub fn start(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
+    /// ENOTSOCK: the descriptor is not a tap. Other errors of ioctl(2).
+    pub fn start(&self, which: VringIndex, tap: BorrowedFd<'_>) -> io::Result<()> {
         let (index, fd) = (which as u32, tap.as_raw_fd());
-        NET_SET_BACKEND.set(&self.device, &File { index, fd })
+        NET_SET_BACKEND.set(&self.device, &VringFile { index, fd })
     }
 }
 
-/// `struct vhost_memory` with one `struct vhost_memory_region`.
+/// The kernel's `struct vhost_memory` with one `struct vhost_memory_region`.
 #[repr(C)]
 struct MemoryTable {
     regions: u32,
@@ -169,16 +170,16 @@ struct MemoryTable {
     flags: u64,
 }
 
-/// `struct vhost_vring_state`.
+/// The kernel's `struct vhost_vring_state`: index of a virtqueue, and a number.
 #[repr(C)]
 struct VringState {
     index: u32,
     number: u32,
 }
 
-/// `struct vhost_vring_addr`.
+/// The kernel's `struct vhost_vring_addr`: index of a virtqueue, flags and addresses of its parts.
 #[repr(C)]
-struct Addresses {
+struct VringAddresses {
     index: u32,
     flags: u32,
     descriptors: u64,
@@ -187,14 +188,14 @@ struct Addresses {
     log: u64,
 }
 
-/// `struct vhost_vring_file`.
+/// The kernel's `struct vhost_vring_file`: index of a virtqueue, and a descriptor.
 #[repr(C)]
-struct File {
+struct VringFile {
     index: u32,
     fd: libc::c_int,
 }
 
-/// An ioctl(2) with an argument of type `T`, or without one.
+/// An ioctl(2) request of vhost whose argument has type `T`; `()` means no argument.
 struct VhostIoctl<T> {
     number: libc::Ioctl,
     argument: PhantomData<fn(T)>,
@@ -210,9 +211,9 @@ impl<T> VhostIoctl<T> {
 
     fn set(&self, device: &OwnedFd, argument: &T) -> io::Result<()> {
         let argument: *const T = argument;
-        // SAFETY: the requests below that are made this way read one `T`, which `argument` points to. What it references is
-        // memory of a `Mapping` that outlives its use (see `Device`), or a descriptor, to which the kernel takes a reference of
-        // its own.
+        // SAFETY: the requests that are defined below as constants and set by this function read one `T`, which
+        // `argument` points to. What `argument` references is memory of a `Mapping` that outlives its use (see
+        // `VhostDevice`), or a descriptor, to which the kernel takes a reference of its own.
         done(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), self.number, argument) })
     }
 }
@@ -243,21 +244,21 @@ const VHOST: u32 = 0xaf;
 const GET_FEATURES: VhostIoctl<u64> = VhostIoctl::new(libc::_IOR::<u64>(VHOST, 0x00));
 const SET_FEATURES: VhostIoctl<u64> = VhostIoctl::new(libc::_IOW::<u64>(VHOST, 0x00));
 const SET_OWNER: VhostIoctl<()> = VhostIoctl::new(libc::_IO(VHOST, 0x01));
-/// Its number encodes the size of the table without regions.
+/// VHOST_SET_MEM_TABLE; the number encodes the size of the table without regions.
 const SET_MEM_TABLE: VhostIoctl<MemoryTable> = VhostIoctl::new(libc::_IOW::<u64>(VHOST, 0x03));
 const SET_VRING_NUM: VhostIoctl<VringState> = VhostIoctl::new(libc::_IOW::<VringState>(VHOST, 0x10));
-const SET_VRING_ADDR: VhostIoctl<Addresses> = VhostIoctl::new(libc::_IOW::<Addresses>(VHOST, 0x11));
+const SET_VRING_ADDR: VhostIoctl<VringAddresses> = VhostIoctl::new(libc::_IOW::<VringAddresses>(VHOST, 0x11));
 const SET_VRING_BASE: VhostIoctl<VringState> = VhostIoctl::new(libc::_IOW::<VringState>(VHOST, 0x12));
-const SET_VRING_KICK: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x20));
-const SET_VRING_CALL: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x21));
-const SET_VRING_ERR: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x22));
-const NET_SET_BACKEND: VhostIoctl<File> = VhostIoctl::new(libc::_IOW::<File>(VHOST, 0x30));
+const SET_VRING_KICK: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x20));
+const SET_VRING_CALL: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x21));
+const SET_VRING_ERR: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x22));
+const NET_SET_BACKEND: VhostIoctl<VringFile> = VhostIoctl::new(libc::_IOW::<VringFile>(VHOST, 0x30));
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As `linux/vhost.h` has them on x86-64 and aarch64.
+    /// The numbers of `linux/vhost.h` on x86-64 and aarch64.
     #[test]
     fn request_numbers_are_the_kernels() {
         let numbers = [
@@ -290,9 +291,9 @@ mod tests {
     }
 
     #[test]
-    fn other_descriptors_are_refused() {
+    fn descriptors_of_other_files_are_refused() {
         let null = std::fs::File::open("/dev/null").unwrap();
-        let error = Device::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
+        let error = VhostDevice::of(null.into(), Mapping::new(4096).unwrap(), VERSION_1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
     }
 }

@@ -12,6 +12,7 @@ use pontoon_link::capturing::CaptureQueue;
 use tracing::warn;
 
 use crate::messages::{CaptureCommand, CaptureResult, CaptureStart, EngineChannel, Report};
+use crate::stats::ProcessRow;
 
 mod pcapng;
 mod writer;
@@ -22,8 +23,12 @@ use writer::Writer;
 const MOST_CLOSING: usize = 3;
 
 /// Starts and stops the captures of the process, one at a time.
-#[derive(Debug, Default)]
-pub(crate) struct CaptureControl(Mutex<Inner>);
+#[derive(Debug)]
+pub(crate) struct CaptureControl {
+    inner: Mutex<Inner>,
+    /// Writers count frames and drops there.
+    process_stats: ProcessRow,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -32,9 +37,8 @@ struct Inner {
     running: Option<Running>,
     /// Stopped captures whose files are still being written.
     closing: Vec<Running>,
-    /// Frames and drops of earlier captures.
-    frames: u64,
-    dropped: u64,
+    /// Sends the report of a capture that could not begin.
+    reporter: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -45,6 +49,13 @@ struct Running {
 }
 
 impl CaptureControl {
+    pub(crate) fn new(process_stats: ProcessRow) -> Self {
+        Self {
+            inner: Mutex::default(),
+            process_stats,
+        }
+    }
+
     /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
     /// frames that this worker has from now on.
     pub(crate) fn apply(&self, order: CaptureCommand, reports: &EngineChannel) -> Option<Arc<CaptureQueue>> {
@@ -57,17 +68,14 @@ impl CaptureControl {
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
-                        _ => Running::start(start, reports),
+                        _ => Running::start(start, reports, self.process_stats.clone()),
                     };
                     match started {
                         Ok(running) => inner.running = Some(running),
                         Err(error) => {
                             warn!("cannot capture: {error}");
                             let why = format!("cannot begin: {error}");
-                            writer::send_report(
-                                reports,
-                                &Report::Captured(CaptureResult::failed(number, why)),
-                            );
+                            inner.report_failure(CaptureResult::failed(number, why), reports);
                         }
                     }
                     return inner.capture_queue(number);
@@ -88,21 +96,9 @@ impl CaptureControl {
         self.lock().end();
     }
 
-    /// Returns the frames and drops of all captures since the engine's start.
-    pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
-        let inner = self.lock();
-        let (mut frames, mut dropped) = (inner.frames, inner.dropped);
-        for Running { capture_queue, .. } in inner.running.iter().chain(&inner.closing) {
-            let [of_file, of_none] = capture_queue.counts();
-            frames += of_file;
-            dropped += of_none;
-        }
-        [("capture_frames", frames), ("capture_dropped", dropped)]
-    }
-
     /// Locks the state. A holder waits for nothing but the start of a thread or, when no worker runs, its end.
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,39 +116,54 @@ impl Inner {
         }
         let written = |running: &mut Running| running.writer.is_finished();
         let written: Vec<Running> = self.closing.extract_if(.., written).collect();
-        written.into_iter().for_each(|running| self.join_writer(running));
+        written.into_iter().for_each(Running::join);
+    }
+
+    /// Reports that a capture could not begin. If the supervisor's socket has no room, a thread sends the report, as a worker
+    /// must not wait here.
+    fn report_failure(&mut self, failed: CaptureResult, reports: &EngineChannel) {
+        let report = Report::Captured(failed);
+        let refused = match reports.try_send(&report) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.send_later(report, reports),
+            sent => sent,
+        };
+        if let Err(error) = refused {
+            warn!("cannot report to the supervisor that a capture failed: {error}");
+        }
+    }
+
+    /// Sends a report by a thread, of which there is one at most.
+    fn send_later(&mut self, report: Report, reports: &EngineChannel) -> io::Result<()> {
+        if self
+            .reporter
+            .as_ref()
+            .is_some_and(|reporter| !reporter.is_finished())
+        {
+            return Err(io::Error::other("another report still waits for room"));
+        }
+        let reports = reports.try_clone()?;
+        let reporter = thread::Builder::new().name("capture".to_owned());
+        self.reporter = Some(reporter.spawn(move || writer::send_report(&reports, &report))?);
+        Ok(())
     }
 
     fn end(&mut self) {
         self.stop();
-        let closing = std::mem::take(&mut self.closing);
-        closing.into_iter().for_each(|running| self.join_writer(running));
-    }
-
-    /// Waits for the writer.
-    fn join_writer(
-        &mut self,
-        Running {
-            capture_queue,
-            writer,
-            ..
-        }: Running,
-    ) {
         // The panic handler has logged a panic already.
-        let _ = writer.join();
-        let [frames, dropped] = capture_queue.counts();
-        self.frames += frames;
-        self.dropped += dropped;
+        self.reporter.take().map(JoinHandle::join);
+        let closing = std::mem::take(&mut self.closing);
+        closing.into_iter().for_each(Running::join);
     }
 }
 
 impl Running {
-    fn start(start: CaptureStart, reports: &EngineChannel) -> io::Result<Self> {
+    fn start(start: CaptureStart, reports: &EngineChannel, process_stats: ProcessRow) -> io::Result<Self> {
         let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;
         let file = start.file.borrow().ok_or(io::ErrorKind::InvalidInput)?;
         let file = file.try_clone_to_owned()?.into();
-        let writer = Writer::new(start, file, Arc::clone(&capture_queue), reports.try_clone()?);
+        let reports = reports.try_clone()?;
+        let writer = Writer::new(start, file, Arc::clone(&capture_queue), reports, process_stats);
         let writer = thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run())?;
@@ -162,6 +173,12 @@ impl Running {
             capture_queue,
             writer,
         })
+    }
+
+    /// Waits for the writer.
+    fn join(self) {
+        // The panic handler has logged a panic already.
+        let _ = self.writer.join();
     }
 }
 

@@ -15,7 +15,7 @@ use pontoon_wire::Mac;
 
 /// Room for the connections of every worker.
 #[derive(Clone, Copy, Debug)]
-pub struct Shared {
+pub struct SharedLedger {
     guest: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
     /// Slots of each worker.
@@ -38,7 +38,7 @@ const SET: u64 = 1 << 63;
 /// It is one over IPv6.
 const V6: u64 = 1 << 62;
 
-impl Shared {
+impl SharedLedger {
     /// Room for `slots` connections of each of `workers`. Make it before the first engine is forked.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn entries_that_were_not_removed_are_returned() {
-        let shared = Shared::new(2, 100).unwrap();
+        let shared = SharedLedger::new(2, 100).unwrap();
         let (first, second) = (shared.part(WorkerId(0)), shared.part(WorkerId(1)));
         let v4 = ends("10.0.2.15:40000", "203.0.113.7:80");
         let v6 = ends("[fd70:6f6e:746f::15]:65535", "[2001:db8::7]:1");
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_guests_address_is_shared_by_all_workers() {
-        let shared = Shared::new(2, 0).unwrap();
+        let shared = SharedLedger::new(2, 0).unwrap();
         assert_eq!(shared.guest(), None);
         for (worker, mac) in [(1, Mac([0xff; 6])), (0, Mac([0; 6]))] {
             shared.part(WorkerId(worker)).guest_moved(mac);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn connections_beyond_the_capacity_are_left_out() {
-        let shared = Shared::new(1, 0).unwrap();
+        let shared = SharedLedger::new(1, 0).unwrap();
         let part = shared.part(WorkerId(0));
         part.enter(64, ends("10.0.2.15:1", "10.0.2.2:1"));
         part.strike(u32::MAX);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn arbitrary_words_are_decoded_or_ignored() {
-        let shared = Shared::new(1, 0).unwrap();
+        let shared = SharedLedger::new(1, 0).unwrap();
         for word in shared.words {
             word.store(u64::MAX, Ordering::Relaxed);
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ipnet::IpNet;
 use pontoon_engine::Config;
 use pontoon_link::vhost_user::VhostUser;
-use pontoon_link::{Link, Serve};
+use pontoon_link::{Link, LinkServer};
 use pontoon_sandbox::{ResourceLimits, Sandbox};
 use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
@@ -23,6 +23,7 @@ mod limits;
 mod mesh;
 pub mod messages;
 pub mod pacing;
+pub mod stats;
 mod worker;
 mod workers;
 
@@ -41,7 +42,7 @@ use messages::{EngineChannel, Report};
 /// The input of an engine process. Descriptors are opened by the supervisor, which keeps copies for the next engine,
 /// should this one crash.
 #[derive(Debug)]
-pub struct Setup {
+pub struct EngineSetup {
     /// The configuration of the engine.
     pub config: Config,
     /// Addresses that the host owns now, and ranges of which it takes every address for its own.
@@ -55,12 +56,16 @@ pub struct Setup {
     /// The source of the host side's packets; `None`: the kernel's choice.
     pub outbound: Option<Outbound>,
     /// A record of the workers' connections for the next engine.
-    pub ledger: ledger::Shared,
+    pub ledger: ledger::SharedLedger,
+    /// Memory for the workers' statistics.
+    pub stats: stats::StatsTable,
+    /// The generation of the egress rules in `config`, at least 1.
+    pub rules_generation: u64,
     /// Sets the level of the process's log.
     pub set_log_level: fn(LevelFilter),
 }
 
-impl Setup {
+impl EngineSetup {
     /// The same, with the descriptors, of which none are left here: for a child, in whose memory this is a copy.
     #[must_use]
     pub fn take(&mut self) -> Self {
@@ -72,6 +77,8 @@ impl Setup {
             pacing: self.pacing,
             outbound: self.outbound.clone(),
             ledger: self.ledger,
+            stats: self.stats.clone(),
+            rules_generation: self.rules_generation,
             set_log_level: self.set_log_level,
         }
     }
@@ -94,7 +101,7 @@ impl Setup {
 /// # Errors
 /// The engine could not start, or had to stop; the text names what failed.
 pub fn run(
-    setup: Setup,
+    setup: EngineSetup,
     attachment: Attachment,
     sandbox: Sandbox,
     disabled: &Disabled,
@@ -115,7 +122,7 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub fn carry(setup: Setup, attachment: Attachment, supervisor: EngineChannel) -> io::Result<()> {
+pub fn carry(setup: EngineSetup, attachment: Attachment, supervisor: EngineChannel) -> io::Result<()> {
     let mtu = setup.config.mtu;
     without_sandbox(setup, supervisor, |engine| attachment.serve(mtu, engine))
 }
@@ -124,12 +131,12 @@ pub fn carry(setup: Setup, attachment: Attachment, supervisor: EngineChannel) ->
 ///
 /// # Errors
 /// As [`run`].
-pub fn carry_in_process(setup: Setup, link: VhostUser, supervisor: EngineChannel) -> io::Result<()> {
+pub fn carry_in_process(setup: EngineSetup, link: VhostUser, supervisor: EngineChannel) -> io::Result<()> {
     without_sandbox(setup, supervisor, |engine| engine.serve(vec![link]))
 }
 
 fn without_sandbox(
-    setup: Setup,
+    setup: EngineSetup,
     supervisor: EngineChannel,
     serve: impl FnOnce(EngineStart<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -143,13 +150,13 @@ fn without_sandbox(
 
 /// An engine without its links.
 struct EngineStart<'a> {
-    setup: Setup,
+    setup: EngineSetup,
     sandbox: Option<Sandbox>,
     disabled: &'a Disabled,
     supervisor: EngineChannel,
 }
 
-impl Serve for EngineStart<'_> {
+impl LinkServer for EngineStart<'_> {
     /// Runs a worker on each of `links`.
     fn serve<L: Link>(self, links: Vec<L>) -> io::Result<()> {
         let Self {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, iter};
 
-use pontoon_engine::flow_rate::{self, Admission};
-use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
+use pontoon_engine::flow_rate::{self, Admission, FlowOpener};
+use pontoon_engine::siblings::{FlowKey, HandOver, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 
@@ -84,8 +84,8 @@ pub(crate) fn handles(workers: u8, guest_mac: Mac) -> io::Result<Vec<WorkerHandl
 impl WorkerHandle {
     /// Returns a descriptor that becomes readable when something is put into this worker's inbox; to be registered edge
     /// triggered.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.inbox().bell()
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.inbox().event()
     }
 
     /// Passes up to a burst of frames from the inbox to `sink`, unless it is empty. Returns their number, and true if there
@@ -142,7 +142,7 @@ impl WorkerHandle {
 
 impl AsFd for WorkerHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell()
+        self.event()
     }
 }
 
@@ -150,7 +150,7 @@ impl Drop for EndsAll {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
         for inbox in &self.0.inboxes {
-            inbox.ring();
+            inbox.signal();
         }
     }
 }
@@ -176,9 +176,11 @@ impl Siblings for WorkerHandle {
         self.mesh.directory.spread(&(source, destination, id))
     }
 
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
-        let inbox = self.mesh.inboxes.get(usize::from(to.0));
-        inbox.is_some_and(|inbox| inbox.put(frame, reassembled))
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver {
+        match self.mesh.inboxes.get(usize::from(to.0)) {
+            Some(inbox) => inbox.put(frame, reassembled),
+            None => HandOver::Dropped,
+        }
     }
 
     fn flows(&self) -> u32 {
@@ -235,10 +237,10 @@ impl Siblings for WorkerHandle {
         self.ports_of(family_of).fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
+    fn count_against_rate(&self, rate: u32, opener: FlowOpener, now: Instant) -> Admission {
         let next = |due| {
             let mut due = Instant(due);
-            match flow_rate::admit(&mut due, rate, now) {
+            match flow_rate::admit(&mut due, rate, opener, now) {
                 Admission::Admitted => Some(due.0),
                 Admission::Refused => None,
             }

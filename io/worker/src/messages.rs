@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use pontoon_engine::Histogram;
 use pontoon_engine::egress::EgressRule;
 use pontoon_ipc::{Channel, ChannelMessage, Descriptor, ProcessReport, ReportKind, text};
 use pontoon_sys::seqpacket::MAX_DESCRIPTORS;
@@ -14,7 +13,6 @@ mod capture;
 mod flows;
 mod owned;
 mod port_update;
-mod total;
 
 pub use capture::{CaptureCommand, CaptureResult, CaptureStart};
 pub use flows::{FlowPage, FlowPageRequest};
@@ -26,10 +24,6 @@ pub const MAX_LEN: usize = 64 << 10;
 
 /// Bytes of the longest text in a [`Report`].
 pub const MAX_TEXT: usize = 4096;
-/// The maximum numbers of counters and of histograms of a worker. The supervisor adds up those of all workers by their names,
-/// and the time for this is quadratic.
-const MAX_COUNTERS: usize = 512;
-const MAX_HISTOGRAMS: usize = 8;
 
 /// The engine's end of its channel to the supervisor.
 pub type EngineChannel = Channel<Report, Update>;
@@ -52,14 +46,14 @@ pub enum Update {
     /// The host has got, or lost, its IPv6 default route.
     Ipv6Route(bool),
     /// The user's rules changed.
-    Rules(#[serde(with = "text::list")] Vec<EgressRule>),
+    Rules(RulesUpdate),
     /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the
     /// last one counts; this one is an event.
     Published(Vec<PortUpdate>),
     /// The level of the engine's log.
     LogLevel(#[serde(with = "text")] LevelFilter),
-    /// Requests a [`Report::Stats`] with this number from each worker.
-    Ask(u64),
+    /// Requests a [`Report::Confirmed`] with this number from each worker.
+    Confirm(u64),
     /// Requests some of a worker's flows: [`Report::Flows`].
     Flows(FlowPageRequest),
     /// A capture starts or stops: an event, too. [`Report::Captured`] reports its end.
@@ -72,8 +66,8 @@ pub enum Update {
 pub enum Report {
     /// Privileges are dropped and the loop runs.
     Ready,
-    /// The counters and state of a worker.
-    Stats(Stats),
+    /// A worker has applied all earlier updates, and published its statistics after that.
+    Confirmed(Confirmation),
     /// Some of a worker's flows.
     Flows(FlowPage),
     /// A capture has ended, and its file is complete.
@@ -82,44 +76,27 @@ pub enum Report {
     Failed(String),
 }
 
-/// The counters and state of a worker.
+/// Egress rules, and the generation of the list, which is greater than that of the list before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RulesUpdate {
+    /// The generation, which the worker publishes with the hits of the rules.
+    pub generation: u64,
+    /// The rules.
+    #[serde(with = "text::list")]
+    pub rules: Vec<EgressRule>,
+}
+
+/// The confirmation of all updates before a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stats {
+pub struct Confirmation {
     /// The number of the request.
     pub round: u64,
     /// The worker.
     pub worker: u8,
-    /// Flows that it has.
-    pub flows: u64,
-    /// Bytes of pool memory that they hold.
-    pub pool_bytes: u64,
-    /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
-    pub rules: Vec<u64>,
     /// Published ports that it could not take over: [`PortError::MOST`] at most.
     pub port_errors: Vec<PortError>,
-    /// Measured values since its start.
-    pub histograms: Vec<Distribution>,
-    /// Counters since its start.
-    pub counters: Vec<(String, u64)>,
-}
-
-/// The name of the durations of successful connects, in nanoseconds: [`pontoon_engine::histogram::CONNECT_TIMES`].
-pub const CONNECT_TIMES: &str = "connect_times";
-
-/// The name of the numbers of frames in the guest's bursts: [`BURSTS`](pontoon_link::BURSTS).
-pub const BATCHES: &str = "batches";
-
-/// A histogram of measured values, with bounds that both sides know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Distribution {
-    /// The name of the measured quantity.
-    pub name: String,
-    /// The sum of all values.
-    pub sum: u64,
-    /// The number of values above one bound and not above the next; the last is the number above all bounds.
-    pub counts: Vec<u64>,
 }
 
 impl Update {
@@ -178,7 +155,7 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_)
-            | Self::Ask(_)
+            | Self::Confirm(_)
             | Self::Flows(_) => std::mem::discriminant(self) == std::mem::discriminant(older),
         }
     }
@@ -194,7 +171,7 @@ impl ChannelMessage for Update {
             | Self::Ipv6Route(_)
             | Self::Rules(_)
             | Self::LogLevel(_) => true,
-            Self::Published(_) | Self::Capture(_) | Self::Ask(_) | Self::Flows(_) => false,
+            Self::Published(_) | Self::Capture(_) | Self::Confirm(_) | Self::Flows(_) => false,
         }
     }
 }
@@ -221,7 +198,7 @@ impl ChannelMessage for Report {
     fn is_valid(&self) -> bool {
         match self {
             Self::Ready => true,
-            Self::Stats(stats) => stats.is_valid(),
+            Self::Confirmed(confirmation) => confirmation.is_valid(),
             Self::Flows(page) => page.is_valid(),
             Self::Captured(result) => result.is_valid(),
             Self::Failed(text) => text.len() <= MAX_TEXT,
@@ -229,35 +206,10 @@ impl ChannelMessage for Report {
     }
 }
 
-impl Stats {
+impl Confirmation {
     fn is_valid(&self) -> bool {
-        let mut names = self.counters.iter().map(|(name, _)| name);
-        self.counters.len() <= MAX_COUNTERS
-            && self.histograms.len() <= MAX_HISTOGRAMS
-            && self.port_errors.len() <= PortError::MOST
-            && self.port_errors.iter().all(PortError::is_valid)
-            && names.all(|name| is_plain(name))
-            && self.histograms.iter().all(|histogram| is_plain(&histogram.name))
+        self.port_errors.len() <= PortError::MOST && self.port_errors.iter().all(PortError::is_valid)
     }
-}
-
-impl Distribution {
-    /// Returns the counts of `histogram`.
-    #[must_use]
-    pub fn of<const N: usize>(name: &str, histogram: &Histogram<N>) -> Self {
-        Self {
-            name: name.to_owned(),
-            sum: histogram.sum(),
-            counts: histogram.counts().collect(),
-        }
-    }
-}
-
-/// Returns true for the name of a counter, which is shown as it is: it contains nothing that a terminal or a format
-/// interprets.
-fn is_plain(name: &str) -> bool {
-    let plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
-    !name.is_empty() && name.bytes().all(plain)
 }
 
 #[cfg(test)]
@@ -303,10 +255,13 @@ mod tests {
                 "192.0.2.1/32".parse().unwrap(),
                 "2001:db8::/64".parse().unwrap(),
             ]),
-            Update::Rules(vec![
-                "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
-                "allow *.example.org".parse().unwrap(),
-            ]),
+            Update::Rules(RulesUpdate {
+                generation: u64::MAX,
+                rules: vec![
+                    "deny [2001:db8::/32]:25-26/tcp".parse().unwrap(),
+                    "allow *.example.org".parse().unwrap(),
+                ],
+            }),
             Update::OwnedPart(OwnedPart {
                 from: 7,
                 of: 9,
@@ -317,7 +272,7 @@ mod tests {
             }),
             Update::Ipv6Route(true),
             Update::LogLevel(LevelFilter::WARN),
-            Update::Ask(u64::MAX),
+            Update::Confirm(u64::MAX),
             Update::Capture(CaptureCommand::Stop(7)),
             Update::Flows(FlowPageRequest {
                 number: 7,
@@ -331,19 +286,10 @@ mod tests {
 
     #[test]
     fn decoded_reports_equal_the_encoded_ones() {
-        let stats = Stats {
+        let confirmation = Confirmation {
             round: 7,
             worker: 3,
-            flows: 12,
-            pool_bytes: 65_536,
-            rules: vec![0, 5],
             port_errors: vec![PortError::new(published("[::1]:53", 5353), "no more room")],
-            histograms: vec![Distribution {
-                name: "connect_times".to_owned(),
-                sum: u64::MAX,
-                counts: vec![0, 7, 1],
-            }],
-            counters: vec![("frames_up".to_owned(), 9), ("frames_down".to_owned(), 0)],
         };
         let flow = |remote: Option<&str>| Flow {
             id: FlowId {
@@ -384,8 +330,8 @@ mod tests {
             Report::Ready,
             Report::Captured(captured(true, "cannot write: no space")),
             Report::Captured(captured(false, "it was stopped")),
-            Report::Stats(stats),
-            Report::Stats(Stats::default()),
+            Report::Confirmed(confirmation),
+            Report::Confirmed(Confirmation::default()),
             Report::failed(&io::Error::other("no memory")),
         ] {
             assert_is_decoded(&report);
@@ -463,10 +409,12 @@ mod tests {
             r#"{"resolvers":["192.0.2.1"]}"#,
             r#"{"owned_part":{"from":0,"list":["192.0.2.1/32"]}}"#,
             r#"{"owned_part":{"from":0,"of":1,"list":["192.0.2"]}}"#,
-            r#"{"rules":["allow"]}"#,
+            r#"{"rules":["allow *"]}"#,
+            r#"{"rules":{"rules":["allow *"]}}"#,
+            r#"{"rules":{"generation":1,"rules":["allow"]}}"#,
             r#"{"log_level":"loud"}"#,
-            r#"{"ask":null}"#,
-            r#"{"ask":1}{"ask":2}"#,
+            r#"{"confirm":null}"#,
+            r#"{"confirm":1}{"confirm":2}"#,
             r#"{"published":[{"close":{"protocol":"sctp","host":"0.0.0.0:80","guest_port":80}}]}"#,
             r#"{"published":[{"close":{"protocol":"tcp","host":"0.0.0.0:80","guest_port":80,"x":0}}]}"#,
             r#"{"flows":{"number":1,"worker":256,"from":3}}"#,
@@ -485,20 +433,10 @@ mod tests {
 
     #[test]
     fn malformed_reports_are_refused() {
-        let stats = |name: &str| {
-            let stats = Stats {
-                counters: vec![(name.to_owned(), 1)],
-                ..Stats::default()
-            };
-            encode(&Report::Stats(stats)).unwrap()
-        };
-        assert!(decode::<Report>(&stats("frames_up"), Vec::new()).is_ok());
-        for name in ["", "\u{1b}[2J", "name\"}", "a\r"] {
-            assert!(decode::<Report>(&stats(name), Vec::new()).is_err(), "{name:?}");
-        }
         for message in [
             r#"{"ready":1}"#,
             r#"{"captured":{"number":1}}"#,
+            r#"{"confirmed":{"round":1,"worker":256,"port_errors":[]}}"#,
             r#"{"flows":{"number":1}}"#,
             r#"{"flows":{"number":1,"page":{"next":null,"flows":[[0,"tcp","10.0.2.15:1",null,false,"open",0,0]]}}}"#,
             r#"{"flows":{"number":1,"page":{"next":null,"flows":[[0,"tcp","10.0.2.15:1",null,false,"opened",0,0,0]]}}}"#,
@@ -508,13 +446,13 @@ mod tests {
                 "{message}"
             );
         }
-        for (count, is_valid) in [(MAX_COUNTERS, true), (MAX_COUNTERS + 1, false)] {
-            let counters = (0..count).map(|number| (format!("c{number}"), 0)).collect();
-            let stats = Stats {
-                counters,
-                ..Stats::default()
+        for (count, is_valid) in [(PortError::MOST, true), (PortError::MOST + 1, false)] {
+            let port_error = PortError::new(published("[::1]:53", 5353), "no more room");
+            let confirmation = Confirmation {
+                port_errors: vec![port_error; count],
+                ..Confirmation::default()
             };
-            let bytes = encode(&Report::Stats(stats)).unwrap();
+            let bytes = encode(&Report::Confirmed(confirmation)).unwrap();
             assert_eq!(decode::<Report>(&bytes, Vec::new()).is_ok(), is_valid, "{count}");
         }
         let failed = Report::failed(&io::Error::other("\u{e4}".repeat(MAX_TEXT)));

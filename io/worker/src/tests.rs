@@ -7,7 +7,9 @@ use std::time::Duration;
 use pontoon_sandbox::{Namespaces, Role};
 use pontoon_simnet::settings::{self, GUEST_MAC, OUR_MAC};
 use pontoon_sys::{caps, seqpacket, tun};
+use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect};
 
 use super::*;
 use crate::messages::SupervisorChannel;
@@ -33,20 +35,22 @@ fn tap(queues: u8) -> Attachment {
 }
 
 /// Returns the setup of an engine, and both ends of the supervisor's channel.
-fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChannel) {
+fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, SupervisorChannel) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let mut config = settings::config(1500);
     config.plan.v6 = None;
     config.connect_timeout = None;
     config.max_flows = 64;
-    let setup = Setup {
+    let setup = EngineSetup {
         config,
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing,
         outbound: None,
-        ledger: ledger::Shared::new(workers, 64).unwrap(),
+        ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
+        stats: stats::StatsTable::private(workers, 4),
+        rules_generation: 1,
         set_log_level: |_| {},
     };
     let ours = EngineChannel::new(ours, 0).unwrap();
@@ -54,7 +58,11 @@ fn setup(pacing: Pacing, workers: u8) -> (Setup, EngineChannel, SupervisorChanne
 }
 
 /// An engine, in a thread of its own, as it drops its privileges for good.
-fn spawn(setup: Setup, attachment: Attachment, supervisor: EngineChannel) -> JoinHandle<io::Result<()>> {
+fn spawn(
+    setup: EngineSetup,
+    attachment: Attachment,
+    supervisor: EngineChannel,
+) -> JoinHandle<io::Result<()>> {
     let disabled = Disabled::from_env().unwrap();
     thread::spawn(move || run(setup, attachment, SANDBOX, &disabled, supervisor))
 }
@@ -124,9 +132,46 @@ fn listener(name: &str) -> (OwnedFd, SocketAddr) {
     (UnixListener::bind_addr(&name).unwrap().into(), name)
 }
 
+/// In a process of its own, as it takes every descriptor.
+#[test]
+fn guest_without_descriptor_is_accepted_after_a_pause_in_every_pacing() {
+    namespace::run(
+        "tests::guest_without_descriptor_is_accepted_after_a_pause_in_every_pacing",
+        || {
+            for pacing in [Pacing::Event, Pacing::Hybrid, Pacing::Poll] {
+                let (setup, ours, mut supervisor) = setup(pacing, 1);
+                let (listener, name) = listener("exhausted");
+                let source = Source::Listening {
+                    listener,
+                    one_off: false,
+                };
+                let engine = spawn(setup, Attachment::Stream(source), ours);
+                until_ready(&mut supervisor);
+                let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+                without_descriptors(|| {
+                    connect(
+                        &socket,
+                        &SocketAddrUnix::new_abstract_name(name.as_abstract_name().unwrap()).unwrap(),
+                    )
+                    .unwrap();
+                    // The engine fails to accept the connection.
+                    thread::sleep(Duration::from_millis(50));
+                });
+                drop(greet(socket.into()));
+                drop(supervisor);
+                engine.join().unwrap().unwrap();
+            }
+        },
+    );
+}
+
 /// Connects as a guest, and receives the gateway's Ethernet address by ARP.
 fn come(name: &SocketAddr) -> UnixStream {
-    let mut guest = UnixStream::connect_addr(name).unwrap();
+    greet(UnixStream::connect_addr(name).unwrap())
+}
+
+/// Receives the gateway's Ethernet address by ARP.
+fn greet(mut guest: UnixStream) -> UnixStream {
     guest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let mut request = vec![0, 0, 0, 42];
     request.extend([0xff; 6]);

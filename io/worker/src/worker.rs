@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use pontoon_engine::config::Protocol;
 use pontoon_engine::ledger::Ends;
-use pontoon_engine::{Engine, Histogram, Instant};
+use pontoon_engine::{Engine, Instant};
 use pontoon_event::Events;
 use pontoon_host::KernelHost;
 use pontoon_link::capturing::CaptureQueue;
-use pontoon_link::{BURSTS, Disconnected, For, Link, NextGuest, StopAt};
+use pontoon_link::{AwaitedEvents, Disconnected, Link, NextGuest, StopAt};
 use pontoon_sandbox::Layers;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::level_filters::LevelFilter;
@@ -23,6 +23,7 @@ use crate::limits::FlowLimits;
 use crate::mesh::WorkerHandle;
 use crate::messages::{EngineChannel, OwnedParts, PortError};
 use crate::pacing::{Pacer, Side, Wait};
+use crate::stats::{ProcessRow, RowWriter, WorkerHistograms};
 
 mod reports;
 mod steps;
@@ -48,7 +49,15 @@ pub(crate) struct Worker<L> {
     /// Frames that the link dropped for invalid offload metadata or an invalid length.
     pub(crate) malformed: u64,
     /// The number of frames in each burst that was not empty.
-    pub(crate) bursts: Histogram<{ BURSTS.len() }>,
+    pub(crate) histograms: WorkerHistograms,
+    /// Memory for the statistics, and the time at which they were last copied there.
+    pub(crate) stats: RowWriter,
+    pub(crate) process_stats: ProcessRow,
+    pub(crate) published_at: Instant,
+    /// The generation of the egress rules and the number of their matches that were copied last.
+    pub(crate) published_rules: Option<(u64, u64)>,
+    /// The generation of the egress rules.
+    pub(crate) rules_generation: u64,
     /// Connections of the engine before this one. They are resolved when a guest is attached.
     pub(crate) orphans: Vec<Ends>,
     /// The process's sandbox, in the first worker only, which reports it.
@@ -122,7 +131,8 @@ impl<L: Link> Worker<L> {
             if let Some(end) = self.handle_other_input(&mut pending, &mut worked, begin)? {
                 return Ok(end);
             }
-            let more = self.send_output(&mut pending, begin);
+            self.send_output(&mut pending, begin);
+            let more = self.engine.has_ready();
 
             if let Some(reason) = pending.disconnected.take() {
                 if self.disconnect(reason, begin) == NextGuest::Never {
@@ -142,6 +152,7 @@ impl<L: Link> Worker<L> {
 
             // Sockets for the next flows are opened here, when all output of this turn has been sent.
             self.host.prepare();
+            self.link.retry_accept(self.host.epoll());
             let wait = self.wait(&mut pending, worked, more, begin);
             stop_at = if worked.is_some() && wait == Wait::No {
                 StopAt::Empty
@@ -149,8 +160,15 @@ impl<L: Link> Worker<L> {
                 StopAt::Request
             };
             let timeout = match wait {
-                Wait::No => Some(Duration::ZERO),
-                Wait::Sleep => self.sleep_timeout(&mut pending, begin),
+                Wait::No => {
+                    self.publish_awake(begin);
+                    Some(Duration::ZERO)
+                }
+                Wait::Sleep => {
+                    let timeout = self.sleep_timeout(&mut pending, begin);
+                    self.publish(begin);
+                    timeout
+                }
             };
             self.host.epoll().wait(&mut events, timeout)?;
         }
@@ -208,13 +226,17 @@ impl<L: Link> Worker<L> {
         if pending.disconnected.is_some() {
             return Some(Duration::ZERO);
         }
-        let wait = For {
+        let wait = AwaitedEvents {
             frames: !pending.frames,
             room: pending.room,
         };
         let due = self.engine.next_timeout().map(|due| due.since(now));
-        let link = self.link.sleep(self.host.epoll(), wait);
-        due.into_iter().chain(link).chain(self.host.retry_accept()).min()
+        let epoll = self.host.epoll();
+        due.into_iter()
+            .chain(self.link.sleep(epoll, wait))
+            .chain(self.link.retry_accept(epoll))
+            .chain(self.host.retry_accept())
+            .min()
     }
 
     /// Returns the worker with another link, which `link` makes of the present one.
@@ -229,7 +251,12 @@ impl<L: Link> Worker<L> {
             pacer: self.pacer,
             limits: self.limits,
             malformed: self.malformed,
-            bursts: self.bursts,
+            histograms: self.histograms,
+            stats: self.stats,
+            process_stats: self.process_stats,
+            published_at: self.published_at,
+            published_rules: self.published_rules,
+            rules_generation: self.rules_generation,
             orphans: self.orphans,
             sandbox: self.sandbox,
             capture_control: self.capture_control,

@@ -6,31 +6,32 @@ use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
 
 use pontoon_engine::config::Protocol;
-use pontoon_engine::{Config, Engine, Histogram, WorkerId, siblings};
+use pontoon_engine::{Config, Engine, WorkerId, siblings};
 use pontoon_event::Edge;
-use pontoon_host::{Can, KernelHost};
+use pontoon_host::{HostFeatures, KernelHost};
+use pontoon_link::Link;
 use pontoon_link::capturing::CapturingLink;
-use pontoon_link::{BURSTS, Link};
 use pontoon_sys::context;
 use pontoon_sys::disabled::Disabled;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::Setup;
+use crate::EngineSetup;
 use crate::capture::CaptureControl;
 use crate::limits::FlowLimits;
 use crate::mesh::{self, WorkerHandle};
 use crate::messages::{EngineChannel, OwnedParts};
 use crate::pacing::Pacer;
+use crate::stats::WorkerHistograms;
 use crate::worker::{self, LoopEnd, PendingInput, Tally, Worker};
 
 /// Builds a worker for each of the links, which are one guest's.
 pub(crate) fn build<L: Link>(
-    mut setup: Setup,
+    mut setup: EngineSetup,
     links: Vec<L>,
     disabled: &Disabled,
     supervisor: EngineChannel,
 ) -> io::Result<Vec<Worker<L>>> {
-    let can = Can::probe(disabled);
+    let can = HostFeatures::probe(disabled);
     if let Some(mac) = setup.ledger.guest() {
         setup.config.guest_mac = mac;
     }
@@ -44,7 +45,7 @@ pub(crate) fn build<L: Link>(
             .collect(),
     };
     let published: Vec<_> = setup.published.into_iter().map(Arc::new).collect();
-    let capture_control = Arc::new(CaptureControl::default());
+    let capture_control = Arc::new(CaptureControl::new(setup.stats.process()));
     let mut raw_icmp = setup.raw_icmp;
     let reports = supervisor.try_clone()?;
     let mut supervisor = Some(supervisor);
@@ -75,7 +76,12 @@ pub(crate) fn build<L: Link>(
             limits: FlowLimits::new(&setup.config),
             pacer: Pacer::new(setup.pacing, worker::now()),
             malformed: 0,
-            bursts: Histogram::new(&BURSTS),
+            histograms: WorkerHistograms::default(),
+            stats: setup.stats.writer(id),
+            process_stats: setup.stats.process(),
+            published_at: worker::now(),
+            published_rules: None,
+            rules_generation: setup.rules_generation,
             orphans: ledger.take(),
             sandbox: None,
             capture_control: Arc::clone(&capture_control),
@@ -152,6 +158,7 @@ fn run_one<L: Link>(mut worker: Worker<L>) -> Ended<L> {
             }
         };
         if !matches!(end, Ok(LoopEnd::Capture)) {
+            worker.publish(worker::now());
             return (end, Some(worker));
         }
     }
@@ -197,7 +204,7 @@ fn connect<L: Link>(worker: &mut Worker<L>) -> io::Result<()> {
         host.epoll().add(supervisor, Edge::Supervisor.token())?;
     }
     if let Some(handle) = handle {
-        host.epoll().add(handle.bell(), Edge::Inbox.token())?;
+        host.epoll().add(handle.event(), Edge::Inbox.token())?;
         engine.join(Box::new(handle.clone()));
     }
     engine

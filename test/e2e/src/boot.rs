@@ -1,11 +1,13 @@
-//! A machine with Debian's kernel, which has what the kernel of this one may lack, and the files of this one.
+//! A virtual machine with another kernel (a Debian package), which may have features that this machine's kernel
+//! lacks, and with this machine's files.
 //!
-//! `pontoon-e2e boot KERNEL COMMAND...` boots the unpacked Debian package KERNEL in QEMU, and runs the command there as
-//! root: where it is here, with all programs of this machine, whose files it sees and cannot change. The output goes to
-//! standard output, and the status is the command's.
+//! `pontoon-e2e boot KERNEL COMMAND...` boots the unpacked Debian kernel package in the directory KERNEL in QEMU, and
+//! runs the command there as root: in the same working directory, with all programs of this machine, whose files the
+//! guest can read and not change. The output is copied to standard output, and the exit status is that of the
+//! command.
 //!
-//! QEMU translates the machine's instructions, which distorts times. With `--icount` before KERNEL each instruction of either
-//! CPU takes 1 ns of the machine's time: while one of them is busy, time counts instructions.
+//! QEMU translates the guest's instructions, which distorts times. With `--icount` before KERNEL each instruction of
+//! either virtual CPU takes 1 ns of virtual time: while one of the CPUs is busy, time counts instructions.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +21,7 @@ mod modules;
 
 use archive::Archive;
 
-/// Modules for the machine's disk, then those for the tests.
+/// Kernel modules that the virtual machine needs for its disk, then those for the tests.
 const MODULES: &[&str] = &[
     "virtio_pci",
     "9p",
@@ -30,14 +32,16 @@ const MODULES: &[&str] = &[
     "vhost_net",
 ];
 
-/// Memory of the machine.
+/// Memory of the virtual machine in MiB.
 const MEGABYTES: &str = "2048";
 
-/// Lines that enclose the command's output on the console.
+/// Line on the console before the command's output.
 const BEGIN: &str = "=== BEGIN ===";
+/// Start of the line on the console after the command's output; the exit status follows.
 const END: &str = "=== END ";
 
-/// The machine's first process until its root is there: this machine's files, under what is written over them.
+/// Shell script of the guest's first process until its root file system is mounted: this machine's files, read-only,
+/// under an overlay for changes.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -63,7 +67,7 @@ cp /bin/busybox /command /second /sysroot/machine
 exec switch_root /sysroot /machine/busybox sh /machine/second
 ";
 
-/// The first process from there on.
+/// Shell script that runs the command, in the mounted root file system.
 const SECOND: &str = "\
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 TERM=dumb
 echo
@@ -73,7 +77,7 @@ echo \"=== END $? ===\"
 /machine/busybox poweroff -f
 ";
 
-/// Runs the command in the machine; returns true if it succeeded.
+/// Runs the command in the virtual machine. Returns true if its exit status is 0.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let (clock, arguments) = match arguments.split_first() {
         Some((flag, rest)) if flag == "--icount" => (Clock::Instructions, rest),
@@ -82,7 +86,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let [kernel, command @ ..] = arguments else {
         bail!("usage: pontoon-e2e boot [--icount] KERNEL COMMAND...");
     };
-    ensure!(!command.is_empty(), "no command");
+    ensure!(!command.is_empty(), "no command was given");
     let kernel = Path::new(kernel);
     let image = only(&kernel.join("boot"), "vmlinuz-")?;
     let initrd = Initrd::write(&contents(kernel, command)?)?;
@@ -92,7 +96,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     Ok(status? == 0)
 }
 
-/// Returns the machine's initramfs.
+/// Returns the initramfs of the virtual machine.
 fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
     let mut archive = Archive::default();
     for directory in ["bin", "dev", "modules", "proc"] {
@@ -100,7 +104,7 @@ fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
     }
     archive.file(
         "bin/busybox",
-        &fs::read("/bin/busybox").context("no /bin/busybox")?,
+        &fs::read("/bin/busybox").context("cannot read /bin/busybox")?,
     );
     for (nth, module) in modules::closure(kernel, MODULES)?.iter().enumerate() {
         archive.file(&format!("modules/{nth:02}"), module);
@@ -118,12 +122,12 @@ fn contents(kernel: &Path, command: &[String]) -> Result<Archive> {
     Ok(archive)
 }
 
-/// A word of shell.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Clock source of the machine.
+/// Clock source of the virtual machine.
 #[derive(Clone, Copy)]
 enum Clock {
     Host,
@@ -170,9 +174,9 @@ fn boot(image: &Path, initrd: &Path, clock: Clock) -> Result<Child> {
     qemu.spawn().context("cannot run qemu-system-x86_64")
 }
 
-/// Passes the command's output on; returns its status.
+/// Copies the command's output from the console, and returns the command's exit status.
 fn relay(machine: &mut Child) -> Result<u32> {
-    let console = machine.stdout.take().context("no pipe")?;
+    let console = machine.stdout.take().context("QEMU has no pipe")?;
     let mut before = Vec::new();
     let mut begun = false;
     for line in BufReader::new(console).split(b'\n') {
@@ -182,7 +186,9 @@ fn relay(machine: &mut Child) -> Result<u32> {
         match line.split_once(END) {
             Some((_, status)) if begun => {
                 let status = status.trim_end_matches(" ===");
-                return status.parse().context("no status");
+                return status
+                    .parse()
+                    .context("the console has no exit status of the command");
             }
             _ if begun => writeln!(std::io::stdout(), "{line}")?,
             _ if line == BEGIN => begun = true,
@@ -195,7 +201,7 @@ fn relay(machine: &mut Child) -> Result<u32> {
     }
 }
 
-/// The one file in `directory` whose name begins so.
+/// Returns the only file in `directory` whose name begins with `prefix`.
 fn only(directory: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(directory).with_context(|| format!("no {}", directory.display()))?;
     entries
@@ -208,7 +214,7 @@ fn only(directory: &Path, prefix: &str) -> Result<PathBuf> {
         .with_context(|| format!("no {prefix}* in {}", directory.display()))
 }
 
-/// A file that goes with this value.
+/// A temporary file with an initramfs, removed on drop.
 struct Initrd(PathBuf);
 
 impl Initrd {

@@ -1,4 +1,4 @@
-//! A tap carried over a socket, or joined to queues in memory, in a thread.
+//! A thread that carries the frames of a tap over a socket, or to and from virtqueues (vhost-user).
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ use pontoon_vm_peer::tap_bridge::{FaultInjector, Faults, Framing as Frames};
 use pontoon_vm_peer::vhost_user::{Machine, Options};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Framing on the socket, or none.
+/// The protocol by which frames are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// Each behind its length.
+    /// A stream socket, with a length before each frame.
     Stream,
-    /// Each in a message of its own.
+    /// A socket with one message for each frame.
     Packet,
-    /// In so many pairs of queues in memory, which a driver at native speed works on.
+    /// vhost-user, with this number of queue pairs, which a virtio driver in this program serves.
     VhostUser(usize),
 }
 
@@ -46,20 +46,21 @@ impl fmt::Display for Framing {
     }
 }
 
-/// Bytes of the tap's `virtio_net_hdr`.
+/// Bytes of the `virtio_net_hdr` before each frame on the tap.
 const HEADER: usize = 10;
 
 /// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A tap that is being carried. Dropped, it lets go of the socket.
+/// A tap whose frames are carried by a thread. The thread closes the socket on drop.
 pub(crate) struct Carrier {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Carrier {
-    /// Carries `tap` over the socket of that path: over one connection after the other, if it is closed there.
+    /// Carries the frames of `tap` over the socket at `path`. If the other end closes the connection, the thread
+    /// connects again.
     pub(crate) fn to_path(tap: OwnedFd, path: PathBuf, framing: Framing, faults: Faults) -> Self {
         Self::start(tap, framing, faults, move |stop| {
             loop {
@@ -74,7 +75,7 @@ impl Carrier {
         })
     }
 
-    /// Carries `tap` over this socket, until it is closed.
+    /// Carries the frames of `tap` over `socket` until the other end closes it.
     pub(crate) fn to_socket(tap: OwnedFd, socket: OwnedFd, framing: Framing) -> Self {
         let mut socket = Some(socket);
         Self::start(tap, framing, Faults::NONE, move |_| socket.take())
@@ -96,7 +97,7 @@ impl Carrier {
                     Framing::Packet => messages(&tap, &socket, Frames::Packet, &mut faults, &is_stopped),
                     Framing::VhostUser(pairs) => carry_queues(&tap, socket, pairs, &is_stopped),
                 };
-                // The case itself then lacks what was not carried.
+                // The error is only printed: the case fails because of the frames that are missing.
                 if let Err(error) = carried {
                     eprintln!("carrier: {error:#}");
                 }
@@ -118,7 +119,7 @@ impl Drop for Carrier {
     }
 }
 
-/// Connects to the socket of that path.
+/// Connects to the socket at `path`.
 pub(crate) fn dial(path: &Path, framing: Framing) -> Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -130,7 +131,7 @@ pub(crate) fn dial(path: &Path, framing: Framing) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Between the tap and the other end of the socket, until that is closed.
+/// Carries frames between the tap and a message or stream socket until the other end closes it.
 fn messages(
     tap: &OwnedFd,
     socket: &OwnedFd,
@@ -143,7 +144,7 @@ fn messages(
     )?)
 }
 
-/// Between the tap and a machine's queues, until the socket is closed.
+/// Carries frames between the tap and the virtqueues of a vhost-user connection until the other end closes it.
 fn carry_queues(tap: &OwnedFd, socket: OwnedFd, pairs: usize, stop: &AtomicBool) -> Result<()> {
     let socket = UnixStream::from(socket);
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -1,4 +1,4 @@
-//! The description of a case.
+//! The description of an end-to-end case.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::process::Program;
 
-/// IPv4 or IPv6.
+/// The address family of a case: IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -22,7 +22,7 @@ impl Family {
         }
     }
 
-    /// The option of `ip`, `dig`, `iperf3`, `ping` and `curl` that asks for this family.
+    /// Returns the option of `ip`, `dig`, `iperf3`, `ping` and `curl` that selects this family.
     pub(crate) fn flag(self) -> &'static str {
         match self {
             Self::V4 => "-4",
@@ -30,7 +30,7 @@ impl Family {
         }
     }
 
-    /// `v4` or `v6`, as addresses of this family.
+    /// Returns the address of this family.
     pub(crate) fn pick(self, v4: Ipv4Addr, v6: Ipv6Addr) -> IpAddr {
         match self {
             Self::V4 => v4.into(),
@@ -47,20 +47,20 @@ impl Family {
     }
 }
 
-/// Namespaces that a case runs in.
+/// The namespaces in which a case runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In namespaces of its own, which play the host. The program under test runs there as root, or (when the caller
-    /// is not root) as a user without any privilege.
+    /// The case has its own namespaces, which represent the host. The program under test runs in them as root, or, if
+    /// the caller is not root, as a user without any privilege.
     Isolated,
-    /// On the machine itself, with its own network, as the caller.
+    /// The case runs on the machine itself, with the machine's network, as the calling user.
     Machine,
 }
 
-/// Concurrency of a case with others.
+/// The load of a case on the machine, by which it runs alone or at the same time as others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// It measures or saturates: runs alone.
+    /// The case measures times or saturates the machine, and so runs alone.
     Alone,
     /// It is short: runs beside others.
     Shared,
@@ -68,44 +68,44 @@ pub(crate) enum Load {
     Waiting,
 }
 
-/// Privileges that a case needs.
+/// The users that can run a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Anyone,
-    /// Root only; the text is the reason.
+    /// Only root; the text is the reason.
     Root(&'static str),
-    /// Only callers who are not root; the text is the reason.
+    /// Only users other than root; the text is the reason.
     User(&'static str),
 }
 
-/// The function of a case.
+/// The function that runs a case.
 type Body = Box<dyn Fn(&Context) -> Result<Outcome> + Send + Sync>;
 
-/// One line of the list.
+/// An end-to-end case: its name, its requirements, and the function that runs it.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) load: Load,
     pub(crate) caller: Caller,
-    /// Makes no sense without the program under test.
+    /// True if the case is not run without the program under test (with plain veth).
     pub(crate) pontoon_only: bool,
     pub(crate) deadline: Duration,
-    /// Environment of the program under test.
+    /// Environment variables of the program under test.
     pub(crate) environment: Vec<(&'static str, &'static str)>,
-    /// Options of the program under test.
+    /// Additional options of the program under test.
     pub(crate) options: Vec<&'static str>,
     pub(crate) run: Body,
 }
 
-/// Result of a case that did not fail.
+/// The outcome of a case that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Passed,
-    /// It could not run here; the text is the reason.
+    /// The case could not run on this machine; the text is the reason.
     Skipped(String),
 }
 
-/// The environment of a running case.
+/// The environment of a running case: the program under test.
 pub(crate) struct Context {
     pub(crate) program: Program,
 }
@@ -139,7 +139,7 @@ impl Case {
         }
     }
 
-    /// The case over IPv4 and over IPv6.
+    /// Returns two cases that run the same function over IPv4 and over IPv6.
     pub(crate) fn both(
         name: &str,
         seconds: u64,

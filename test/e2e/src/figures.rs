@@ -1,8 +1,9 @@
-//! Costs and gains of vhost-net, beside the tap and beside pasta.
+//! Measures the system calls and CPU time of vhost-net, compared with the tap and with pasta.
 //!
-//! `pontoon-e2e figures PONTOON [PASTA]`, as root in a machine of [`crate::boot`]: iperf3 up and down, interleaved. Times
-//! are distorted there, so each run also prints how many system calls there were, and how long the machine's two CPUs were
-//! busy, per gigabit. With `--icount`, a second is 10^9 instructions, of whatever runs.
+//! `pontoon-e2e figures PONTOON [PASTA]`, as root in a virtual machine of [`crate::boot`], runs iperf3 in both
+//! directions, alternating between the stacks. Times are distorted there, so each run also prints the number of
+//! system calls, and the busy time of the machine's two CPUs, per gigabit. With `--icount` a second is 10^9
+//! instructions of any kind.
 
 use std::fs;
 use std::io::Write;
@@ -15,53 +16,57 @@ use pontoon_netns::ip;
 
 use crate::process;
 
-/// Runs of each.
+/// Number of runs of each stack and direction.
 const ROUNDS: usize = 7;
 
-/// Bytes of one transfer.
+/// Number of bytes in one transfer.
 const BYTES: u64 = 128 << 20;
+/// Size of one transfer in gigabits.
 const GIGABITS: f64 = BYTES as f64 * 8.0 / 1e9;
 
-/// The host's gateway, which stands for the host's loopback in pasta's guest.
+/// The host's gateway, which pasta maps to the host's loopback.
 const GATEWAY: &str = "198.51.100.2";
 
-/// Directory of the kernel's tracing, which counts system calls.
+/// Directory of the kernel's tracing file system, by which system calls are counted.
 const TRACING: &str = "/sys/kernel/tracing";
+/// File by which a histogram of the system calls is configured.
 const COUNTER: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/trigger";
 
-/// By process and by number.
+/// A histogram trigger that counts system calls by process and number.
 const COUNT: &str = "hist:keys=common_pid.execname,id:size=8192";
 
-/// read, write, readv and writev on x86-64: what carries frames and wakes the kernel. What goes to sockets goes by others.
+/// Numbers of read, write, readv and writev on x86-64, by which frames are read and written, and the kernel is
+/// notified. Sockets are served by other calls.
 const LINK_CALLS: [&str; 4] = ["0", "1", "19", "20"];
 
-/// Something to be compared.
-struct Stack {
+/// A stack whose system calls and CPU time are measured.
+struct MeasuredStack {
     name: &'static str,
-    /// All but the program inside.
+    /// The command that starts the stack, without the program inside.
     command: Vec<String>,
-    /// The host's loopback, as its guest has it.
+    /// Address at which the guest reaches the host's loopback.
     server: &'static str,
-    /// Name of the process that forwards its packets.
+    /// Name of the process that forwards the guest's packets.
     process: &'static str,
 }
 
+/// The direction of a transfer: up is from the guest to the host.
 #[derive(Clone, Copy)]
-enum Way {
+enum TransferDirection {
     Up,
     Down,
 }
 
-/// One run.
-struct Sample {
+/// Figures of one run of iperf3 over a stack.
+struct RunSample {
     mbps: f64,
     link_calls: f64,
     calls: f64,
     busy: f64,
 }
 
-/// One of a sample's figures.
-type Figure = (&'static str, fn(&Sample) -> f64);
+/// Name of a figure, and the function that computes it from a sample.
+type Figure = (&'static str, fn(&RunSample) -> f64);
 
 const FIGURES: [Figure; 4] = [
     ("Mbit/s", |sample| sample.mbps),
@@ -85,8 +90,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     result.map(|()| true)
 }
 
-fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<Stack> {
-    let ours = |name, vhost_net| Stack {
+fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<MeasuredStack> {
+    let ours = |name, vhost_net| MeasuredStack {
         name,
         command: words(&[
             pontoon,
@@ -100,7 +105,7 @@ fn stacks(pontoon: &str, pasta: Option<&String>) -> Vec<Stack> {
         server: "10.0.2.2",
         process: "pontoon-engine",
     };
-    let pasta = pasta.map(|pasta| Stack {
+    let pasta = pasta.map(|pasta| MeasuredStack {
         name: "pasta",
         command: words(&[
             pasta,
@@ -127,7 +132,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| word.to_string()).collect()
 }
 
-/// An interface with a default route, which pasta copies, and the counter of system calls.
+/// Configures an interface with a default route, which pasta copies, and the tracing of system calls.
 fn prepare() -> Result<()> {
     for line in [
         "link add up0 type veth peer name up1",
@@ -156,11 +161,11 @@ fn server() -> Result<Child> {
     Ok(server)
 }
 
-fn compare(stacks: &[Stack]) -> Result<()> {
+fn compare(stacks: &[MeasuredStack]) -> Result<()> {
     let mut to = std::io::stdout().lock();
-    let mut samples: Vec<[Vec<Sample>; 2]> = stacks.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+    let mut samples: Vec<[Vec<RunSample>; 2]> = stacks.iter().map(|_| [Vec::new(), Vec::new()]).collect();
     for round in 1..=ROUNDS {
-        for way in [Way::Up, Way::Down] {
+        for way in [TransferDirection::Up, TransferDirection::Down] {
             for (stack, samples) in stacks.iter().zip(&mut samples) {
                 let sample = measure(stack, way)
                     .with_context(|| format!("{} {}, round {round}", stack.name, way.name()))?;
@@ -173,7 +178,7 @@ fn compare(stacks: &[Stack]) -> Result<()> {
             }
         }
     }
-    for way in [Way::Up, Way::Down] {
+    for way in [TransferDirection::Up, TransferDirection::Down] {
         writeln!(
             to,
             "\n{}, medians of {ROUNDS}, and of the ratios to the tap's of the same round",
@@ -194,7 +199,7 @@ fn compare(stacks: &[Stack]) -> Result<()> {
     Ok(())
 }
 
-fn measure(stack: &Stack, way: Way) -> Result<Sample> {
+fn measure(stack: &MeasuredStack, way: TransferDirection) -> Result<RunSample> {
     let mut command = Command::new("timeout");
     command
         .arg("120")
@@ -204,7 +209,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
         .args(way.option())
         .stdin(Stdio::null());
     fs::write(COUNTER, COUNT).context("cannot count system calls")?;
-    let before = Busy::now()?;
+    let before = CpuIdleTime::now()?;
     let text = process::output(&mut command);
     let busy = before.until_now()?;
     let (link_calls, calls) = calls(
@@ -218,7 +223,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
         .lines()
         .filter(|line| line.ends_with("receiver"))
         .find_map(megabits);
-    Ok(Sample {
+    Ok(RunSample {
         mbps: received.with_context(|| format!("iperf3 reports no receiver:\n{text}"))?,
         link_calls: link_calls as f64 / GIGABITS,
         calls: calls as f64 / GIGABITS,
@@ -226,7 +231,7 @@ fn measure(stack: &Stack, way: Way) -> Result<Sample> {
     })
 }
 
-/// Megabits per second, in a line of iperf3.
+/// Returns the rate in a line of iperf3's output, in Mbit/s.
 pub(crate) fn megabits(line: &str) -> Option<f64> {
     line.split("Mbits/sec")
         .next()?
@@ -236,10 +241,10 @@ pub(crate) fn megabits(line: &str) -> Option<f64> {
         .ok()
 }
 
-/// System calls of a process in a histogram: those on the link, and all.
+/// Returns the number of system calls of a process in a histogram: read and write calls ([`LINK_CALLS`]), and all.
 fn calls(histogram: &str, process: &str) -> (u64, u64) {
     let mut sums = (0, 0);
-    // { common_pid: pontoon-engine  [       123], id:          0 } hitcount:        456
+    // Format: { common_pid: pontoon-engine  [       123], id:          0 } hitcount:        456
     for line in histogram
         .lines()
         .filter(|line| line.contains(&format!("common_pid: {process}")))
@@ -258,18 +263,21 @@ fn calls(histogram: &str, process: &str) -> (u64, u64) {
     sums
 }
 
-/// Idle time of the machine's CPUs, with its time of measurement.
-struct Busy {
+/// Idle time of the machine's CPUs at one moment.
+struct CpuIdleTime {
     at: Instant,
     idle: f64,
     cpus: f64,
 }
 
-impl Busy {
+impl CpuIdleTime {
     fn now() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
-        let all = stat.lines().next().context("nothing about CPUs")?;
-        // After the name: user, nice, system, idle, iowait, in ticks of 10 ms.
+        let all = stat
+            .lines()
+            .next()
+            .context("/proc/stat has no line about all CPUs")?;
+        // Fields after the name: user, nice, system, idle, iowait, in ticks of 10 ms.
         let ticks = all
             .split_whitespace()
             .skip(4)
@@ -282,7 +290,7 @@ impl Busy {
         })
     }
 
-    /// Seconds of CPU time since.
+    /// Returns the busy time of all CPUs since then, in seconds.
     fn until_now(&self) -> Result<f64> {
         let now = Self::now()?;
         let elapsed = now.at.duration_since(self.at).as_secs_f64();
@@ -290,7 +298,7 @@ impl Busy {
     }
 }
 
-impl Way {
+impl TransferDirection {
     fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -328,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_in_the_middle() {
+    fn median_is_the_value_in_the_middle() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
     }
 }

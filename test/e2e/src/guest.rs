@@ -1,4 +1,4 @@
-//! The guest's side of the tests: `pontoon-e2e guest ...`, also called by cases as functions.
+//! The guest's side of the tests: the command `pontoon-e2e guest ...`, whose functions cases also call directly.
 
 pub(crate) mod dns;
 mod filter;
@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use crate::pattern::Pattern;
 use crate::server;
 
-/// Runs one guest command; its result goes to standard output.
+/// Runs a guest command, and prints its result to standard output.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -41,14 +41,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Runs servers, `tcp:ADDRESS` or `udp:ADDRESS`, until standard input or the world ends.
+/// Runs servers, each given as `tcp:ADDRESS` or `udp:ADDRESS`, until standard input is closed.
 fn serve(listeners: &[&str]) -> Result<()> {
     for listener in listeners {
         match listener.split_once(':') {
             Some(("tcp", address)) => server::tcp::start(address.parse::<SocketAddr>()?)?,
             Some(("udp", address)) => server::udp::start(address.parse::<SocketAddr>()?)?,
             Some(("stun", address)) => server::stun::start(address.parse::<SocketAddr>()?)?,
-            _ => bail!("not a server: {listener}"),
+            _ => bail!("{listener} is not of the form tcp:ADDRESS or udp:ADDRESS"),
         };
     }
     print_line("listening")?;
@@ -57,14 +57,14 @@ fn serve(listeners: &[&str]) -> Result<()> {
     }
 }
 
-/// One line of standard output, at once.
+/// Prints a line to standard output and flushes it.
 pub(crate) fn print_line(line: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     writeln!(output, "{}", line.trim_end())?;
     Ok(output.flush()?)
 }
 
-/// Everything that `from` still has, as text.
+/// Reads `from` to its end, as text.
 fn rest(mut from: impl Read) -> Result<String> {
     let mut text = String::new();
     from.read_to_string(&mut text)?;

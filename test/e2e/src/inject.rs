@@ -1,5 +1,5 @@
-//! System calls that a test makes in another process by ptrace(2), as an attacker who controls the process would. x86-64
-//! only, as registers are.
+//! System calls that a test makes inside of another process by ptrace(2), as an attacker who controls the process
+//! would. x86-64 only, as the registers are.
 
 use std::io;
 use std::time::Duration;
@@ -8,35 +8,35 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::process::{Process, wait_until};
 
-/// A process that is stopped and traced, and makes system calls on request.
+/// A process that is stopped by ptrace, and makes system calls on request.
 pub(crate) struct TracedProcess {
     pid: libc::pid_t,
-    /// Its registers when it was stopped, for when it is let go.
+    /// Registers of the process when it was stopped, which are restored before it continues.
     was: libc::user_regs_struct,
-    /// The address of a `syscall` instruction in it.
+    /// Address of a `syscall` instruction in the process.
     instruction: u64,
 }
 
-/// Result of a call.
+/// The result of an injected system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// The kernel's result.
+pub(crate) enum CallResult {
+    /// The result that the kernel returned: a negated error number if it is negative.
     Result(i64),
-    /// It killed the process: the signal's number.
+    /// The call has killed the process; this is the number of the signal.
     Killed(i32),
 }
 
-/// Bytes below the stack pointer that a function may use without moving it (System V ABI, red zone), and the text that a
-/// call is given.
+/// Distance from the stack pointer to the text of a call, in bytes: more than the red zone, which a function may use
+/// below the stack pointer (System V ABI).
 const BELOW_STACK: u64 = 4096;
 
-/// The `syscall` instruction.
+/// Encoding of the `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 impl TracedProcess {
-    /// Stops `process` in whatever system call it sleeps in.
+    /// Stops `process`, which must sleep in a system call.
     pub(crate) fn take(process: Process) -> Result<Self> {
-        wait_until("it sleeps", Duration::from_secs(5), || process.sleeps())?;
+        wait_until("the process sleeps", Duration::from_secs(5), || process.sleeps())?;
         let pid = process.id().cast_signed();
         ptrace(libc::PTRACE_SEIZE, pid, 0, 0).context("cannot attach")?;
         ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
@@ -48,12 +48,16 @@ impl TracedProcess {
         };
         traced.instruction = traced.was.rip - SYSCALL.len() as u64;
         let code = ptrace(libc::PTRACE_PEEKTEXT, pid, traced.instruction, 0)?.to_ne_bytes();
-        ensure!(code.starts_with(&SYSCALL), "it does not sleep in a system call");
+        ensure!(
+            code.starts_with(&SYSCALL),
+            "the process does not sleep in a system call"
+        );
         Ok(traced)
     }
 
-    /// Has it call `number` with `arguments`. A `text` is put into its memory; [`Self::text`] is its address.
-    pub(crate) fn call(&mut self, number: libc::c_long, arguments: &[u64], text: &str) -> Result<Answer> {
+    /// Makes the process call `number` with `arguments`. `text` is copied into its memory, at the address
+    /// [`Self::text`].
+    pub(crate) fn call(&mut self, number: libc::c_long, arguments: &[u64], text: &str) -> Result<CallResult> {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(bytes.len().next_multiple_of(8) + 8, 0);
         for (place, word) in bytes.chunks_exact(8).enumerate() {
@@ -69,7 +73,7 @@ impl TracedProcess {
         let mut registers = self.was;
         registers.rip = self.instruction;
         registers.rax = number.cast_unsigned();
-        // Not a call to be restarted.
+        // Prevents that the kernel restarts the interrupted call.
         registers.orig_rax = u64::MAX;
         registers.rdi = argument(0);
         registers.rsi = argument(1);
@@ -78,29 +82,30 @@ impl TracedProcess {
         registers.r8 = argument(4);
         registers.r9 = argument(5);
         set_registers(self.pid, &registers)?;
-        // Past the call, and through the handler of the signal that a filter may send: it returns to where it was.
+        // Steps over the call, and through the handler of a signal that the filter may send, which returns to the
+        // same address.
         for _ in 0..MOST_STEPS {
             ptrace(libc::PTRACE_SINGLESTEP, self.pid, 0, self.signal()?)?;
             if let Some(signal) = stopped(self.pid)? {
-                return Ok(Answer::Killed(signal));
+                return Ok(CallResult::Killed(signal));
             }
             let now = self::registers(self.pid)?;
             if now.rip == self.instruction + SYSCALL.len() as u64
                 && now.rsp == self.was.rsp
                 && self.signal()? == 0
             {
-                return Ok(Answer::Result(now.rax.cast_signed()));
+                return Ok(CallResult::Result(now.rax.cast_signed()));
             }
         }
-        bail!("it did not come back from call {number}")
+        bail!("the process did not return from system call {number}")
     }
 
-    /// Returns the address of a call's text.
+    /// Returns the address of the text in the process.
     pub(crate) fn text(&self) -> u64 {
         (self.was.rsp - BELOW_STACK) & !7
     }
 
-    /// The signal that it was stopped for, if any.
+    /// Returns the signal by which the process was stopped, if any.
     fn signal(&self) -> Result<u64> {
         let mut info: libc::siginfo_t = plain();
         ptrace(
@@ -115,7 +120,7 @@ impl TracedProcess {
         })
     }
 
-    /// Lets it go on where it was.
+    /// Restores the registers, and lets the process continue.
     pub(crate) fn release(self) -> Result<()> {
         set_registers(self.pid, &self.was)?;
         ptrace(libc::PTRACE_DETACH, self.pid, 0, 0)?;
@@ -123,7 +128,7 @@ impl TracedProcess {
     }
 }
 
-/// Instructions that a signal handler and its return may take.
+/// Largest number of instructions of a signal handler and its return.
 const MOST_STEPS: u32 = 10_000;
 
 fn registers(pid: libc::pid_t) -> Result<libc::user_regs_struct> {
@@ -147,7 +152,7 @@ fn set_registers(pid: libc::pid_t, registers: &libc::user_regs_struct) -> Result
     Ok(())
 }
 
-/// Waits until it stops; the signal that killed it, if it does not.
+/// Waits until the process stops. Returns the signal that has killed it, or `None` if it was stopped.
 fn stopped(pid: libc::pid_t) -> Result<Option<i32>> {
     let mut status = 0;
     // SAFETY: `status` is a live int that the call writes.
@@ -156,23 +161,22 @@ fn stopped(pid: libc::pid_t) -> Result<Option<i32>> {
     if libc::WIFSIGNALED(status) {
         return Ok(Some(libc::WTERMSIG(status)));
     }
-    ensure!(libc::WIFSTOPPED(status), "it ended");
+    ensure!(libc::WIFSTOPPED(status), "the process has exited");
     Ok(None)
 }
 
-/// Zeroes.
+/// Returns a value of zero bytes.
 fn plain<T: Copy>() -> T {
-    // SAFETY: it is used for C structures of integers and padding only, for which zeroes are values.
+    // SAFETY: it is called for C structures of integers and padding only, for which zero bytes are valid.
     unsafe { std::mem::zeroed() }
 }
 
-/// `address` and `data` are the process's own addresses and values, or (GETREGS, SETREGS, GETSIGINFO) a live structure
-/// of ours of the type that the request names.
+/// Calls ptrace(2). `address` and `data` are addresses and values of the traced process, or (GETREGS, SETREGS,
+/// GETSIGINFO) a live structure of this process with the type of the request.
 fn ptrace(request: libc::c_uint, pid: libc::pid_t, address: u64, data: u64) -> io::Result<i64> {
-    // only errno distinguishes a peeked -1 from a failure.
-    // SAFETY: errno is this thread's own.
+    // Only errno distinguishes a peeked -1 from an error. SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = 0 };
-    // SAFETY: the caller's pointer is valid for the request, see above; the rest concerns the other process.
+    // SAFETY: the caller's pointer is valid for the request, see above; all other accesses are to the traced process.
     let result = unsafe { libc::ptrace(request, pid, address, data) };
     match (result, io::Error::last_os_error()) {
         (-1, error) if error.raw_os_error() != Some(0) => Err(error),

@@ -1,10 +1,10 @@
-//! The checks of `promtool check metrics`, on Prometheus' text format.
+//! Checks metrics in Prometheus' text format, as `promtool check metrics` does.
 
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Parts of a name that are a unit which is none of the base units, or short for one.
+/// Parts of metric names that are units other than the base units, or their abbreviations.
 const UNITS: [&str; 22] = [
     "milliseconds",
     "microseconds",
@@ -32,31 +32,34 @@ const UNITS: [&str; 22] = [
 
 const TYPES: [&str; 4] = ["counter", "gauge", "histogram", "summary"];
 
-/// A family of metrics.
+/// The type of a metric family, and whether its help text and a sample were read.
 #[derive(Default)]
-struct Family<'a> {
+struct FamilyState<'a> {
     kind: Option<&'a str>,
     helped: bool,
     sampled: bool,
 }
 
-/// Fails with what is wrong first.
+/// Fails with the first violation of the conventions.
 pub(crate) fn check(metrics: &str) -> Result<()> {
-    let mut families: HashMap<&str, Family<'_>> = HashMap::new();
+    let mut families: HashMap<&str, FamilyState<'_>> = HashMap::new();
     let mut series = HashMap::new();
-    ensure!(metrics.ends_with('\n'), "the last line does not end");
+    ensure!(metrics.ends_with('\n'), "the last line has no line feed");
     for line in metrics.lines() {
         check_line(line, &mut families).with_context(|| line.to_owned())?;
         if let Some((of, value)) = line.rsplit_once(' ').filter(|_| !line.starts_with('#')) {
-            ensure!(value.parse::<f64>().is_ok(), "{line}: no value");
-            ensure!(series.insert(of, value).is_none(), "{of} comes twice");
+            ensure!(value.parse::<f64>().is_ok(), "{line}: the value is not a number");
+            ensure!(series.insert(of, value).is_none(), "the series {of} occurs twice");
         }
     }
-    ensure!(families.values().any(|family| family.sampled), "there is nothing");
+    ensure!(
+        families.values().any(|family| family.sampled),
+        "there is no sample"
+    );
     Ok(())
 }
 
-fn check_line<'a>(line: &'a str, families: &mut HashMap<&'a str, Family<'a>>) -> Result<()> {
+fn check_line<'a>(line: &'a str, families: &mut HashMap<&'a str, FamilyState<'a>>) -> Result<()> {
     if let Some(help) = line.strip_prefix("# HELP ") {
         let (name, help) = help.split_once(' ').context("no help text")?;
         let family = families.entry(name).or_default();
@@ -130,7 +133,7 @@ mod tests {
                         a_seconds_bucket{le=\"+Inf\"} 3\na_seconds_sum 1.5\na_seconds_count 3\n";
 
     #[test]
-    fn faults_are_found() {
+    fn violations_are_found() {
         check(FINE).unwrap();
         for (part, other) in [
             ("# HELP a_total Counted.\n", ""),

@@ -1,4 +1,4 @@
-//! `pontoon vm`, as the tests start it, and a namespace in the place of a machine.
+//! `pontoon vm` as the tests start it, and a network namespace in place of a virtual machine.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,33 +17,34 @@ use crate::process::{self, Program};
 use crate::sys;
 use pontoon_vm_peer::tap_bridge::Faults;
 
-/// Directory of a case's files, on a file system of its own.
+/// Directory for the files of a case, on a file system of its own.
 pub(crate) const DIRECTORY: &str = "/mnt";
 
-/// Returns the path of the log of `pontoon vm`, which has its counters.
+/// Returns the path of the log of `pontoon vm`, which contains its counters.
 pub(crate) fn talk() -> PathBuf {
     Path::new(DIRECTORY).join("talk")
 }
 
-/// Returns the content of that log.
+/// Returns the contents of the log of `pontoon vm`.
 pub(crate) fn talked() -> String {
     std::fs::read_to_string(talk()).unwrap_or_default()
 }
 
-/// Scripts for the DHCP clients, which print what they were given.
+/// Script for busybox's DHCP client, which prints the received configuration.
 pub(crate) const UDHCPC: &str = include_str!("machine/udhcpc.sh");
+/// Script for ISC's DHCP client, which prints the received configuration.
 pub(crate) const DHCLIENT: &str = include_str!("machine/dhclient.sh");
 
-/// A running `pontoon vm`. Dropped, it is killed.
-pub(crate) struct Vm {
+/// A running `pontoon vm`, which is killed on drop.
+pub(crate) struct RunningVm {
     child: Child,
-    /// Its socket, where it listens on one.
+    /// Path of its socket, if it listens on one.
     pub(crate) socket: PathBuf,
     pub(crate) framing: Framing,
 }
 
-impl Vm {
-    /// Starts it, and waits until it serves.
+impl RunningVm {
+    /// Starts `pontoon vm`, and waits until it is ready.
     pub(crate) fn start(program: &Program, framing: Framing, options: &[String]) -> Result<Self> {
         let socket = Path::new(DIRECTORY).join("socket");
         let mut command = program.command()?;
@@ -51,7 +52,7 @@ impl Vm {
         Self::spawn(command, socket, framing, options)
     }
 
-    /// Starts it with a socket that is open already.
+    /// Starts `pontoon vm` with a socket that is open already (`--fd`), and waits until it is ready.
     pub(crate) fn start_with(
         program: &Program,
         socket: OwnedFd,
@@ -94,41 +95,41 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Waits for its end, which is near.
+    /// Waits until `pontoon vm` has exited, and returns its exit status.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         let mut status = None;
         process::wait_until("pontoon vm ends", Duration::from_secs(10), || {
             status = self.child.try_wait()?;
             Ok(status.is_some())
         })?;
-        status.context("no status")
+        status.context("pontoon vm has no exit status")
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("pontoon vm has no process id")?;
         Ok(kill_process(pid, signal)?)
     }
 }
 
-impl Drop for Vm {
+impl Drop for RunningVm {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A namespace whose interface `eth0` is carried to a `pontoon vm`.
-pub(crate) struct Guest {
+/// A network namespace whose interface `eth0` is connected to a `pontoon vm`.
+pub(crate) struct TapGuest {
     pub(crate) namespace: Namespace,
     _carrier: Carrier,
 }
 
-impl Guest {
-    pub(crate) fn of(vm: &Vm, faults: Faults) -> Result<Self> {
+impl TapGuest {
+    pub(crate) fn of(vm: &RunningVm, faults: Faults) -> Result<Self> {
         Self::new(|tap| Carrier::to_path(tap, vm.socket.clone(), vm.framing, faults))
     }
 
-    /// At the other end of a socket.
+    /// Creates a guest that uses `socket`, which is connected to a `pontoon vm`.
     pub(crate) fn at(socket: OwnedFd, framing: Framing) -> Result<Self> {
         Self::new(|tap| Carrier::to_socket(tap, socket, framing))
     }
@@ -147,7 +148,7 @@ impl Guest {
         })
     }
 
-    /// Gets an IPv4 address by busybox's DHCP client; returns what its script printed.
+    /// Configures an IPv4 address by busybox's DHCP client. Returns the output of its script.
     pub(crate) fn dhcp4(&self) -> Result<String> {
         let script = script("udhcpc", UDHCPC)?;
         let text = self.namespace.enter(|| {
@@ -157,10 +158,10 @@ impl Guest {
             process::output(Command::new("busybox").args(client).arg(&script))
         })?;
         let line = text.lines().find(|line| line.starts_with("dhcp4 "));
-        Ok(line.context("no address")?.to_string())
+        Ok(line.context("the DHCP client has printed no lease")?.to_string())
     }
 
-    /// Waits for an IPv6 address from the router's advertisement.
+    /// Waits for an IPv6 address from a router advertisement.
     pub(crate) fn slaac(&self) -> Result<std::net::IpAddr> {
         self.namespace.enter(|| {
             process::wait_until("an IPv6 default route", Duration::from_secs(10), || {
@@ -170,7 +171,7 @@ impl Guest {
         })
     }
 
-    /// Gets an IPv6 address by ISC's DHCP client; returns what its script printed.
+    /// Configures an IPv6 address by ISC's DHCP client. Returns the output of its script.
     pub(crate) fn dhcp6(&self) -> Result<String> {
         let script = script("dhclient", DHCLIENT)?;
         let printed = Path::new(DIRECTORY).join("dhcp6");
@@ -186,7 +187,7 @@ impl Guest {
     }
 }
 
-/// Writes a script that can be run.
+/// Writes an executable script, and returns its path.
 fn script(name: &str, text: &str) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let path = Path::new(DIRECTORY).join(name);

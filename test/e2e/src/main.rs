@@ -1,9 +1,9 @@
-//! End-to-end tests of `pontoon`, with third-party programs and small servers of our own.
+//! End-to-end tests of `pontoon`, with third-party programs and with the servers of [`server`].
 //!
-//! `pontoon-e2e --binary PATH [FILTER...]` runs the list. Each case runs in a process, a network, a mount and a PID
-//! namespace of its own (made inside a user namespace when the caller is not root), so that it may set addresses and
-//! sysctls, cannot disturb its neighbour, and leaves nothing when it is killed at its deadline. The same program is
-//! the guest's side of the tests: `pontoon-e2e guest ...` runs inside `pontoon run`.
+//! `pontoon-e2e --binary PATH [FILTER...]` runs the cases. Each case runs in its own process and its own network,
+//! mount and PID namespaces (inside of a user namespace if the caller is not root), so that it may set addresses and
+//! sysctls, cannot disturb other cases, and leaves nothing when it is killed at its deadline. The same program is the
+//! guest's side of the tests: `pontoon-e2e guest ...` runs inside of `pontoon run`.
 
 mod boot;
 mod carrier;
@@ -12,6 +12,7 @@ mod cases;
 mod counters;
 mod figures;
 mod guest;
+mod http;
 #[cfg(target_arch = "x86_64")]
 mod inject;
 mod lint;
@@ -52,19 +53,20 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
     }
 }
 
-/// The program under test, as the kernel names it: processes are found by what they run.
+/// Returns the path of the program under test as the kernel shows it in /proc/PID/exe, by which its processes are
+/// found.
 fn as_the_kernel_names(path: &str) -> Result<String> {
     let path = std::fs::canonicalize(path).with_context(|| format!("cannot find {path}"))?;
-    Ok(path.to_str().context("a path that is not UTF-8")?.to_string())
+    Ok(path.to_str().context("the path is not UTF-8")?.to_string())
 }
 
-/// Options of the list.
+/// Options of the command line that runs the cases.
 struct Options {
-    /// The program under test; `None`: plain veth in its place, to test the tests.
+    /// Path of the program under test; `None` replaces it by plain veth, to test the tests.
     binary: Option<String>,
-    /// Only cases whose name contains one of these; empty: all.
+    /// Only cases whose name contains one of these texts are run; all if it is empty.
     filters: Vec<String>,
-    /// Only name the cases.
+    /// True if the names of the cases are printed and no case is run.
     list: bool,
 }
 
@@ -79,7 +81,7 @@ fn options(arguments: &[String]) -> Result<Options> {
     while let Some(argument) = rest.next() {
         match argument.as_str() {
             "--binary" => {
-                let path = rest.next().context("--binary wants a path")?;
+                let path = rest.next().context("--binary needs a path")?;
                 options.binary = Some(as_the_kernel_names(path)?);
             }
             "--direct" => direct = true,

@@ -13,19 +13,19 @@ use anyhow::Result;
 use pontoon_netns::{Namespace, add_address, ip, prepare, sysctl, veth};
 
 use crate::case::{Context, Family};
-use crate::run::Run;
+use crate::run::PontoonRun;
 
-/// The row of namespaces behind the host.
+/// The namespaces in a row behind the host.
 pub(crate) struct Network<'a> {
     context: &'a Context,
-    /// Routers, then the server.
+    /// Namespaces of the routers, and of the server at the end.
     nodes: Vec<Namespace>,
-    /// Stands in for the guest when there is no program under test.
+    /// Namespace in place of the guest if there is no program under test.
     direct: Option<Namespace>,
 }
 
 impl<'a> Network<'a> {
-    /// Host and server, joined by one link.
+    /// Creates a network of host and server, with one link between them.
     pub(crate) fn new(context: &'a Context) -> Result<Self> {
         Self::with_routers(context, 0)
     }
@@ -56,11 +56,11 @@ impl<'a> Network<'a> {
                     &format!("{}/24", v4(link, 2)),
                     &format!("{}/64", v6(link, 2)),
                 )?;
-                // Everything to the left is behind the left neighbour.
+                // The default route leads to the left neighbour.
                 ip(&format!("route add default via {}", v4(link, 1)))?;
                 ip(&format!("route add default via {}", v6(link, 1)))
             })?;
-            // Everything to the right is behind the right neighbour.
+            // The routes to all links on the right lead to the right neighbour.
             match before {
                 None => {
                     ip(&format!("route add default via {}", v4(link, 2)))?;
@@ -87,23 +87,23 @@ impl<'a> Network<'a> {
         })
     }
 
-    /// `pontoon run` on the host of this network.
-    pub(crate) fn run(&self) -> Run<'_> {
-        Run::new(&self.context.program, self.direct.as_ref())
+    /// Returns a `pontoon run` on the host of this network, to be configured.
+    pub(crate) fn run(&self) -> PontoonRun<'_> {
+        PontoonRun::new(&self.context.program, self.direct.as_ref())
     }
 
-    /// The namespace at the far end.
+    /// Returns the namespace at the far end, which has the servers.
     pub(crate) fn server(&self) -> &Namespace {
         &self.nodes[self.nodes.len() - 1]
     }
 
-    /// The far end's address.
+    /// Returns the address of the far end.
     pub(crate) fn server_address(&self, family: Family) -> IpAddr {
         let link = self.nodes.len() as u8 - 1;
         family.pick(v4(link, 2), v6(link, 2))
     }
 
-    /// Sets what both ends of link `index` take.
+    /// Sets the MTU at both ends of link `index`.
     pub(crate) fn set_mtu(&self, index: usize, mtu: u16) -> Result<()> {
         let left = |name: &str| ip(&format!("link set {name} mtu {mtu}"));
         match index.checked_sub(1) {
@@ -113,12 +113,13 @@ impl<'a> Network<'a> {
         self.nodes[index].enter(|| left("left"))
     }
 
-    /// The host's address on its first link.
+    /// Returns the host's address on its first link.
     pub(crate) fn host_address(&self, family: Family) -> IpAddr {
         family.pick(v4(0, 1), v6(0, 1))
     }
 
-    /// Adds another address, of the host's part of the first link, to the far end of a one-link network.
+    /// Adds an address of the first link's subnet, with the last byte `last`, to the far end of a network with one
+    /// link.
     pub(crate) fn add_server_address(&self, family: Family, last: u8) -> Result<IpAddr> {
         let added = family.pick(v4(0, last), v6(0, last));
         let width = if family == Family::V4 { 24 } else { 64 };
@@ -136,7 +137,7 @@ fn addresses(interface: &str, v4: &str, v6: &str) -> Result<()> {
 fn forward() -> Result<()> {
     sysctl("net/ipv4/ip_forward", "1")?;
     sysctl("net/ipv6/conf/all/forwarding", "1")?;
-    // Every probe of a traceroute gets its answer.
+    // Removes the rate limit of ICMP errors, as every probe of a traceroute must be answered.
     sysctl("net/ipv4/icmp_ratelimit", "0")?;
     sysctl("net/ipv6/icmp/ratelimit", "0")
 }
@@ -149,7 +150,7 @@ fn v6(link: u8, last: u8) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 1 + u16::from(link), 0, 0, 0, 0, last.into())
 }
 
-/// A namespace with the addresses that a guest would have, routed by the host.
+/// Creates a namespace with the addresses of a guest, for which the host routes.
 fn direct_guest() -> Result<Namespace> {
     let guest = Namespace::new()?;
     veth("guest0", &guest, "eth0")?;

@@ -1,17 +1,18 @@
-//! A stream of bytes known by position, so that both ends can make it and check it at any offset.
+//! Contents of streams as a function of the position, which both ends can compute and check at any offset.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 
-/// Prime, so that no block size of anything in between divides it: a lost, doubled or swapped block shows.
+/// Length of the pattern, a prime, so that no block size divides it and a lost, duplicated or swapped block is
+/// detected.
 const PERIOD: usize = 1_048_573;
 
-/// The stream of one seed.
+/// The contents of the stream with one seed.
 pub(crate) struct Pattern(Vec<u8>);
 
-/// Streams made so far: thousands of flows share one.
+/// Patterns that were computed before, by seed, as thousands of flows share one.
 static MADE: Mutex<BTreeMap<u64, Arc<Pattern>>> = Mutex::new(BTreeMap::new());
 
 impl Pattern {
@@ -21,7 +22,7 @@ impl Pattern {
     }
 
     fn new(seed: u64) -> Self {
-        // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+        // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
         let mut state = seed;
         let next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -37,19 +38,19 @@ impl Pattern {
         Self(bytes)
     }
 
-    /// The bytes at `offset`: at least one, at most `most`.
+    /// Returns the bytes from `offset` on, at least one and at most `most`.
     pub(crate) fn at(&self, offset: u64, most: u64) -> &[u8] {
         let start = usize::try_from(offset % PERIOD as u64).unwrap_or(0);
         let end = usize::try_from(most).map_or(PERIOD, |most| PERIOD.min(start + most));
         &self.0[start..end]
     }
 
-    /// `len` bytes from the start.
+    /// Returns the first `len` bytes of the stream.
     pub(crate) fn prefix(&self, len: usize) -> &[u8] {
         &self.0[..len]
     }
 
-    /// Fails when `bytes` are not what stands at `offset`.
+    /// Fails if `bytes` are not those of the stream at `offset`.
     pub(crate) fn check(&self, mut offset: u64, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let expected = self.at(offset, bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! Programs: the one under test, and what it leaves behind.
+//! The program under test, its processes, and waits for conditions.
 
 use std::io::ErrorKind;
 use std::process::{Command, ExitStatus};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The program under test.
+/// The program under test, and how it is started.
 #[derive(Clone)]
 pub(crate) struct Program {
-    /// `None`: plain veth in its place.
+    /// Path of the program; `None` if plain veth replaces it.
     pub(crate) binary: Option<String>,
-    /// Run it as a user without privileges in a user namespace of that user's own.
+    /// True if the program is run as a user without privileges, in a user namespace of that user.
     pub(crate) drop_privileges: bool,
     pub(crate) environment: Vec<(&'static str, &'static str)>,
-    /// Options of every `pontoon run`.
+    /// Options that are added to every `pontoon run`.
     pub(crate) options: Vec<&'static str>,
 }
 
 impl Program {
-    /// The program, to be given its arguments.
+    /// Returns a command of the program without arguments.
     pub(crate) fn command(&self) -> Result<Command> {
         let binary = self.binary.as_deref().context("there is no program under test")?;
         let mut command = if self.drop_privileges {
@@ -34,35 +34,38 @@ impl Program {
         Ok(command)
     }
 
-    /// The one of its processes that moves packets.
+    /// Returns the process of the engine.
     pub(crate) fn engine(&self) -> Result<Process> {
         let is_engine = |process: &Process| {
             std::fs::read_to_string(process.path("comm"))
                 .is_ok_and(|name| name.trim_end() == "pontoon-engine")
         };
-        self.processes().into_iter().find(is_engine).context("no engine")
+        self.processes()
+            .into_iter()
+            .find(is_engine)
+            .context("the program has no engine process")
     }
 
-    /// Its running processes.
+    /// Returns the running processes of the program.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let binary = self.binary.as_deref().map(std::path::Path::new);
         let ours = |process: &Process| std::fs::read_link(process.path("exe")).ok().as_deref() == binary;
         running().into_iter().filter(ours).collect()
     }
 
-    /// Resident memory of all its processes, in KiB.
+    /// Returns the sum of the resident memory of all processes of the program, in KiB.
     pub(crate) fn resident_kib(&self) -> Result<u64> {
         let processes = self.processes().into_iter();
         processes.map(|process| process.number("status", "VmRSS")).sum()
     }
 }
 
-/// One process, by its id in the case's PID namespace.
+/// A process, by its id in the PID namespace of the case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// The process of that id.
+    /// Returns the process with this id.
     pub(crate) fn of(id: u32) -> Self {
         Self(id)
     }
@@ -76,13 +79,14 @@ impl Process {
     }
 
     pub(crate) fn signal(self, signal: rustix::process::Signal) -> Result<()> {
-        let pid = rustix::process::Pid::from_raw(self.0.cast_signed()).context("no process")?;
+        let pid =
+            rustix::process::Pid::from_raw(self.0.cast_signed()).context("the process id is not valid")?;
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
     fn stat(self) -> Option<Vec<String>> {
         let stat = std::fs::read_to_string(self.path("stat")).ok()?;
-        // The name may hold anything, but ends at the last parenthesis.
+        // The name is in parentheses and may contain any character, so the last parenthesis ends it.
         let (_, rest) = stat.rsplit_once(") ")?;
         Some(rest.split(' ').map(str::to_string).collect())
     }
@@ -91,12 +95,12 @@ impl Process {
         self.stat().is_none_or(|stat| stat[0] == "Z")
     }
 
-    /// Its parent's id.
+    /// Returns the id of the parent process.
     pub(crate) fn parent(self) -> Option<u32> {
         self.stat()?.get(1)?.parse().ok()
     }
 
-    /// A `key: N kB` or `key: N` line of a file in its /proc directory.
+    /// Returns the number in a line `key: N kB` or `key: N` of a file in the /proc directory of the process.
     pub(crate) fn number(self, file: &str, key: &str) -> Result<u64> {
         let path = self.path(file);
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -109,31 +113,32 @@ impl Process {
             .with_context(|| format!("{path} has no {key}"))
     }
 
-    /// Returns true while it waits in a system call (proc_pid_status(5)).
+    /// Returns true if the process waits in a system call (proc_pid_status(5)).
     pub(crate) fn sleeps(self) -> Result<bool> {
         let path = self.path("status");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         Ok(text.lines().any(|line| line.starts_with("State:\tS")))
     }
 
-    /// Times that its threads were woken, and their CPU time in clock ticks.
+    /// Returns the number of times that threads of the process were woken, and their CPU time in clock ticks.
     pub(crate) fn activity(self) -> Result<(u64, u64)> {
         let mut wakes = 0;
         for task in std::fs::read_dir(self.path("task"))? {
             let status = format!("task/{}/status", task?.file_name().display());
             wakes += self.number(&status, "voluntary_ctxt_switches")?;
         }
-        let stat = self.stat().context("process is gone")?;
+        let stat = self.stat().context("the process has exited")?;
         let ticks = stat[11].parse::<u64>()? + stat[12].parse::<u64>()?;
         Ok((wakes, ticks))
     }
 
-    /// Open descriptors.
+    /// Returns the number of open descriptors.
     pub(crate) fn descriptors(self) -> Result<usize> {
         let directory = self.path("fd");
         match std::fs::read_dir(&directory) {
             Ok(entries) => Ok(entries.count()),
-            // Of a process that is not dumpable only root may list them, but anybody may ask how many (Linux 6.2).
+            // Only root may list the descriptors of a process that is not dumpable, but every user may read their
+            // number (Linux 6.2).
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let count = std::fs::metadata(&directory)?.len();
                 ensure!(count > 0, "{directory}: {error}");
@@ -144,7 +149,7 @@ impl Process {
     }
 }
 
-/// Every process but this one that has not exited, in this PID namespace.
+/// Returns the processes in this PID namespace that have not exited, except this one.
 pub(crate) fn running() -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -159,7 +164,7 @@ pub(crate) fn running() -> Vec<Process> {
     all
 }
 
-/// Waits until `processes` have ended, and what they had open is closed.
+/// Waits until `processes` have exited, and the kernel has closed their descriptors.
 pub(crate) fn wait_for_ends(processes: &[Process]) -> Result<()> {
     wait_until("all processes end", Duration::from_secs(5), || {
         Ok(processes.iter().all(|process| process.is_zombie()))
@@ -167,14 +172,14 @@ pub(crate) fn wait_for_ends(processes: &[Process]) -> Result<()> {
     Ok(())
 }
 
-/// Time since a start, with and without the time for which tasks of this machine had to wait for a CPU.
+/// Measures the time since a start, with and without the time for which tasks of this machine had to wait for a CPU.
 pub(crate) struct Stopwatch {
     start: Instant,
     stalled: Duration,
 }
 
 impl Stopwatch {
-    /// Starts now.
+    /// Starts the measurement of time.
     pub(crate) fn start() -> Self {
         Self {
             start: Instant::now(),
@@ -182,8 +187,8 @@ impl Stopwatch {
         }
     }
 
-    /// Fails if more than `promise` has passed on a machine with idle CPUs, or more than `limit` on any. On a busy machine
-    /// the time for which some task was ready to run and had no CPU does not count for `promise`.
+    /// Fails if more than `promise` has passed on a machine with idle CPUs, or more than `limit` on any machine. The
+    /// time for which some task was runnable and had no CPU does not count towards `promise`.
     pub(crate) fn within(&self, promise: Duration, limit: Duration) -> Result<Duration> {
         let took = self.start.elapsed();
         let waited = stalled(&pressure()).saturating_sub(self.stalled);
@@ -203,7 +208,8 @@ fn pressure() -> String {
     std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default()
 }
 
-/// The total of the line `some` (Linux `Documentation/accounting/psi.rst`); zero if the kernel has no such accounting.
+/// Returns the total of the line `some` in /proc/pressure/cpu (Linux, `Documentation/accounting/psi.rst`); zero if
+/// the kernel has no such accounting.
 fn stalled(pressure: &str) -> Duration {
     let total = pressure
         .lines()
@@ -211,17 +217,18 @@ fn stalled(pressure: &str) -> Duration {
     Duration::from_micros(total.unwrap_or(0))
 }
 
-/// Judges promises of time, which are made for a machine on which nothing else runs. On another machine they are reported
-/// only, so that no test fails by load.
+/// Checks promised times, which apply to a machine without other load. On a loaded machine a violation is printed
+/// only, so that load makes no test fail.
 pub(crate) struct QuietMachine(bool);
 
 impl QuietMachine {
-    /// Begins before the measurement, while the program under test is idle.
+    /// Measures the load before the test's measurement, while the program under test is idle.
     pub(crate) fn begin() -> Result<Self> {
         Ok(Self(busy_cpus()? < QUIET))
     }
 
-    /// Fails with `broken` if the promise is not kept on a machine that was idle before the measurement and is idle now.
+    /// Fails with `broken` if the promise is not kept, and the machine was idle before the measurement and is idle
+    /// now.
     pub(crate) fn judge(&self, is_kept: bool, broken: &str) -> Result<()> {
         if is_kept {
             return Ok(());
@@ -236,23 +243,23 @@ impl QuietMachine {
 /// Number of busy CPUs below which a machine counts as idle.
 const QUIET: f64 = 0.1;
 
-/// Returns the number of CPUs that are busy, on average over 200 ms.
+/// Returns the number of busy CPUs, averaged over 200 ms.
 fn busy_cpus() -> Result<f64> {
     let begin = busy_ticks(&std::fs::read_to_string("/proc/stat")?)?;
     let start = Instant::now();
-    // The passing of this time is the measurement.
+    // The load is measured over this time.
     std::thread::sleep(Duration::from_millis(200));
     let end = busy_ticks(&std::fs::read_to_string("/proc/stat")?)?;
     let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
     Ok((end.saturating_sub(begin)) as f64 / ticks_per_second / start.elapsed().as_secs_f64())
 }
 
-/// The ticks of all CPUs in the first line of /proc/stat, but those in idle and iowait (proc_stat(5)).
+/// Returns the ticks of all CPUs in the first line of /proc/stat, except idle and iowait (proc_stat(5)).
 fn busy_ticks(stat: &str) -> Result<u64> {
     let line = stat.lines().next().context("/proc/stat is empty")?;
     let ticks = line.split_whitespace().skip(1).map(str::parse);
     let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
-    // Guests' ticks, the last two fields, are part of the first two.
+    // The last two fields are ticks of guests, which the first two fields contain as well.
     let ticks = ticks.iter().take(8).enumerate();
     Ok(ticks
         .filter(|(field, _)| ![3, 4].contains(field))
@@ -260,7 +267,7 @@ fn busy_ticks(stat: &str) -> Result<u64> {
         .sum())
 }
 
-/// Polls `done` until it holds; fails with `what` after `limit`.
+/// Polls `done` until it returns true; fails with `what` after `limit`.
 pub(crate) fn wait_until(
     what: &str,
     limit: Duration,
@@ -274,14 +281,14 @@ pub(crate) fn wait_until(
     Ok(start.elapsed())
 }
 
-/// Runs a program of others and returns its standard output; fails when it fails.
+/// Runs a third-party program and returns its standard output. Fails if its exit status is not 0.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("cannot run {name}"))?;
     checked(&name, output.status, &output.stdout, &output.stderr)
 }
 
-/// Standard output as text, if `status` is success.
+/// Returns the standard output as text if the exit status is 0.
 pub(crate) fn checked(name: &str, status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Result<String> {
     let stdout = String::from_utf8_lossy(stdout);
     if !status.success() {
@@ -290,7 +297,7 @@ pub(crate) fn checked(name: &str, status: ExitStatus, stdout: &[u8], stderr: &[u
     Ok(stdout.into_owned())
 }
 
-/// Waits for a thread; returns its result.
+/// Waits for a thread, and returns its result.
 pub(crate) fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|_| bail!("a thread panicked"))
 }
@@ -311,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn busy_ticks_leave_out_idle_iowait_and_guests() {
+    fn busy_ticks_exclude_idle_iowait_and_guests() {
         let stat = "cpu  1 2 4 1000 1000 8 16 32 1000 1000\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
         assert_eq!(busy_ticks(stat).unwrap(), 63);
         assert!(busy_ticks("").is_err());
     }
 
     #[test]
-    fn the_total_of_the_line_some_is_read() {
+    fn total_of_the_line_some_is_read() {
         let text = "some avg10=97.72 avg60=88.36 avg300=46.54 total=443043129\n\
                     full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!(stalled(text), Duration::from_micros(443_043_129));

@@ -1,34 +1,35 @@
-//! A machine: QEMU without acceleration and a stock Debian kernel, with ISC's DHCP client, ethtool and this program
-//! in its files.
+//! A virtual machine: QEMU without acceleration and a stock Debian kernel, with ISC's DHCP client, ethtool and this
+//! program in its file system.
 //!
-//! A shell in the guest reads lines from its second serial port and answers there ([`crate::run::Running::ask`]).
+//! A shell in the guest reads lines from its second serial port and writes their output there
+//! ([`crate::run::RunningProgram::ask`]).
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use pontoon_vm_peer::qemu::{Accelerator, Image, KERNEL_ARGUMENTS, QEMU, Root, find};
+use pontoon_vm_peer::qemu::{Accelerator, BootImage, GuestRoot, KERNEL_ARGUMENTS, QEMU, find};
 
 use crate::carrier::Framing;
 use crate::machine::{DHCLIENT, DIRECTORY, UDHCPC};
-use crate::run::{self, Running};
+use crate::run::{self, RunningProgram};
 
-/// The guest's script.
+/// Shell script of the guest's first process.
 const MAIN: &str = include_str!("qemu/main.sh");
 
 /// Path of this program in the guest.
 pub(crate) const OWN: &str = "/bin/pontoon-e2e";
 
-/// Returns the image that guests of the tests boot. [`DIRECTORY`] must exist.
-pub(crate) fn image() -> Result<Image> {
+/// Returns the boot image for the tests. [`DIRECTORY`] must exist.
+pub(crate) fn image() -> Result<BootImage> {
     image_of(MAIN)
 }
 
-/// The same with another program for the guest to run.
-pub(crate) fn image_of(main: &str) -> Result<Image> {
+/// Returns a boot image whose first process runs the script `main`.
+pub(crate) fn image_of(main: &str) -> Result<BootImage> {
     let directory = Path::new(DIRECTORY);
-    let root = Root::new(directory.join("root"))?;
+    let root = GuestRoot::new(directory.join("root"))?;
     root.program(Path::new(&run::own_path()), &OWN[1..])?;
     for program in ["dhclient", "ethtool"] {
         root.program(&find(program)?, &format!("bin/{program}"))?;
@@ -39,7 +40,7 @@ pub(crate) fn image_of(main: &str) -> Result<Image> {
     root.pack(directory.join("initrd"))
 }
 
-/// The options of an interface that is served there.
+/// Returns QEMU's options for a network interface whose backend listens at `socket`.
 pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> {
     match framing {
         Framing::Stream => Ok(pontoon_vm_peer::qemu::stream(socket)),
@@ -48,8 +49,8 @@ pub(crate) fn interface(socket: &Path, framing: Framing) -> Result<Vec<String>> 
     }
 }
 
-/// Boots it with an interface, up to where the guest's shell waits.
-pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
+/// Boots a virtual machine with a network interface, and waits until the guest's shell is ready.
+pub(crate) fn boot(image: &BootImage, interface: &[String]) -> Result<RunningProgram> {
     let mut command = Command::new(QEMU);
     command
         .args(pontoon_vm_peer::qemu::machine(Accelerator::Tcg))
@@ -64,13 +65,13 @@ pub(crate) fn boot(image: &Image, interface: &[String]) -> Result<Running> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     eprintln!("+ {command:?}");
-    let mut guest = Running::of(command.spawn().context("cannot run QEMU")?)?;
+    let mut guest = RunningProgram::of(command.spawn().context("cannot run QEMU")?)?;
     booted(&mut guest)?;
     Ok(guest)
 }
 
-/// Waits until the guest's shell waits.
-pub(crate) fn booted(guest: &mut Running) -> Result<()> {
+/// Waits until the guest's shell is ready.
+pub(crate) fn booted(guest: &mut RunningProgram) -> Result<()> {
     let line = guest.line().with_context(console)?;
     ensure!(
         line.ends_with("ready"),

@@ -1,4 +1,4 @@
-//! `pontoon run`, as the tests start it.
+//! `pontoon run` as the tests start it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{self, Program};
 
-/// A `pontoon run` to be.
-pub(crate) struct Run<'a> {
+/// A `pontoon run` that is configured and not started yet.
+pub(crate) struct PontoonRun<'a> {
     program: &'a Program,
     direct: Option<&'a Namespace>,
     options: Vec<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Run<'a> {
     log: Option<OwnedFd>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> PontoonRun<'a> {
     pub(crate) fn new(program: &'a Program, direct: Option<&'a Namespace>) -> Self {
         Self {
             program,
@@ -34,37 +34,37 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Options of `pontoon run`.
+    /// Adds command-line options of `pontoon run`.
     pub(crate) fn options<T: ToString>(mut self, options: impl IntoIterator<Item = T>) -> Self {
         self.options
             .extend(options.into_iter().map(|option| option.to_string()));
         self
     }
 
-    /// The command inside.
+    /// Sets the command that `pontoon run` runs in the guest.
     pub(crate) fn command<T: ToString>(mut self, command: impl IntoIterator<Item = T>) -> Self {
         self.command
             .extend(command.into_iter().map(|word| word.to_string()));
         self
     }
 
-    /// A line of shell inside. `$E2E` is this program.
+    /// Sets a line of shell as the guest's command. `$E2E` is the path of this program.
     pub(crate) fn shell(self, line: &str) -> Self {
         self.command(["sh", "-c", &format!("E2E={}; {line}", own_path())])
     }
 
-    /// `pontoon-e2e guest ...` inside.
+    /// Sets `pontoon-e2e guest ...` as the guest's command.
     pub(crate) fn guest<T: ToString>(self, arguments: impl IntoIterator<Item = T>) -> Self {
         self.command([own_path(), "guest".to_string()]).command(arguments)
     }
 
-    /// Sends its standard error to a file instead of the case's log.
+    /// Writes the program's standard error to a file instead of the log of the case.
     pub(crate) fn talk_to(mut self, file: &Path) -> Self {
         self.talk = Some(file.to_path_buf());
         self
     }
 
-    /// Sends its standard error to `descriptor`.
+    /// Writes the program's standard error to `descriptor`.
     pub(crate) fn log_to(mut self, descriptor: OwnedFd) -> Self {
         self.log = Some(descriptor);
         self
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs to the end; both outputs are captured, and any status is fine.
+    /// Runs the program until it exits with any status. Returns its standard output, standard error and status.
     pub(crate) fn output(&self) -> Result<Output> {
         let child = self.start(self.build()?.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let output = child.wait_with_output()?;
@@ -115,33 +115,33 @@ impl<'a> Run<'a> {
         Ok(output)
     }
 
-    /// Runs to the end, which must be success; returns standard output.
+    /// Runs the program until it exits, which must be with status 0. Returns its standard output.
     pub(crate) fn text(&self) -> Result<String> {
         let child = self.start(self.build()?.stdout(Stdio::piped()))?;
         let output = child.wait_with_output()?;
         process::checked(&self.command.join(" "), output.status, &output.stdout, &[])
     }
 
-    /// Starts, and leaves it running.
-    pub(crate) fn spawn(&self) -> Result<Running> {
-        Running::of(self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?)
+    /// Starts the program, and returns the running process.
+    pub(crate) fn spawn(&self) -> Result<RunningProgram> {
+        RunningProgram::of(self.start(self.build()?.stdin(Stdio::piped()).stdout(Stdio::piped()))?)
     }
 }
 
-/// A `pontoon run`, or another program, that was started. Dropped, it is killed.
-pub(crate) struct Running {
+/// A running `pontoon run`, or another program, which is killed on drop.
+pub(crate) struct RunningProgram {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Running {
-    /// A program with pipes for standard input and output.
+impl RunningProgram {
+    /// Wraps a child process whose standard input and output are pipes.
     pub(crate) fn of(mut child: Child) -> Result<Self> {
-        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        let output = BufReader::new(child.stdout.take().context("the program has no pipe")?);
         Ok(Self { child, output })
     }
 
-    /// The next line of its standard output.
+    /// Returns the next line of the program's standard output.
     pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         ensure!(
@@ -151,14 +151,14 @@ impl Running {
         Ok(line.trim_end().to_string())
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the program's standard input.
     pub(crate) fn send_line(&mut self, line: &str) -> Result<()> {
         eprintln!("> {line}");
-        let input = self.child.stdin.as_mut().context("no pipe")?;
+        let input = self.child.stdin.as_mut().context("the program has no pipe")?;
         Ok(writeln!(input, "{line}")?)
     }
 
-    /// Has a shell inside run `line`; returns the line that this prints.
+    /// Writes a line to the shell that runs in the guest, and returns the line that this prints.
     pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
         self.send_line(line)?;
         self.line()
@@ -176,7 +176,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("the program has no process id")?;
         Ok(kill_process(pid, signal)?)
     }
 
@@ -184,7 +184,7 @@ impl Running {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for the end, which must be success; returns what is left of standard output.
+    /// Waits until the program exits, which must be with status 0. Returns the rest of its standard output.
     pub(crate) fn finish(mut self) -> Result<String> {
         let mut rest = String::new();
         while self.output.read_line(&mut rest)? > 0 {}
@@ -193,14 +193,14 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Path of this program.
+/// Returns the path of this program.
 pub(crate) fn own_path() -> String {
     std::env::current_exe().map_or_else(|_| "pontoon-e2e".to_string(), |path| path.display().to_string())
 }

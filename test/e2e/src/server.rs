@@ -1,4 +1,4 @@
-//! Servers of the tests: each binds in the caller's namespace and serves on threads until the process ends.
+//! Servers of the tests: each binds in the caller's network namespace, and serves on threads until the process exits.
 
 pub(crate) mod dns;
 pub(crate) mod http;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-/// Enough for what the servers do, and ten thousand of them fit.
+/// Stack size of a server's thread in bytes, so small that ten thousand threads fit into memory.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Accepts for ever; each connection gets a thread. Returns where it listens.
+/// Accepts connections until the process exits, and serves each on a thread. Returns the listening address.
 fn accept<S: Send + Sync + 'static>(
     address: SocketAddr,
     state: S,
     serve: impl Fn(&S, TcpStream) -> Result<()> + Send + Sync + Copy + 'static,
 ) -> Result<SocketAddr> {
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-    // Many connects at once are part of the tests: a SYN dropped by a full backlog would cost a second.
+    // Tests make many connects at once: a SYN that a full backlog drops would be retransmitted after a second.
     rustix::net::listen(&listener, 4096)?;
     let local = listener.local_addr()?;
     let state = Arc::new(state);
@@ -29,7 +29,7 @@ fn accept<S: Send + Sync + 'static>(
         for stream in listener.incoming().filter_map(Result::ok) {
             let state = Arc::clone(&state);
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-            // A connection that breaks is the client's to report.
+            // The client reports an error of its connection.
             let _ = thread.spawn(move || serve(&state, stream));
         }
     });

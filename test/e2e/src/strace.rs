@@ -1,4 +1,4 @@
-//! The system calls of a running process, as strace sees them.
+//! Traces the system calls of a running process by strace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -9,21 +9,21 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{Process, wait_until};
 
-/// Environment of a program whose calls strace fails: strace replaces the call's number by an invalid one, which the
-/// program's seccomp filter would refuse first.
+/// Environment of a program whose system calls strace makes fail. strace replaces the call's number by an invalid
+/// one, which the program's seccomp filter would refuse before.
 pub(crate) const OPEN: [(&str, &str); 1] = [("PONTOON_DISABLE", "seccomp")];
 
-/// An strace that is attached.
+/// An strace that is attached to a process.
 pub(crate) struct Strace {
     child: Child,
     process: Process,
-    /// The options have it fail system calls.
+    /// True if the options make system calls fail.
     injects: bool,
     output: PathBuf,
 }
 
 impl Strace {
-    /// Attaches to `process`; `options` select what is written to the file `output`.
+    /// Attaches to `process`. `options` select the calls; the trace is written to the file `output`.
     pub(crate) fn attach(process: Process, options: &[&str], output: &Path) -> Result<Self> {
         let mut child = Command::new("strace")
             .arg("-q")
@@ -47,15 +47,15 @@ impl Strace {
         })
     }
 
-    /// Detaches; returns what was written.
+    /// Detaches from the process. Returns the trace.
     pub(crate) fn finish(mut self) -> Result<String> {
         if !self.injects {
             self.detach()?;
             return self.written();
         }
-        // strace injects an error by replacing the call's number as the call begins and its result as the call ends.
-        // Between these the process would see ENOSYS if strace detached. A process that SIGSTOP has stopped is outside of
-        // any call, as signals are delivered on return to user mode.
+        // strace injects an error by replacing the number at the start of the call and the result at its end. If
+        // strace detached between them, the process would see ENOSYS. A process that SIGSTOP has stopped is outside
+        // of any call, as signals are delivered on return to user mode.
         self.process.signal(Signal::STOP)?;
         let detached = wait_until("strace reports the stop", Duration::from_secs(5), || {
             Ok(self.written()?.contains("--- stopped by SIGSTOP ---"))
@@ -68,13 +68,13 @@ impl Strace {
 
     /// Ends strace, which detaches from the process.
     fn detach(&mut self) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("strace has no process id")?;
         kill_process(pid, Signal::INT)?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Returns the output so far.
+    /// Returns the output of strace so far.
     pub(crate) fn written(&self) -> Result<String> {
         Ok(std::fs::read_to_string(&self.output)?)
     }

@@ -1,4 +1,4 @@
-//! The system calls that no safe crate here wraps.
+//! System calls that no safe crate of the dependencies wraps.
 
 use std::fs::File;
 use std::io;
@@ -6,11 +6,12 @@ use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Makes the signals of a terminal do what they do by default, here and in programs that are run from here. They are ignored in
-/// what nohup(1) runs, or a shell behind `&`, and no shell can trap what is ignored when it begins.
+/// Restores the default action of the terminal's signals, in this process and in programs that it starts. They are
+/// ignored in programs that nohup(1) runs or a shell runs in the background (`&`), and a shell cannot trap a signal
+/// that was ignored at its start.
 pub(crate) fn heed_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
-        // SAFETY: SIG_DFL is no code of ours.
+        // SAFETY: SIG_DFL is no function of this program.
         if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
             return Err(io::Error::last_os_error());
         }
@@ -18,7 +19,7 @@ pub(crate) fn heed_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Repeats a call that an unhandled signal has interrupted, as happens to a wait with a timeout (signal(7),
+/// Repeats a call that was interrupted although no handler ran, as happens to a wait with a timeout (signal(7),
 /// "Interruption of system calls and library functions by stop signals").
 pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -29,12 +30,12 @@ pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::R
     }
 }
 
-/// Makes one send many datagrams of `bytes` bytes (`UDP_SEGMENT`, Linux 4.18).
+/// Makes each send of the socket a number of datagrams of `bytes` bytes (`UDP_SEGMENT`, Linux 4.18).
 pub(crate) fn segment_sends(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_SEGMENT, bytes.into())
 }
 
-/// Lets one receive yield many datagrams of one size (`UDP_GRO`, Linux 5.0).
+/// Makes a receive return several datagrams of one length together (`UDP_GRO`, Linux 5.0).
 pub(crate) fn coalesce_receives(socket: &UdpSocket) -> io::Result<()> {
     set_udp_option(socket, libc::UDP_GRO, 1)
 }
@@ -58,7 +59,8 @@ fn set_udp_option(socket: &UdpSocket, name: libc::c_int, value: libc::c_int) -> 
     }
 }
 
-/// Datagrams that a socket has dropped, as its buffer was full (`SO_MEMINFO`, Linux 4.12).
+/// Returns the number of datagrams that the kernel dropped because the socket's buffer was full (`SO_MEMINFO`, Linux
+/// 4.12).
 pub(crate) fn dropped(socket: &UdpSocket) -> io::Result<u32> {
     const SO_MEMINFO: libc::c_int = 55;
     const SK_MEMINFO_DROPS: usize = 8;
@@ -81,7 +83,7 @@ pub(crate) fn dropped(socket: &UdpSocket) -> io::Result<u32> {
     }
 }
 
-/// A packet socket that sends and receives whole Ethernet frames on the interface of index `ifindex`.
+/// Opens a packet socket that sends and receives Ethernet frames on the interface with index `ifindex`.
 pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let protocol = 0x0003_u16.to_be(); // ETH_P_ALL
     // SAFETY: `socket` takes no pointer.
@@ -112,8 +114,8 @@ pub(crate) fn packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes a tap in the caller's network namespace: frames behind a `virtio_net_hdr` of 10 bytes, their checksums left
-/// partial where the kernel likes, and never more than the MTU in one. Reading and writing do not wait.
+/// Creates a tap in the caller's network namespace: a `virtio_net_hdr` of 10 bytes before each frame, partial
+/// checksums, and no segmentation offload. Reads and writes do not block.
 pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
     let tap = OwnedFd::from(
         File::options()
@@ -128,23 +130,23 @@ pub(crate) fn tap(name: &str) -> io::Result<OwnedFd> {
         *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is, initialised and exclusively borrowed.
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, and `request` is initialised and exclusively borrowed.
     if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
     let offloads = libc::c_ulong::from(libc::TUN_F_CSUM);
-    // SAFETY: TUNSETOFFLOAD takes its flags as the argument itself and touches no memory of ours.
+    // SAFETY: TUNSETOFFLOAD has its flags as the argument itself, and accesses no memory of this process.
     if unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(tap)
 }
 
-/// A pseudo-terminal: the master, and the slave.
+/// Opens a pseudo-terminal. Returns its master and its slave.
 pub(crate) fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     let (mut master, mut slave) = (-1, -1);
     let null = std::ptr::null_mut();
-    // SAFETY: the call writes two descriptors, and takes null for the rest.
+    // SAFETY: the call writes two descriptors, and accepts null for the other arguments.
     let rc = unsafe {
         libc::openpty(
             &raw mut master,
@@ -157,14 +159,14 @@ pub(crate) fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
     if rc < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both have just been opened, and nothing else owns them.
+    // SAFETY: the call has just opened both descriptors, and no other code owns them.
     Ok(unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) })
 }
 
-/// Stops or starts output to a terminal (tcflow(3)).
+/// Stops or restarts the output of a terminal (tcflow(3)).
 pub(crate) fn stop_output(terminal: &OwnedFd, stop: bool) -> io::Result<()> {
     let action = if stop { libc::TCOOFF } else { libc::TCOON };
-    // SAFETY: the call touches no memory of ours.
+    // SAFETY: the call accesses no memory of this process.
     if unsafe { libc::tcflow(terminal.as_raw_fd(), action) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,4 +1,5 @@
-//! Network namespaces for tests and measurements: threads and programs inside, veth pairs, addresses and sysctls.
+//! Network namespaces for tests and measurements: threads and programs inside of a namespace, veth pairs, addresses
+//! and sysctls.
 //!
 //! The functions act on the network namespace of the calling thread.
 
@@ -19,14 +20,14 @@ use rustix::thread::{
 
 pub mod unit_test;
 
-/// A network namespace, which exists as long as this value and processes inside.
+/// A network namespace, which exists as long as this value or a process inside.
 pub struct Namespace(File);
 
 impl Namespace {
-    /// Makes a namespace in which loopback is up and IPv6 addresses can be used at once.
+    /// Creates a network namespace whose loopback is up, and in which IPv6 addresses can be used at once.
     ///
     /// # Errors
-    /// The caller may not make namespaces, or `ip` is missing.
+    /// The caller may not create namespaces, or `ip` is missing.
     pub fn new() -> Result<Self> {
         let thread = std::thread::spawn(|| -> Result<Self> {
             // SAFETY: only descriptors are shared with other threads, and CLONE_NEWNET closes none of them.
@@ -39,7 +40,7 @@ impl Namespace {
             .unwrap_or_else(|_| bail!("the thread that makes a namespace panicked"))
     }
 
-    /// Opens the namespace of process `pid`.
+    /// Opens the network namespace of process `pid`.
     ///
     /// # Errors
     /// The process has exited.
@@ -49,7 +50,8 @@ impl Namespace {
         Ok(Self(file))
     }
 
-    /// Runs `inside` on a thread in this namespace. Sockets, threads and programs that it makes stay there.
+    /// Runs `inside` on a thread in this namespace. Sockets, threads and programs that `inside` creates stay in the
+    /// namespace.
     ///
     /// # Errors
     /// Those of `inside`.
@@ -65,7 +67,7 @@ impl Namespace {
         })
     }
 
-    /// Makes `command` run in this namespace.
+    /// Makes `command` enter this namespace before it is executed.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -85,11 +87,11 @@ fn set_namespace(namespace: &File) -> io::Result<()> {
     )?)
 }
 
-/// Prepares a new network namespace: sets loopback up, and disables duplicate address detection, so that addresses can be
-/// used at once.
+/// Prepares the caller's new network namespace: sets loopback up, and disables duplicate address detection, so that
+/// IPv6 addresses can be used at once.
 ///
 /// # Errors
-/// The caller may not configure it, or `ip` is missing.
+/// The caller may not configure the namespace, or `ip` is missing.
 pub fn prepare() -> Result<()> {
     if Path::new("/proc/sys/net/ipv6").exists() {
         sysctl("net/ipv6/conf/default/accept_dad", "0")?;
@@ -98,8 +100,8 @@ pub fn prepare() -> Result<()> {
     ip("link set lo up")
 }
 
-/// Makes a veth pair from the caller's namespace to `peer`. Both ends are up before they have addresses: otherwise the
-/// first IPv6 packets wait a second until the kernel notices the carrier.
+/// Creates a veth pair with the end `name` in the caller's namespace and `peer_name` in `peer`. Both ends are up
+/// before they have addresses: otherwise the first IPv6 packets wait a second until the kernel notices the carrier.
 ///
 /// # Errors
 /// `ip` fails.
@@ -113,7 +115,7 @@ pub fn veth(name: &str, peer: &Namespace, peer_name: &str) -> Result<()> {
     ip(&format!("link set {name} up"))
 }
 
-/// Adds an address with its prefix length to an interface.
+/// Adds an address with its prefix length, such as `10.0.0.1/24`, to an interface.
 ///
 /// # Errors
 /// `ip` fails.
@@ -122,10 +124,10 @@ pub fn add_address(interface: &str, address: &str) -> Result<()> {
     ip(&format!("address add {address} dev {interface}{nodad}"))
 }
 
-/// Writes a sysctl, such as `net/ipv4/ip_forward`.
+/// Writes a sysctl, given by its path below /proc/sys, such as `net/ipv4/ip_forward`.
 ///
 /// # Errors
-/// It does not exist, or the caller may not write it.
+/// The sysctl does not exist, or the caller may not write it.
 pub fn sysctl(path: &str, value: &str) -> Result<()> {
     std::fs::write(format!("/proc/sys/{path}"), value).with_context(|| format!("cannot write sysctl {path}"))
 }
@@ -133,12 +135,12 @@ pub fn sysctl(path: &str, value: &str) -> Result<()> {
 /// Runs each of `lines` as a command of ip(8).
 ///
 /// # Errors
-/// A command fails; the later ones are not run.
+/// A command fails; later commands are not run.
 pub fn ip(lines: &str) -> Result<()> {
     run_ip(lines, None)
 }
 
-/// Runs `ip`, which inherits the descriptor of `namespace`.
+/// Runs each of `lines` as a command of ip(8), which inherits the descriptor of `namespace`.
 fn run_ip(lines: &str, namespace: Option<&File>) -> Result<()> {
     let mut command = Command::new("ip");
     command
@@ -158,7 +160,7 @@ fn run_ip(lines: &str, namespace: Option<&File>) -> Result<()> {
     // SAFETY: between fork and exec the closure makes some system calls, and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().context("cannot run ip (try: install iproute2)")?;
-    let mut input = child.stdin.take().context("the pipe is missing")?;
+    let mut input = child.stdin.take().context("the child process has no pipe")?;
     for line in lines.lines() {
         writeln!(input, "{}", line.trim())?;
     }
@@ -174,7 +176,7 @@ fn run_ip(lines: &str, namespace: Option<&File>) -> Result<()> {
     Ok(())
 }
 
-/// Keeps CAP_NET_ADMIN over the next exec, by which a user other than root would lose it.
+/// Adds CAP_NET_ADMIN to the ambient set, as a user other than root would lose it at the next exec.
 fn keep_net_admin() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     sets.inheritable |= CapabilitySet::NET_ADMIN;

@@ -1,4 +1,4 @@
-//! Unit tests in a network namespace. An error fails the test.
+//! Runs unit tests in a network namespace of their own. Errors make the test fail.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,8 +7,8 @@ use std::process::Command;
 
 const INSIDE: &str = "PONTOON_TEST_INSIDE";
 
-/// Runs the test function `test`, whose full name is `name`, by starting this program again in a new network namespace,
-/// as root there. Prints why if the test cannot run.
+/// Runs the test function `test`, whose full name is `name`, by starting this test program again as root of a new
+/// user and network namespace. Prints the reason if namespaces cannot be created.
 pub fn run(name: &str, test: fn()) {
     if std::env::var_os(INSIDE).is_some() {
         return test();
@@ -36,22 +36,22 @@ pub fn run(name: &str, test: fn()) {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    // Shown with `--nocapture`.
+    // The test harness captures this output unless `--nocapture` is given.
     eprint!("{text}");
 }
 
-/// Reports a skipped test on standard error, which the test harness does not capture.
+/// Prints that a test was skipped, directly to the process's standard error, which the test harness does not capture.
 pub fn skipped(name: &str, why: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {name}: {why}\n").as_bytes());
 }
 
-/// Runs each of `lines` as a command of ip(8).
+/// Runs each of `lines` as a command of ip(8), and panics if one fails.
 #[track_caller]
 pub fn ip(lines: &str) {
     crate::ip(lines).unwrap();
 }
 
-/// Writes a sysctl of the current namespace.
+/// Writes a sysctl of the current network namespace, and panics on an error.
 #[track_caller]
 pub fn sysctl(path: &str, value: &str) {
     crate::sysctl(path, value).unwrap();

@@ -1,6 +1,7 @@
-//! Applications at the two ends of a connection: the same script language for the guest's and the host's.
+//! Simulated applications at the two ends of a connection, with the same script type for guest and host.
 //!
-//! An application decides only how many bytes are read and written; their contents are those of [`crate::pattern`].
+//! An application decides only how many bytes are read and written; [`crate::pattern`] computes the contents of
+//! streams.
 
 use core::time::Duration;
 
@@ -9,93 +10,93 @@ use pontoon_engine::Instant;
 use crate::clock::earlier;
 use crate::rng::Rng;
 
-/// Actions of an application on its connection.
+/// The actions of an application on its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// The bytes that it sends, besides echoed ones.
+    /// Number of bytes that the application sends, in addition to echoed ones.
     pub send: u64,
-    /// It also sends as many bytes as it has read.
+    /// True if the application also sends as many bytes as it has read.
     pub echo: bool,
-    /// Pace of its reads.
-    pub read: Pace,
-    /// Pace of its writes.
-    pub write: Pace,
-    /// It stops reading for a while.
-    pub stall: Option<Stall>,
-    /// Its last action.
-    pub end: End,
-    /// Time without progress after which it resets the connection.
+    /// Rate at which the application reads.
+    pub read: TransferPace,
+    /// Rate at which the application writes.
+    pub write: TransferPace,
+    /// A pause during which the application does not read.
+    pub stall: Option<ReadPause>,
+    /// The last action of the application on its connection.
+    pub end: FinalAction,
+    /// Time without progress after which the application resets the connection.
     pub patience: Duration,
 }
 
-/// Rate at which an application reads or writes.
+/// The rate at which an application reads or writes: `chunk` bytes in each interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// The most bytes at one time.
+pub struct TransferPace {
+    /// Largest number of bytes in one interval.
     pub chunk: u64,
-    /// Time between two chunks; zero: all at once, without a limit to `chunk`.
+    /// Length of the interval; zero removes the limit of `chunk` bytes.
     pub every: Duration,
 }
 
-/// A time without reading.
+/// A pause during which an application does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stall {
-    /// It begins after this many bytes were read.
+pub struct ReadPause {
+    /// Number of bytes read after which the pause begins.
     pub after: u64,
-    /// Its duration.
+    /// Duration of the pause in virtual time.
     pub time: Duration,
 }
 
-/// Last action of an application on its connection.
+/// The last action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It closes its direction when all is sent, and reads until the other side closes.
+pub enum FinalAction {
+    /// Closes the application's direction when all bytes are sent, and reads until the other side closes.
     AfterSending,
-    /// It closes its direction when all is sent and the other side has closed.
+    /// Closes the application's direction when all bytes are sent and the other side has closed.
     AfterPeer,
-    /// It resets the connection as soon as the bytes read and sent are this many.
+    /// Resets the connection as soon as the sum of bytes read and sent reaches this number.
     Reset(u64),
 }
 
-/// End of a connection, as an application sees it.
+/// The end of a connection as its application observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ConnectionEnd {
     /// Both directions were closed in order.
     Closed,
-    /// The other side reset it.
+    /// The other side has reset the connection.
     Reset,
-    /// The application reset it, as its script requires.
+    /// The application has reset the connection, as its script requires ([`FinalAction::Reset`]).
     Aborted,
-    /// The application reset it after a time without progress.
+    /// The application has reset the connection after a time without progress.
     GaveUp,
-    /// It was never established: reset or timed out while connecting.
+    /// The connection was never established: a reset arrived or the connect timed out.
     Refused,
 }
 
-/// Next action on the connection.
+/// The next action of an application on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Nothing.
+pub enum AppAction {
+    /// No action is due.
     None,
-    /// Close this direction.
+    /// Close the application's direction of the connection.
     Close,
-    /// Reset the connection.
+    /// Reset the application's connection.
     Reset,
 }
 
 impl Script {
-    /// Sends nothing, reads everything at once, closes after the other side.
+    /// A script that sends nothing, reads everything at once, and closes after the other side.
     pub const SINK: Self = Self {
         send: 0,
         echo: false,
-        read: Pace::UNLIMITED,
-        write: Pace::UNLIMITED,
+        read: TransferPace::UNLIMITED,
+        write: TransferPace::UNLIMITED,
         stall: None,
-        end: End::AfterPeer,
+        end: FinalAction::AfterPeer,
         patience: Duration::from_secs(600),
     };
 
-    /// Sends `bytes`, and closes after the other side.
+    /// Returns a script that sends `bytes` bytes and closes after the other side.
     #[must_use]
     pub const fn sending(bytes: u64) -> Self {
         Self {
@@ -104,17 +105,17 @@ impl Script {
         }
     }
 
-    /// Sends `bytes`, then closes its direction.
+    /// Returns a script that sends `bytes` bytes and then closes its direction.
     #[must_use]
     pub const fn source(bytes: u64) -> Self {
         Self {
             send: bytes,
-            end: End::AfterSending,
+            end: FinalAction::AfterSending,
             ..Self::SINK
         }
     }
 
-    /// Sends back what it reads.
+    /// Returns a script that sends back all bytes that it reads.
     #[must_use]
     pub const fn echo() -> Self {
         Self {
@@ -124,17 +125,17 @@ impl Script {
     }
 }
 
-impl Pace {
-    /// As fast as the connection allows.
+impl TransferPace {
+    /// Pace without a limit: as fast as the connection allows.
     pub const UNLIMITED: Self = Self {
         chunk: u64::MAX,
         every: Duration::ZERO,
     };
 }
 
-/// A running script.
+/// A running application: its script and its state.
 #[derive(Clone, Debug)]
-pub struct App {
+pub struct SimApp {
     script: Script,
     rng: Rng,
     sent: u64,
@@ -145,11 +146,11 @@ pub struct App {
     moved_at: Instant,
     peer_ended: bool,
     closed: bool,
-    outcome: Option<Outcome>,
+    outcome: Option<ConnectionEnd>,
 }
 
-impl App {
-    /// Starts `script`.
+impl SimApp {
+    /// Starts an application with this script.
     #[must_use]
     pub fn new(script: Script, rng: Rng, now: Instant) -> Self {
         Self {
@@ -167,7 +168,7 @@ impl App {
         }
     }
 
-    /// Returns how much of `available` bytes it reads now.
+    /// Returns how many of the `available` received bytes the application reads now.
     pub fn read(&mut self, available: u64, now: Instant) -> u64 {
         if let Some(stall) = self.script.stall
             && !self.stalled
@@ -191,7 +192,7 @@ impl App {
         len
     }
 
-    /// Returns the number of bytes that it writes now into `room`.
+    /// Returns the number of bytes that the application writes now, at most `room`.
     pub fn write(&mut self, room: u64, now: Instant) -> u64 {
         let left = self.to_send() - self.sent;
         if self.outcome.is_some() || self.closed || left == 0 || room == 0 || now < self.write_at {
@@ -204,7 +205,7 @@ impl App {
         len
     }
 
-    /// Records that the end of the other side's stream was read.
+    /// Records that the application has read the end of the other side's stream.
     pub fn peer_ended(&mut self, now: Instant) {
         if !self.peer_ended {
             self.peer_ended = true;
@@ -213,40 +214,40 @@ impl App {
         self.settle();
     }
 
-    /// Records that the connection was reset by the other side, or was never established.
-    pub fn was_reset(&mut self, outcome: Outcome) {
+    /// Records that the other side has reset the connection, or that the connection was never established.
+    pub fn was_reset(&mut self, outcome: ConnectionEnd) {
         self.outcome.get_or_insert(outcome);
     }
 
-    /// Returns the next action on the connection. [`Act::Close`] and [`Act::Reset`] are returned once.
-    pub fn act(&mut self, now: Instant) -> Act {
+    /// Returns the next action on the connection. [`AppAction::Close`] and [`AppAction::Reset`] are returned once.
+    pub fn act(&mut self, now: Instant) -> AppAction {
         if self.outcome.is_some() {
-            return Act::None;
+            return AppAction::None;
         }
         if now.since(self.moved_at) >= self.script.patience {
-            self.outcome = Some(Outcome::GaveUp);
-            return Act::Reset;
+            self.outcome = Some(ConnectionEnd::GaveUp);
+            return AppAction::Reset;
         }
         let all_sent = self.sent == self.to_send() && (!self.script.echo || self.peer_ended);
         let close = match self.script.end {
-            End::Reset(after) if self.sent + self.received >= after => {
-                self.outcome = Some(Outcome::Aborted);
-                return Act::Reset;
+            FinalAction::Reset(after) if self.sent + self.received >= after => {
+                self.outcome = Some(ConnectionEnd::Aborted);
+                return AppAction::Reset;
             }
-            End::Reset(_) => false,
-            End::AfterSending => all_sent,
-            End::AfterPeer => all_sent && self.peer_ended,
+            FinalAction::Reset(_) => false,
+            FinalAction::AfterSending => all_sent,
+            FinalAction::AfterPeer => all_sent && self.peer_ended,
         };
         if close && !self.closed {
             self.closed = true;
             self.moved_at = now;
             self.settle();
-            return Act::Close;
+            return AppAction::Close;
         }
-        Act::None
+        AppAction::None
     }
 
-    /// Returns the time of its next action, with `available` bytes to read and room to write `room` bytes.
+    /// Returns the time of the application's next action if `available` bytes can be read and `room` bytes written.
     #[must_use]
     pub fn next(&self, available: u64, room: u64) -> Option<Instant> {
         if self.outcome.is_some() {
@@ -257,37 +258,37 @@ impl App {
         earlier(earlier(read, write), Some(self.moved_at + self.script.patience))
     }
 
-    /// End of the connection; `None` while it is open.
+    /// Returns how the connection has ended, or `None` while it is open.
     #[must_use]
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<ConnectionEnd> {
         self.outcome
     }
 
-    /// Bytes read.
+    /// Returns the number of bytes that the application has read.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Bytes written.
+    /// Returns the number of bytes that the application has written.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Returns true if the script has closed this direction.
+    /// Returns true if the application has closed its direction.
     #[must_use]
     pub fn closed(&self) -> bool {
         self.closed
     }
 
-    /// Returns true if the other side's end was read.
+    /// Returns true if the application has read the end of the other side's stream.
     #[must_use]
     pub fn saw_end(&self) -> bool {
         self.peer_ended
     }
 
-    /// The script.
+    /// Returns the script of the application.
     #[must_use]
     pub fn script(&self) -> &Script {
         &self.script
@@ -297,7 +298,7 @@ impl App {
         self.script.send + if self.script.echo { self.received } else { 0 }
     }
 
-    fn amount(&mut self, pace: Pace, most: u64) -> u64 {
+    fn amount(&mut self, pace: TransferPace, most: u64) -> u64 {
         if pace.every.is_zero() {
             most
         } else {
@@ -307,7 +308,7 @@ impl App {
 
     fn settle(&mut self) {
         if self.closed && self.peer_ended {
-            self.outcome.get_or_insert(Outcome::Closed);
+            self.outcome.get_or_insert(ConnectionEnd::Closed);
         }
     }
 }
@@ -320,42 +321,45 @@ mod tests {
 
     #[test]
     fn source_closes_first_and_echo_last() {
-        let mut source = App::new(Script::source(10), Rng::new(1), T0);
-        let mut echo = App::new(Script::echo(), Rng::new(2), T0);
+        let mut source = SimApp::new(Script::source(10), Rng::new(1), T0);
+        let mut echo = SimApp::new(Script::echo(), Rng::new(2), T0);
         assert_eq!(source.write(100, T0), 10);
-        assert_eq!(source.act(T0), Act::Close);
-        assert_eq!(source.act(T0), Act::None);
+        assert_eq!(source.act(T0), AppAction::Close);
+        assert_eq!(source.act(T0), AppAction::None);
         assert_eq!(echo.read(10, T0), 10);
-        assert_eq!((echo.write(4, T0), echo.act(T0)), (4, Act::None));
+        assert_eq!((echo.write(4, T0), echo.act(T0)), (4, AppAction::None));
         echo.peer_ended(T0);
-        assert_eq!((echo.act(T0), echo.write(100, T0)), (Act::None, 6));
+        assert_eq!((echo.act(T0), echo.write(100, T0)), (AppAction::None, 6));
         assert_eq!(
             (echo.act(T0), echo.outcome()),
-            (Act::Close, Some(Outcome::Closed))
+            (AppAction::Close, Some(ConnectionEnd::Closed))
         );
         assert_eq!((source.read(10, T0), source.outcome()), (10, None));
         source.peer_ended(T0);
-        assert_eq!(source.outcome(), Some(Outcome::Closed));
+        assert_eq!(source.outcome(), Some(ConnectionEnd::Closed));
     }
 
     #[test]
     fn stall_begins_at_its_byte_and_timeout_ends_the_application() {
         let script = Script {
-            stall: Some(Stall {
+            stall: Some(ReadPause {
                 after: 5,
                 time: Duration::from_secs(9),
             }),
             patience: Duration::from_secs(20),
             ..Script::SINK
         };
-        let mut app = App::new(script, Rng::new(1), T0);
+        let mut app = SimApp::new(script, Rng::new(1), T0);
         assert_eq!(app.read(8, T0), 5);
         assert_eq!(app.read(3, T0), 0);
         let resumed = T0 + Duration::from_secs(9);
         assert_eq!(app.next(3, 0), Some(resumed));
         assert_eq!(app.read(3, resumed), 3);
         let end = resumed + Duration::from_secs(20);
-        assert_eq!((app.next(0, 0), app.act(resumed)), (Some(end), Act::None));
-        assert_eq!((app.act(end), app.outcome()), (Act::Reset, Some(Outcome::GaveUp)));
+        assert_eq!((app.next(0, 0), app.act(resumed)), (Some(end), AppAction::None));
+        assert_eq!(
+            (app.act(end), app.outcome()),
+            (AppAction::Reset, Some(ConnectionEnd::GaveUp))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Packets as values: built for a test by struct update, and parsed strictly.
+//! Packets as values, which tests build by struct update syntax, and a strict parser.
 //!
 //! The code is independent of `pontoon_wire`, so that a second implementation of the RFCs checks the engine's frames.
 
@@ -11,70 +11,70 @@ use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
 pub use crate::segment::Segment;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;
 
-/// URG; the engine delivers urgent data in line.
+/// The flag URG. The engine delivers urgent data in line.
 pub const URG: Flags = Flags(0x20);
 
-/// A UDP datagram.
+/// A UDP datagram with its IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Sender.
+    /// Source address and port of the datagram.
     pub from: SocketAddr,
-    /// Receiver.
+    /// Destination address and port of the datagram.
     pub to: SocketAddr,
-    /// Data.
+    /// UDP payload of the datagram.
     pub payload: Vec<u8>,
 }
 
-/// An ICMP or ICMPv6 message.
+/// An ICMP or ICMPv6 message with its IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Icmp {
-    /// Sender.
+pub struct IcmpMessage {
+    /// Source address of the IP packet.
     pub from: IpAddr,
-    /// Receiver.
+    /// Destination address of the IP packet.
     pub to: IpAddr,
-    /// Type.
+    /// Field type of the ICMP header.
     pub kind: u8,
-    /// Code.
+    /// Field code of the ICMP header.
     pub code: u8,
-    /// Everything after the checksum.
+    /// Bytes of the message after the checksum.
     pub rest: Vec<u8>,
 }
 
-/// Content of a frame.
+/// The packet in an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// TCP.
+    /// A TCP segment.
     Tcp(Segment),
-    /// UDP.
+    /// A UDP datagram.
     Udp(Datagram),
-    /// ICMP or ICMPv6.
-    Icmp(Icmp),
-    /// An EtherType that is not IP, or an IP protocol beyond these (or a fragment), with its bytes.
+    /// An ICMP or ICMPv6 message.
+    Icmp(IcmpMessage),
+    /// Another EtherType or IP protocol (or an IP fragment), by its number, with the bytes after the header.
     Other(u16, Vec<u8>),
 }
 
-/// Addresses of a frame.
+/// Source and destination Ethernet address of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ether {
-    /// Sender.
+pub struct EtherAddresses {
+    /// Source Ethernet address.
     pub source: Mac,
-    /// Receiver.
+    /// Destination Ethernet address.
     pub destination: Mac,
 }
 
 impl Packet {
-    /// A frame with every checksum complete.
+    /// Returns the frame of this packet, with complete checksums.
     #[must_use]
-    pub fn emit(&self, ether: Ether) -> Vec<u8> {
+    pub fn emit(&self, ether: EtherAddresses) -> Vec<u8> {
         self.build(ether, Form::Complete).0
     }
 
-    /// A frame whose transport checksum is left to the receiver.
+    /// Returns the frame of this packet with a partial TCP or UDP checksum (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     #[must_use]
-    pub fn emit_partial(&self, ether: Ether, segmentation: Segmentation) -> (Offload, Vec<u8>) {
+    pub fn emit_partial(&self, ether: EtherAddresses, segmentation: Segmentation) -> (Offload, Vec<u8>) {
         let (frame, checksum) = self.build(ether, Form::Partial);
         (
             Offload {
@@ -85,7 +85,7 @@ impl Packet {
         )
     }
 
-    fn build(&self, ether: Ether, form: Form) -> (Vec<u8>, Checksum) {
+    fn build(&self, ether: EtherAddresses, form: Form) -> (Vec<u8>, Checksum) {
         let (from, to, number, mut body, field) = match self {
             Self::Tcp(tcp) => (tcp.from.ip(), tcp.to.ip(), protocol::TCP, tcp.bytes(), 16),
             Self::Udp(udp) => (udp.from.ip(), udp.to.ip(), protocol::UDP, udp.bytes(), 6),
@@ -125,15 +125,16 @@ impl Packet {
         (frame, checksum)
     }
 
-    /// Parses a frame; every length and checksum must be right, and a partial checksum must be the pseudo-header's sum.
+    /// Parses a frame. Every length and checksum must be correct, and a partial checksum must be that of the
+    /// pseudo-header.
     ///
     /// # Errors
     /// A description of the first error in the frame.
-    pub fn parse(offload: Offload, frame: &[u8]) -> Result<(Ether, Self), String> {
+    pub fn parse(offload: Offload, frame: &[u8]) -> Result<(EtherAddresses, Self), String> {
         if frame.len() < ETHERNET {
             return Err(format!("frame of {} bytes", frame.len()));
         }
-        let ether = Ether {
+        let ether = EtherAddresses {
             destination: mac(&frame[..6]),
             source: mac(&frame[6..12]),
         };
@@ -180,7 +181,7 @@ impl Packet {
         match ip.protocol {
             protocol::TCP => Segment::parse(ip.from, ip.to, body).map(Self::Tcp),
             protocol::UDP => Datagram::parse(ip.from, ip.to, body).map(Self::Udp),
-            _ => Ok(Self::Icmp(Icmp {
+            _ => Ok(Self::Icmp(IcmpMessage {
                 from: ip.from,
                 to: ip.to,
                 kind: body[0],
@@ -214,12 +215,13 @@ impl Datagram {
     }
 }
 
-impl Icmp {
+impl IcmpMessage {
     fn bytes(&self) -> Vec<u8> {
         [&[self.kind, self.code, 0, 0], &self.rest[..]].concat()
     }
 }
 
+/// IP version, addresses and protocol from the header of an IP packet.
 struct IpHeader {
     from: IpAddr,
     to: IpAddr,
@@ -267,13 +269,14 @@ impl IpHeader {
     }
 }
 
+/// The checksum of an emitted frame: complete, or partial for offload.
 #[derive(Clone, Copy)]
 enum Form {
     Complete,
     Partial,
 }
 
-fn ethernet(ether: Ether, ethertype: u16, body: &[u8]) -> Vec<u8> {
+fn ethernet(ether: EtherAddresses, ethertype: u16, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(ETHERNET + body.len());
     frame.extend(ether.destination.0);
     frame.extend(ether.source.0);

@@ -1,4 +1,4 @@
-//! Guests: Ethernet hosts behind the simulated network.
+//! The trait of simulated guests: Ethernet hosts with a TCP stack, connected to the simulated network.
 
 pub mod scripted;
 pub mod smol;
@@ -8,90 +8,90 @@ use core::net::{IpAddr, SocketAddr};
 use pontoon_engine::Instant;
 use pontoon_wire::Mac;
 
-use crate::app::{App, Outcome, Script};
-use crate::frames::Ether;
+use crate::app::{ConnectionEnd, Script, SimApp};
+use crate::frames::EtherAddresses;
 
-/// A connection that the guest opens. The remote port names its streams.
+/// A TCP connection that the guest opens. The remote port selects the contents of its streams.
 #[derive(Clone, Debug)]
-pub struct Call {
-    /// Destination.
+pub struct GuestCall {
+    /// Remote address and port of the connection.
     pub to: SocketAddr,
-    /// The source port.
+    /// Source port of the connection.
     pub from: u16,
-    /// Script of the guest's application.
+    /// Script of the guest's application on the connection.
     pub script: Script,
-    /// The time at which it begins.
+    /// Time at which the guest sends its SYN.
     pub at: Instant,
 }
 
-/// A port on which the guest accepts one connection. The port names its streams.
+/// A TCP port on which the guest accepts one connection. The port selects the contents of its streams.
 #[derive(Clone, Debug)]
 pub struct GuestListener {
-    /// The port.
+    /// TCP port on which the guest listens.
     pub port: u16,
-    /// Script of the guest's application.
+    /// Script of the guest's application on the accepted connection.
     pub script: Script,
 }
 
-/// Addresses of the guest.
+/// Addresses of a guest and its gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct Addressing {
-    /// Its addresses, IPv4 and IPv6.
+    /// IPv4 and IPv6 address of the guest.
     pub addresses: [IpAddr; 2],
-    /// Its Ethernet address.
+    /// Ethernet address of the guest.
     pub mac: Mac,
-    /// The Ethernet address that it sends everything to.
+    /// Ethernet address of the gateway, to which the guest sends all frames.
     pub gateway: Mac,
 }
 
-/// Result of one connection, seen from the guest.
+/// The result of one connection, as the guest observed it.
 #[derive(Clone, Debug)]
 pub struct GuestReport {
-    /// The port that names it.
+    /// The port that identifies the connection and its streams.
     pub port: u16,
-    /// Its application; `None` while there was no connection.
-    pub app: Option<App>,
-    /// End of the connection; `None` while it is open.
-    pub outcome: Option<Outcome>,
-    /// The guest's own stack has violated TCP in a way that may stall the connection for ever.
+    /// The guest's application on the connection; `None` if the connection was never established.
+    pub app: Option<SimApp>,
+    /// End of the connection as the guest observed it; `None` while it is open.
+    pub outcome: Option<ConnectionEnd>,
+    /// True if the guest's own TCP stack has violated TCP in a way that may stall the connection forever.
     pub broken: bool,
 }
 
-/// A guest.
+/// A simulated guest: an Ethernet host with a TCP stack.
 pub trait Guest {
-    /// Opens a connection, at the time in `call`.
-    fn call(&mut self, call: Call);
+    /// Opens a connection at the time `call.at`.
+    fn call(&mut self, call: GuestCall);
 
-    /// Accepts one connection.
+    /// Accepts one connection on the listener's port.
     fn listen(&mut self, listener: GuestListener);
 
-    /// Processes a frame from the network.
+    /// Processes a frame that the network delivers to the guest.
     fn receive(&mut self, frame: &[u8], now: Instant);
 
-    /// Runs the guest, and returns the frames that it sends.
+    /// Runs the guest's stack and applications, and returns the frames that the guest sends.
     fn poll(&mut self, now: Instant) -> Vec<Vec<u8>>;
 
-    /// Returns the time of its next action.
+    /// Returns the time at which the guest has to be polled next.
     fn next(&mut self, now: Instant) -> Option<Instant>;
 
-    /// Returns the results of its connections. A listener without a connection is not among them.
+    /// Returns the results of the guest's connections. A listener that has accepted no connection has none.
     fn reports(&self) -> Vec<GuestReport>;
 
-    /// Returns the engine's violations of TCP.
+    /// Returns descriptions of the engine's TCP violations that the guest has detected.
     fn wrong(&self) -> &[String];
 }
 
 impl Addressing {
-    /// Returns the guest's address of `like`'s family.
+    /// Returns the guest's address of the same family as `like`.
     #[must_use]
     pub fn own(&self, like: IpAddr) -> IpAddr {
         self.addresses[usize::from(like.is_ipv6())]
     }
 
-    /// Returns the Ethernet addresses of the guest's frames.
+    /// Returns source and destination Ethernet address of the guest's frames.
     #[must_use]
-    pub fn ether(&self) -> Ether {
-        Ether {
+    pub fn ether(&self) -> EtherAddresses {
+        EtherAddresses {
             source: self.mac,
             destination: self.gateway,
         }

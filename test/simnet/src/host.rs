@@ -1,7 +1,7 @@
-//! The simulated host: sockets with bounded queues, and their peers, which follow scripts.
+//! The simulated host: sockets with bounded queues, and their peers, which run scripts.
 //!
-//! Events are those of an edge-triggered epoll: each is caused by a change, and reports the whole state.
-//! Violations of the socket API are recorded, and the world fails the run for them.
+//! Events are those of an edge-triggered epoll: each is caused by a change and reports the whole state of the socket.
+//! The host records violations of the socket API by the engine, and the world fails the run because of them.
 
 mod calls;
 mod conn;
@@ -13,30 +13,30 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pontoon_engine::{Failure, FlowId, Instant, Kind, Readiness, WorkerId};
 
-use crate::app::{App, Outcome, Script};
-use crate::clock::Agenda;
+use crate::app::{ConnectionEnd, Script, SimApp};
+use crate::clock::EventQueue;
 use crate::rng::Rng;
-use conn::{Activity, Arrival, Conn, Schedule, Tick};
-use datagram::Datagrams;
+use conn::{Activity, Arrival, Schedule, SimConnection, Tick};
+use datagram::DatagramSockets;
 
-/// Behaviour of the host. Chances are per mille.
+/// Sizes, delays and random refusals of the simulated host. Probabilities are per mille of the calls.
 #[derive(Clone, Debug)]
 pub struct HostPlan {
-    /// Bytes that a TCP socket's send queue holds.
+    /// Size of a TCP socket's send buffer in bytes.
     pub send_buffer: u64,
-    /// Bytes that a TCP socket's receive queue holds.
+    /// Size of a TCP socket's receive buffer in bytes.
     pub receive_buffer: u64,
-    /// A send takes fewer bytes than there is room for.
+    /// Probability that a send accepts fewer bytes than fit into the buffer.
     pub short_writes: u32,
-    /// A send finds no room, independent of the queue, for [`Self::block_time`].
+    /// Probability that a send is refused (EAGAIN), regardless of the buffer, for [`Self::block_time`].
     pub blocks: u32,
-    /// Duration of such a phase.
+    /// Time for which sends are refused.
     pub block_time: Duration,
-    /// Peeks may begin at any offset, not only at the head.
+    /// True if a peek may begin at any offset of the receive queue (`SO_PEEK_OFF`); otherwise only at its start.
     pub peeks_at_offset: bool,
-    /// Time from a socket to the peer behind it.
+    /// One-way delay between a socket and its peer.
     pub delay: Duration,
-    /// Sockets that may be open at one time.
+    /// Number of sockets that may be open at one time (RLIMIT_NOFILE).
     pub descriptors: usize,
 }
 
@@ -55,55 +55,56 @@ impl Default for HostPlan {
     }
 }
 
-/// The peer at a port of the world.
+/// The result of connects to a remote TCP port, and the script of the peer there.
 #[derive(Clone, Debug)]
-struct Remote {
-    answer: Answer,
+struct RemotePort {
+    answer: ConnectResult,
     script: Script,
 }
 
-/// Result of a connect.
+/// The result of a connect, and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It is established at once.
+pub enum ConnectResult {
+    /// The connection is established at once.
     Now,
-    /// It is established after this time.
+    /// The connection is established after this time.
     After(Duration),
-    /// The call fails.
+    /// The connect call fails at once.
     Fail(Failure),
-    /// It fails after this time.
+    /// The connection fails after this time.
     FailAfter(Duration, Failure),
-    /// No answer arrives (the connect times out after 127 s, as in Linux with six retransmissions of SYN).
+    /// No answer arrives: the connect times out after 127 s, as in Linux with six retransmissions of SYN.
     Never,
 }
 
-/// A socket. It is not `Clone`, so that a closed socket cannot be used.
+/// A socket of the simulated host. It is not `Clone`, so that a closed socket cannot be used.
 #[derive(Debug)]
-pub struct SimSocket(Name);
+pub struct SimSocket(SocketIndex);
 
+/// Index of a socket among those of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Name {
+enum SocketIndex {
     Tcp(usize),
     Datagram(usize),
 }
 
-/// The simulated host.
+/// The simulated host, with the sockets that the engine has opened and their peers.
 #[derive(Debug)]
 pub struct SimHost {
     plan: HostPlan,
     rng: Rng,
     now: Instant,
-    remotes: BTreeMap<u16, Remote>,
+    remotes: BTreeMap<u16, RemotePort>,
     taken: BTreeSet<u16>,
-    /// Addresses that are the host's own, whether the engine was given them or not.
+    /// Addresses of the host's own interfaces, including those that the engine was not given yet.
     own: BTreeSet<IpAddr>,
-    conns: Vec<Conn>,
+    conns: Vec<SimConnection>,
     listeners: BTreeMap<u32, VecDeque<usize>>,
-    /// Listeners with a client for which there was no descriptor.
+    /// Listeners with a client that could not be accepted for lack of a descriptor.
     unreported: BTreeSet<u32>,
-    datagrams: Datagrams,
-    agenda: Agenda<Due>,
-    woken: Vec<Woken>,
+    datagrams: DatagramSockets,
+    agenda: EventQueue<ScheduledPeer>,
+    woken: Vec<PendingEvent>,
     open: usize,
     calls: u64,
     panic_at: Option<u64>,
@@ -112,34 +113,36 @@ pub struct SimHost {
     wrong: Vec<String>,
 }
 
+/// A socket whose peer has an action at a scheduled time.
 #[derive(Clone, Copy, Debug)]
-enum Due {
+enum ScheduledPeer {
     Conn(usize),
     Datagram(usize),
 }
 
+/// A socket or listener with an unreported event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woken {
+enum PendingEvent {
     Conn(usize),
     Listener(u32),
     Datagram(usize),
 }
 
-/// Result of one connection, seen from its peer.
+/// The result of one connection, as its peer on the host's side observed it.
 #[derive(Clone, Debug)]
 pub struct PeerReport {
-    /// The port that names the connection.
+    /// The port that identifies the connection and its streams.
     pub port: u16,
-    /// The peer's application; `None` if it was never reached.
-    pub app: Option<App>,
-    /// The engine has not closed the socket.
+    /// The peer's application; `None` if the connection was never established.
+    pub app: Option<SimApp>,
+    /// True if the engine has not closed the socket.
     pub held: bool,
-    /// Keepalive was turned on.
+    /// True if the engine has enabled keepalive (SO_KEEPALIVE).
     pub keepalive: bool,
 }
 
 impl SimHost {
-    /// A host where every port refuses.
+    /// Returns a host on which every remote port refuses connections.
     #[must_use]
     pub fn new(plan: HostPlan, rng: Rng) -> Self {
         Self {
@@ -152,8 +155,8 @@ impl SimHost {
             conns: Vec::new(),
             listeners: BTreeMap::new(),
             unreported: BTreeSet::new(),
-            datagrams: Datagrams::default(),
-            agenda: Agenda::default(),
+            datagrams: DatagramSockets::default(),
+            agenda: EventQueue::default(),
             woken: Vec::new(),
             open: 0,
             calls: 0,
@@ -164,58 +167,60 @@ impl SimHost {
         }
     }
 
-    /// Sets the peer at TCP port `port` of every address: the result of a connect, and the peer's script.
-    pub fn serve(&mut self, port: u16, answer: Answer, script: Script) {
-        self.remotes.insert(port, Remote { answer, script });
+    /// Sets the result of connects to TCP port `port` of every address, and the script of the peer there.
+    pub fn serve(&mut self, port: u16, answer: ConnectResult, script: Script) {
+        self.remotes.insert(port, RemotePort { answer, script });
     }
 
-    /// The host has the address `own` from now on.
+    /// Adds `own` to the addresses of the host's interfaces.
     pub fn gain_address(&mut self, own: IpAddr) {
         self.own.insert(own);
     }
 
-    /// A client at `peer` connects to the listener `listener` at `at`. `stream` names the contents.
+    /// Schedules a client that connects from `peer` to the listener `listener` at the time `at`. `stream` selects the
+    /// contents of the streams.
     pub fn connect_in(&mut self, listener: u32, peer: SocketAddr, stream: u16, script: Script, at: Instant) {
-        let conn = Conn::incoming(&self.plan, listener, peer, stream, script, self.rng.fork(), at);
+        let conn = SimConnection::incoming(&self.plan, listener, peer, stream, script, self.rng.fork(), at);
         self.conns.push(conn);
         self.schedule(self.conns.len() - 1, at);
     }
 
-    /// Returns the result of every connection.
+    /// Returns the results of all connections.
     pub fn reports(&self) -> impl Iterator<Item = PeerReport> {
-        self.conns.iter().map(Conn::report)
+        self.conns.iter().map(SimConnection::report)
     }
 
-    /// Sockets that the engine has open.
+    /// Returns the number of sockets that the engine has open.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Peers that are not done.
+    /// Returns the number of peers whose script has not finished.
     #[must_use]
     pub fn busy(&self) -> usize {
         self.conns.iter().filter(|conn| !conn.done()).count()
     }
 
-    /// Calls that the engine has made.
+    /// Returns the number of calls that the engine has made.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// Makes the call after this many others panic, as a handler with a bug would. Calls that close a socket are not counted
-    /// and do not panic, as the socket would be lost.
+    /// Makes the call after the next `calls` calls panic, as a handler with a bug would. Calls that close a socket
+    /// are not counted and do not panic, as the socket would be lost.
     pub fn panic_after(&mut self, calls: u64) {
         self.panic_at = Some(self.calls + calls);
     }
 
-    /// Makes the next send on a TCP socket fail with this error, as if a firewall forbade it. The connection stays open.
+    /// Makes the next send on a TCP socket fail with this error, as if a firewall rejected it. The connection stays
+    /// open.
     pub fn fail_send(&mut self, failure: Failure) {
         self.send_failure = Some(failure);
     }
 
-    /// Returns the number of calls that panicked on request.
+    /// Returns the number of calls that panicked because of [`Self::panic_after`].
     #[must_use]
     pub fn panics(&self) -> u64 {
         self.panics
@@ -230,13 +235,13 @@ impl SimHost {
         }
     }
 
-    /// Returns the engine's violations of the socket API.
+    /// Returns descriptions of the engine's violations of the socket API.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong
     }
 
-    /// Returns the time of the next event.
+    /// Returns the time of the host's next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         if self.woken.is_empty() {
@@ -246,38 +251,38 @@ impl SimHost {
         }
     }
 
-    /// Processes everything that is due by `now`.
+    /// Runs the peers until `now`, and delivers datagrams that have arrived.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         while let Some(due) = self.agenda.pop(now) {
             match due {
-                Due::Conn(index) => {
+                ScheduledPeer::Conn(index) => {
                     let tick = self.conns[index].take_tick(now);
                     if tick == Tick::Expired {
                         self.run(index);
                     }
                 }
-                Due::Datagram(index) => {
+                ScheduledPeer::Datagram(index) => {
                     let activity = self.datagrams.arrive(index, now);
                     if activity == Activity::Event {
-                        self.wake(Woken::Datagram(index));
+                        self.wake(PendingEvent::Datagram(index));
                     }
                 }
             }
         }
     }
 
-    /// Takes the events.
+    /// Removes and returns the pending socket events.
     pub fn events(&mut self) -> Vec<(FlowId, Readiness)> {
         let woken = core::mem::take(&mut self.woken);
         woken.into_iter().filter_map(|woken| self.event(woken)).collect()
     }
 
-    fn event(&mut self, woken: Woken) -> Option<(FlowId, Readiness)> {
+    fn event(&mut self, woken: PendingEvent) -> Option<(FlowId, Readiness)> {
         match woken {
-            Woken::Conn(index) => self.conns[index].poll(self.now),
-            Woken::Datagram(index) => self.datagrams.poll(index),
-            Woken::Listener(index) => {
+            PendingEvent::Conn(index) => self.conns[index].poll(self.now),
+            PendingEvent::Datagram(index) => self.datagrams.poll(index),
+            PendingEvent::Listener(index) => {
                 let readable = self.listeners.get(&index).is_some_and(|queue| !queue.is_empty());
                 let flow = FlowId {
                     kind: Kind::Listener,
@@ -300,12 +305,12 @@ impl SimHost {
         if arrival == Arrival::Completed {
             let listener = conn.listener;
             self.listeners.entry(listener).or_default().push_back(index);
-            self.wake(Woken::Listener(listener));
+            self.wake(PendingEvent::Listener(listener));
         }
         let conn = &mut self.conns[index];
         let activity = conn.run(self.now);
         if activity == Activity::Event {
-            self.wake(Woken::Conn(index));
+            self.wake(PendingEvent::Conn(index));
         }
         if let Some(next) = self.conns[index].next(self.now) {
             self.schedule(index, next);
@@ -315,17 +320,17 @@ impl SimHost {
     fn schedule(&mut self, index: usize, at: Instant) {
         let schedule = self.conns[index].schedule_tick(at);
         if schedule == Schedule::Changed {
-            self.agenda.push(at, Due::Conn(index));
+            self.agenda.push(at, ScheduledPeer::Conn(index));
         }
     }
 
-    /// Schedules the arrival at the peer of bytes or an end that were sent to it.
+    /// Schedules the time at which sent bytes or a FIN arrive at the peer of connection `index`.
     fn reach_peer(&mut self, index: usize) {
         let at = self.now + self.plan.delay;
         self.schedule(index, at);
     }
 
-    fn wake(&mut self, woken: Woken) {
+    fn wake(&mut self, woken: PendingEvent) {
         if !self.woken.contains(&woken) {
             self.woken.push(woken);
         }
@@ -342,7 +347,7 @@ impl SimHost {
 
     fn held_conn(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
         match socket.0 {
-            Name::Tcp(index) if self.conns[index].held => Ok(index),
+            SocketIndex::Tcp(index) if self.conns[index].held => Ok(index),
             name => {
                 self.complain(format!("{what} on {name:?}, which is closed or not TCP"));
                 Err(Failure::Invalid)
@@ -357,7 +362,7 @@ impl SimHost {
 
     fn held_datagram(&mut self, socket: &SimSocket, what: &str) -> Result<usize, Failure> {
         match socket.0 {
-            Name::Datagram(index) if self.datagrams.held(index) => Ok(index),
+            SocketIndex::Datagram(index) if self.datagrams.held(index) => Ok(index),
             name => {
                 self.complain(format!("{what} on {name:?}, which is closed or TCP"));
                 Err(Failure::Invalid)
@@ -365,16 +370,16 @@ impl SimHost {
         }
     }
 
-    /// Sets the number of descriptors.
+    /// Sets the number of sockets that may be open at one time.
     pub fn set_descriptors(&mut self, descriptors: usize) {
         self.plan.descriptors = descriptors;
         self.report_listeners();
     }
 
-    /// Reports listeners again for which a descriptor may be free now.
+    /// Reports an event for listeners whose clients could not be accepted for lack of a descriptor.
     fn report_listeners(&mut self) {
         for listener in core::mem::take(&mut self.unreported) {
-            self.wake(Woken::Listener(listener));
+            self.wake(PendingEvent::Listener(listener));
         }
     }
 
@@ -387,16 +392,16 @@ impl SimHost {
         Ok(())
     }
 
-    fn release(&mut self, socket: SimSocket, kind: Closing) {
+    fn release(&mut self, socket: SimSocket, kind: CloseMode) {
         match socket.0 {
-            Name::Tcp(_) => {
+            SocketIndex::Tcp(_) => {
                 if let Ok(index) = self.held_conn(&socket, "close") {
                     self.open -= 1;
                     self.conns[index].release(kind);
                     self.reach_peer(index);
                 }
             }
-            Name::Datagram(_) => {
+            SocketIndex::Datagram(_) => {
                 if let Ok(index) = self.held_datagram(&socket, "close") {
                     self.open -= 1;
                     self.datagrams.release(index);
@@ -407,30 +412,32 @@ impl SimHost {
     }
 }
 
+/// The last action of the engine on a TCP socket: close or reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
+enum CloseMode {
     Orderly,
     Abortive,
 }
 
 impl SimHost {
-    /// UDP to `port` of any address is answered by ICMP port unreachable.
+    /// Makes UDP datagrams to `port` of any address fail with ICMP port unreachable.
     pub fn refuse_udp(&mut self, port: u16) {
         self.datagrams.refuse(port);
     }
 
-    /// Delivers a datagram to the socket of the published UDP port `index`. Returns false if no engine has opened it.
+    /// Delivers a datagram to the socket of the published UDP port `index`. Returns false if the engine has not
+    /// opened it.
     pub fn datagram_in(&mut self, index: u32, from: SocketAddr, payload: Vec<u8>) -> bool {
         let Some(socket) = self.datagrams.deliver(index, from, payload) else {
             return false;
         };
-        self.wake(Woken::Datagram(socket));
+        self.wake(PendingEvent::Datagram(socket));
         true
     }
 
-    /// Returns the outcomes of the peers with scripts, by port.
+    /// Returns how the peers' connections have ended, by port.
     #[must_use]
-    pub fn outcomes(&self) -> BTreeMap<u16, Option<Outcome>> {
+    pub fn outcomes(&self) -> BTreeMap<u16, Option<ConnectionEnd>> {
         self.reports()
             .filter_map(|report| Some((report.port, report.app?.outcome())))
             .collect()

@@ -1,17 +1,15 @@
 //! The simulated network: a deterministic world in virtual time around the engine.
 //!
-//! Pure: no clock, no sockets, no threads. All random choices derive from one seed, so a failing seed reproduces the
-//! failure.
+//! The crate reads no clock, opens no socket and starts no thread. All random choices derive from one seed, so a
+//! failing seed reproduces the failure.
 //!
-//! ```text
-//!  guest            network                engine          host
-//!  smol | scripted  Pipe + offload merge   Engine<SimHost> SimHost: sockets, and scripted peers behind them
-//!  (App)            Pipe + offload split   SimLink         (App)
-//! ```
+//! ```text guest            network                engine          host smol | scripted  Pipe + offload merge
+//! Engine<SimHost> SimHost: sockets, and scripted peers behind them (App)            Pipe + offload split   SimLink
+//! (App) ```
 //!
-//! [`world::World`] advances the time from one event to the next. A run fails if a byte is wrong, a connection does not end
-//! as the other side has ended it, a closed socket is used, a loop does not end, or a flow or buffer is left over.
-//! [`scenario`] derives a whole world from a seed. [`transcript`] is for tests of single packets.
+//! [`world::SimWorld`] advances the time from one event to the next. A run fails if a byte is wrong, a connection does
+//! not end as the other side has ended it, the engine uses a closed socket, a loop does not end, or a flow or buffer
+//! is not freed. [`scenario`] derives a whole world from a seed. [`transcript`] is for tests of single packets.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -31,4 +29,5 @@ mod segment;
 pub mod settings;
 pub mod streams;
 pub mod transcript;
+pub mod turn;
 pub mod world;

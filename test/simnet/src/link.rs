@@ -1,4 +1,4 @@
-//! The engine's link to the simulated network: it checks all frames, and refuses or rejects some.
+//! The engine's link to the simulated network. It checks all frames of the engine, and refuses or rejects some.
 
 use core::time::Duration;
 
@@ -10,31 +10,31 @@ use vm_memory::VolatileSlice;
 use crate::frames::ETHERNET;
 use crate::rng::Rng;
 
-/// Behaviour of the link.
+/// Limits and random refusals of the simulated link.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
-    /// Limits of its frames.
+    /// Limits of frames that the link reports to the engine.
     pub limits: Limits,
-    /// The number of calls of 1,000 that are refused as if the link were full.
+    /// Number of calls in 1,000 that are refused as if the link were full (an event reports later that it has room).
     pub refusals: u32,
-    /// The number of calls of 1,000 in which a frame is rejected, without an event for room later.
+    /// Number of calls in 1,000 whose frame is rejected without an event afterwards.
     pub rejections: u32,
-    /// The number of frames that the link holds within a burst.
+    /// Number of frames that the link accepts within a burst before it is full.
     pub depth: usize,
-    /// The time for which the link stays full.
+    /// Time for which the link stays full after a refusal.
     pub pause: Duration,
 }
 
-/// The result of [`SimLink::take_room_event`].
+/// The result of [`SimLink::take_room_event`]: whether the link has room again after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomEvent {
-    /// The event was pending.
+    /// The event that the link has room was pending, and was removed.
     Taken,
-    /// There was no event.
+    /// No event that the link has room was pending.
     NotPending,
 }
 
-/// The sending half of the simulated link.
+/// The engine's transmitter on the simulated link.
 #[derive(Debug)]
 pub struct SimLink {
     plan: LinkPlan,
@@ -45,13 +45,13 @@ pub struct SimLink {
     ready_at: Option<Instant>,
     refused: u64,
     rejected: u64,
-    /// Refusals since the last call of [`Self::tick`].
+    /// Number of refusals since the last call of [`Self::tick`].
     refused_now: u32,
     wrong: Vec<String>,
 }
 
 impl SimLink {
-    /// Returns a link that has room.
+    /// Returns a simulated link without frames.
     #[must_use]
     pub fn new(plan: LinkPlan, rng: Rng) -> Self {
         Self {
@@ -68,24 +68,24 @@ impl SimLink {
         }
     }
 
-    /// Sets the time.
+    /// Sets the current virtual time of the link.
     pub fn tick(&mut self, now: Instant) {
         self.now = now;
         self.refused_now = 0;
     }
 
-    /// Takes the frames that the engine has sent.
+    /// Removes and returns the frames that the engine has sent.
     pub fn take(&mut self) -> Vec<(Offload, Vec<u8>)> {
         core::mem::take(&mut self.out)
     }
 
-    /// The time at which there is room again, after a refusal.
+    /// Returns the time at which the link has room after a refusal.
     #[must_use]
     pub fn ready_at(&self) -> Option<Instant> {
         self.ready_at
     }
 
-    /// Takes the event that the link has room again, if it is pending.
+    /// Removes the event that the link has room again, if it is pending.
     pub fn take_room_event(&mut self, now: Instant) -> RoomEvent {
         match self.ready_at.take_if(|at| *at <= now) {
             Some(_) => RoomEvent::Taken,
@@ -93,30 +93,30 @@ impl SimLink {
         }
     }
 
-    /// Makes the link full for `time`.
+    /// Refuses all frames for `time`, as if the link were full.
     pub fn fill(&mut self, time: Duration) {
         self.ready_at = Some(self.now + time);
     }
 
-    /// The number of calls that were refused as if the link were full.
+    /// Returns the number of calls that were refused as if the link were full.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// The number of frames that were rejected.
+    /// Returns the number of frames that were rejected.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Returns the engine's violations of the link's rules.
+    /// Returns descriptions of the engine's violations of the trait `Transmit`.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong
     }
 
-    /// Draws whether the link has room for a call, and counts a refusal.
+    /// Decides at random whether a call is refused, and counts the refusal.
     fn take_room(&mut self) -> Result<(), TransmitError> {
         let full = self.ready_at.is_some()
             || self.out.len() >= self.plan.depth
@@ -179,9 +179,9 @@ impl Transmit for SimLink {
         } else {
             most
         };
-        // An empty slice is not added.
+        // A slice of length zero would not be added.
         let payload = payload.max(1);
-        // The memory is not zero, so that a commit beyond the written bytes is detected.
+        // The memory is filled with a pattern, so that a commit beyond the written bytes is detected.
         self.memory.clear();
         self.memory.resize(frames * payload, 0xdb);
         let reject = self.draw_rejection().then(|| self.rng.size(0..=frames - 1));
@@ -189,7 +189,7 @@ impl Transmit for SimLink {
         let mut starts = Vec::new();
         for mut rest in self.memory.chunks_mut(payload) {
             starts.push(slices.len());
-            // A guest's buffers may be smaller than a frame.
+            // A guest's buffers may be smaller than a frame, so a frame is split over several slices.
             while self.rng.chance(300) && rest.len() > 1 {
                 let (slice, later) = rest.split_at_mut(self.rng.size(1..=rest.len() - 1));
                 slices.push(VolatileSlice::from(slice));
@@ -222,20 +222,20 @@ impl Transmit for SimLink {
     fn flush(&mut self) {}
 }
 
-/// Reserved frames.
+/// Frames that the engine has reserved on the simulated link and may fill.
 #[derive(Debug)]
 pub struct SimRoom<'a> {
-    /// Bytes of each frame's headers, and of its payload.
+    /// Number of bytes of each frame's headers.
     head: usize,
     payload: usize,
     slices: Vec<VolatileSlice<'a>>,
-    /// Index of each frame's first slice, and the end of the last one's.
+    /// Index of the first slice of each frame, and of the end of the last one.
     starts: Vec<usize>,
-    /// Frames committed.
+    /// Number of frames that were committed.
     used: usize,
-    /// The commit that will be refused.
+    /// Index of the commit that will be refused as if the link were full.
     refuse: Option<usize>,
-    /// The commit that will be rejected.
+    /// Index of the commit whose frame will be rejected.
     reject: Option<usize>,
     out: &'a mut Vec<(Offload, Vec<u8>)>,
     limits: Limits,
@@ -311,5 +311,5 @@ fn check(
     Err(TransmitError::Rejected)
 }
 
-/// The number of refusals in one turn that indicates a busy loop.
+/// Number of refusals in one turn of the engine that indicates a busy loop.
 const MOST_REFUSALS: u32 = 10_000;

@@ -1,4 +1,5 @@
-//! Checks the segments that the engine sends, before the network changes them, for violations of TCP.
+//! Checks the TCP segments that the engine sends for violations of RFC 9293, before the network drops or reorders
+//! them.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -7,44 +8,48 @@ use pontoon_wire::frame::Flags;
 
 use crate::frames::{Packet, Segment};
 
-/// Segments seen so far, by connection.
+/// Observed state of all TCP connections.
 #[derive(Debug, Default)]
 pub struct Monitor {
-    seen: BTreeMap<(SocketAddr, SocketAddr), Seen>,
+    seen: BTreeMap<(SocketAddr, SocketAddr), MonitoredConnection>,
     wrong: Vec<String>,
 }
 
-/// By (guest, remote).
+/// Observed sequence numbers and options of one connection, by its addresses (guest, remote).
 #[derive(Debug, Default)]
-struct Seen {
-    /// Options of the guest's SYN.
+struct MonitoredConnection {
+    /// Window scale in the guest's SYN.
     guest_scale: Option<u8>,
+    /// True if the guest's SYN permits SACK.
     guest_sack: bool,
+    /// Window field of the guest's SYN.
     guest_window: u16,
-    /// The furthest sequence number that the guest has sent.
+    /// Highest sequence number that the guest has sent.
     guest_max: Option<u32>,
-    /// The furthest sequence number that the guest has allowed.
+    /// Highest right edge of the guest's receive window.
     guest_edge: Option<u32>,
-    /// Sequence number and options of the engine's SYN.
+    /// Initial sequence number of the engine.
     iss: Option<u32>,
+    /// Window scale in the engine's SYN.
     scale: Option<u8>,
-    /// The furthest sequence number that the engine has sent.
+    /// Highest sequence number that the engine has sent.
     sent: Option<u32>,
-    /// The engine's acknowledgement and right edge so far.
+    /// Highest acknowledgement number that the engine has sent.
     ack: Option<u32>,
+    /// Highest right edge of the engine's receive window.
     edge: Option<u32>,
     /// Sequence number of the engine's FIN.
     fin: Option<u32>,
 }
 
 impl Monitor {
-    /// Returns the engine's violations of TCP.
+    /// Returns descriptions of the engine's violations of TCP.
     #[must_use]
     pub fn wrong(&self) -> &[String] {
         &self.wrong
     }
 
-    /// Records a packet that arrives at the engine.
+    /// Records a packet from the guest that arrives at the engine.
     pub fn up(&mut self, packet: &Packet) {
         let Packet::Tcp(segment) = packet else { return };
         if segment.flags.has(Flags::RST) {
@@ -53,12 +58,12 @@ impl Monitor {
         let key = (segment.from, segment.to);
         if segment.flags.has(Flags::SYN) {
             let known = self.seen.entry(key).or_default();
-            // A SYN within a connection, or an old one, is a forged one.
+            // A SYN on an open connection is an old duplicate or a forged one.
             if known
                 .guest_max
                 .is_none_or(|max| known.fin.is_some() && after(segment.seq, max))
             {
-                *known = Seen {
+                *known = MonitoredConnection {
                     guest_scale: segment.window_scale,
                     guest_sack: segment.sack_permitted,
                     guest_window: segment.window,
@@ -67,14 +72,14 @@ impl Monitor {
             }
         }
         let seen = self.seen.entry(key).or_default();
-        // A probe of a closed window may be one byte.
+        // A probe of a closed window may contain one byte.
         let in_window = seen
             .edge
             .is_none_or(|edge| !after(segment.end(), edge.wrapping_add(1)));
         if in_window {
             seen.guest_max = Some(later(seen.guest_max, segment.end()));
         } else if let Some(edge) = seen.edge.filter(|edge| after(*edge, segment.seq)) {
-            // Data up to the edge may be accepted.
+            // The engine may accept data up to the right edge of its window.
             seen.guest_max = Some(later(seen.guest_max, edge));
         }
         let plausible = seen.sent.is_none_or(|sent| !after(segment.ack, sent));
@@ -88,7 +93,7 @@ impl Monitor {
         }
     }
 
-    /// Checks a packet that the engine sends.
+    /// Checks a packet that the engine sends to the guest.
     pub fn down(&mut self, packet: &Packet) {
         let Packet::Tcp(segment) = packet else { return };
         if segment.flags.has(Flags::RST) {
@@ -101,9 +106,9 @@ impl Monitor {
     }
 }
 
-impl Seen {
+impl MonitoredConnection {
     fn renewed(self, syn: &Segment) -> Self {
-        // The answer to the engine's SYN belongs to the connection that the SYN opened.
+        // A SYN-ACK of the guest answers the engine's SYN, and so belongs to the connection that the SYN opened.
         if syn.flags.has(Flags::ACK) {
             self
         } else {
@@ -111,7 +116,7 @@ impl Seen {
         }
     }
 
-    /// Keeps the guest's options and resets the engine's side.
+    /// Returns the state with the guest's options, and without the engine's numbers.
     fn answered(self) -> Self {
         Self {
             guest_scale: self.guest_scale,
@@ -132,7 +137,7 @@ impl Seen {
                     Self::default()
                 };
                 self.iss = Some(segment.seq);
-                // The window of the guest's SYN is not scaled.
+                // The window field of the guest's SYN is not scaled.
                 let first = segment.seq.wrapping_add(1);
                 self.guest_edge = Some(first.wrapping_add(u32::from(self.guest_window)));
             }
@@ -167,7 +172,7 @@ impl Seen {
         let data_end = segment.seq.wrapping_add(segment.payload.len() as u32);
         if !segment.payload.is_empty()
             && let Some(allowed) = self.guest_edge
-            // A probe of a closed window may be one byte.
+            // A probe of a closed window may contain one byte.
             && after(data_end, allowed.wrapping_add(u32::from(segment.payload.len() == 1)))
         {
             return Some("sends beyond the guest's window");

@@ -1,4 +1,5 @@
-//! The simulated network between guest and engine: each direction is a [`Pipe`]; [`offload`] merges and splits.
+//! The simulated network between guest and engine: each direction is a [`Pipe`]; [`offload`] merges and splits
+//! segments.
 
 pub mod offload;
 
@@ -6,65 +7,66 @@ use core::time::Duration;
 
 use pontoon_engine::Instant;
 
-use crate::clock::Agenda;
+use crate::clock::EventQueue;
 use crate::frames::Packet;
 use crate::rng::Rng;
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::Offload;
 
-/// Impairments of a pipe. Chances are per mille.
+/// Random impairments of one direction. Probabilities are per mille of the frames.
 #[derive(Clone, Debug, Default)]
 pub struct Impairment {
-    /// A frame is lost.
+    /// Probability that a frame is lost.
     pub loss: u32,
-    /// A burst of losses begins (it takes up to [`Self::burst_len`] frames).
+    /// Probability that a burst of losses begins, of up to [`Self::burst_len`] frames.
     pub burst: u32,
-    /// Longest burst of losses.
+    /// Largest number of frames in a burst of losses.
     pub burst_len: u64,
-    /// A frame is duplicated.
+    /// Probability that a frame is duplicated.
     pub duplicate: u32,
-    /// A frame is held back, by up to [`Self::hold`].
+    /// Probability that a frame is delayed by up to [`Self::hold`], so that later frames overtake it.
     pub reorder: u32,
-    /// Longest time that a frame is held back.
+    /// Longest additional delay of a reordered frame.
     pub hold: Duration,
-    /// The delay of every frame.
+    /// Delay of every frame from one end of the pipe to the other.
     pub delay: Duration,
-    /// Frames arrive at multiples of this, so that they arrive in batches; zero: each at its own time.
+    /// Arrival times are rounded up to multiples of this time, so that frames arrive in batches; zero disables the
+    /// rounding.
     pub grain: Duration,
 }
 
-/// Decision of a filter on one frame.
+/// The decision of a [`Filter`] about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The pipe handles it as usual.
+pub enum FilterVerdict {
+    /// The frame is passed on, subject to the random impairments.
     Pass,
-    /// It is lost.
+    /// The network loses the frame.
     Drop,
-    /// It is delayed by this time, and does not overtake other frames.
+    /// The frame is delayed by this time, in order with the other frames.
     Hold(Duration),
 }
 
-/// Decides about each frame before the random impairments.
-pub type Filter = Box<dyn FnMut(&Packet) -> Verdict + Send>;
+/// A function of a test that decides about each frame, before the random impairments.
+pub type Filter = Box<dyn FnMut(&Packet) -> FilterVerdict + Send>;
 
-/// One direction of the network.
+/// One direction of the simulated network, from guest to engine or from engine to guest.
 pub struct Pipe {
-    /// Impairments of its frames.
+    /// Random impairments of the pipe's frames.
     pub impairment: Impairment,
-    /// Decides about frames before the random impairments.
+    /// Filter of the test, which decides before the random impairments.
     pub filter: Option<Filter>,
-    /// Frames lost.
+    /// Number of frames that were lost.
     pub lost: u64,
-    /// Frames with RST among them: after one, an end may not know that the connection is over.
+    /// Number of lost frames with RST. After such a loss one end may not know that the connection has ended.
     pub lost_resets: u64,
     rng: Rng,
-    agenda: Agenda<Vec<u8>>,
+    agenda: EventQueue<Vec<u8>>,
     burst_left: u64,
     burst_until: Instant,
 }
 
 impl Pipe {
-    /// An empty pipe.
+    /// Returns a direction of the network without frames.
     #[must_use]
     pub fn new(impairment: Impairment, rng: Rng) -> Self {
         Self {
@@ -73,24 +75,23 @@ impl Pipe {
             lost: 0,
             lost_resets: 0,
             rng,
-            agenda: Agenda::default(),
+            agenda: EventQueue::default(),
             burst_left: 0,
             burst_until: Instant(0),
         }
     }
 
-    /// Sends a frame of one packet with a complete checksum.
+    /// Sends a frame that contains one packet with a complete checksum.
     pub fn send(&mut self, frame: Vec<u8>, now: Instant) {
         let verdict = match &mut self.filter {
-            Some(filter) => {
-                Packet::parse(Offload::NONE, &frame).map_or(Verdict::Pass, |(_, packet)| filter(&packet))
-            }
-            None => Verdict::Pass,
+            Some(filter) => Packet::parse(Offload::NONE, &frame)
+                .map_or(FilterVerdict::Pass, |(_, packet)| filter(&packet)),
+            None => FilterVerdict::Pass,
         };
         let hold = match verdict {
-            Verdict::Pass => None,
-            Verdict::Drop => return self.lose(&frame),
-            Verdict::Hold(time) => Some(time),
+            FilterVerdict::Pass => None,
+            FilterVerdict::Drop => return self.lose(&frame),
+            FilterVerdict::Hold(time) => Some(time),
         };
         if hold.is_none() && self.chance_of_loss(now) {
             return self.lose(&frame);
@@ -108,13 +109,13 @@ impl Pipe {
         self.agenda.push(at, frame);
     }
 
-    /// Returns the time at which the next frame arrives.
+    /// Returns the time at which the next frame arrives at the end of the pipe.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.agenda.next()
     }
 
-    /// Removes and returns the next frame that has arrived.
+    /// Removes and returns the next frame if it has arrived at `now`.
     pub fn receive(&mut self, now: Instant) -> Option<Vec<u8>> {
         self.agenda.pop(now)
     }
@@ -160,5 +161,5 @@ impl core::fmt::Debug for Pipe {
     }
 }
 
-/// The longest time of a burst of losses: otherwise it would drop every retransmission of an idle connection.
+/// Longest duration of a burst of losses. A longer burst would drop every retransmission of an idle connection.
 const BURST: Duration = Duration::from_millis(20);

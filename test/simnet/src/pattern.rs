@@ -1,14 +1,14 @@
-//! Stream contents that are a function of the stream and the position, so that bytes are checked without being stored: a
-//! byte that is lost, duplicated, moved or taken from another stream is detected at once.
+//! Stream contents as a function of stream number and position, so that bytes are checked without being stored: a
+//! byte that is lost, duplicated, moved or from another stream is detected at once.
 
 use crate::rng::mix;
 
-/// Writes the bytes of `stream` from `at` on.
+/// Fills `into` with the bytes of stream `stream` from position `at` on.
 pub fn fill(stream: u64, at: u64, into: &mut [u8]) {
     into.copy_from_slice(&bytes(stream, at, into.len()));
 }
 
-/// The bytes of `stream` from `at` on.
+/// Returns `len` bytes of stream `stream` from position `at` on.
 #[must_use]
 pub fn bytes(stream: u64, at: u64, len: usize) -> Vec<u8> {
     let (first, skip) = (at / 8, (at % 8) as usize);
@@ -22,7 +22,7 @@ pub fn bytes(stream: u64, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The first offset at which `data` differs from the bytes of `stream` from `at` on.
+/// Returns the first offset at which `data` differs from the bytes of stream `stream` from position `at` on.
 #[must_use]
 pub fn mismatch(stream: u64, at: u64, data: &[u8]) -> Option<u64> {
     let wanted = bytes(stream, at, data.len());

@@ -1,11 +1,12 @@
-//! The simulated mesh of workers: the directory, and bounded inboxes that are served late.
+//! The simulated mesh between the workers of one engine: the directory of flow owners, and bounded inboxes that are
+//! served with a delay.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use pontoon_engine::flow_rate::{self, Admission};
-use pontoon_engine::siblings::{FlowKey, Handed, PortClients};
+use pontoon_engine::flow_rate::{self, Admission, FlowOpener};
+use pontoon_engine::siblings::{FlowKey, HandOver, Handed, PortClients};
 use pontoon_engine::{Frame, Instant, Siblings, WorkerId};
 use pontoon_wire::Mac;
 use pontoon_wire::frame::HEAD;
@@ -14,34 +15,36 @@ use vm_memory::VolatileSlice;
 
 use crate::rng::mix;
 
-/// State that the workers of one world share.
+/// The mesh of one simulated engine, shared by its workers.
 #[derive(Clone, Debug)]
-pub struct SimMesh(Arc<Mutex<Shared>>);
+pub struct SimMesh(Arc<Mutex<MeshState>>);
 
+/// State of the mesh that all workers share.
 #[derive(Debug, Default)]
-struct Shared {
+struct MeshState {
     owners: BTreeMap<String, WorkerId>,
-    inboxes: Vec<VecDeque<Parcel>>,
+    inboxes: Vec<VecDeque<QueuedFrame>>,
     room: usize,
     flows: u32,
     clients: PortClients,
-    /// Datagram flows that may be evicted, by worker.
+    /// Number of UDP and echo flows of each worker that may be evicted.
     evictable: Vec<u32>,
-    /// UDP ports of the host that all workers' endpoints hold: IPv4, IPv6.
+    /// Number of host UDP ports that the endpoints of all workers hold, for IPv4 and IPv6.
     ports: [u32; 2],
     flow_due: Instant,
     guest_mac: Option<Mac>,
     wrong: Vec<String>,
 }
 
+/// A frame in an inbox, with its offload metadata.
 #[derive(Debug)]
-struct Parcel {
+struct QueuedFrame {
     offload: Offload,
     bytes: Vec<u8>,
     reassembled: bool,
 }
 
-/// One worker's access to the mesh.
+/// The access of one worker to the mesh (trait `Siblings`).
 #[derive(Debug)]
 pub(crate) struct SimMember {
     mesh: SimMesh,
@@ -49,13 +52,13 @@ pub(crate) struct SimMember {
 }
 
 impl SimMesh {
-    /// Returns a mesh of `workers`, whose inboxes hold `room` frames.
+    /// Returns a mesh of `workers` workers, whose inboxes hold `room` frames each.
     #[must_use]
     pub(crate) fn new(workers: usize, room: usize) -> Self {
-        Self(Arc::new(Mutex::new(Shared {
+        Self(Arc::new(Mutex::new(MeshState {
             inboxes: (0..workers).map(|_| VecDeque::new()).collect(),
             room,
-            ..Shared::default()
+            ..MeshState::default()
         })))
     }
 
@@ -66,29 +69,29 @@ impl SimMesh {
         }
     }
 
-    /// Returns the number of frames in a worker's inbox.
+    /// Returns the number of frames in the inbox of a worker.
     pub(crate) fn waiting(&self, worker: usize) -> usize {
         self.lock().inboxes[worker].len()
     }
 
-    /// Removes up to `most` of a worker's frames, and passes them to `sink`.
+    /// Removes up to `most` frames from the inbox of a worker, and passes them to `sink`.
     pub(crate) fn serve(&self, worker: usize, most: usize, sink: impl FnOnce(&[Handed<'_>])) {
-        let mut parcels: Vec<Parcel> = {
+        let mut queued: Vec<QueuedFrame> = {
             let inbox = &mut self.lock().inboxes[worker];
             let count = most.min(inbox.len());
             inbox.drain(..count).collect()
         };
-        let heads: Vec<Vec<u8>> = parcels
+        let heads: Vec<Vec<u8>> = queued
             .iter()
-            .map(|parcel| parcel.bytes[..parcel.bytes.len().min(HEAD)].to_vec())
+            .map(|frame| frame.bytes[..frame.bytes.len().min(HEAD)].to_vec())
             .collect();
-        let metas: Vec<(Offload, bool)> = parcels
+        let metas: Vec<(Offload, bool)> = queued
             .iter()
-            .map(|parcel| (parcel.offload, parcel.reassembled))
+            .map(|frame| (frame.offload, frame.reassembled))
             .collect();
-        let parts: Vec<[VolatileSlice<'_>; 1]> = parcels
+        let parts: Vec<[VolatileSlice<'_>; 1]> = queued
             .iter_mut()
-            .map(|parcel| [VolatileSlice::from(&mut parcel.bytes[..])])
+            .map(|frame| [VolatileSlice::from(&mut frame.bytes[..])])
             .collect();
         let frames: Vec<Handed<'_>> = heads
             .iter()
@@ -109,13 +112,13 @@ impl SimMesh {
         }
     }
 
-    /// Returns the number of keys with an owner.
+    /// Returns the number of flow keys with an owner in the directory.
     #[must_use]
     pub fn owned(&self) -> usize {
         self.lock().owners.len()
     }
 
-    /// Returns the number of flows of all workers.
+    /// Returns the number of flows that all workers together have registered.
     #[must_use]
     pub fn flows(&self) -> u32 {
         self.lock().flows
@@ -125,12 +128,12 @@ impl SimMesh {
         self.lock().guest_mac
     }
 
-    /// Returns the workers' violations of the mesh's rules.
+    /// Returns descriptions of the workers' violations of the mesh's rules.
     pub(crate) fn wrong(&self) -> Vec<String> {
         self.lock().wrong.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, MeshState> {
         self.0.lock().expect("no thread panics while it holds the lock")
     }
 }
@@ -171,7 +174,7 @@ impl Siblings for SimMember {
         WorkerId((hash % workers) as u8)
     }
 
-    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> bool {
+    fn hand_over(&self, to: WorkerId, frame: &Frame<'_>, reassembled: bool) -> HandOver {
         let mut shared = self.mesh.lock();
         if to == self.me {
             shared.wrong.push(format!("{to:?} hands a frame to itself"));
@@ -179,16 +182,16 @@ impl Siblings for SimMember {
         let room = shared.room;
         let inbox = &mut shared.inboxes[usize::from(to.0)];
         if inbox.len() >= room {
-            return false;
+            return HandOver::Dropped;
         }
         let mut bytes = vec![0; frame.len];
         frame.copy(0, &mut bytes);
-        inbox.push_back(Parcel {
+        inbox.push_back(QueuedFrame {
             offload: frame.offload,
             bytes,
             reassembled,
         });
-        true
+        HandOver::Queued
     }
 
     fn flows(&self) -> u32 {
@@ -247,8 +250,8 @@ impl Siblings for SimMember {
         self.mesh.lock().ports[usize::from(family_of.is_ipv6())] -= 1;
     }
 
-    fn count_against_rate(&self, rate: u32, now: Instant) -> Admission {
-        flow_rate::admit(&mut self.mesh.lock().flow_due, rate, now)
+    fn count_against_rate(&self, rate: u32, opener: FlowOpener, now: Instant) -> Admission {
+        flow_rate::admit(&mut self.mesh.lock().flow_due, rate, opener, now)
     }
 
     fn guest_moved(&self, mac: Mac) {
@@ -256,7 +259,7 @@ impl Siblings for SimMember {
     }
 }
 
-/// Keys in an order.
+/// Returns a text for a flow key, as `FlowKey` has no order.
 fn name(key: &FlowKey) -> String {
     format!("{key:?}")
 }

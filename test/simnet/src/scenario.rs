@@ -1,4 +1,5 @@
-//! Scenarios: the connections of a world, their scripts, and the behaviour of network and host, derived from a seed.
+//! Scenarios: the connections of a world, their scripts, and the behaviour of network and host, all derived from a
+//! seed.
 
 mod draw;
 mod expect;
@@ -12,98 +13,98 @@ use pontoon_engine::{Counters, Instant};
 use crate::app::Script;
 use crate::guest::scripted::{Scripted, ScriptedPlan};
 use crate::guest::smol::Smol;
-use crate::guest::{Call, Guest, GuestListener};
-use crate::host::Answer;
+use crate::guest::{Guest, GuestCall, GuestListener};
+use crate::host::ConnectResult;
 use crate::net::Filter;
 use crate::rng::Rng;
 use crate::settings::{SERVER_V4, SERVER_V6, addressing};
-use crate::world::{World, WorldPlan};
+use crate::world::{SimWorld, WorldPlan};
 
-/// The side that opens a connection.
+/// The side that opens a connection, and the response of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The guest; the host responds as specified.
-    Guest(Answer),
-    /// A client of a published port.
+    /// The guest opens the connection; the host responds as specified.
+    Guest(ConnectResult),
+    /// A client of the host opens the connection to a published port.
     Host,
-    /// A client of a published port on which the guest does not listen.
+    /// A client opens a connection to a published port on which the guest does not listen.
     HostToClosedPort,
 }
 
-/// One connection of a scenario.
+/// One TCP connection of a scenario.
 #[derive(Clone, Debug)]
-pub struct Connection {
-    /// The port that names it.
+pub struct ScenarioConnection {
+    /// The port that identifies the connection and its streams.
     pub port: u16,
-    /// IPv6.
+    /// True for IPv6, false for IPv4.
     pub v6: bool,
-    /// The side that opens it.
+    /// The side that opens the connection.
     pub opening: Opening,
     /// Script of the guest's application.
     pub guest: Script,
     /// Script of the peer on the host's side.
     pub host: Script,
-    /// The time at which it begins, since the start of the world.
+    /// Time from the start of the world to the start of the connection.
     pub after: Duration,
 }
 
-/// The guest's TCP stack.
+/// The TCP stack of the guest.
 #[derive(Clone, Debug)]
 pub enum GuestPlan {
     /// smoltcp, with the sizes of its receive and send buffers in bytes.
     Smol(usize, usize),
-    /// The scripted guest.
+    /// The scripted guest, with its configuration.
     Scripted(ScriptedPlan),
 }
 
-/// A world with its guest and connections.
+/// A world, its guest, and the connections between guest and host.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Seed of the random number generator.
+    /// Seed of the world's random number generator.
     pub seed: u64,
-    /// The world.
+    /// Configuration of network, link, host and engine.
     pub world: WorldPlan,
-    /// The guest.
+    /// TCP stack and configuration of the guest.
     pub guest: GuestPlan,
-    /// The connections.
-    pub connections: Vec<Connection>,
-    /// The time within which all connections end.
+    /// The TCP connections of the scenario.
+    pub connections: Vec<ScenarioConnection>,
+    /// Virtual time within which all connections must end.
     pub limit: Duration,
 }
 
-/// Result of a run.
+/// The result of a run of a scenario.
 #[derive(Clone, Debug)]
-pub struct Run {
-    /// The engine's counters at the end.
+pub struct ScenarioResult {
+    /// Counters of the engine at the end of the run.
     pub counters: Counters,
     /// Sum of the connect times that the workers have recorded.
     pub connecting: Duration,
-    /// Description of the failure.
+    /// Description of the failure; `None` if the run succeeded.
     pub failure: Option<String>,
-    /// A line for each packet and event, if requested.
+    /// One line for each packet and event, if a trace was requested.
     pub trace: String,
-    /// Applications that gave up because a reset was lost.
+    /// Number of applications that gave up because a reset was lost.
     pub gave_up: usize,
-    /// Connections that never reached the guest's application, as every segment of the handshake was lost.
+    /// Number of connections that the guest's application never got, as every segment of the handshake was lost.
     pub unopened: usize,
-    /// Connections that the guest's own stack broke.
+    /// Number of connections that stalled because of a defect of the guest's own TCP stack.
     pub broken: usize,
-    /// The number of host connections on which keepalive was enabled.
+    /// Number of host connections on which the engine has enabled keepalive.
     pub keepalives: usize,
-    /// Frames that the engine's link rejected.
+    /// Number of frames that the simulated link has rejected.
     pub rejected: u64,
-    /// The virtual time that the run took.
+    /// Duration of the run in virtual time.
     pub virtual_time: Duration,
 }
 
 impl Scenario {
-    /// Returns the scenario of `seed`.
+    /// Returns the scenario that `seed` determines.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         draw::scenario(seed)
     }
 
-    /// Returns the scenario of `seed`, with two to four workers.
+    /// Returns the scenario that `seed` determines, with two to four workers.
     #[must_use]
     pub fn with_workers(seed: u64) -> Self {
         let mut scenario = draw::scenario(seed);
@@ -111,36 +112,36 @@ impl Scenario {
         scenario
     }
 
-    /// Returns a scenario without impairments: one connection, and a peer that responds at once.
+    /// Returns a scenario with one connection, without impairments, and with a peer that responds at once.
     #[must_use]
-    pub fn calm(guest: GuestPlan, connection: Connection) -> Self {
+    pub fn calm(guest: GuestPlan, connection: ScenarioConnection) -> Self {
         draw::calm(guest, connection)
     }
 
-    /// Runs the scenario. `traced`: records a line for each packet and event.
+    /// Runs the scenario. If `traced` is true, the result has a line for each packet and event.
     #[must_use]
-    pub fn run(&self, traced: bool) -> Run {
+    pub fn run(&self, traced: bool) -> ScenarioResult {
         self.run_filtered(traced, None, None)
     }
 
-    /// Runs the scenario with filters for frames from and to the guest.
+    /// Runs the scenario with filters for the frames from the guest (`up`) and to the guest (`down`).
     #[must_use]
-    pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> Run {
+    pub fn run_filtered(&self, traced: bool, up: Option<Filter>, down: Option<Filter>) -> ScenarioResult {
         let mut rng = Rng::new(self.seed ^ 0x5eed);
         match &self.guest {
             GuestPlan::Smol(receive, send) => {
                 let mtu = self.world.link.limits.mtu;
                 let make = |rng| Smol::new(addressing(), mtu, *receive, *send, rng);
-                self.run_in(World::new(self.world(), rng.fork(), make), traced, [up, down])
+                self.run_in(SimWorld::new(self.world(), rng.fork(), make), traced, [up, down])
             }
             GuestPlan::Scripted(plan) => {
                 let make = |rng| Scripted::new(addressing(), plan.clone(), rng);
-                self.run_in(World::new(self.world(), rng.fork(), make), traced, [up, down])
+                self.run_in(SimWorld::new(self.world(), rng.fork(), make), traced, [up, down])
             }
         }
     }
 
-    /// Returns the world's settings, with the ports published at which clients connect.
+    /// Returns the configuration of the world, with published ports for the clients of the scenario.
     #[must_use]
     pub fn world(&self) -> WorldPlan {
         let mut plan = self.world.clone();
@@ -148,19 +149,19 @@ impl Scenario {
         plan
     }
 
-    fn incoming(&self) -> impl Iterator<Item = &Connection> {
+    fn incoming(&self) -> impl Iterator<Item = &ScenarioConnection> {
         self.connections
             .iter()
             .filter(|connection| !matches!(connection.opening, Opening::Guest(_)))
     }
 
-    /// Adds the applications to a world.
-    pub fn populate<G: Guest>(&self, world: &mut World<G>) {
+    /// Adds the guest's calls and listeners, and the host's peers, to a world.
+    pub fn populate<G: Guest>(&self, world: &mut SimWorld<G>) {
         let start = world.now();
         for (index, connection) in self.connections.iter().enumerate() {
             if let Opening::Guest(answer) = connection.opening {
                 world.host.serve(connection.port, answer, connection.host.clone());
-                world.guest.call(Call {
+                world.guest.call(GuestCall {
                     to: (server(connection.v6), connection.port).into(),
                     from: 40_000 + index as u16,
                     script: connection.guest.clone(),
@@ -185,7 +186,12 @@ impl Scenario {
         }
     }
 
-    fn run_in<G: Guest>(&self, mut world: World<G>, traced: bool, filters: [Option<Filter>; 2]) -> Run {
+    fn run_in<G: Guest>(
+        &self,
+        mut world: SimWorld<G>,
+        traced: bool,
+        filters: [Option<Filter>; 2],
+    ) -> ScenarioResult {
         [world.up.filter, world.down.filter] = filters;
         if traced {
             world.keep_trace();
@@ -193,7 +199,7 @@ impl Scenario {
         let start: Instant = world.now();
         self.populate(&mut world);
         let ended = world.run_to_end(self.limit).and_then(|()| self.judge(&world));
-        Run {
+        ScenarioResult {
             counters: world.counters(),
             connecting: world.connecting(),
             failure: ended.err(),
@@ -213,7 +219,7 @@ impl Scenario {
     }
 }
 
-fn published(connection: &Connection) -> Published {
+fn published(connection: &ScenarioConnection) -> Published {
     let any: IpAddr = match connection.v6 {
         true => core::net::Ipv6Addr::UNSPECIFIED.into(),
         false => core::net::Ipv4Addr::UNSPECIFIED.into(),
@@ -225,7 +231,7 @@ fn published(connection: &Connection) -> Published {
     }
 }
 
-/// The server's address.
+/// Returns the address of the simulated server.
 #[must_use]
 pub fn server(v6: bool) -> IpAddr {
     match v6 {

@@ -1,4 +1,4 @@
-//! TCP segments as values, with their encoding and parsing.
+//! TCP segments as values: encoding and parsing.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
@@ -6,40 +6,40 @@ use pontoon_wire::frame::Flags;
 
 use crate::frames::{be16, be32};
 
-/// A TCP segment.
+/// A TCP segment with its addresses.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Sender.
+    /// Source address and port of the segment.
     pub from: SocketAddr,
-    /// Receiver.
+    /// Destination address and port of the segment.
     pub to: SocketAddr,
-    /// Sequence number.
+    /// Sequence number of the segment's first byte (RFC 9293, SEG.SEQ).
     pub seq: u32,
-    /// Acknowledgement number.
+    /// Acknowledgement number, valid if the flag ACK is set.
     pub ack: u32,
-    /// Flags.
+    /// Control bits of the header (RFC 9293 section 3.1).
     pub flags: Flags,
-    /// Window field.
+    /// Field window of the TCP header, not scaled.
     pub window: u16,
-    /// Urgent pointer.
+    /// Field urgent pointer of the TCP header.
     pub urgent: u16,
-    /// Maximum segment size.
+    /// Value of the option maximum segment size, if present.
     pub mss: Option<u16>,
-    /// Window scale.
+    /// Shift count of the option window scale (RFC 7323), if present.
     pub window_scale: Option<u8>,
-    /// SACK permitted.
+    /// True if the option SACK-permitted (RFC 2018) is present.
     pub sack_permitted: bool,
-    /// SACK blocks.
+    /// Blocks of the option SACK (RFC 2018): left edge, right edge.
     pub sack: Vec<(u32, u32)>,
-    /// Data.
+    /// Payload of the segment.
     pub payload: Vec<u8>,
 }
 
 impl Segment {
-    /// An acknowledgement with unspecified addresses, for struct updates.
+    /// An acknowledgement with unspecified addresses, as the base of struct updates.
     pub const EMPTY: Self = Self::between(UNSPECIFIED, UNSPECIFIED);
 
-    /// A bare acknowledgement.
+    /// Returns an acknowledgement without data between two addresses.
     #[must_use]
     pub const fn between(from: SocketAddr, to: SocketAddr) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl Segment {
         }
     }
 
-    /// The same with other flags and numbers.
+    /// Returns the segment with these flags, sequence and acknowledgement number.
     #[must_use]
     pub const fn with(mut self, flags: Flags, seq: u32, ack: u32) -> Self {
         self.flags = flags;
@@ -67,13 +67,13 @@ impl Segment {
         self
     }
 
-    /// The same with data.
+    /// Returns the segment with this payload.
     #[must_use]
     pub fn carrying(self, payload: Vec<u8>) -> Self {
         Self { payload, ..self }
     }
 
-    /// The number of sequence numbers that the segment occupies.
+    /// Returns the number of sequence numbers that the segment occupies (RFC 9293, SEG.LEN).
     #[must_use]
     pub fn span(&self) -> u32 {
         self.payload.len() as u32
@@ -81,13 +81,13 @@ impl Segment {
             + u32::from(self.flags.has(Flags::FIN))
     }
 
-    /// The sequence number after it.
+    /// Returns the sequence number after the segment.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.seq.wrapping_add(self.span())
     }
 
-    /// Bytes of the TCP header with its options.
+    /// Returns the length of the TCP header with its options in bytes.
     #[must_use]
     pub fn header_len(&self) -> usize {
         20 + self.options().len()
@@ -180,7 +180,7 @@ impl Segment {
     }
 }
 
-/// One line, without the contents of the data.
+/// Formats the segment in one line, without the contents of its payload.
 impl core::fmt::Debug for Segment {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} > {} ", self.from, self.to)?;

@@ -1,4 +1,4 @@
-//! The addresses of the simulated world, which are the program's defaults.
+//! Addresses of the simulated world, which are pontoon's defaults.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -9,25 +9,25 @@ use pontoon_wire::Mac;
 
 use crate::guest::Addressing;
 
-/// The engine's Ethernet address.
+/// Ethernet address of the engine, which the guest uses as its gateway.
 pub const OUR_MAC: Mac = Mac([0x02, 0x70, 0x6f, 0x6e, 0x74, 0x6f]);
 
-/// The guest's Ethernet address.
+/// Ethernet address of the guest.
 pub const GUEST_MAC: Mac = Mac([0x02, 0x67, 0x75, 0x65, 0x73, 0x74]);
 
-/// The guest's IPv4 address.
+/// IPv4 address of the guest.
 pub const GUEST_V4: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// The guest's IPv6 address.
+/// IPv6 address of the guest.
 pub const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd70, 0x6f6e, 0x746f, 0, 0, 0, 0, 0x15);
 
-/// The server's IPv4 address (TEST-NET-3).
+/// IPv4 address of the server on the host's side (TEST-NET-3).
 pub const SERVER_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
-/// The server's IPv6 address (the documentation prefix).
+/// IPv6 address of the server on the host's side (documentation prefix, RFC 3849).
 pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 
-/// Returns the default configuration, without resolvers and published ports.
+/// Returns the engine's default configuration, without resolvers and published ports.
 #[must_use]
 pub fn config(mtu: u16) -> Config {
     Config {
@@ -40,7 +40,7 @@ pub fn config(mtu: u16) -> Config {
     }
 }
 
-/// The guest's addresses.
+/// Returns the addresses of the guest and its gateway.
 #[must_use]
 pub fn addressing() -> Addressing {
     Addressing {

@@ -1,12 +1,12 @@
-//! Numbers of streams: a port identifies a connection, and each direction has contents of its own.
+//! Stream numbers: a port identifies a connection, and each of its directions has its own stream contents.
 
-/// The number of the stream that the guest sends.
+/// Returns the number of the stream from guest to host.
 #[must_use]
 pub const fn up(port: u16) -> u64 {
     port as u64
 }
 
-/// The number of the stream that the guest receives.
+/// Returns the number of the stream from host to guest.
 #[must_use]
 pub const fn down(port: u16) -> u64 {
     port as u64 | 1 << 32

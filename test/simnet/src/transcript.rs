@@ -32,46 +32,47 @@ use vm_memory::VolatileSlice;
 use crate::app::Script;
 use crate::clock::earlier;
 use crate::frames::{Packet, Segment};
-use crate::host::{Answer, HostPlan, SimHost};
-use crate::link::{LinkPlan, RoomEvent, SimLink};
+use crate::host::{ConnectResult, HostPlan, SimHost};
+use crate::link::{LinkPlan, SimLink};
 use crate::rng::Rng;
 use crate::settings::{GUEST_V4, SERVER_V4, addressing, config};
 use crate::streams;
+use crate::turn;
 
-/// FIN.
+/// The TCP flag FIN.
 pub const FIN: Flags = Flags::FIN;
-/// SYN.
+/// The TCP flag SYN.
 pub const SYN: Flags = Flags::SYN;
-/// RST.
+/// The TCP flag RST.
 pub const RST: Flags = Flags::RST;
-/// PSH.
+/// The TCP flag PSH.
 pub const PSH: Flags = Flags::PSH;
-/// ACK.
+/// The TCP flag ACK.
 pub const ACK: Flags = Flags::ACK;
 
-/// Port of the server.
+/// TCP port of the server on the simulated host.
 pub const PORT: u16 = 80;
-/// The guest's end.
+/// Address and port of the guest's end of the connection.
 pub const GUEST: SocketAddr = SocketAddr::V4(SocketAddrV4::new(GUEST_V4, 40_000));
-/// The server's end.
+/// Address and port of the server's end of the connection.
 pub const SERVER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(SERVER_V4, PORT));
 
-/// The time at which a transcript begins.
+/// Virtual time at which a transcript begins.
 pub const START: Instant = Instant(1_000_000_000);
 
-/// A segment from the guest.
+/// Returns a segment from the guest to the server.
 #[must_use]
 pub const fn up(flags: Flags, seq: u32, ack: u32) -> Segment {
     Segment::between(GUEST, SERVER).with(flags, seq, ack)
 }
 
-/// A segment to the guest, whose window is not compared.
+/// Returns an expected segment from the server to the guest, whose window is not compared.
 #[must_use]
 pub const fn down(flags: Flags, seq: u32, ack: u32) -> Segment {
     Segment::between(SERVER, GUEST).with(flags, seq, ack)
 }
 
-/// The guest's SYN, without options but the MSS.
+/// Returns the guest's SYN, with the MSS as its only option.
 #[must_use]
 pub fn syn() -> Segment {
     Segment {
@@ -80,7 +81,7 @@ pub fn syn() -> Segment {
     }
 }
 
-/// The engine's answer to [`syn`].
+/// Returns the engine's expected SYN-ACK to [`syn`].
 #[must_use]
 pub fn syn_ack() -> Segment {
     Segment {
@@ -89,21 +90,21 @@ pub fn syn_ack() -> Segment {
     }
 }
 
-/// An engine with link and host, which a test runs step by step.
+/// An engine with simulated link and host, which a test runs step by step.
 #[derive(Debug)]
 pub struct Given {
-    /// The engine.
+    /// The engine under test.
     pub engine: Engine<SimHost>,
-    /// The host.
+    /// The simulated host of the engine.
     pub host: SimHost,
-    /// The link.
+    /// The simulated link between engine and guest.
     pub link: SimLink,
-    /// The worker polls between steps instead of sleeping.
+    /// True if the worker polls between steps instead of sleeping, as in pacing `poll`.
     pub awake: bool,
     now: Instant,
     out: VecDeque<(Offload, Packet)>,
     counters: Counters,
-    /// The engine's first sequence number.
+    /// The engine's initial sequence number.
     iss: u32,
 }
 
@@ -134,17 +135,17 @@ impl Given {
         given
     }
 
-    /// Returns an engine whose host has a sink on [`PORT`], which accepts at once.
+    /// Returns an engine whose host has a server on [`PORT`] that accepts at once, and reads everything.
     #[must_use]
     pub fn server() -> Self {
         Self::serving(Script::SINK)
     }
 
-    /// Returns an engine whose host runs `script` on [`PORT`], which accepts at once.
+    /// Returns an engine whose host has a server on [`PORT`] that accepts at once, and runs `script`.
     #[must_use]
     pub fn serving(script: Script) -> Self {
         let mut given = Self::new(config(1500), PLAIN, HostPlan::default());
-        given.host.serve(PORT, Answer::Now, script);
+        given.host.serve(PORT, ConnectResult::Now, script);
         given
     }
 
@@ -166,7 +167,8 @@ impl Given {
         given
     }
 
-    /// Sends a segment from the guest. Its acknowledgement number is relative to the engine's first.
+    /// Sends a segment from the guest. Its acknowledgement number is relative to the engine's initial sequence
+    /// number.
     pub fn up(&mut self, segment: Segment) {
         let ack = self.absolute(&segment);
         self.packet_up(&Packet::Tcp(Segment { ack, ..segment }));
@@ -179,19 +181,19 @@ impl Given {
         }
     }
 
-    /// Sends a packet from the guest, unchanged.
+    /// Sends a packet from the guest without changing its acknowledgement number.
     pub fn packet_up(&mut self, packet: &Packet) {
         let frame = packet.emit(addressing().ether());
         self.frame_up(Offload::NONE, frame);
     }
 
-    /// Sends segments from the guest in one burst. Their acknowledgement numbers are as [`Self::up`]'s.
+    /// Sends segments from the guest in one burst. Their acknowledgement numbers are relative as in [`Self::up`].
     pub fn burst_up(&mut self, segments: impl IntoIterator<Item = Segment>) {
         let frames = segments.into_iter().map(|segment| self.frame(segment)).collect();
         self.frames_up(Offload::NONE, frames);
     }
 
-    /// Returns the frame of a segment from the guest. Its acknowledgement number is as [`Self::up`]'s.
+    /// Returns the frame of a segment from the guest. Its acknowledgement number is relative as in [`Self::up`].
     #[must_use]
     pub fn frame(&self, segment: Segment) -> Vec<u8> {
         let ack = self.absolute(&segment);
@@ -203,7 +205,7 @@ impl Given {
         self.frames_up(offload, vec![frame]);
     }
 
-    /// Sends frames from the guest in one burst.
+    /// Sends frames from the guest in one burst, with the same offload metadata.
     pub fn frames_up(&mut self, offload: Offload, mut frames: Vec<Vec<u8>>) {
         let heads: Vec<_> = frames
             .iter()
@@ -228,13 +230,13 @@ impl Given {
         self.settle();
     }
 
-    /// Passes a socket event to the engine, before any other work.
+    /// Passes a socket event to the engine, before any other event.
     pub fn event(&mut self, flow: FlowId, ready: Readiness) {
         self.engine
             .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
     }
 
-    /// Sets the host's own addresses.
+    /// Sets the addresses of the host's interfaces, of which the engine is notified.
     pub fn set_owned(&mut self, owned: &[IpAddr]) {
         let owned: Vec<_> = owned.iter().copied().map(IpNet::from).collect();
         self.engine
@@ -242,13 +244,13 @@ impl Given {
         self.settle();
     }
 
-    /// Disconnects the guest.
+    /// Notifies the engine that the guest has disconnected.
     pub fn forget_guest(&mut self) {
         self.engine.forget_guest(&mut self.link, &mut self.host, self.now);
         self.settle();
     }
 
-    /// Advances the time, and processes all events meanwhile.
+    /// Advances the time by `time`, and processes all events in between at their times.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(next) = earlier(
@@ -263,13 +265,13 @@ impl Given {
         self.turn();
     }
 
-    /// Advances the time without processing events meanwhile: all expired timers are due at once.
+    /// Advances the time by `time` at once, so that all timers in between expire together.
     pub fn jump(&mut self, time: Duration) {
         self.now += time;
         self.turn();
     }
 
-    /// Checks that the next packet to the guest is this segment. Windows and PSH are not compared.
+    /// Checks that `expected` is the next packet to the guest. Windows and PSH are not compared.
     #[track_caller]
     pub fn down(&mut self, expected: Segment) {
         let Some((offload, packet)) = self.out.pop_front() else {
@@ -296,7 +298,7 @@ impl Given {
         }
     }
 
-    /// Checks that the engine has sent no other packet to the guest, and has violated no rules of host and link.
+    /// Checks that the engine has sent no other packet to the guest, and has violated no rule of host or link.
     #[track_caller]
     pub fn quiet(&self) {
         assert!(self.out.is_empty(), "not quiet: {:?}", self.out);
@@ -304,7 +306,7 @@ impl Given {
         assert_eq!(self.link.wrong(), [""; 0]);
     }
 
-    /// Returns the only packet to the guest, which is a segment, unchanged.
+    /// Returns the only packet that was sent to the guest, which must be a segment, with absolute numbers.
     #[track_caller]
     pub fn take_one(&mut self) -> Segment {
         match <[Packet; 1]>::try_from(self.take()) {
@@ -313,12 +315,12 @@ impl Given {
         }
     }
 
-    /// Returns all packets to the guest, unchanged.
+    /// Returns all packets that were sent to the guest, with absolute numbers.
     pub fn take(&mut self) -> Vec<Packet> {
         self.out.drain(..).map(|(_, packet)| packet).collect()
     }
 
-    /// Checks that exactly these counters have changed, by these amounts, since the last call.
+    /// Checks that exactly these counters have changed by exactly these amounts since the last call.
     #[track_caller]
     pub fn counted(&mut self, moved: impl FnOnce(&mut Counters)) {
         moved(&mut self.counters);
@@ -333,7 +335,7 @@ impl Given {
         assert!(differing.is_empty(), "{differing:?}");
     }
 
-    /// Ignores the changes of counters so far.
+    /// Excludes all changes of counters so far from the next check.
     pub fn forget_counters(&mut self) {
         self.counters = *self.engine.counters();
     }
@@ -353,15 +355,8 @@ impl Given {
     fn turn(&mut self) {
         self.link.tick(self.now);
         self.host.tick(self.now);
-        let event = self.link.take_room_event(self.now);
-        if event == RoomEvent::Taken {
-            self.engine
-                .handle_link_ready(&mut self.link, &mut self.host, self.now);
-        }
-        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
-            self.engine
-                .handle_timeout(&mut self.link, &mut self.host, self.now);
-        }
+        let room = self.link.take_room_event(self.now);
+        turn::handle_due(&mut self.engine, &mut self.link, &mut self.host, room, self.now);
         self.settle();
     }
 
@@ -370,7 +365,8 @@ impl Given {
             self.engine
                 .handle_socket(flow, ready, &mut self.link, &mut self.host, self.now);
         }
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {}
+        let done = turn::handle_all_ready(&mut self.engine, &mut self.link, &mut self.host, self.now);
+        done.unwrap_or_else(|error| panic!("{error}"));
         if !self.awake {
             self.engine.handle_idle(&mut self.link, &mut self.host, self.now);
         }
@@ -383,7 +379,7 @@ impl Given {
     }
 }
 
-/// The limits of a link without segmentation offload.
+/// Limits of a link without segmentation offload, MTU 1500.
 pub const PLAIN: Limits = Limits {
     mtu: 1500,
     max_gso: 65_535,

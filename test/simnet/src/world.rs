@@ -1,4 +1,5 @@
-//! The world: runs guest, network, engine and host in virtual time, and fails if a check of any of them fails.
+//! The simulated world: runs guest, network, engine and host in virtual time, and fails if a check of one of them
+//! fails.
 
 use core::fmt::Write as _;
 use core::time::Duration;
@@ -12,47 +13,49 @@ use crate::clock::earlier;
 use crate::frames::Packet;
 use crate::guest::Guest;
 use crate::host::{HostPlan, SimHost};
-use crate::link::{LinkPlan, RoomEvent, SimLink};
+use crate::link::{LinkPlan, SimLink};
 use crate::monitor::Monitor;
 use crate::net::offload::{Merging, merge, split};
 use crate::net::{Impairment, Pipe};
 use crate::peers::SimMesh;
 use crate::rng::Rng;
+use crate::turn;
 
-/// The settings of a world, apart from its applications.
+/// The configuration of a world, except its applications.
 #[derive(Clone, Debug)]
 pub struct WorldPlan {
-    /// The engine's configuration.
+    /// Configuration of the engine under test.
     pub config: Config,
-    /// The network from guest to engine.
+    /// Impairments of the network from guest to engine.
     pub up: Impairment,
-    /// The network from engine to guest.
+    /// Impairments of the network from engine to guest.
     pub down: Impairment,
-    /// Merging of the guest's segments.
+    /// Merging of the guest's segments before they arrive at the engine.
     pub merging: Merging,
-    /// The engine's frames are segmented into random sizes, not as their metadata specifies.
+    /// True if the engine's frames are segmented into random sizes instead of the sizes in their metadata.
     pub loose: bool,
-    /// The engine's link.
+    /// Configuration of the engine's link.
     pub link: LinkPlan,
-    /// The host.
+    /// Configuration of the simulated host.
     pub host: HostPlan,
-    /// The engine's workers.
+    /// Number and steering of the engine's workers.
     pub workers: WorkersPlan,
 }
 
-/// The workers of an engine.
+/// Number and steering of the workers of an engine.
 #[derive(Clone, Debug)]
 pub struct WorkersPlan {
-    /// Their number.
+    /// Number of workers of the engine.
     pub count: u8,
-    /// The number of frames of 1,000 that arrive at a random worker; the others arrive at one that depends on their ports.
+    /// Number of frames in 1,000 that arrive at a random worker; the others arrive at one that depends on their
+    /// ports.
     pub missteering: u32,
-    /// Frames that an inbox holds.
+    /// Number of frames that an inbox of the mesh holds.
     pub room: usize,
 }
 
 impl WorkersPlan {
-    /// One worker without siblings.
+    /// An engine with one worker, without a mesh.
     pub const ONE: Self = Self {
         count: 1,
         missteering: 0,
@@ -60,21 +63,21 @@ impl WorkersPlan {
     };
 }
 
-/// A world with a guest in it.
-pub struct World<G> {
-    /// The engine's workers.
+/// A simulated world with a guest of type `G`.
+pub struct SimWorld<G> {
+    /// The engine instance of each worker.
     pub workers: Vec<Engine<SimHost>>,
-    /// State that they share, if there are several.
+    /// The mesh between the workers; `None` with one worker.
     pub mesh: Option<SimMesh>,
-    /// The host.
+    /// The simulated host.
     pub host: SimHost,
-    /// The guest.
+    /// The simulated guest.
     pub guest: G,
-    /// The engine's link.
+    /// The simulated link between engine and guest.
     pub link: SimLink,
-    /// From guest to engine.
+    /// The network from guest to engine.
     pub up: Pipe,
-    /// From engine to guest.
+    /// The network from engine to guest.
     pub down: Pipe,
     monitor: Monitor,
     merging: Merging,
@@ -83,14 +86,14 @@ pub struct World<G> {
     rng: Rng,
     now: Instant,
     start: Instant,
-    /// Turns since the time last changed, and in all.
+    /// Number of turns since the virtual time has changed.
     turns: u32,
     steps: u32,
     trace: Option<String>,
 }
 
-impl<G: Guest> World<G> {
-    /// Returns a world before its first event. `guest` creates the guest, with a random number generator of its own.
+impl<G: Guest> SimWorld<G> {
+    /// Returns a world before its first event. `guest` creates the guest, with its own random number generator.
     pub fn new(plan: WorldPlan, mut rng: Rng, guest: impl FnOnce(Rng) -> G) -> Self {
         let start = Instant(rng.within(1..=1 << 40));
         let mesh =
@@ -129,23 +132,23 @@ impl<G: Guest> World<G> {
     /// Opens the published UDP ports in the first worker.
     ///
     /// # Errors
-    /// As the engine's.
+    /// As `Engine::open_published`.
     pub fn open_published(&mut self) -> Result<(), Failure> {
         self.workers[0].open_published(&mut self.link, &mut self.host, self.now)
     }
 
-    /// Records a line for every packet and event from now on.
+    /// Begins to record a line for every packet and event.
     pub fn keep_trace(&mut self) {
         self.trace = Some(String::new());
     }
 
-    /// Returns the recorded lines.
+    /// Returns the lines that were recorded for packets and events.
     #[must_use]
     pub fn trace(&self) -> &str {
         self.trace.as_deref().unwrap_or_default()
     }
 
-    /// The time.
+    /// Returns the current virtual time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
@@ -175,10 +178,10 @@ impl<G: Guest> World<G> {
         Ok(true)
     }
 
-    /// Steps until `done` returns true.
+    /// Processes events until `done` returns true.
     ///
     /// # Errors
-    /// A check failed, there are no more events, or `limit` has passed.
+    /// A check failed, there are no more events, or the virtual time `limit` has passed.
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> Result<(), String> {
         let end = self.now + limit;
         while !done(self) {
@@ -192,10 +195,10 @@ impl<G: Guest> World<G> {
         Ok(())
     }
 
-    /// Steps until every application is done and no state of any connection is left.
+    /// Processes events until every application has finished and no state of any connection is left.
     ///
     /// # Errors
-    /// As [`Self::run_until`]; or state of a connection is left.
+    /// As [`Self::run_until`], or a connection's state was not freed.
     pub fn run_to_end(&mut self, limit: Duration) -> Result<(), String> {
         self.run_until(limit, |world| {
             world.flows() == 0
@@ -217,7 +220,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// Flows that hold a slot.
+    /// Returns the number of flows that occupy a slot, over all workers.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.workers.iter().map(Engine::flows).sum()
@@ -233,10 +236,13 @@ impl<G: Guest> World<G> {
         all
     }
 
-    /// Sum of the connect times that the workers have recorded.
+    /// Returns the sum of the connect times that all workers have recorded.
     #[must_use]
     pub fn connecting(&self) -> Duration {
-        let sums = self.workers.iter().map(|engine| engine.connect_times().sum());
+        let sums = self
+            .workers
+            .iter()
+            .map(|engine| engine.histograms().tcp_connect_seconds.sum());
         Duration::from_nanos(sums.sum())
     }
 
@@ -244,7 +250,7 @@ impl<G: Guest> World<G> {
         self.workers.iter().map(Engine::pool_in_use).sum()
     }
 
-    /// Steps for some time, or until there are no more events.
+    /// Processes events for the virtual time `time`, or until there are no more.
     ///
     /// # Errors
     /// A check failed.
@@ -278,7 +284,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// One turn of each worker's loop: frames, events, room on the link, timers, and deferred work.
+    /// Runs one turn of each worker's loop: frames, events, free space on the link, timers, and deferred work.
     fn engine_turn(&mut self) -> Result<(), String> {
         let mut arrived = Vec::new();
         while arrived.len() < BATCH
@@ -294,7 +300,7 @@ impl<G: Guest> World<G> {
                 self.record(&format!("event {flow:?} {ready:?}"));
             }
             let worker = match flow.kind {
-                // All workers have the listener; the kernel wakes one of those that wait.
+                // All workers listen on the port, and the kernel wakes one of them (EPOLLEXCLUSIVE).
                 Kind::Listener if self.mesh.is_some() => self.rng.size(0..=self.workers.len() - 1),
                 _ => flow.worker.0.into(),
             };
@@ -302,19 +308,8 @@ impl<G: Guest> World<G> {
         }
         let room = self.link.take_room_event(self.now);
         for engine in &mut self.workers {
-            if room == RoomEvent::Taken {
-                engine.handle_link_ready(&mut self.link, &mut self.host, self.now);
-            }
-            if engine.next_timeout().is_some_and(|at| at <= self.now) {
-                engine.handle_timeout(&mut self.link, &mut self.host, self.now);
-            }
-            let mut rounds = 0;
-            while engine.handle_ready(&mut self.link, &mut self.host, self.now) {
-                rounds += 1;
-                if rounds > MOST_TURNS {
-                    return Err("a flow is always ready for more: a busy loop".into());
-                }
-            }
+            turn::handle_due(engine, &mut self.link, &mut self.host, room, self.now);
+            turn::handle_all_ready(engine, &mut self.link, &mut self.host, self.now)?;
         }
         self.link.flush();
         for (offload, frame) in self.link.take() {
@@ -344,7 +339,7 @@ impl<G: Guest> World<G> {
             .iter()
             .map(|(offload, frame)| (*offload, frame.len()))
             .collect();
-        // Frames are in several slices of link memory, split at random places.
+        // Link memory of a guest is fragmented, so each frame is split over several slices at random.
         let parts: Vec<Vec<VolatileSlice<'_>>> = merged
             .iter_mut()
             .map(|(_, frame)| {
@@ -368,7 +363,7 @@ impl<G: Guest> World<G> {
                 len,
             })
             .collect();
-        // With one worker, a burst is all frames; with several, each frame is steered on its own.
+        // With one worker, a burst contains all frames; with several, each frame is steered to a worker.
         let queues: Vec<usize> = match self.workers.len() {
             1 => vec![0; frames.len()],
             count => frames
@@ -388,7 +383,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// Delivers frames that workers have forwarded, now or some turns later.
+    /// Delivers frames that workers have handed over, at once or some turns later.
     fn inboxes(&mut self) {
         let Some(mesh) = &self.mesh else { return };
         for (worker, engine) in self.workers.iter_mut().enumerate() {
@@ -424,7 +419,7 @@ impl<G: Guest> World<G> {
         }
     }
 
-    /// Returns a description of the world's state, for a failure's message.
+    /// Returns a description of the world's state for the message of a failure.
     #[must_use]
     pub fn state(&self) -> String {
         let mut text = format!(
@@ -465,12 +460,12 @@ impl<G: Guest> World<G> {
     }
 }
 
-/// A queue for a frame, as the guest's kernel chooses one.
+/// Returns the index of the worker at which a frame arrives, as the kernel's steering would select it.
 fn steer(rng: &mut Rng, frame: &Frame<'_>, missteering: u32) -> usize {
     if rng.chance(missteering) {
         return rng.size(0..=usize::from(u16::MAX));
     }
-    // The fields that all frames of one flow share.
+    // Only fields that all frames of one flow share may be hashed.
     match pontoon_wire::frame::parse(frame.head, frame.len).map(|parsed| parsed.body) {
         Ok(Body::Ip(_, Transport::Tcp(tcp))) => usize::from(tcp.source_port ^ tcp.destination_port),
         Ok(Body::Ip(_, Transport::Udp(udp))) => usize::from(udp.source_port ^ udp.destination_port),
@@ -478,11 +473,11 @@ fn steer(rng: &mut Rng, frame: &Frame<'_>, missteering: u32) -> usize {
     }
 }
 
-/// The most frames that the engine receives at one time.
+/// Largest number of frames that the engine receives in one burst.
 const BATCH: usize = 64;
 
-/// The limit on turns at one time, and on rounds in one turn: more indicate a busy loop.
+/// Limit on turns at one virtual time, and on rounds in one turn; more indicate a busy loop.
 const MOST_TURNS: u32 = 20_000;
 
-/// The limit on steps of one world: more indicate a loop that does not end.
+/// Limit on steps of one world; more indicate a loop that does not end.
 const MOST_STEPS: u32 = 500_000;

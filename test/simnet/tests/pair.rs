@@ -5,16 +5,17 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use pontoon_engine::Instant;
-use pontoon_simnet::app::{End, Outcome, Pace, Script};
+use pontoon_simnet::app::{ConnectionEnd, FinalAction, Script, TransferPace};
 use pontoon_simnet::clock::earlier;
 use pontoon_simnet::guest::smol::{Side, Smol};
-use pontoon_simnet::guest::{Addressing, Call, Guest, GuestListener};
+use pontoon_simnet::guest::{Addressing, Guest, GuestCall, GuestListener};
 use pontoon_simnet::net::offload::{Merging, merge, split};
 use pontoon_simnet::net::{Impairment, Pipe};
 use pontoon_simnet::rng::Rng;
 use pontoon_simnet::settings::{GUEST_MAC, OUR_MAC, SERVER_V4, SERVER_V6, addressing};
 
-struct Pair {
+/// Two smoltcp stacks, joined by two pipes.
+struct SmolPair {
     near: Smol,
     far: Smol,
     up: Pipe,
@@ -24,7 +25,7 @@ struct Pair {
     merged: usize,
 }
 
-impl Pair {
+impl SmolPair {
     fn new(seed: u64, impairment: &Impairment) -> Self {
         let mut rng = Rng::new(seed);
         let far = Addressing {
@@ -73,7 +74,7 @@ impl Pair {
         true
     }
 
-    fn outcomes(&self) -> [Vec<(Option<Outcome>, u64)>; 2] {
+    fn outcomes(&self) -> [Vec<(Option<ConnectionEnd>, u64)>; 2] {
         [&self.near, &self.far].map(|guest| {
             let of = |report: pontoon_simnet::guest::GuestReport| {
                 (report.outcome, report.app.map_or(0, |app| app.received()))
@@ -100,7 +101,7 @@ fn bad_network() -> Impairment {
 fn streams_are_exact_over_a_lossy_network() {
     let (mut merged, mut lost) = (0, 0);
     for seed in 0..200 {
-        let mut pair = Pair::new(seed, &bad_network());
+        let mut pair = SmolPair::new(seed, &bad_network());
         let to = if seed % 2 == 0 {
             IpAddr::V4(SERVER_V4)
         } else {
@@ -117,13 +118,13 @@ fn streams_are_exact_over_a_lossy_network() {
             Side::Host,
         );
         let script = Script {
-            read: Pace {
+            read: TransferPace {
                 chunk: 4000,
                 every: Duration::from_millis(2),
             },
             ..Script::source(50_000)
         };
-        pair.near.call(Call {
+        pair.near.call(GuestCall {
             to: (to, 80).into(),
             from: 4000,
             script,
@@ -139,8 +140,8 @@ fn streams_are_exact_over_a_lossy_network() {
         assert_eq!(
             pair.outcomes(),
             [
-                [(Some(Outcome::Closed), 57_000)],
-                [(Some(Outcome::Closed), 50_000)]
+                [(Some(ConnectionEnd::Closed), 57_000)],
+                [(Some(ConnectionEnd::Closed), 50_000)]
             ],
             "seed {seed}"
         );
@@ -155,7 +156,7 @@ fn streams_are_exact_over_a_lossy_network() {
 
 #[test]
 fn reset_is_received_as_a_reset() {
-    let mut pair = Pair::new(
+    let mut pair = SmolPair::new(
         1,
         &Impairment {
             delay: Duration::from_millis(1),
@@ -169,16 +170,16 @@ fn reset_is_received_as_a_reset() {
         },
         Side::Host,
     );
-    let write = Pace {
+    let write = TransferPace {
         chunk: 1000,
         every: Duration::from_millis(1),
     };
     let script = Script {
-        end: End::Reset(9000),
+        end: FinalAction::Reset(9000),
         write,
         ..Script::source(10_000)
     };
-    pair.near.call(Call {
+    pair.near.call(GuestCall {
         to: (SERVER_V4, 80).into(),
         from: 4000,
         script,
@@ -188,6 +189,6 @@ fn reset_is_received_as_a_reset() {
     let [near, far] = pair.outcomes();
     assert_eq!(
         (near[0].0, far[0].0),
-        (Some(Outcome::Aborted), Some(Outcome::Reset))
+        (Some(ConnectionEnd::Aborted), Some(ConnectionEnd::Reset))
     );
 }

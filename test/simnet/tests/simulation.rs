@@ -1,4 +1,4 @@
-//! Thousands of seeded worlds. A failing seed is run again on its own with a trace:
+//! Simulates thousands of worlds, each derived from a seed. A failing seed is run again alone with a trace:
 //! `PONTOON_SEED=<seed> cargo test -p pontoon-simnet --test simulation one_seed -- --exact --nocapture`.
 
 use std::any::Any;
@@ -7,11 +7,11 @@ use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pontoon_simnet::scenario::{Run, Scenario};
+use pontoon_simnet::scenario::{Scenario, ScenarioResult};
 
 const THREADS: usize = 2;
 
-/// Counters that move in no less than one world of a few hundred.
+/// Names of counters that every few hundred worlds must increase at least once.
 const EXERCISED: [&str; 13] = [
     "link_refused",
     "tcp_opened",
@@ -28,9 +28,9 @@ const EXERCISED: [&str; 13] = [
     "tcp_spilled_bytes",
 ];
 
-/// Results of the seeds so far.
+/// Sums of the results of all seeds.
 #[derive(Default)]
-struct Tally {
+struct SeedResults {
     failures: Vec<(u64, String)>,
     moved: BTreeMap<&'static str, u64>,
     gave_up: usize,
@@ -38,8 +38,8 @@ struct Tally {
     unopened: usize,
 }
 
-impl Tally {
-    fn add(&mut self, seed: u64, run: Result<Run, Box<dyn Any + Send>>) {
+impl SeedResults {
+    fn add(&mut self, seed: u64, run: Result<ScenarioResult, Box<dyn Any + Send>>) {
         match run {
             Ok(run) => {
                 self.failures.extend(run.failure.map(|what| (seed, what)));
@@ -68,19 +68,19 @@ fn many_seeds() {
     judge("one_seed", 10_000, Scenario::from_seed, &EXERCISED);
 }
 
-/// The same with several workers, and frames that arrive at the wrong one.
+/// Simulates worlds with several workers, whose frames may arrive at a worker that does not own the flow.
 #[test]
 fn many_seeds_with_workers() {
     let exercised = [&EXERCISED[..], &["handed_over", "hand_overs_lost"]].concat();
     judge("one_seed_with_workers", 5_000, Scenario::with_workers, &exercised);
 }
 
-/// Runs as many seeds as `PONTOON_SEEDS` specifies. `again` is the test that runs a single one.
+/// Simulates as many seeds as `PONTOON_SEEDS` specifies. `again` is the name of the test that runs a single seed.
 fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&str]) {
     let count: u64 = std::env::var("PONTOON_SEEDS").map_or(count, |count| count.parse().expect("a number"));
     let first: u64 = std::env::var("PONTOON_FIRST_SEED").map_or(0, |first| first.parse().expect("a number"));
     let next = AtomicU64::new(first);
-    let tally = Mutex::new(Tally::default());
+    let tally = Mutex::new(SeedResults::default());
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -95,7 +95,7 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
             });
         }
     });
-    let Tally {
+    let SeedResults {
         mut failures,
         moved,
         gave_up,
@@ -127,7 +127,8 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
         unopened as u64 <= count / 1000 + 2,
         "{unopened} connections never reached the guest"
     );
-    // Such failures are tolerated only while they are rare: otherwise they would hide defects.
+    // These failures are caused by lost resets and tolerated only while they are rare, as otherwise they would hide
+    // defects.
     assert!(gave_up as u64 <= count / 20 + 2, "{gave_up} applications gave up");
     assert!(
         broken as u64 <= count / 100 + 2,
@@ -135,13 +136,13 @@ fn judge(again: &str, count: u64, scenario: fn(u64) -> Scenario, exercised: &[&s
     );
 }
 
-/// Runs the one seed in `PONTOON_SEED` (else seed 0) and prints its packets when it fails.
+/// Runs the seed in `PONTOON_SEED` (default 0), and prints its packets if it fails.
 #[test]
 fn one_seed() {
     show(Scenario::from_seed);
 }
 
-/// As [`one_seed`].
+/// Runs the seed in `PONTOON_SEED` with several workers, and prints its packets if it fails.
 #[test]
 fn one_seed_with_workers() {
     show(Scenario::with_workers);

@@ -1,8 +1,8 @@
-//! Replay of the committed fuzzing corpus in ordinary tests.
+//! Replays the committed corpus of a fuzz target in ordinary tests.
 
 use std::path::Path;
 
-/// Runs every input of a target's corpus; fails if there are not more than `least`.
+/// Runs every input of a target's corpus. Panics if there are not more than `least` inputs.
 pub fn replay(target: &str, least: usize, run: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tools/fuzz/corpus")

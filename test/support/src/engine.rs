@@ -1,7 +1,7 @@
-//! A whole engine to which a script delivers frames, socket events and time.
+//! Runs a whole engine to which a script delivers frames, socket events and time.
 //!
-//! Checked after every step: no handler panics, every frame to the guest is well formed, and no limit is exceeded. At
-//! the end only state without a timeout is left.
+//! After every step these conditions are checked: no handler has panicked, every frame to the guest is well formed,
+//! and no limit is exceeded. At the end only state without a timeout may remain.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -9,10 +9,11 @@ use core::time::Duration;
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Engine, FlowId, Frame, Instant, Kind, Limits, Readiness, Transmit, WorkerId};
 use pontoon_simnet::frames::Packet;
-use pontoon_simnet::link::{LinkPlan, RoomEvent, SimLink};
+use pontoon_simnet::link::{LinkPlan, SimLink};
 use pontoon_simnet::rng::Rng;
 use pontoon_simnet::settings::config;
 use pontoon_simnet::transcript::START;
+use pontoon_simnet::turn;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
@@ -22,21 +23,18 @@ use crate::script::Script;
 mod guest;
 mod host;
 
-use guest::Guest;
-use host::Hostile;
+use guest::EngineGuest;
+use host::HostileHost;
 
-/// Limit of flows.
+/// The engine's limit on flows (`max_flows`) in these runs.
 const FLOWS: u32 = 12;
 
-/// Spilled bytes that one worker may hold.
+/// Bytes of guest data that one worker may keep in its pool because sockets did not accept them.
 const POOL: usize = 32 << 20;
 
-/// Rounds over ready flows after which the engine counts as looping.
-const MOST_ROUNDS: u32 = 10_000;
-
-/// Runs a script. Panics if the engine misbehaves.
+/// Runs the engine with a script. Panics if the engine violates a check.
 pub fn run(script: &[u8]) {
-    let mut runner = Runner::new(Script(script));
+    let mut runner = EngineRunner::new(Script(script));
     while let Some(step) = runner.host.script.next_byte() {
         runner.step(step);
         runner.check();
@@ -44,18 +42,19 @@ pub fn run(script: &[u8]) {
     runner.end();
 }
 
-struct Runner<'s> {
-    engine: Engine<Hostile<'s>>,
-    host: Hostile<'s>,
+/// The engine under test with scripted host, link and guest.
+struct EngineRunner<'s> {
+    engine: Engine<HostileHost<'s>>,
+    host: HostileHost<'s>,
     link: SimLink,
-    guest: Guest,
+    guest: EngineGuest,
     now: Instant,
     burst: Vec<(Offload, Vec<u8>)>,
 }
 
-impl<'s> Runner<'s> {
+impl<'s> EngineRunner<'s> {
     fn new(script: Script<'s>) -> Self {
-        let mut host = Hostile::new(script);
+        let mut host = HostileHost::new(script);
         let options = host.script.byte();
         let config = Config {
             max_flows: FLOWS,
@@ -86,7 +85,7 @@ impl<'s> Runner<'s> {
             engine: Engine::new(config, WorkerId(0), [7; 32], START),
             link: SimLink::new(plan, Rng::new(host.script.u16().into())),
             host,
-            guest: Guest::default(),
+            guest: EngineGuest::default(),
             now: START,
             burst: Vec::new(),
         };
@@ -105,7 +104,7 @@ impl<'s> Runner<'s> {
                 let frame = self.guest.next_frame(&mut self.host.script);
                 let offload = self.offload();
                 self.burst.push((offload, frame));
-                // Most frames come alone.
+                // Three of four frames form a burst of their own.
                 if step & 0x30 != 0 {
                     self.frames();
                 }
@@ -140,7 +139,7 @@ impl<'s> Runner<'s> {
         }
     }
 
-    /// Returns offload metadata: usually none, otherwise any that a guest can send.
+    /// Returns offload metadata for a frame from the guest: usually none, otherwise any that a guest can send.
     fn offload(&mut self) -> Offload {
         if self.host.script.byte() & 7 != 7 {
             return Offload::NONE;
@@ -197,24 +196,13 @@ impl<'s> Runner<'s> {
 
     fn turn(&mut self) {
         self.link.tick(self.now);
-        let event = self.link.take_room_event(self.now);
-        if event == RoomEvent::Taken {
-            self.engine
-                .handle_link_ready(&mut self.link, &mut self.host, self.now);
-        }
-        if self.engine.next_timeout().is_some_and(|at| at <= self.now) {
-            self.engine
-                .handle_timeout(&mut self.link, &mut self.host, self.now);
-        }
+        let room = self.link.take_room_event(self.now);
+        turn::handle_due(&mut self.engine, &mut self.link, &mut self.host, room, self.now);
         self.settle();
     }
 
     fn settle(&mut self) {
-        let mut rounds = 0;
-        while self.engine.handle_ready(&mut self.link, &mut self.host, self.now) {
-            rounds += 1;
-            assert!(rounds < MOST_ROUNDS, "a flow is always ready for more");
-        }
+        turn::handle_all_ready(&mut self.engine, &mut self.link, &mut self.host, self.now).unwrap();
         self.link.flush();
         for (offload, frame) in self.link.take() {
             let (_, packet) = Packet::parse(offload, &frame)
@@ -237,12 +225,14 @@ impl<'s> Runner<'s> {
         );
     }
 
-    /// Returns the most queries that may be pending: each was counted, and none is kept longer than a few seconds.
+    /// Returns an upper bound of pending DNS queries: the number counted so far, as each is kept for a few seconds at
+    /// most.
     fn queries(&self) -> usize {
         usize::try_from(self.engine.counters().dns_queries).unwrap()
     }
 
-    /// Lets time pass, after which only established connections and the published UDP port may be left.
+    /// Advances the time by more than any timeout, and checks that only established connections and the published UDP
+    /// port remain.
     fn end(mut self) {
         self.frames();
         self.pass(Duration::from_secs(2 * 60 * 60));

@@ -1,8 +1,9 @@
-//! Limits of this process for tests of exhausted resources.
+//! Exhausts resource limits of the current process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Does something while this process, which has to be the test's own, gets no descriptor.
+/// Calls `act` while this process can open no descriptor (RLIMIT_NOFILE 0). The test must run in a process of its
+/// own.
 pub fn without_descriptors<T>(act: impl FnOnce() -> T) -> T {
     let limit = getrlimit(Resource::Nofile);
     let none = Rlimit {

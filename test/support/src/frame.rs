@@ -1,9 +1,9 @@
-//! Offsets and lengths that the parser returns lie within the frame.
+//! Checks that offsets and lengths that the frame parser returns are within the frame.
 
 use pontoon_wire::frame::{self, Body, HEAD, Transport};
 use pontoon_wire::vnet;
 
-/// Parses a frame with its `virtio_net_hdr` in front.
+/// Parses a frame that has its `virtio_net_hdr` in front, and checks the result.
 pub fn run(bytes: &[u8]) {
     let Ok((_, frame)) = vnet::parse(bytes) else {
         return;

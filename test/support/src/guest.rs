@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pontoon_guest::{Error, Gone, Interface, Map, Pacing, Platform, QueueError, Ring};
+use pontoon_guest::{DeviceGone, Error, Interface, Map, Pacing, Platform, QueueError, Ring};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
@@ -14,9 +14,10 @@ use crate::script::Script;
 const ORIGIN: u64 = 0x4000;
 const MAP: Map<8> = Map::new(ORIGIN, 100);
 
-type Net = Interface<Window<RacyMemory>, Host, 8>;
+/// The interface of the guest library under test, on memory that changes between loads.
+type GuestInterface = Interface<Window<RacyMemory>, SteppedClock, 8>;
 
-/// Runs a script. Panics if the interface misbehaves.
+/// Runs a script. Panics if the interface panics or returns an impossible result.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
     let options = script.byte();
@@ -25,7 +26,7 @@ pub fn run(script: &[u8]) {
         0 => 0,
         _ => 1 + u64::from(script.u32()),
     };
-    let mut runner = Runner {
+    let mut runner = InterfaceRunner {
         net: open(&memory, options, seed),
         memory,
         broken: None,
@@ -39,21 +40,22 @@ pub fn run(script: &[u8]) {
     }
 }
 
-fn open(memory: &ModelMemory, options: u8, seed: u64) -> Net {
+fn open(memory: &ModelMemory, options: u8, seed: u64) -> GuestInterface {
     let features = Features {
         event_idx: options & 2 != 0,
         indirect: false,
     };
     let pacing = [Pacing::Event, Pacing::Hybrid, Pacing::Poll][usize::from(options >> 2) % 3];
     let window = Window::new(RacyMemory::new(memory, seed), ORIGIN);
-    Net::new(window, MAP, features, Host::default(), pacing).unwrap()
+    GuestInterface::new(window, MAP, features, SteppedClock::default(), pacing).unwrap()
 }
 
-/// A clock that advances by a microsecond at each reading; sleep returns at once.
+/// A platform of the guest library whose clock advances by a microsecond at each read, and whose sleep returns at
+/// once.
 #[derive(Debug, Default)]
-struct Host(Duration);
+struct SteppedClock(Duration);
 
-impl Platform for Host {
+impl Platform for SteppedClock {
     fn now(&mut self) -> Duration {
         self.0 += Duration::from_micros(1);
         self.0
@@ -61,19 +63,20 @@ impl Platform for Host {
 
     fn notify(&mut self, _: Ring) {}
 
-    fn sleep(&mut self, _: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, _: Option<Duration>) -> Result<(), DeviceGone> {
         Ok(())
     }
 }
 
-struct Runner {
+/// The interface under test, and the memory that it shares with the hostile device.
+struct InterfaceRunner {
     memory: ModelMemory,
-    net: Net,
-    /// The error of the receive ring.
+    net: GuestInterface,
+    /// The error of the receive queue, if the interface has detected one. It must not change.
     broken: Option<Error>,
 }
 
-impl Runner {
+impl InterfaceRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=3 => self.queue(script.below(MAP.frame() + 10)),
@@ -119,7 +122,7 @@ impl Runner {
         }
     }
 
-    /// Returns chains of an available ring, as a device would, with a length from the script.
+    /// Returns chains of the available ring through the used ring, as a device would, with lengths from the script.
     fn give_back(&mut self, script: &mut Script<'_>) {
         let [available, used] = self.ring(script);
         let index = self.memory.load_u16(used + 2, Ordering::Relaxed);
@@ -135,7 +138,7 @@ impl Runner {
             .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Writes any element to a used ring.
+    /// Writes an arbitrary element to a used ring.
     fn forge(&mut self, script: &mut Script<'_>) {
         let [_, used] = self.ring(script);
         let slot = script.below(8);
@@ -145,7 +148,7 @@ impl Runner {
             .store_u32(used + 8 + 8 * slot, script.u32() >> (script.byte() & 31));
     }
 
-    /// Returns the offsets of the available and the used ring of one of the queues.
+    /// Returns the offsets of the available and the used ring of one of the two queues.
     fn ring(&self, script: &mut Script<'_>) -> [usize; 2] {
         let Layout { available, used, .. } = [MAP.receive(), MAP.transmit()][script.below(2)];
         [available, used].map(|addr| (addr - ORIGIN) as usize)

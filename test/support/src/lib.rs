@@ -9,7 +9,7 @@
 pub mod corpus;
 #[cfg(feature = "engine")]
 pub mod engine;
-#[cfg(feature = "namespace")]
+#[cfg(any(feature = "namespace", feature = "process"))]
 pub mod exhaustion;
 #[cfg(feature = "frame")]
 pub mod frame;

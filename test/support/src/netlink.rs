@@ -1,10 +1,10 @@
-//! Netlink requests (netlink(7)) that fill a socket's receive buffer.
+//! Netlink requests (netlink(7)) that overflow a socket's receive buffer.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{SendFlags, send, sockopt};
 
-/// Sends a request without effect that the kernel acknowledges.
+/// Sends a request (NLMSG_NOOP) that has no effect and that the kernel acknowledges.
 pub fn request_acknowledgement(socket: impl AsFd) {
     // `struct nlmsghdr`: length, NLMSG_NOOP, NLM_F_REQUEST | NLM_F_ACK, sequence number and port.
     let mut header = [0; 16];
@@ -14,7 +14,7 @@ pub fn request_acknowledgement(socket: impl AsFd) {
     send(socket, &header, SendFlags::empty()).unwrap();
 }
 
-/// Fills the receive buffer of a socket, so that the kernel drops its next reply: ENOBUFS.
+/// Fills the receive buffer of a socket, so that the kernel drops its next reply and reports ENOBUFS.
 pub fn overflow(socket: OwnedFd) -> OwnedFd {
     sockopt::set_socket_recv_buffer_size(&socket, 0).unwrap();
     (0..100).for_each(|_| request_acknowledgement(&socket));

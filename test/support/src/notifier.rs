@@ -1,4 +1,4 @@
-//! A notification flag in place of an eventfd, for tests with threads.
+//! A notification flag in place of an eventfd, for tests with several threads.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use loom::sync::{Condvar, Mutex};
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex};
 
-/// A notification flag: any number of notifications end one wait.
+/// A notification flag. Any number of notifications end one wait.
 #[derive(Default)]
 pub struct Notifier {
     notified: Mutex<bool>,
@@ -15,17 +15,17 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Wakes the waiting thread, or lets its next wait return at once.
+    /// Wakes the waiting thread, or makes its next wait return at once.
     pub fn notify(&self) {
         *self.notified.lock().unwrap() = true;
         self.condvar.notify_one();
     }
 
-    /// Waits for a notification. Panics after 60 seconds.
+    /// Waits for a notification. Panics after 60 seconds without one.
     pub fn wait(&self) {
         let mut notified = self.notified.lock().unwrap();
         while !*notified {
-            // loom has no time: it reports a lost notification as a deadlock instead.
+            // loom does not model time: it reports a lost notification as a deadlock.
             let (guard, timeout) = self
                 .condvar
                 .wait_timeout(notified, Duration::from_secs(60))

@@ -1,11 +1,22 @@
-//! OpenAPI documents and values that follow their schemas.
+//! Checks JSON values against the schemas of an OpenAPI document.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Returns the methods and paths that a document describes.
-pub fn described(document: &Value) -> BTreeSet<(String, String)> {
+/// Parses a document.
+pub fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// Checks that a document describes these methods and paths and no others.
+pub fn check_routes<'a>(document: &Value, routes: impl Iterator<Item = (&'a str, &'a str)>) {
+    let served = routes.map(|(method, path)| (method.to_owned(), path.to_owned()));
+    assert_eq!(described(document), served.collect());
+}
+
+/// Returns the pairs of method and path that a document describes.
+fn described(document: &Value) -> BTreeSet<(String, String)> {
     let paths = document["paths"].as_object().unwrap();
     paths
         .iter()
@@ -16,7 +27,7 @@ pub fn described(document: &Value) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// Returns the object that a `$ref` refers to, or `at` itself.
+/// Returns the object to which a `$ref` refers, or `at` itself if it is not a reference.
 pub fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
     match at["$ref"].as_str() {
         Some(reference) => document.pointer(reference.trim_start_matches('#')).unwrap(),
@@ -24,10 +35,10 @@ pub fn resolve<'a>(document: &'a Value, at: &'a Value) -> &'a Value {
     }
 }
 
-/// Checks a value against a schema, with the part of JSON Schema that the documents use.
+/// Checks a value against a schema, with the subset of JSON Schema that the project's documents use.
 ///
 /// # Errors
-/// The part of the value that does not match.
+/// The part of the value that does not match the schema.
 pub fn conform(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     let schema = resolve(document, schema);
     let wrong = || Err(format!("{value} is not {schema}"));

@@ -8,10 +8,11 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 const INSIDE: &str = "PONTOON_TEST_INSIDE";
 
-/// Status of a child that panicked, as in the standard library.
+/// Exit status of a child that panicked, the same as of Rust's standard library.
 const PANICKED: u8 = 101;
 
-/// Runs the test of that full name again in a new process and returns its output; returns `None` in that process.
+/// In the test harness, runs the test with this full name in a new process and returns its output. In that process
+/// returns `None`.
 #[track_caller]
 pub fn alone(name: &str) -> Option<Output> {
     if std::env::var_os(INSIDE).is_some() {
@@ -26,14 +27,15 @@ pub fn alone(name: &str) -> Option<Output> {
     Some(output)
 }
 
-/// Runs `body` in a single-threaded child of the test of that full name; returns its status, or 128 plus the number of the
-/// signal that killed it. The test is first run again in a new process, so that the child has no descriptors of other tests.
+/// Runs `body` in a single-threaded child process, and returns its exit status, or 128 plus the number of the signal
+/// that has killed it. The test with the full name `name` is first run again in a new process, so that the child has
+/// no descriptors of other tests.
 #[track_caller]
 pub fn in_child(name: &str, body: impl FnOnce() -> u8) -> u8 {
     if let Some(output) = alone(name) {
         let printed = String::from_utf8_lossy(&output.stdout);
         assert!(printed.contains("1 passed"), "{printed}{output:?}");
-        // The test harness does not capture it.
+        // The test harness does not capture direct writes to standard error.
         std::io::stderr().write_all(&output.stderr).unwrap();
         return 0;
     }

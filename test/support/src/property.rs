@@ -1,8 +1,9 @@
-//! The number of cases of a property test.
+//! The number of cases of property tests (proptest).
 
 use proptest::test_runner::Config;
 
-/// Returns a configuration with `cases` cases; fewer under Miri, which is a thousand times slower and has no files.
+/// Returns a configuration with `cases` cases; fewer under Miri, which is a thousand times slower and cannot access
+/// files.
 pub fn cases(cases: u32) -> Config {
     if cfg!(miri) {
         Config {

@@ -1,4 +1,4 @@
-//! Packets from a link and text of a configuration file, as the fuzzer generates them.
+//! Runs the relay's parsers with packets from a link and with text of a configuration file.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use pontoon_relay::proxy::{Member, Proxy};
 use pontoon_relay::{Datagram, Rule, config};
 use pontoon_wire::checksum::Sum;
 
-/// Runs one input, whose first byte selects the kind of the rest.
+/// Runs one input of the fuzzer. Its first byte selects the parser.
 pub fn run(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else {
         return;
@@ -22,7 +22,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A parsed text is displayed as text that parses to the same value.
+/// Checks that a rule which is parsed and displayed is parsed to the same value again.
 fn text(text: &str) {
     if let Ok(rule) = text.parse::<Rule>() {
         assert_eq!(rule.to_string().parse(), Ok(rule));
@@ -39,7 +39,7 @@ fn text(text: &str) {
     }
 }
 
-/// Parses a packet as it is, and with correct checksums.
+/// Parses a packet unchanged, and with corrected checksums.
 fn datagram(packet: &[u8]) {
     let mut mended = packet.to_vec();
     mend_header(&mut mended);
@@ -53,8 +53,8 @@ fn datagram(packet: &[u8]) {
     }
 }
 
-/// Runs a script of messages of hosts and routers on a link. Each is preceded by the quarters of a second that pass before it
-/// and by its length.
+/// Runs a script of IGMP and MLD messages of hosts and routers on a link. Before each message there are two bytes:
+/// the time since the previous message in quarters of a second, and the length of the message.
 fn members(mut script: &[u8], own: IpAddr) {
     let mut now = Duration::ZERO;
     let mut querier = Querier::new(own, now);
@@ -96,7 +96,7 @@ fn members(mut script: &[u8], own: IpAddr) {
     }
 }
 
-/// Sets the checksum of an IPv4 header.
+/// Corrects the checksum of an IPv4 header.
 fn mend_header(packet: &mut [u8]) {
     let len = packet.first().map_or(0, |first| usize::from(first & 0xf) * 4);
     if packet.first().is_some_and(|first| first >> 4 == 4)
@@ -106,7 +106,7 @@ fn mend_header(packet: &mut [u8]) {
     }
 }
 
-/// Sets the checksum of an IGMP message, or of an MLD message behind eight bytes of options.
+/// Corrects the checksum of an IGMP message, or of an MLD message after eight bytes of extension header.
 fn mend_message(packet: &mut [u8]) {
     match packet.first().map(|first| first >> 4) {
         Some(4) => {
@@ -135,7 +135,7 @@ fn mend_message(packet: &mut [u8]) {
     }
 }
 
-/// Sets the two bytes at `at` so that the checksum over all bytes is correct.
+/// Sets the two bytes at `at` so that the checksum over `bytes` is correct.
 fn mend(bytes: &mut [u8], at: usize, sum: Sum) {
     if let Some(place) = bytes.get_mut(at..at + 2) {
         place.fill(0);

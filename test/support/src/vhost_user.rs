@@ -1,4 +1,4 @@
-//! Hostile front-ends and guests of the vhost-user device.
+//! Scripted hostile front-ends and guests of the vhost-user device.
 
 pub mod front_end;
 pub mod guest;

@@ -1,4 +1,4 @@
-//! A vhost-user network device made of rust-vmm's crates.
+//! A vhost-user network device that is built from rust-vmm's crates.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,14 +15,15 @@ use vm_memory::{Bytes, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
 
-/// Feature bit numbers.
+/// Number of the feature bit VIRTIO_F_VERSION_1.
 const VIRTIO_F_VERSION_1: u32 = 32;
+/// Number of the feature bit VIRTIO_F_EVENT_IDX.
 const VIRTIO_RING_F_EVENT_IDX: u32 = 29;
 
-/// Bytes of `virtio_net_hdr` with `num_buffers`.
+/// Length of `virtio_net_hdr` with `num_buffers` in bytes.
 const HEADER: usize = 12;
 
-/// A device for one front-end, in threads of its own.
+/// A vhost-user device for one front-end, with its own threads.
 pub struct Device {
     directory: TempDir,
     shutdown: mpsc::Receiver<ShutdownHandle>,
@@ -30,12 +31,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// Starts a device that sends `frames`, and passes what it receives to `sink`, or sends it back without one.
+    /// Starts a device that sends `frames` to the guest. Received frames are passed to `sink`, or, without one, sent
+    /// back.
     pub fn new(frames: Vec<Vec<u8>>, sink: Option<mpsc::Sender<Vec<u8>>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut listener = Listener::new(socket(directory.path()), true).unwrap();
         let (sender, shutdown) = mpsc::channel();
-        let net = Net {
+        let net = NetBackend {
             memory: None,
             frames: frames.into(),
             sink,
@@ -46,7 +48,7 @@ impl Device {
             let mut daemon = VhostUserDaemon::new("device".into(), backend, memory).unwrap();
             daemon.start(&mut listener).unwrap();
             sender.send(daemon.shutdown_handle().unwrap()).unwrap();
-            // The end of the session is not checked.
+            // The result of the session is not checked.
             let _ = daemon.wait();
         });
         Self {
@@ -63,7 +65,7 @@ impl Device {
 }
 
 impl Drop for Device {
-    /// Stops the device while the front-end is connected.
+    /// Stops the device, which may be connected to a front-end.
     fn drop(&mut self) {
         if thread::panicking() {
             return;
@@ -77,14 +79,15 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("socket")
 }
 
-struct Net {
+/// The device's side of the two virtqueues.
+struct NetBackend {
     memory: Option<GuestMemoryAtomic<GuestMemoryMmap>>,
-    /// Frames to send to the guest.
+    /// Frames to be sent to the guest.
     frames: VecDeque<Vec<u8>>,
     sink: Option<mpsc::Sender<Vec<u8>>>,
 }
 
-impl VhostUserBackendMut for Net {
+impl VhostUserBackendMut for NetBackend {
     type Bitmap = ();
     type Vring = VringMutex;
 
@@ -117,12 +120,12 @@ impl VhostUserBackendMut for Net {
         Some(new_event_consumer_and_notifier(EventFlag::NONBLOCK).unwrap())
     }
 
-    /// Handles a kick of either ring: receives all frames, and sends as many as there is room for.
+    /// Processes a kick of either ring: receives all frames, and sends as many frames as the guest has buffers for.
     fn handle_event(&mut self, _: u16, _: EventSet, vrings: &[VringMutex], _: usize) -> io::Result<()> {
         let [to_guest, from_guest] = vrings else {
             panic!("{} rings", vrings.len())
         };
-        // The daemon calls this as soon as a ring has its kick descriptor.
+        // The daemon calls this function as soon as a ring has its kick descriptor, which may be before it is ready.
         if vrings.iter().any(|vring| !vring.get_ref().get_queue().ready()) {
             return Ok(());
         }
@@ -138,7 +141,7 @@ impl VhostUserBackendMut for Net {
     }
 }
 
-impl Net {
+impl NetBackend {
     fn take(&mut self, vring: &VringMutex) {
         let memory = self.memory.as_ref().unwrap().memory();
         let mut ring = vring.get_mut();
@@ -154,7 +157,7 @@ impl Net {
             let frame = bytes.split_off(HEADER);
             assert_eq!(bytes, [0; HEADER]);
             match &self.sink {
-                // The receiver may have been dropped.
+                // The test may have dropped the receiver.
                 Some(sink) => drop(sink.send(frame)),
                 None => self.frames.push_back(frame),
             }
@@ -176,7 +179,7 @@ impl Net {
             let descriptor = chain.next().unwrap();
             assert!(descriptor.is_write_only());
             let mut bytes = vec![0; HEADER];
-            // num_buffers
+            // The field num_buffers of virtio_net_hdr.
             bytes[HEADER - 2] = 1;
             bytes.extend(self.frames.pop_front().unwrap());
             memory.write_slice(&bytes, descriptor.addr()).unwrap();

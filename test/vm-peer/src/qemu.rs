@@ -1,8 +1,8 @@
-//! Virtual machines for tests and measurements. QEMU boots a stock Debian kernel (`cargo xtask kernel`) with an initrd
-//! of busybox and the caller's files.
+//! Virtual machines for tests and measurements. QEMU boots a stock Debian kernel (`cargo xtask kernel`) with an
+//! initrd that contains busybox and the caller's files.
 //!
-//! The guest's init script loads the virtio modules, brings `lo` and `eth0` up, and executes the caller's script `main`
-//! with the kernel arguments after `--`.
+//! The guest's init script loads the virtio modules, brings `lo` and `eth0` up, and executes the caller's script
+//! `main` with the kernel arguments after `--`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,12 +18,12 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// Memory of a machine, in MiB.
 const MEMORY_MIB: u16 = 512;
 
-/// Execution of the guest's instructions.
+/// The method by which QEMU executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// Hardware virtualisation.
+    /// Hardware virtualisation (KVM).
     Kvm,
-    /// Emulation, which works on every host.
+    /// Translation of the instructions (TCG), which works on every host.
     Tcg,
 }
 
@@ -36,7 +36,7 @@ impl Accelerator {
     }
 }
 
-/// Returns options of a machine without network interface and without default devices.
+/// Returns QEMU's options for a machine without network interface and without default devices.
 #[must_use]
 pub fn machine(accelerator: Accelerator) -> Vec<String> {
     let memory = MEMORY_MIB.to_string();
@@ -59,23 +59,23 @@ pub fn machine(accelerator: Accelerator) -> Vec<String> {
     .collect()
 }
 
-/// A machine that could have a second processor. Otherwise QEMU before 8.1 without KVM omits memory barriers (fixed by
-/// its commit c914d46d0a64), and occasionally a notification between driver and device is lost in both directions,
-/// after which the queue stalls.
+/// QEMU's `-smp` option for a machine that could have a second processor. Without it QEMU before 8.1 without KVM
+/// omits memory barriers (fixed by its commit c914d46d0a64), and occasionally a notification between driver and
+/// device is lost in both directions, after which the queue stalls.
 const BARRIERS: &str = "cpus=1,maxcpus=2";
 
-/// The guest's interface, on the network device `net`. Its option ROM is disabled, since it could only boot from the
-/// network.
+/// QEMU's device for the guest's interface, with the network backend `net`. Its option ROM is disabled, as it could
+/// only boot from the network.
 const INTERFACE: &str = "virtio-net-pci,netdev=net,mac=52:54:00:12:34:56,romfile=";
 
-/// Kernel arguments. `--` and arguments of `main` may follow.
+/// Arguments of the guest's kernel. `--` and arguments of `main` may follow.
 pub const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 mitigations=off";
 
-/// The init script.
+/// Shell script of the guest's first process.
 const INIT: &str = include_str!("qemu/init.sh");
 
-/// Modules of a virtio-net interface on PCI in the order of their dependencies, and BBR; a kernel may have some built
-/// in.
+/// Kernel modules for a virtio-net interface on PCI, in the order of their dependencies, and for BBR. Some may be
+/// built into the kernel.
 const MODULES: [&str; 9] = [
     "virtio_ring",
     "virtio",
@@ -88,7 +88,8 @@ const MODULES: [&str; 9] = [
     "tcp_bbr",
 ];
 
-/// Returns options of an interface on the network device `netdev`, in the syntax of `-netdev`, with the id `net`.
+/// Returns QEMU's options for an interface with the network backend `netdev`, in the syntax of `-netdev`, which must
+/// have the id `net`.
 #[must_use]
 pub fn interface(netdev: &str) -> Vec<String> {
     ["-netdev", netdev, "-device", INTERFACE]
@@ -96,7 +97,7 @@ pub fn interface(netdev: &str) -> Vec<String> {
         .into()
 }
 
-/// Returns options of an interface whose frames are sent over the listening Unix socket at `path`.
+/// Returns QEMU's options for an interface whose frames are sent over the listening Unix socket at `path`.
 #[must_use]
 pub fn stream(path: &Path) -> Vec<String> {
     interface(&format!(
@@ -105,7 +106,7 @@ pub fn stream(path: &Path) -> Vec<String> {
     ))
 }
 
-/// Returns options of a vhost-user interface: its queues, `pairs` of them, are in memory shared over the listening Unix
+/// Returns QEMU's options for a vhost-user interface with `pairs` queue pairs, whose device listens on the Unix
 /// socket at `path`. The machine has as many processors as pairs.
 ///
 /// Without KVM, QEMU 7.2 crashes if such an interface has MSI-X (`msix_set_vector_notifiers` uses descriptors that
@@ -131,14 +132,14 @@ pub fn vhost_user(path: &Path, pairs: usize) -> Vec<String> {
         .collect()
 }
 
-/// A guest's file system under construction.
+/// A directory with the guest's file system, before it is packed into an initrd.
 #[derive(Debug)]
-pub struct Root {
+pub struct GuestRoot {
     directory: PathBuf,
     kernel: PathBuf,
 }
 
-impl Root {
+impl GuestRoot {
     /// Creates `directory`, which must not exist, with the basic files.
     ///
     /// # Errors
@@ -183,7 +184,7 @@ impl Root {
         Ok(())
     }
 
-    /// Writes an executable script.
+    /// Writes an executable script to `name`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -197,7 +198,7 @@ impl Root {
     ///
     /// # Errors
     /// cpio is missing, or the disk is full.
-    pub fn pack(self, initrd: PathBuf) -> Result<Image> {
+    pub fn pack(self, initrd: PathBuf) -> Result<BootImage> {
         let pack = "cd \"$1\" && find . | cpio --quiet -o -H newc >\"$2\"";
         let mut command = Command::new("sh");
         command.args(["-c", pack, "sh"]).arg(&self.directory).arg(&initrd);
@@ -209,24 +210,24 @@ impl Root {
             );
         }
         fs::remove_dir_all(&self.directory)?;
-        Ok(Image {
+        Ok(BootImage {
             kernel: self.kernel.join("vmlinuz"),
             initrd,
         })
     }
 }
 
-/// Files needed to boot.
+/// Paths of the files from which a guest boots.
 #[derive(Debug)]
-pub struct Image {
-    /// The kernel.
+pub struct BootImage {
+    /// Path of the guest's kernel (`vmlinuz`).
     pub kernel: PathBuf,
-    /// The initrd.
+    /// Path of the guest's initrd.
     pub initrd: PathBuf,
 }
 
 /// Returns the directory with `vmlinuz` and modules that `cargo xtask kernel` creates: beside this program, or beside
-/// the directory of its build.
+/// its build directory.
 ///
 /// # Errors
 /// The directory does not exist.

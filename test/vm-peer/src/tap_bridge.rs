@@ -1,5 +1,5 @@
-//! Copies frames between a tap and a socket, as a hypervisor does for a machine's interface. The namespace of the tap
-//! stands in for the machine, at native speed. Faults can be injected.
+//! Copies frames between a tap and a socket, as a hypervisor does for the interface of its guest. The namespace of
+//! the tap represents the guest, and runs at native speed. Faults can be injected.
 
 mod faults;
 
@@ -15,48 +15,48 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, readv, writev};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
-/// The framing of the socket.
+/// The framing of the socket: a stream or messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Each frame is preceded by its length.
     Stream,
-    /// Each frame is one message.
+    /// A message socket on which each frame is one message.
     Packet,
 }
 
-/// Bytes of the length prefix.
+/// Length of the length field before each frame of a stream, in bytes.
 const PREFIX: usize = 4;
 
-/// Bytes of the longest frame.
+/// Length of the longest frame in bytes.
 const MAX_FRAME: usize = 18 + 65_535;
 
-/// Bytes of the longest header of a tap: `virtio_net_hdr_mrg_rxbuf`.
+/// Length of the longest header on a tap in bytes: `virtio_net_hdr_mrg_rxbuf`.
 const MAX_HEADER: usize = 12;
 
-/// Timeout of each wait for frames, after which the stop flag is checked.
+/// Timeout of a wait for frames, after which the stop flag is checked.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A tap and a socket.
-struct Link<'l> {
+/// The two ends between which frames are copied: a tap and a socket.
+struct TapSocketPair<'l> {
     tap: BorrowedFd<'l>,
-    /// Bytes of the header in front of each frame on the tap.
+    /// Length of the `virtio_net_hdr` before each frame on the tap, in bytes.
     header: usize,
     socket: BorrowedFd<'l>,
     framing: Framing,
 }
 
-/// Copies frames between `tap` and `socket` until `stop` is set or the socket is closed, with the faults of the two
-/// directions, up and down.
+/// Copies frames between `tap` and `socket` until `stop` is set or the socket is closed, with the faults `faults` for
+/// the two directions.
 ///
 /// The tap must be non-blocking, have IFF_VNET_HDR with headers of `header` bytes, and offload checksums at most.
-/// Frames from the socket are written without metadata, so the namespace verifies their checksums. The socket is shut
-/// down at the end.
+/// Frames from the socket are written without offload metadata, so the kernel verifies their checksums. The socket is
+/// shut down at the end.
 ///
 /// # Errors
 /// The tap cannot be read or written, or the socket sent an invalid frame length.
 ///
 /// # Panics
-/// `header` exceeds the size of `virtio_net_hdr_mrg_rxbuf`.
+/// `header` is larger than `virtio_net_hdr_mrg_rxbuf`.
 pub fn run(
     tap: impl AsFd,
     header: usize,
@@ -66,7 +66,7 @@ pub fn run(
     stop: &AtomicBool,
 ) -> io::Result<()> {
     assert!(header <= MAX_HEADER, "a header of {header} bytes");
-    let link = &Link {
+    let link = &TapSocketPair {
         tap: tap.as_fd(),
         header,
         socket: socket.as_fd(),
@@ -76,15 +76,15 @@ pub fn run(
     thread::scope(|scope| {
         let upward = scope.spawn(|| link.copy_up(up, over));
         let downward = link.copy_down(down, [over, stop]);
-        // Unblocks the other direction's write.
+        // The shutdown ends a blocking write of the other direction.
         over.store(true, Ordering::Relaxed);
         let _ = shutdown(link.socket, Shutdown::Both);
         downward.and(upward.join().expect("the upward thread does not panic"))
     })
 }
 
-impl Link<'_> {
-    /// Copies from the tap to the socket, until the socket is closed.
+impl TapSocketPair<'_> {
+    /// Copies frames from the tap to the socket until the socket is closed.
     fn copy_up(&self, faults: &mut FaultInjector, over: &AtomicBool) -> io::Result<()> {
         let mut buffer = vec![0; PREFIX + MAX_FRAME];
         let mut header = [0; MAX_HEADER];
@@ -110,7 +110,7 @@ impl Link<'_> {
                     wait(self.tap)?;
                     faults.flush(put)
                 }
-                // The interface is down.
+                // EIO: the interface is down.
                 Err(Errno::IO) => {
                     thread::sleep(PAUSE);
                     Ok(())
@@ -118,14 +118,14 @@ impl Link<'_> {
                 Err(error) => return Err(error.into()),
             };
             if passed.is_err() {
-                // The socket is closed, which the other direction notices, too.
+                // The socket is closed, which ends the other direction as well.
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Copies from the socket to the tap, until the socket is closed or one of `ends` is set.
+    /// Copies frames from the socket to the tap until the socket is closed or one of `ends` is set.
     fn copy_down(&self, faults: &mut FaultInjector, ends: [&AtomicBool; 2]) -> io::Result<()> {
         let mut buffer = vec![0; 4 * MAX_FRAME];
         let mut filled = 0;
@@ -167,7 +167,7 @@ impl Link<'_> {
     fn write_frame(&self, frame: &[u8]) -> io::Result<()> {
         let header = &[0; MAX_HEADER][..self.header];
         match writev(self.tap, &[IoSlice::new(header), IoSlice::new(frame)]) {
-            // The interface is down.
+            // EIO: the interface is down, and the frame is lost.
             Ok(_) | Err(Errno::IO) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -185,7 +185,7 @@ fn send_all(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until `source` is readable, or for a timeout.
+/// Waits until `source` is readable, at most [`PAUSE`].
 fn wait(source: BorrowedFd<'_>) -> io::Result<()> {
     let pause = Timespec {
         tv_sec: 0,

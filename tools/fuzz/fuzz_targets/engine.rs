@@ -1,4 +1,4 @@
-//! An engine between a hostile guest and a host with arbitrary results.
+//! Fuzz target: an engine between a hostile guest and a host with arbitrary results.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A frame and its offload metadata, against the parser.
+//! Fuzz target: the frame parser, with a frame and its offload metadata.
 
 #![no_main]
 

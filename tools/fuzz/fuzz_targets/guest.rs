@@ -1,4 +1,4 @@
-//! A hostile device against the guest library.
+//! Fuzz target: the guest library, with a hostile device.
 
 #![no_main]
 

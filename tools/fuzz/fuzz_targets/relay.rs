@@ -1,4 +1,4 @@
-//! Packets to a relay, and its configuration.
+//! Fuzz target: the relay's parsers, with packets and configurations.
 
 #![no_main]
 

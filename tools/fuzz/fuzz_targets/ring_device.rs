@@ -1,4 +1,4 @@
-//! A hostile driver against the ring's device side.
+//! Fuzz target: the device side of a virtqueue, with a hostile driver.
 
 #![no_main]
 

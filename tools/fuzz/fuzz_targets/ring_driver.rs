@@ -1,4 +1,4 @@
-//! A hostile device against the ring's driver side.
+//! Fuzz target: the driver side of a virtqueue, with a hostile device.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A guest at the other end of a stream or packet link, and echo replies from anywhere.
+//! Fuzz target: the readers of stream and packet links, and of echo replies from any host.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Text: messages between processes, requests, options, the host's resolvers.
+//! Fuzz target: decoders of text: messages between processes, HTTP requests, options, resolv.conf.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A hostile guest's rings and memory against the vhost-user device.
+//! Fuzz target: the vhost-user device, with rings and memory of a hostile guest.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A hostile front-end's messages against the vhost-user device.
+//! Fuzz target: the vhost-user device, with messages of a hostile front-end.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The links, and hostile guests behind them, under AddressSanitizer.
+//! Runs the tests of the links, and fuzz targets with hostile guests, under AddressSanitizer.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,16 +9,16 @@ use anyhow::Result;
 use crate::fuzz;
 use crate::rustup::nightly;
 
-/// The explicit target: without `--target`, build scripts and macros would be sanitized too.
+/// The target, given explicitly: without `--target`, build scripts and macros would be instrumented too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Fuzz targets that read a guest's memory.
+/// Fuzz targets whose code reads a guest's memory.
 const GUESTS: [&str; 2] = ["vhost_user_chains", "vhost_user_messages"];
 
-/// The duration for each of them.
+/// Time limit of each fuzz target.
 const FUZZED: Duration = Duration::from_secs(30);
 
-/// The steps, in order: name and command.
+/// Returns the steps, in order: name and command.
 pub(crate) fn steps(workspace: &Path) -> Result<Vec<(String, Command)>> {
     let test = ["test", "--lib", "--tests", "--target", TARGET];
     let packages = [

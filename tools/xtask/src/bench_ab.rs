@@ -1,4 +1,4 @@
-//! `cargo xtask bench-ab`: compares two revisions in interleaved rounds, with this tree's `pontoon-bench`.
+//! `cargo xtask bench-ab`: compares two revisions in interleaved rounds, by the `pontoon-bench` of this working tree.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +10,15 @@ use crate::{step, workspace};
 
 pub(crate) const USAGE: &str = "cargo xtask bench-ab REV[..REV] [SCENARIO...] [OPTIONS of pontoon bench]";
 
-/// A release build with link-time optimisation.
+/// Time limit of a release build with link-time optimisation.
 const BUILD: Duration = Duration::from_secs(20 * 60);
+/// Time limit of all measurements of both revisions.
 const BENCH: Duration = Duration::from_secs(3 * 60 * 60);
+/// Time limit of the comparison of the reports.
 const COMPARE: Duration = Duration::from_secs(60);
 
-/// Returns true if everything was built and measured. `arguments` begin with the revision, or with two; a single one is
-/// compared with this tree.
+/// Builds and measures the revisions in `arguments`; a single revision is compared with this working tree. Returns
+/// true if all steps succeeded.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let (revisions, rest) = arguments.split_first().context(USAGE)?;
     let (old, new) = match revisions.split_once("..") {
@@ -35,7 +37,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
 
     let against = format!("pontoon-old={},pontoon={}", old.display(), new.display());
     let report = directory.join("report.json");
-    // Left by an earlier run of other revisions.
+    // The report of an earlier run may be about other revisions.
     let _ = std::fs::remove_file(&report);
     let mut bench = Command::new(&harness);
     bench
@@ -50,7 +52,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     Ok(step::run("compare", &mut compare, COMPARE)? && measured)
 }
 
-/// Builds `pontoon` of `revision` in a temporary worktree and returns the path of a copy of it.
+/// Builds `pontoon` of `revision` in a temporary worktree. Returns the path of a copy of the program.
 fn build_revision(directory: &Path, revision: &str) -> Result<PathBuf> {
     let id = git(&[
         "rev-parse",
@@ -71,7 +73,7 @@ fn build_revision(directory: &Path, revision: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Builds a package's program of the same name and returns its path.
+/// Builds the program of a package with the same name. Returns its path.
 fn build(tree: &Path, package: &str, target: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo

@@ -1,5 +1,5 @@
-//! `cargo xtask check`: format, rules of the tree, lints, unit tests and documentation tests. It installs nothing and needs
-//! no privilege.
+//! `cargo xtask check`: format, rules of the tree, lints, documentation comments, unit tests and documentation tests. It installs
+//! nothing and needs no privilege.
 
 use std::process::Command;
 use std::time::Duration;
@@ -35,11 +35,14 @@ pub(crate) fn rules() -> Result<u32> {
     Ok(u32::from(!layers) + u32::from(!words) + u32::from(!references))
 }
 
-/// The format check and clippy: name and command.
+/// The format check, clippy, and a check of the references in documentation comments: name and command.
 pub(crate) fn lints() -> Vec<(&'static str, Command)> {
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let mut rustdoc = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    rustdoc.env("RUSTDOCFLAGS", "-D warnings");
     vec![
         ("format", cargo(&["fmt", "--all", "--check"])),
         ("lints", cargo(&clippy)),
+        ("documentation comments", rustdoc),
     ]
 }

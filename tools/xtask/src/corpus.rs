@@ -1,4 +1,5 @@
-//! `cargo xtask corpus`: replaces a target's committed corpus by the inputs that cover most, of it and of `target/fuzz`.
+//! `cargo xtask corpus`: replaces the committed corpus of a fuzz target by the inputs with the largest coverage,
+//! chosen from it and from `target/fuzz`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -14,13 +15,13 @@ use crate::step;
 
 pub(crate) const USAGE: &str = "cargo xtask corpus TARGET...";
 
-/// The number of committed inputs of a target: each is replayed by the ordinary tests.
+/// Largest number of committed inputs of a target. Ordinary tests replay each of them.
 const MOST: usize = 200;
 
-/// Executes each input once, after a build.
+/// Time limit of a build and of one execution of each input.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Minimises the corpora of the targets; returns true if all were minimised.
+/// Minimises the committed corpora of the named targets. Returns true if all were minimised.
 pub(crate) fn run(names: &[String]) -> Result<bool> {
     let all = targets()?;
     if names.is_empty() || !names.iter().all(|name| all.contains(name)) {
@@ -51,19 +52,22 @@ fn minimise(target: &str) -> Result<bool> {
         return Ok(false);
     }
     let text = fs::read_to_string(&control).context("libFuzzer wrote no control file")?;
-    let Pick {
+    let PickedInputs {
         files,
         edges,
         features,
     } = pick(&text, MOST)?;
     ensure!(!files.is_empty(), "{target}: no input covers anything");
-    // All are copied before any is removed, so that a failure leaves the committed corpus complete.
+    // All inputs are copied before any is removed, so that a failure leaves the committed corpus complete.
     let copies = scratch.path().join("copies");
     fs::create_dir(&copies)?;
     for file in files.iter().map(Path::new) {
         fs::copy(
             file,
-            copies.join(file.file_name().context("an input without a name")?),
+            copies.join(
+                file.file_name()
+                    .context("the path of an input has no file name")?,
+            ),
         )?;
     }
     for entry in fs::read_dir(&committed)? {
@@ -85,35 +89,41 @@ fn minimise(target: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// The files that [`pick`] has chosen, and their coverage.
+/// Files that [`pick`] has chosen, and their coverage.
 #[derive(Debug, PartialEq, Eq)]
-struct Pick {
+struct PickedInputs {
     files: Vec<String>,
     edges: Coverage,
     features: Coverage,
 }
 
-/// The numbers that the chosen files and all files cover.
+/// Number of edges (or features) that the chosen files cover, and that all files together cover.
 #[derive(Debug, PartialEq, Eq)]
 struct Coverage {
     covered: usize,
     all: usize,
 }
 
-/// The edge of a feature: libFuzzer divides the counter of an edge into 8 ranges, each of which is a feature
-/// (`CollectFeatures` in FuzzerTracePC.h).
+/// Returns the edge to which a feature belongs: libFuzzer divides the counter of an edge into 8 ranges, each of which
+/// is a feature (`CollectFeatures` in FuzzerTracePC.h).
 fn edge(feature: u64) -> u64 {
     feature / 8
 }
 
-/// Picks at most `most` files of a control file of libFuzzer's merge, each the one with the most edges that the files before
-/// it lack, of equal ones the one with the most features, and then the first; libFuzzer lists small inputs first.
+/// Picks at most `most` files of the control file of a libFuzzer merge: each time the file with the most edges that
+/// the files picked before lack, of those the one with the most such features, and of those the first, as libFuzzer
+/// lists small inputs first.
 ///
-/// Features alone would leave out many edges of a large target: they count the repetitions of loops as well.
-fn pick(control: &str, most: usize) -> Result<Pick> {
+/// Features alone would omit many edges of a large target, as they also count the repetitions of loops.
+fn pick(control: &str, most: usize) -> Result<PickedInputs> {
     let mut lines = control.lines();
-    let count: usize = lines.next().context("an empty control file")?.parse()?;
-    lines.next().context("a control file without a second line")?;
+    let count: usize = lines
+        .next()
+        .context("the control file of libFuzzer is empty")?
+        .parse()?;
+    lines
+        .next()
+        .context("the control file of libFuzzer has no second line")?;
     let files: Vec<&str> = lines.by_ref().take(count).collect();
     let mut features: Vec<Vec<u64>> = vec![Vec::new(); count];
     for line in lines {
@@ -121,8 +131,13 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
         if words.next() != Some("FT") {
             continue;
         }
-        let index: usize = words.next().context("FT without a file")?.parse()?;
-        let list = features.get_mut(index).context("FT of an unknown file")?;
+        let index: usize = words
+            .next()
+            .context("the control file of libFuzzer has a line FT without a file number")?
+            .parse()?;
+        let list = features
+            .get_mut(index)
+            .context("the control file of libFuzzer has a line FT with an unknown file number")?;
         for word in words {
             list.push(word.parse()?);
         }
@@ -133,8 +148,8 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
     let all_edges: BTreeSet<u64> = all_features.iter().copied().map(edge).collect();
     let (mut edges_covered, mut features_covered) = (BTreeSet::new(), BTreeSet::new());
     let mut picked = Vec::new();
-    // The numbers of a file can only decrease. So a file whose numbers are still right when it is at the top of the heap is
-    // the best one, and the others need no update. `Reverse` puts the first of equal files on top.
+    // The numbers of a file can only decrease. So a file whose numbers are current when it is at the top of the heap
+    // is the best one, and the others need no update. `Reverse` puts the first of equal files on top.
     let mut heap: BinaryHeap<_> = (0..count)
         .map(|index| (usize::MAX, usize::MAX, Reverse(index)))
         .collect();
@@ -158,9 +173,14 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
         }
         edges_covered.extend(new_edges);
         features_covered.extend(list.drain(..));
-        picked.push((*files.get(index).context("a control file without all names")?).to_owned());
+        picked.push(
+            (*files
+                .get(index)
+                .context("the control file of libFuzzer lacks names of files")?)
+            .to_owned(),
+        );
     }
-    Ok(Pick {
+    Ok(PickedInputs {
         files: picked,
         edges: Coverage {
             covered: edges_covered.len(),
@@ -175,14 +195,15 @@ fn pick(control: &str, most: usize) -> Result<Pick> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Coverage, Pick, pick};
+    use super::{Coverage, PickedInputs, pick};
 
-    /// `b` has 2 edges with a feature each; `a` has 1 edge, of `b`'s, with 3 features; `c` has the features of `a`.
+    /// A control file: `b` has 2 edges with a feature each; `a` has 1 of these edges with 3 features; `c` has the
+    /// features of `a`.
     const CONTROL: &str = "4\n0\n/c/a\n/c/b\n/c/c\n/c/d\nSTARTED 0 1\nFT 0 8 9 10\nCOV 0 7\nSTARTED 1 2\nFT 1 8 16\n\
                            STARTED 2 3\nFT 2 8 9 10\nSTARTED 3 4\n";
 
-    fn picked(files: &[&str], edges: usize, features: usize) -> Pick {
-        Pick {
+    fn picked(files: &[&str], edges: usize, features: usize) -> PickedInputs {
+        PickedInputs {
             files: files.iter().map(|file| (*file).to_owned()).collect(),
             edges: Coverage {
                 covered: edges,
@@ -196,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn the_input_with_the_most_new_edges_is_picked_first_and_then_features_and_the_smaller_of_equal_ones() {
+    fn input_with_the_most_new_edges_is_picked_first() {
         let expected = picked(&["/c/b", "/c/a"], 2, 4);
         assert_eq!(pick(CONTROL, 9).expect("a control file"), expected);
     }
 
     #[test]
-    fn no_more_inputs_are_picked_than_allowed() {
+    fn number_of_picked_inputs_is_limited() {
         let expected = picked(&["/c/b"], 2, 2);
         assert_eq!(pick(CONTROL, 1).expect("a control file"), expected);
         assert!(pick("", 1).is_err());

@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: runs every target for its share of the time and prints the number of executions and the coverage.
+//! `cargo xtask fuzz`: runs every fuzz target for its share of the time, and prints the number of executions and the
+//! coverage.
 //!
-//! A target starts with the committed corpus and with the inputs of earlier runs in `target/fuzz`. New inputs are written to
-//! `target/fuzz` only, so that the committed corpus stays small.
+//! A target starts with the committed corpus and with the inputs of earlier runs in `target/fuzz`. New inputs are
+//! written to `target/fuzz` only, so that the committed corpus stays small.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,19 +16,19 @@ use crate::{step, workspace};
 
 pub(crate) const USAGE: &str = "cargo xtask fuzz --minutes N [TARGET...]";
 
-/// The first build compiles all dependencies with the sanitizer.
+/// Time limit of a build. The first one compiles all dependencies with the sanitizer.
 const BUILD: Duration = Duration::from_secs(20 * 60);
 
-/// The time that libFuzzer may take in addition: for reading the corpus, and for the current input.
+/// Additional time limit of libFuzzer, for reading the corpus and for the last input.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// Longest input, in bytes: scripts of a few hundred steps.
+/// libFuzzer's option for the longest input in bytes, which is a script of a few hundred steps.
 const LONGEST: &str = "-max_len=4096";
 
-/// Seconds after which an input counts as a hang.
+/// libFuzzer's option for the time in seconds after which an input counts as a hang.
 const INPUT_TIMEOUT: &str = "-timeout=60";
 
-/// Runs the targets; returns true if none failed.
+/// Runs the fuzz targets. Returns true if none failed.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ["--minutes", minutes, wanted @ ..] = &words[..] else {
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     Ok(sound)
 }
 
-/// Returns the command that runs a target for `time`. New inputs go to `target/fuzz`.
+/// Returns the command that runs a target for `time`. It writes new inputs to `target/fuzz`.
 pub(crate) fn command(target: &str, time: Duration) -> Result<Command> {
     let committed = committed(target);
     let gathered = gathered(target)?;
@@ -75,9 +76,9 @@ pub(crate) fn command(target: &str, time: Duration) -> Result<Command> {
     ))
 }
 
-/// Runs one target. Returns true if it found nothing, and a summary line.
+/// Runs one target. Returns true if it has found no failure, and a summary line.
 fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
-    let mut seen = Seen::default();
+    let mut seen = FuzzStatistics::default();
     let survived = step::errors(
         &format!("fuzz: {target}"),
         command(target, time)?,
@@ -100,15 +101,15 @@ fn fuzz(target: &str, time: Duration) -> Result<(bool, String)> {
     Ok((survived, line))
 }
 
-/// The last statistics that libFuzzer printed.
+/// The most recent statistics that libFuzzer has printed.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct FuzzStatistics {
     executions: u64,
     edges: u64,
     features: u64,
 }
 
-impl Seen {
+impl FuzzStatistics {
     fn note(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         while let Some(word) = words.next() {
@@ -125,7 +126,7 @@ impl Seen {
     }
 }
 
-/// Names of the targets: a file each.
+/// Returns the names of the targets, which are the files in `tools/fuzz/fuzz_targets`.
 pub(crate) fn targets() -> Result<Vec<String>> {
     let directory = workspace().join("tools/fuzz/fuzz_targets");
     let files =
@@ -151,27 +152,27 @@ pub(crate) fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is not UTF-8")
 }
 
-/// Returns whether cargo-fuzz is installed.
+/// Returns true if cargo-fuzz is installed.
 pub(crate) fn installed() -> bool {
     step::succeeds(&mut nightly(&["fuzz", "--version"]))
 }
 
-/// A subcommand of cargo-fuzz on the targets in `tools/fuzz`.
+/// Returns the command of a subcommand of cargo-fuzz for the targets in `tools/fuzz`.
 pub(crate) fn cargo_fuzz(subcommand: &str, arguments: &[&str]) -> Command {
     nightly(&[&["fuzz", subcommand, "--fuzz-dir", "tools/fuzz"], arguments].concat())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Seen;
+    use super::FuzzStatistics;
 
     #[test]
-    fn the_last_statistics_of_libfuzzer_are_kept() {
-        let mut seen = Seen::default();
+    fn last_statistics_of_libfuzzer_are_kept() {
+        let mut seen = FuzzStatistics::default();
         seen.note("#2097152\tpulse  cov: 2011 ft: 9431 corp: 900/99Kb lim: 4096 exec/s: 34952 rss: 486Mb");
         seen.note("stat::number_of_executed_units: 3000000");
         seen.note("cov: nonsense");
-        let expected = Seen {
+        let expected = FuzzStatistics {
             executions: 3_000_000,
             edges: 2011,
             features: 9431,

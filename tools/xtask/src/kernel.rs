@@ -1,4 +1,5 @@
-//! Kernels of the machines that QEMU runs: Debian's, unpacked and not installed. Nothing of this machine's apt is touched.
+//! `cargo xtask kernel`: downloads and unpacks Debian's kernels for the virtual machines of the tests. They are not
+//! installed, and this machine's apt configuration is not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,32 +10,32 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::step;
 
-/// A package of Debian's that depends on the newest kernel of its kind.
-struct Package {
+/// A Debian package that depends on the newest kernel of its kind.
+struct DebianPackage {
     name: &'static str,
     suite: &'static str,
 }
 
-/// Made for virtual machines.
-const GUESTS: Package = Package {
+/// The kernel for virtual machines (`cloud`), which the tests' guests boot.
+const GUESTS: DebianPackage = DebianPackage {
     name: "linux-image-cloud-amd64",
     suite: "bookworm",
 };
 
-/// Has vhost-net, peeks at an offset of a TCP stream and takes segmented datagrams: what the tests in it are about.
-const RECENT: Package = Package {
+/// A recent kernel with vhost-net, SO_PEEK_OFF for TCP and UDP segmentation, for tests of these features.
+const RECENT: DebianPackage = DebianPackage {
     name: "linux-image-amd64",
     suite: "bookworm-backports",
 };
 
 const FETCH: Duration = Duration::from_secs(300);
 
-/// The directory of the guests' kernel, below the build's directory: `vmlinuz`, and its modules for virtio and BBR.
+/// Returns the directory of the guests' kernel in the build directory: `vmlinuz`, and modules for virtio and BBR.
 pub(crate) fn directory(target: &Path) -> PathBuf {
     target.join("kernel")
 }
 
-/// Fetches the guests' kernel unless it is there.
+/// Downloads the guests' kernel unless its directory exists.
 pub(crate) fn fetch(target: &Path) -> Result<()> {
     once(&GUESTS, &directory(target), |unpacked, chosen| {
         fs::create_dir(chosen)?;
@@ -46,7 +47,7 @@ pub(crate) fn fetch(target: &Path) -> Result<()> {
     })
 }
 
-/// A recent kernel with all its modules, as Debian packs them, fetched unless it is there.
+/// Downloads a recent kernel with all its modules unless its directory exists. Returns the directory.
 pub(crate) fn recent(target: &Path) -> Result<PathBuf> {
     let directory = target.join("kernel-vhost-net");
     once(&RECENT, &directory, |unpacked, all| {
@@ -55,8 +56,13 @@ pub(crate) fn recent(target: &Path) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Unpacks the kernel of `package` and has `keep` make `directory` of that: whole, or not at all.
-fn once(package: &Package, directory: &Path, keep: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<()> {
+/// Downloads and unpacks the kernel of `package`, and calls `keep` to fill `directory`, which is created completely
+/// or not at all.
+fn once(
+    package: &DebianPackage,
+    directory: &Path,
+    keep: impl FnOnce(&Path, &Path) -> Result<()>,
+) -> Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
@@ -70,9 +76,9 @@ fn once(package: &Package, directory: &Path, keep: impl FnOnce(&Path, &Path) -> 
     Ok(fs::remove_dir_all(&scratch)?)
 }
 
-/// Fetches `package` to `at` and unpacks it there, in `unpacked`.
-fn unpack(package: &Package, at: &Path) -> Result<()> {
-    let Package { name, suite } = package;
+/// Downloads `package` into the directory `at`, and unpacks it in `at/unpacked`.
+fn unpack(package: &DebianPackage, at: &Path) -> Result<()> {
+    let DebianPackage { name, suite } = package;
     fs::create_dir_all(at.join("lists/partial"))?;
     fs::create_dir_all(at.join("cache/archives/partial"))?;
     fs::write(
@@ -107,7 +113,7 @@ fn unpack(package: &Package, at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies kernel and modules out of an unpacked package.
+/// Copies the kernel and its modules for virtio and BBR from an unpacked package.
 fn choose(from: &Path, to: &Path) -> Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

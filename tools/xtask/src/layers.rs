@@ -1,5 +1,5 @@
-//! The direction of dependencies between the folders of the workspace: core <- virtio <- io <- app. `test` and `bench` are
-//! leaves: no product crate depends on them, except that tests may use `test`.
+//! Checks the direction of dependencies between the folders of the workspace: core <- virtio <- io <- app. `test` and
+//! `bench` are leaves: no product crate depends on them, except that tests may use `test`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{cargo, workspace};
 
-/// Checks the workspace and prints one line for each violation; returns true if there is none.
+/// Checks the workspace, and prints one line for each violation. Returns true if there is none.
 pub(crate) fn check() -> Result<bool> {
     let output = cargo(&["metadata", "--no-deps", "--format-version", "1"])
         .output()
@@ -25,34 +25,41 @@ pub(crate) fn check() -> Result<bool> {
 }
 
 /// A package of the workspace and its dependencies within the workspace.
-struct Package {
+struct WorkspacePackage {
     name: String,
-    /// The first component of its path: `core`, `app`, ...
+    /// First component of the package's path: `core`, `app`, ...
     layer: String,
     dependencies: Vec<Dependency>,
 }
 
+/// A dependency of a package on another package of the workspace.
 struct Dependency {
     name: String,
-    /// True in `dev-dependencies`.
+    /// True for an entry of `dev-dependencies`.
     dev: bool,
 }
 
 /// Reads packages from the output of `cargo metadata`.
-fn packages(metadata: &Value, root: &Path) -> Result<Vec<Package>> {
-    let list = metadata["packages"].as_array().context("no packages")?;
+fn packages(metadata: &Value, root: &Path) -> Result<Vec<WorkspacePackage>> {
+    let list = metadata["packages"]
+        .as_array()
+        .context("cargo metadata printed no packages")?;
     list.iter().map(|package| read(package, root)).collect()
 }
 
-fn read(package: &Value, root: &Path) -> Result<Package> {
-    let manifest = package["manifest_path"].as_str().context("no manifest_path")?;
+fn read(package: &Value, root: &Path) -> Result<WorkspacePackage> {
+    let manifest = package["manifest_path"]
+        .as_str()
+        .context("cargo metadata printed a package without manifest_path")?;
     let layer = Path::new(manifest)
         .strip_prefix(root)?
         .components()
         .next()
         .context("a manifest without a folder")?;
-    let dependencies = package["dependencies"].as_array().context("no dependencies")?;
-    Ok(Package {
+    let dependencies = package["dependencies"]
+        .as_array()
+        .context("cargo metadata printed a package without dependencies")?;
+    Ok(WorkspacePackage {
         name: package["name"].as_str().context("no name")?.to_owned(),
         layer: layer.as_os_str().to_string_lossy().into_owned(),
         dependencies: dependencies
@@ -67,8 +74,8 @@ fn read(package: &Value, root: &Path) -> Result<Package> {
     })
 }
 
-/// One line for each dependency that is not allowed.
-fn violations(packages: &[Package]) -> Vec<String> {
+/// Returns one line for each dependency that is not allowed.
+fn violations(packages: &[WorkspacePackage]) -> Vec<String> {
     let layers: BTreeMap<&str, &str> = packages
         .iter()
         .map(|package| (package.name.as_str(), package.layer.as_str()))
@@ -76,7 +83,7 @@ fn violations(packages: &[Package]) -> Vec<String> {
     let mut lines = Vec::new();
     for package in packages {
         for dependency in &package.dependencies {
-            // Not in the map: a crate of others.
+            // A package that is not in the map is a third-party crate.
             let Some(&to) = layers.get(dependency.name.as_str()) else {
                 continue;
             };
@@ -116,7 +123,7 @@ fn is_allowed(from: &str, to: &str, dependency: &Dependency) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dependency, Package, packages, violations};
+    use super::{Dependency, WorkspacePackage, packages, violations};
 
     const FOLDERS: [(&str, &str); 7] = [
         ("pontoon-wire", "core"),
@@ -128,9 +135,10 @@ mod tests {
         ("pontoon-microvm", "examples"),
     ];
 
-    /// The violations of a workspace in which `from` has one dependency, on `to`.
+    /// Returns the violations of a workspace in which a package in folder `from` has one dependency, on a package in
+    /// `to`.
     fn judge(from: &str, to: &str, dev: bool) -> Vec<String> {
-        let package = |&(name, layer): &(&str, &str)| Package {
+        let package = |&(name, layer): &(&str, &str)| WorkspacePackage {
             name: name.to_owned(),
             layer: layer.to_owned(),
             dependencies: if name == from {
@@ -156,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn dependency_on_a_higher_folder_is_one_line() {
+    fn dependency_on_a_higher_folder_is_reported_in_one_line() {
         let line = "pontoon-wire (core) must not depend on pontoon-sys (io)";
         assert_eq!(judge("pontoon-wire", "pontoon-sys", false), [line]);
         assert_eq!(judge("pontoon-ring", "pontoon-sys", false).len(), 1);
@@ -174,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_the_first_component_of_the_manifest_path() {
+    fn folder_is_the_first_component_of_the_manifest_path() {
         let metadata = serde_json::json!({"packages": [{
             "name": "pontoon-engine",
             "manifest_path": "/w/core/engine/Cargo.toml",

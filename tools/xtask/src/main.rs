@@ -1,6 +1,7 @@
-//! Tasks of the workspace: `setup` installs what the tests need, `check` is the quick part of the tests (`rules` its
-//! checks of dependencies, words and references) and `test` all of them, `bench-ab` compares revisions, `kernel` fetches the kernel of the
-//! tests' virtual machines, `fuzz` and `simulate` run for as long as requested.
+//! Tasks of the workspace. `setup` installs the programs that the tests need. `check` runs the quick tests (`rules`
+//! its checks of dependencies, words and references), and `test` all of them. `bench-ab` compares revisions, `kernel`
+//! downloads the kernel of the tests' virtual machines, `fuzz` and `simulate` run for a given time or number of
+//! seeds.
 
 mod asan;
 mod bench_ab;
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// This toolchain's cargo.
+/// Returns a command of the cargo that runs this program.
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(workspace());
@@ -75,7 +76,7 @@ fn install(package: &str) -> Command {
     command
 }
 
-/// The directory into which cargo builds.
+/// Returns cargo's build directory.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::step;
 
-/// Program and Debian package.
+/// Pairs of program and Debian package.
 const NEEDED: &[(&str, &str)] = &[
     ("bwrap", "bubblewrap"),
     ("busybox", "busybox-static"),
@@ -42,10 +42,10 @@ const NEEDED: &[(&str, &str)] = &[
     ("xz", "xz-utils"),
 ];
 
-/// The search path of the end-to-end tests, the same for every user.
+/// The search path (`PATH`) of the end-to-end tests, the same for every user.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Installs missing packages and opens `/dev/net/tun` to all users.
+/// Installs missing packages, and permits all users to open `/dev/net/tun`.
 ///
 /// # Errors
 ///
@@ -99,7 +99,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Lets every user open `/dev/net/tun`. udev's rules do the same; the kernel alone creates the device for root only.
+/// Permits every user to open `/dev/net/tun`, as udev's rules do. Without udev the device is accessible to root only.
 fn open_tun() -> Result<()> {
     let tun = Path::new("/dev/net/tun");
     let mode = std::fs::metadata(tun).map_or(0, |tun| tun.permissions().mode() & 0o777);

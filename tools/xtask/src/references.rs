@@ -1,4 +1,4 @@
-//! References in Markdown files: a file, folder, module or test that a code span names has to exist.
+//! Checks references in Markdown files: a file, folder, module or test that a code span names must exist.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::words::sources;
 use crate::workspace;
 
-/// Folders with which the paths of the workspace begin.
+/// Folders at the root of the workspace with which a path in a document may begin.
 const FOLDERS: &[&str] = &[
     "core/",
     "virtio/",
@@ -21,7 +21,7 @@ const FOLDERS: &[&str] = &[
     "dist/",
 ];
 
-/// Checks all Markdown files and prints one line for each reference to nothing; returns true if there is none.
+/// Checks all Markdown files, and prints one line for each reference without a target. Returns true if there is none.
 pub(crate) fn check() -> Result<bool> {
     let root = workspace();
     let mut code = String::new();
@@ -37,7 +37,7 @@ pub(crate) fn check() -> Result<bool> {
     }
     let mut sound = true;
     for (file, text) in documents {
-        // The entries of releases name what existed then.
+        // Entries about earlier releases may name files that were removed since.
         if file.ends_with("CHANGELOG.md") {
             continue;
         }
@@ -52,7 +52,7 @@ pub(crate) fn check() -> Result<bool> {
     Ok(sound)
 }
 
-/// The code spans of a document outside code blocks, with their lines, from 1.
+/// Returns the code spans of a document outside of code blocks, with their line numbers from 1.
 fn spans(text: &str) -> Vec<(usize, &str)> {
     let mut spans = Vec::new();
     let mut in_block = false;
@@ -67,9 +67,9 @@ fn spans(text: &str) -> Vec<(usize, &str)> {
     spans
 }
 
-/// Returns true unless the span is a path of the workspace, or a path of a test, that leads to nothing.
+/// Returns false if the span is a path of the workspace or of a test, and its target does not exist.
 fn exists(span: &str, root: &Path, code: &str) -> bool {
-    // `*` and `NAME` stand for several files.
+    // `*` and `NAME` are placeholders for several files.
     let is_plain = |text: &str| {
         !text.contains("NAME")
             && text
@@ -82,8 +82,7 @@ fn exists(span: &str, root: &Path, code: &str) -> bool {
     let Some((module, name)) = span.rsplit_once("::") else {
         return true;
     };
-    // Modules of the tests are in lower case: `timers::syn_sent` is a part of a test's name. Paths of Rust items have other
-    // forms.
+    // Paths of tests are in snake case: `timers::syn_sent` is a part of a test's name. Paths of Rust types are not.
     let is_snake = |text: &str| {
         !text.is_empty()
             && text.chars().all(|character| {
@@ -105,13 +104,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_in_code_blocks_are_skipped() {
+    fn code_spans_in_code_blocks_are_skipped() {
         let text = "`a` and `b`\n```\n`c`\n```\n`d`";
         assert_eq!(spans(text), [(1, "a"), (1, "b"), (5, "d")]);
     }
 
     #[test]
-    fn paths_and_tests_have_to_exist() {
+    fn paths_and_tests_must_exist() {
         let code = "mod timers; fn syn_sent_lasts_25_seconds() {}";
         for (span, expected) in [
             ("tools/xtask/src/references.rs", true),

@@ -1,15 +1,15 @@
-//! Checks of the ring and the guest library that need another build: all interleavings (loom), undefined behaviour (Miri),
-//! builds without std.
+//! Checks of the ring and the guest library that need other builds: all interleavings (loom), undefined behaviour
+//! (Miri), builds without std.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::rustup::{BARE, nightly};
 
-/// The steps, in order: name and command.
+/// Returns the steps, in order: name and command.
 pub(crate) fn steps(cargo: impl Fn(&[&str]) -> Command, workspace: &Path) -> Vec<(&'static str, Command)> {
     let mut loom = cargo(&["test", "-p", "pontoon-ring", "--test", "loom"]);
-    // A directory of its own: the flag would cause a rebuild of everything else in the shared one.
+    // loom has its own build directory, as the flag would cause a rebuild of all packages in the shared one.
     loom.env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace.join("target/loom"));
     let mut steps = vec![("ring: all interleavings (loom)", loom)];

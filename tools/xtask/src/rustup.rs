@@ -1,14 +1,14 @@
-//! Toolchains and targets beside the one that runs xtask.
+//! Rust toolchains and targets besides the toolchain that runs xtask.
 
 use std::process::Command;
 
 use crate::{step, workspace};
 
-/// A target without std.
+/// A target without an operating system and std.
 pub(crate) const BARE: &str = "x86_64-unknown-none";
 
-/// Returns a command for nightly's cargo. `rustup run` is necessary: `RUSTUP_TOOLCHAIN` already selects the toolchain of this
-/// process, and `rust-toolchain.toml` would select it again.
+/// Returns a command for the cargo of nightly Rust. `rustup run` is necessary: `RUSTUP_TOOLCHAIN` already selects the
+/// toolchain of this process, and `rust-toolchain.toml` would select it again.
 pub(crate) fn nightly(arguments: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
@@ -18,14 +18,14 @@ pub(crate) fn nightly(arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns the command that installs [`BARE`], for which the guest of `examples/microvm` is built.
+/// Returns the command that installs [`BARE`], the target of the guest of `examples/microvm`.
 pub(crate) fn install_bare() -> Command {
     let mut target = Command::new("rustup");
     target.args(["target", "add", BARE]);
     target
 }
 
-/// Returns the command that installs nightly Rust with Miri, or `None` if it is installed.
+/// Returns the command that installs nightly Rust with Miri, or `None` if they are installed.
 pub(crate) fn install_nightly() -> Option<Command> {
     if step::succeeds(&mut nightly(&["miri", "--version"])) {
         return None;

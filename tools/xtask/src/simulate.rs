@@ -1,6 +1,6 @@
-//! `cargo xtask simulate`: runs a range of seeds of the simulated network, optimised, in pieces.
+//! `cargo xtask simulate`: simulates worlds with a range of seeds, optimised, in portions.
 //!
-//! After each piece a line has the command that continues. Assertions and overflow checks stay on.
+//! After each portion it prints the command that continues there. Assertions and overflow checks are enabled.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::{cargo, step};
 
 pub(crate) const USAGE: &str = "cargo xtask simulate --from N --count M";
 
-/// Seeds of one piece, each run with one worker and with several.
+/// Number of seeds in one portion. Each is run with one worker and with several.
 const PIECE: u64 = 10_000;
 
-/// A piece takes some seconds, after a build.
+/// Time limit of a portion, which takes some seconds, and of the build before it.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Runs the seeds; returns true if none failed.
+/// Simulates worlds with the given seeds. Returns true if none failed.
 pub(crate) fn run(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ["--from", from, "--count", count] = words[..] else {

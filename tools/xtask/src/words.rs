@@ -1,6 +1,7 @@
-//! Retired words: metaphors that docs/glossary.md replaces by the terms of RFCs, the virtio specification and the kernel.
+//! Checks for retired words: metaphors that docs/glossary.md replaces by the terms of RFCs, the virtio specification
+//! and the kernel.
 //!
-//! Searched are the comments, identifiers and string literals of Rust files, and Markdown files.
+//! The comments, identifiers and string literals of Rust files are searched, and Markdown files.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::workspace;
 
-/// Words that are not used, in lower case. In identifiers they are parts of names: `CrewMember`, `is_born`. Longer words,
-/// such as `deadline`, are other words.
+/// Retired words, in lower case. In identifiers they are matched as parts of names, such as `CrewMember` or
+/// `is_born`. A longer word, such as `deadline`, is not matched.
 const RETIRED: &[&str] = &[
     "alive", "autopsy", "birth", "births", "born", "buried", "buries", "bury", "census", "crew", "crews",
     "dead", "deaths", "die", "died", "dies", "door", "doors", "ear", "ears", "feed", "feeds", "hear",
@@ -18,31 +19,31 @@ const RETIRED: &[&str] = &[
     "voice", "voices", "whoever", "wish", "wishes",
 ];
 
-/// Sequences of two words that are not used, in identifiers `last_words` and `LastWords`.
+/// Retired sequences of two words, in identifiers such as `last_words` and `LastWords`.
 const RETIRED_PAIRS: &[[&str; 2]] = &[["last", "words"], ["turn", "away"], ["turned", "away"]];
 
 /// Sequences of two words that are technical terms although one of them is retired.
 const TERMS: &[[&str; 2]] = &[
-    // rustc's lint `dead_code`.
+    // The lint `dead_code` of rustc.
     ["dead", "code"],
-    // bwrap(1): `--die-with-parent`.
+    // The option `--die-with-parent` of bwrap(1).
     ["die", "with"],
     ["form", "feed"],
-    // HTTP and tcp(7).
+    // The header of HTTP, and the option of tcp(7).
     ["keep", "alive"],
     ["line", "feed"],
 ];
 
-/// First words that a documentation comment must not have: it begins with a noun phrase or a third-person verb.
+/// Words with which a documentation comment must not begin: it begins with a noun phrase or a third-person verb.
 const NOT_FIRST: &[&str] = &["what", "who", "whoever", "whether", "how", "where"];
 
-/// Files that may contain retired words, because they list them.
+/// Files that may contain retired words, as they list them.
 const EXEMPT: &[&str] = &["docs/glossary.md", "tools/xtask/src/words.rs"];
 
-/// Folders that contain no sources of the project.
+/// Names of folders that contain no sources of the project.
 const SKIPPED: &[&str] = &["artifacts", "corpus", "target"];
 
-/// Checks all Rust and Markdown files and prints one line for each hit; returns true if there is none.
+/// Checks all Rust and Markdown files, and prints one line for each problem. Returns true if there is none.
 pub(crate) fn check() -> Result<bool> {
     let mut sound = true;
     for file in sources()? {
@@ -63,7 +64,7 @@ pub(crate) fn check() -> Result<bool> {
     Ok(sound)
 }
 
-/// The Rust and Markdown files of the project, sorted.
+/// Returns the Rust and Markdown files of the project, sorted by path.
 pub(crate) fn sources() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     collect(workspace(), &mut files)?;
@@ -71,7 +72,7 @@ pub(crate) fn sources() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds the Rust and Markdown files below `directory`, without those in hidden and [`SKIPPED`] folders.
+/// Adds the Rust and Markdown files below `directory` to `files`, except those in hidden folders and in [`SKIPPED`].
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let entries =
         std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
@@ -89,18 +90,18 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The problems of a file: line, from 1, and description.
+/// Returns the problems of a file: line number from 1, and description.
 fn hits(path: &str, text: &str) -> Vec<(usize, String)> {
     let mut hits = Vec::new();
     let pieces = if path.ends_with(".rs") {
         rust(text)
     } else {
         let lines = text.lines().enumerate();
-        lines.map(|(at, line)| (at + 1, Kind::Text, line)).collect()
+        lines.map(|(at, line)| (at + 1, TokenKind::Text, line)).collect()
     };
     let mut last_doc = None;
     for (first, kind, piece) in pieces {
-        if kind == Kind::Doc {
+        if kind == TokenKind::Doc {
             let continues = last_doc == Some(first - 1);
             last_doc = Some(first);
             let word = words(piece).into_iter().next().unwrap_or_default();
@@ -119,7 +120,7 @@ fn hits(path: &str, text: &str) -> Vec<(usize, String)> {
     hits
 }
 
-/// The retired words of a line.
+/// Returns the retired words in a line.
 fn retired(line: &str) -> Vec<String> {
     let words = words(line);
     let pair = |first: usize, pairs: &[[&str; 2]]| {
@@ -139,7 +140,7 @@ fn retired(line: &str) -> Vec<String> {
     found
 }
 
-/// Splits text and identifiers into words in lower case: `CrewMember` and `crew_member` are two words.
+/// Splits text and identifiers into words in lower case: `CrewMember` and `crew_member` are two words each.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -157,23 +158,25 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
+/// The kind of a checked token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// One line of a documentation comment, or a whole `/** */`.
+enum TokenKind {
+    /// One line of a documentation comment, or a whole `/** */` comment.
     Doc,
     /// An identifier, a string literal, another comment, or a line of a Markdown file.
     Text,
 }
 
-/// The comments, identifiers and string literals of Rust source: line of the first character, from 1, kind and text.
-fn rust(text: &str) -> Vec<(usize, Kind, &str)> {
+/// Returns the comments, identifiers and string literals of Rust source: line number of the first character, from 1,
+/// kind and text.
+fn rust(text: &str) -> Vec<(usize, TokenKind, &str)> {
     let mut pieces = Vec::new();
     let (mut rest, mut line) = (text, 1);
     while let Some(first) = rest.chars().next() {
         let (length, kind) = token(rest, first);
         let piece = &rest[..length];
         if let Some(kind) = kind {
-            let content = if kind == Kind::Doc {
+            let content = if kind == TokenKind::Doc {
                 piece.trim_start_matches(['/', '!', '*'])
             } else {
                 piece
@@ -186,27 +189,27 @@ fn rust(text: &str) -> Vec<(usize, Kind, &str)> {
     pieces
 }
 
-/// The length in bytes of the token at the start of `rest`, and its kind if it is one that is checked.
-fn token(rest: &str, first: char) -> (usize, Option<Kind>) {
+/// Returns the length in bytes of the token at the start of `rest`, and its kind if it is checked.
+fn token(rest: &str, first: char) -> (usize, Option<TokenKind>) {
     if rest.starts_with("//") {
         let length = rest.find('\n').unwrap_or(rest.len());
-        // Four slashes are an ordinary comment.
+        // A comment with four slashes is an ordinary comment.
         let doc = rest.starts_with("//!") || (rest.starts_with("///") && !rest.starts_with("////"));
-        return (length, Some(if doc { Kind::Doc } else { Kind::Text }));
+        return (length, Some(if doc { TokenKind::Doc } else { TokenKind::Text }));
     }
     if rest.starts_with("/*") {
         let length = rest.find("*/").map_or(rest.len(), |end| end + 2);
         let doc = rest.starts_with("/*!") || (rest.starts_with("/**") && length > 4);
-        return (length, Some(if doc { Kind::Doc } else { Kind::Text }));
+        return (length, Some(if doc { TokenKind::Doc } else { TokenKind::Text }));
     }
     if let Some(length) = raw_string(rest) {
-        return (length, Some(Kind::Text));
+        return (length, Some(TokenKind::Text));
     }
     if first == '"' {
-        return (quoted(rest, '"'), Some(Kind::Text));
+        return (quoted(rest, '"'), Some(TokenKind::Text));
     }
     if first == '\'' {
-        // A lifetime has no closing quote after one character or escape.
+        // A lifetime has no closing quote after one character or escape sequence.
         let mut characters = rest.chars().skip(1);
         let (one, two) = (characters.next(), characters.next());
         let literal = one == Some('\\') || two == Some('\'');
@@ -216,12 +219,12 @@ fn token(rest: &str, first: char) -> (usize, Option<Kind>) {
         let length = rest
             .find(|character: char| !character.is_alphanumeric() && character != '_')
             .unwrap_or(rest.len());
-        return (length, Some(Kind::Text));
+        return (length, Some(TokenKind::Text));
     }
     (first.len_utf8(), None)
 }
 
-/// The length of a raw string literal at the start of `rest`, with its prefix.
+/// Returns the length in bytes of a raw string literal at the start of `rest`, with its prefix.
 fn raw_string(rest: &str) -> Option<usize> {
     let prefix = ["br", "cr", "r"]
         .into_iter()
@@ -234,7 +237,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     Some(prefix.len() + hashes + 1 + length)
 }
 
-/// The length of a literal between two `quote` characters.
+/// Returns the length in bytes of a literal between two `quote` characters.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, character) in rest.char_indices().skip(1) {
@@ -250,7 +253,7 @@ fn quoted(rest: &str, quote: char) -> usize {
 mod tests {
     use super::{hits, words};
 
-    /// The lines with a hit in Rust source.
+    /// Returns the lines of Rust source with a problem.
     fn lines(source: &str) -> Vec<usize> {
         hits("a.rs", source).into_iter().map(|(line, _)| line).collect()
     }
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_line_of_a_documentation_comment_has_a_first_word() {
+    fn only_the_first_line_of_a_documentation_comment_is_checked_for_its_first_word() {
         assert_eq!(
             lines("/// The number of ports\n/// where it is set.\n"),
             Vec::<usize>::new()
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_in_markdown_has_its_line() {
+    fn retired_word_in_markdown_is_reported_with_its_line() {
         let found = hits("docs/a.md", "Text.\n\nWhoever reads.\n");
         assert_eq!(found, [(3, "retired word 'whoever'".to_owned())]);
     }

@@ -21,12 +21,12 @@ enum pontoon_error {
     PONTOON_AGAIN = -1,   /* no free transmit buffer, or no frame to read */
     PONTOON_LONG = -2,    /* the frame is longer than the maximum */
     PONTOON_BROKEN = -3,  /* the device violated the ring protocol */
-    PONTOON_GONE = -4,    /* the device is gone */
+    PONTOON_GONE = -4,    /* the device has disconnected or ended */
     PONTOON_INVALID = -5, /* invalid argument, or memory misaligned */
-    PONTOON_REFUSED = -6, /* the device is unreachable, or refuses */
+    PONTOON_REFUSED = -6, /* the device cannot be reached, or refuses the interface */
 };
 
-/* The way in which pontoon_poll waits. */
+/* Methods by which pontoon_poll waits. */
 enum pontoon_pacing {
     PONTOON_EVENT = 0,  /* sleeps at once */
     PONTOON_HYBRID = 1, /* polls while recent waits were short, then sleeps */
@@ -35,14 +35,14 @@ enum pontoon_pacing {
 
 /* Results of pontoon_poll. */
 enum pontoon_ready {
-    PONTOON_FRAME = 1, /* a frame to read */
-    PONTOON_ROOM = 2,  /* room for a frame, after PONTOON_AGAIN */
+    PONTOON_FRAME = 1, /* a frame can be read */
+    PONTOON_ROOM = 2,  /* a frame can be queued, after PONTOON_AGAIN */
 };
 
-/* No deadline. */
+/* A deadline that means no deadline. */
 #define PONTOON_FOREVER UINT64_MAX
 
-/* Descriptors of each ring, and frames each way. */
+/* Number of descriptors of each ring, and of frame buffers in each direction. */
 #define PONTOON_RING_SIZE 256
 
 struct pontoon;
@@ -61,16 +61,16 @@ void pontoon_detach(struct pontoon *interface);
 
 /* -- On any platform: in memory provided by the caller -- */
 
-/* The platform of an interface. */
+/* Functions of the environment that an interface needs, and their context. */
 struct pontoon_platform {
     void *context;
-    /* Returns nanoseconds since a fixed moment. */
+    /* Returns the time since a fixed moment, in nanoseconds. */
     uint64_t (*now)(void *context);
-    /* Notifies the device of ring 0 (from the device) or 1 (to it), after all earlier stores. */
+    /* Notifies the device of new entries in ring 0 (from the device) or 1 (to it), after all earlier stores. */
     void (*notify)(void *context, int ring);
     /*
      * Sleeps until the device sends a notification for either ring, or until `until`; it may return early. A
-     * notification since the last sleep must end this one at once. A result other than 0 means that the device is gone.
+     * notification since the last sleep must end this one at once. A result other than 0 means that the device has ended.
      */
     int (*sleep)(void *context, uint64_t until);
 };
@@ -80,10 +80,13 @@ struct pontoon_ring {
     uint64_t descriptors, available, used;
 };
 
-/* Bytes of private memory for an interface, aligned to 64. */
+/* Size in bytes of an interface's private memory, which is aligned to 64. */
 #define PONTOON_STORAGE 16384
 
-/* Bytes of memory to share with the device, aligned to 64, for frames of up to `frame` bytes. */
+/*
+ * Returns the size in bytes of the memory to share with the device, which is aligned to 64, for frames of up to `frame`
+ * bytes.
+ */
 size_t pontoon_shared_bytes(uint16_t frame);
 
 /* The configuration of an interface. */
@@ -105,7 +108,7 @@ struct pontoon_config {
  */
 int pontoon_create(struct pontoon **interface, const struct pontoon_config *config, struct pontoon_ring rings[2]);
 
-/* Notifies the device, which must know the rings by now. */
+/* Notifies the device, which must have the addresses of the rings already, that the receive ring has buffers. */
 int pontoon_start(struct pontoon *interface);
 
 /* -- Frames -- */
@@ -113,7 +116,7 @@ int pontoon_start(struct pontoon *interface);
 /* Copies a frame into a transmit buffer, to be sent at the next flush. */
 int pontoon_queue(struct pontoon *interface, const void *frame, size_t len);
 
-/* Publishes queued frames. The device is notified only if it requested that. */
+/* Makes queued frames available to the device, which is notified only if it has requested that. */
 int pontoon_flush(struct pontoon *interface);
 
 /* Queues a frame and flushes. */
@@ -128,7 +131,7 @@ ptrdiff_t pontoon_read(struct pontoon *interface, void *frame, size_t len);
  */
 int pontoon_poll(struct pontoon *interface, uint64_t deadline);
 
-/* Returns the time on the clock of deadlines, in nanoseconds. */
+/* Returns the time on the clock that deadlines use, in nanoseconds. */
 uint64_t pontoon_now(struct pontoon *interface);
 
 #ifdef __cplusplus

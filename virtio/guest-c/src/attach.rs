@@ -1,4 +1,4 @@
-//! Creates interfaces on vhost-user sockets.
+//! C functions that attach an interface to a vhost-user socket and detach it.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use pontoon_guest::{AttachError, Attached, Options, attach};
 
 use crate::{Kind, Pontoon, SIZE, code};
 
-/// Attaches an interface to a vhost-user socket.
+/// Attaches an interface to the device that listens on the vhost-user socket `path`.
 ///
 /// # Safety
 /// `path` is a C string, and `interface` can be written.
@@ -25,18 +25,18 @@ pub unsafe extern "C" fn pontoon_attach(
     if interface.is_null() || path.is_null() {
         return code::INVALID;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     let path = unsafe { CStr::from_ptr(path) };
     let Ok(attached) = open(OsStr::from_bytes(path.to_bytes()), Options { frame, pacing }) else {
         return code::REFUSED;
     };
     let pontoon = Box::into_raw(Box::new(Pontoon(Kind::Attached(attached))));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller of this function promises it (section Safety).
     unsafe { interface.write(pontoon) };
     0
 }
 
-/// Detaches and frees an attached interface.
+/// Detaches and frees an interface that was attached to a socket.
 ///
 /// # Safety
 /// `interface` was created by [`pontoon_attach`], and this is the last use of it.

@@ -1,4 +1,4 @@
-//! Error codes: `enum pontoon_error`.
+//! Conversion of errors to the numbers of `enum pontoon_error`, and of numbers to the pacing.
 
 use core::ffi::c_int;
 
@@ -28,7 +28,7 @@ pub(crate) fn of_queue(error: QueueError) -> c_int {
     }
 }
 
-/// Converts an `enum pontoon_pacing`.
+/// Converts a number of `enum pontoon_pacing`; `None` if it is invalid.
 pub(crate) fn pacing(number: c_int) -> Option<Pacing> {
     match number {
         0 => Some(Pacing::Event),

@@ -1,4 +1,4 @@
-//! Attaching an interface to a vhost-user socket, for a process on Linux.
+//! Attaching of an interface to a vhost-user socket, for a process on Linux.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,20 +17,20 @@ pub use process::Process;
 use mapping::ORIGIN;
 use session::FrontendSession;
 
-/// An interface attached to a vhost-user socket, with `N` frames each way.
+/// An interface that is attached to a vhost-user socket, with `N` buffers in each direction.
 pub type Attached<const N: usize = 256> = Interface<Mapping, Process, N>;
 
-/// Options of an attached interface.
+/// Options of an interface that is attached to a vhost-user socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of the longest frame, without the frame check sequence: 14 more than the MTU.
+    /// Length in bytes of the longest frame, without the frame check sequence: the MTU and 14.
     pub frame: u16,
-    /// The way to wait.
+    /// Method by which the interface waits for the device.
     pub pacing: Pacing,
 }
 
 impl Default for Options {
-    /// Returns options for an MTU of 1,500, with hybrid pacing.
+    /// Returns options for an MTU of 1,500 bytes, with hybrid pacing.
     fn default() -> Self {
         Self {
             frame: 1514,
@@ -39,36 +39,36 @@ impl Default for Options {
     }
 }
 
-/// The reason why an interface could not be attached.
+/// Reason why an interface could not be attached to a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The vhost-user session failed.
-    #[error("vhost-user session: {0}")]
+    /// The vhost-user session has failed.
+    #[error("the vhost-user session has failed: {0}")]
     FrontendSession(#[from] vhost::Error),
-    /// The device does not offer VIRTIO_F_VERSION_1.
+    /// The device does not offer VIRTIO_F_VERSION_1 (a legacy device).
     #[error("the device does not offer VIRTIO_F_VERSION_1")]
     Legacy,
-    /// Out of memory or of descriptors.
+    /// A system call has failed, for example because no memory or descriptor was free.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// The rings could not be created.
+    /// The rings could not be created in the shared memory.
     #[error(transparent)]
     Interface(#[from] Error),
 }
 
-/// Attaches an interface to the device at the other end of `socket`, and starts it. Waits for the device's replies, as
-/// long as the socket's timeout allows.
+/// Attaches an interface to the vhost-user device at the other end of `socket`, and starts it. The function waits for
+/// the device's replies for as long as the socket's timeout allows.
 ///
-/// Deadlines are on CLOCK_MONOTONIC. After this call the process makes no system calls but `write` to notify, and
-/// `ppoll` and `read` to sleep, so it can be sandboxed. Dropping the interface closes the connection. A device that
-/// disappears is noticed while sleeping, and so never with [`Pacing::Poll`].
+/// Deadlines are times of CLOCK_MONOTONIC. After this call the process makes no system calls but `write` to notify the
+/// device, and `ppoll` and `read` to sleep, so it can be sandboxed. Dropping the interface closes the connection. The
+/// end of the device is noticed while sleeping, and so never with [`Pacing::Poll`].
 ///
 /// # Errors
-/// The device refuses or disconnects; out of memory or descriptors.
+/// The device has refused or disconnected; no memory or descriptor is free.
 ///
 /// # Example
 ///
-/// Echoes all frames, in batches.
+/// A program that echoes all frames, in batches.
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixStream;
@@ -94,7 +94,7 @@ pub enum AttachError {
 /// ```
 pub fn attach<const N: usize>(socket: UnixStream, options: Options) -> Result<Attached<N>, AttachError> {
     let mut process = Process::new(socket.try_clone()?.into())?;
-    // The first reading of the clock looks up the vDSO, which takes a system call.
+    // The first reading of the clock looks up the vDSO, which needs a system call.
     process.now();
     let mut session = FrontendSession::negotiate(Frontend::from_stream(socket, 2))?;
     let map = Map::<N>::new(ORIGIN, options.frame);

@@ -1,43 +1,44 @@
-//! Errors of the creation and the operations of an interface.
+//! Errors of the creation and of the operations of an interface.
 
 use pontoon_ring::{LayoutError, driver};
 
-use crate::Gone;
+use crate::DeviceGone;
 
-/// The reason why an interface cannot be created or used any longer.
+/// Reason why an interface cannot be created or used any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The map does not fit the memory, or the memory is not contiguous.
+    /// The map of rings and buffers exceeds the memory, or the memory is not contiguous.
     #[error("{len} bytes at {addr:#x} are not in contiguous memory")]
     Unmapped {
-        /// First address of the map.
+        /// First address of the map of rings and buffers.
         addr: u64,
-        /// Its length in bytes.
+        /// Length of the map of rings and buffers in bytes.
         len: usize,
     },
-    /// A ring's address in the map is invalid.
+    /// The address of a ring in the map is invalid.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The device violated the ring protocol.
-    #[error("device protocol error: {0}")]
+    /// The device has violated the virtqueue protocol.
+    #[error("the device has violated the virtqueue protocol: {0}")]
     Device(#[from] driver::VirtqueueError),
-    /// The device is gone.
+    /// The device has disconnected or ended.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Gone(#[from] DeviceGone),
 }
 
-/// The reason why a frame was not queued.
+/// Reason why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// All transmit buffers are in use: flush, and [`poll`](crate::Interface::poll) until there is room.
+    /// All transmit buffers are in use. The caller must flush, and [`poll`](crate::Interface::poll) until there is
+    /// room.
     #[error("no free transmit buffer")]
     Full,
     /// The frame is longer than the map allows.
-    #[error("frame of {len} bytes exceeds the maximum of {room}")]
+    #[error("the frame of {len} bytes exceeds the maximum of {room} bytes")]
     Long {
-        /// Its length in bytes.
+        /// Length in bytes of the frame that was not queued.
         len: usize,
-        /// Bytes of the longest frame.
+        /// Length of the longest frame in bytes.
         room: usize,
     },
     /// The interface cannot be used any longer.

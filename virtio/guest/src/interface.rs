@@ -1,9 +1,9 @@
-//! The network interface: sends and receives frames, and waits for the device.
+//! The network interface of a guest, which sends and receives frames and waits for the device.
 
 use core::time::Duration;
 
-use pontoon_ring::Features;
 use pontoon_ring::memory::Memory;
+use pontoon_ring::{Features, Notification};
 
 use crate::map::Map;
 use crate::pacing::{Pacer, PollTime};
@@ -11,10 +11,10 @@ use crate::receive::ReceiveQueue;
 use crate::transmit::TransmitQueue;
 use crate::{Error, Pacing, Platform, QueueError, Ring};
 
-/// A network interface in memory `M` on a platform `P`, with `N` frames each way.
+/// A network interface of a guest in memory `M`, on a platform `P`, with `N` buffers in each direction.
 ///
-/// Frames are Ethernet frames from the destination address to the end of the payload, with complete checksums: no
-/// checksum is left to the device, and none is accepted unverified from it.
+/// Frames are Ethernet frames from the destination address to the end of the payload, with complete checksums: the
+/// interface leaves no checksum to the device, and accepts no frame from it with an unverified one.
 ///
 /// After any error except [`QueueError::Full`] and [`QueueError::Long`] the interface is unusable, and every call
 /// returns the error again.
@@ -28,39 +28,39 @@ pub struct Interface<M, P, const N: usize> {
     counters: Counters,
 }
 
-/// The result of [`Interface::poll`].
+/// Result of [`Interface::poll`]: the events that have ended the wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// A frame to read.
+    /// A received frame can be read.
     pub frame: bool,
-    /// There is room for a frame after there was none. Reported once.
+    /// A frame can be queued, after there was no room for one. This is reported once.
     pub room: bool,
 }
 
-/// Counters of an interface.
+/// Counters of an interface since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames queued.
+    /// Number of frames that were queued to be sent.
     pub sent: u64,
-    /// Frames read.
+    /// Number of received frames that were read.
     pub received: u64,
-    /// Frames dropped because their length was below that of the header.
+    /// Number of received frames that were dropped because they were shorter than the `virtio_net_hdr`.
     pub runts: u64,
-    /// Notifications of the device, for either ring.
+    /// Number of notifications that were sent to the device, for either ring.
     pub doorbells: u64,
-    /// Number of sleeps.
+    /// Number of times that the interface has slept.
     pub sleeps: u64,
 }
 
 impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
-    /// Creates both rings in `memory` at the addresses in `map`, and fills the receive ring. After this, configure the
-    /// device with the rings and call [`start`](Self::start).
+    /// Creates both rings in `memory` at the addresses in `map`, and fills the receive ring with buffers. The caller
+    /// must then configure the device with the rings and call [`start`](Self::start).
     ///
-    /// `features` are those negotiated: VIRTIO_F_VERSION_1 is required, and of the features that concern the rings only
-    /// VIRTIO_F_EVENT_IDX is supported. Without it the device is notified more often.
+    /// `features` are the negotiated ones: VIRTIO_F_VERSION_1 is required, and of the features that concern the rings
+    /// only VIRTIO_F_EVENT_IDX is supported. Without the latter the device is notified more often.
     ///
     /// # Errors
-    /// The map does not fit `memory`, or is misaligned in it.
+    /// The map exceeds `memory` or is misaligned in it.
     pub fn new(
         memory: M,
         map: Map<N>,
@@ -79,7 +79,7 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         })
     }
 
-    /// Notifies the device, which must know the rings by now, of the receive buffers.
+    /// Notifies the device, which must have the addresses of the rings already, that the receive ring has buffers.
     pub fn start(&mut self) {
         self.notify(Ring::Receive);
     }
@@ -87,46 +87,48 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
     /// Copies a frame into a transmit buffer, to be sent at the next [`flush`](Self::flush).
     ///
     /// # Errors
-    /// The frame was not queued.
+    /// The frame was not queued, for the reason in the error.
     pub fn queue(&mut self, frame: &[u8]) -> Result<(), QueueError> {
         self.transmitter.queue(&self.memory, frame)?;
         self.counters.sent += 1;
         Ok(())
     }
 
-    /// Publishes queued frames and the buffers of frames that were read. Notifies the device only if it requested that.
+    /// Makes queued frames, and the buffers of frames that were read, available to the device. Notifies the device only
+    /// if it has requested that.
     ///
     /// # Errors
     /// The rings are not mapped any longer.
     pub fn flush(&mut self) -> Result<(), Error> {
-        if self.transmitter.publish(&self.memory)? {
+        let notification = self.transmitter.publish(&self.memory)?;
+        if notification == Notification::Required {
             self.notify(Ring::Transmit);
         }
         self.publish_buffers()
     }
 
-    /// Returns whether there is room for a frame. If there is none, the next [`poll`](Self::poll) waits for room, too.
+    /// Returns true if there is room for a frame. If there is none, the next [`poll`](Self::poll) also waits for room.
     ///
     /// # Errors
-    /// The device violated the protocol.
+    /// The device has violated the virtqueue protocol.
     pub fn poll_room(&mut self) -> Result<bool, Error> {
         self.transmitter.poll_room(&self.memory)
     }
 
-    /// Queues a frame and flushes.
+    /// Queues a frame and flushes the interface.
     ///
     /// # Errors
-    /// The frame was not queued.
+    /// The frame was not queued, for the reason in the error.
     pub fn write(&mut self, frame: &[u8]) -> Result<(), QueueError> {
         self.queue(frame)?;
         Ok(self.flush()?)
     }
 
-    /// Copies the next frame, if there is one, into `into` and returns its length. The part of a frame that does not
-    /// fit is lost.
+    /// Copies the next frame, if there is one, to `into`, and returns its length in bytes. The bytes that exceed `into`
+    /// are lost.
     ///
     /// # Errors
-    /// The device violated the protocol.
+    /// The device has violated the virtqueue protocol.
     pub fn read(&mut self, into: &mut [u8]) -> Result<Option<usize>, Error> {
         let len = self.receiver.read(&self.memory, into)?;
         if len.is_some() {
@@ -138,11 +140,12 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         Ok(len)
     }
 
-    /// Flushes, and waits until there is a frame to read, or room after there was none, or until `deadline` on the
-    /// platform's clock. Returns at once if the deadline has passed; without a deadline there is no time limit.
+    /// Flushes, and waits until a frame can be read, or a frame can be queued after there was no room, or until
+    /// `deadline` on the platform's clock. It returns at once if the deadline has passed; without a deadline the wait
+    /// is not limited.
     ///
     /// # Errors
-    /// The device violated the protocol, or is gone.
+    /// The device has violated the virtqueue protocol or has ended.
     pub fn poll(&mut self, deadline: Option<Duration>) -> Result<Ready, Error> {
         self.flush()?;
         let ready = self.poll_ready()?;
@@ -159,12 +162,12 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         Ok(ready)
     }
 
-    /// Returns the bytes of the longest frame.
+    /// Returns the length of the longest frame in bytes.
     pub fn frame(&self) -> usize {
         self.transmitter.frame()
     }
 
-    /// Returns the counters.
+    /// Returns the counters of the interface.
     pub fn counters(&self) -> Counters {
         Counters {
             runts: self.receiver.runts,
@@ -172,12 +175,13 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         }
     }
 
-    /// Returns the platform.
+    /// Returns the platform on which the interface runs.
     pub fn platform(&mut self) -> &mut P {
         &mut self.platform
     }
 
-    /// Polls with notifications suppressed, for as long as the pacing allows. Returns `None` when it is time to sleep.
+    /// Polls the rings with notifications suppressed, for as long as the pacing allows. Returns `None` if the interface
+    /// should sleep now.
     fn busy_poll(&mut self, begin: Duration, deadline: Option<Duration>) -> Result<Option<Ready>, Error> {
         let until = match self.pacer.poll_time() {
             PollTime::Limited(window) if window.is_zero() => return Ok(None),
@@ -197,10 +201,11 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         }
     }
 
-    /// Sleeps with notifications requested.
+    /// Requests notifications and sleeps until one arrives or the deadline has passed.
     fn sleep(&mut self, deadline: Option<Duration>) -> Result<Ready, Error> {
         loop {
-            // Each `rearm` has a full fence between its request and its poll, and either notification ends the sleep.
+            // Each `rearm` has a full fence between its request and its poll, and a notification of either ring ends
+            // the sleep.
             let ready = Ready {
                 frame: self.receiver.rearm(&self.memory)?,
                 room: self.transmitter.rearm(&self.memory)?,
@@ -222,9 +227,10 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
         })
     }
 
-    /// Publishes the buffers of frames that were read.
+    /// Makes the buffers of frames that were read available to the device.
     fn publish_buffers(&mut self) -> Result<(), Error> {
-        if self.receiver.publish(&self.memory)? {
+        let notification = self.receiver.publish(&self.memory)?;
+        if notification == Notification::Required {
             self.notify(Ring::Receive);
         }
         Ok(())
@@ -237,7 +243,7 @@ impl<M: Memory, P: Platform, const N: usize> Interface<M, P, N> {
 }
 
 impl Ready {
-    /// Returns whether anything is ready.
+    /// Returns true if a frame or room is ready.
     #[must_use]
     pub const fn is_any(self) -> bool {
         self.frame || self.room

@@ -2,34 +2,34 @@
 //!
 //! [`Interface`] is the driver of a virtio-net device (virtio 1.2, section 5.1) with one queue pair and without
 //! offloads: no segmentation, no partial checksums. Frames are queued and flushed. A flush notifies the device at most
-//! once, and not at all while the device is polling. The device can be `pontoon vm --protocol vhost-user`, any other
-//! vhost-user device, or a VMM's own behind virtio-mmio or PCI.
+//! once, and not at all while the device is polling. The device can be `pontoon vm --protocol vhost-user`, another
+//! vhost-user device, or the device of a VMM behind virtio-mmio or PCI.
 //!
-//! It requires [`Memory`](pontoon_ring::memory::Memory) shared with the device, and a [`Platform`] that notifies the
-//! device, sleeps and has a clock. It allocates nothing and does not need std. With the feature `attach`, which is on
-//! by default, a process on Linux gets both from a vhost-user socket: see [`attach()`].
+//! An interface needs [`Memory`](pontoon_ring::memory::Memory) that is shared with the device, and a [`Platform`] that
+//! notifies the device, sleeps and has a clock. It allocates no memory and does not need std. With the feature
+//! `attach`, which is enabled by default, a process on Linux gets both from a vhost-user socket: see [`attach()`].
 //!
-//! # When to sleep
+//! # Waiting
 //!
-//! [`Interface::poll`] waits in one of three ways ([`Pacing`]). `Event` sleeps at once. `Poll` never sleeps, and the
-//! device never has to wake it: there are no notifications in either direction while both are busy. `Hybrid` works as
-//! NAPI in Linux: it sleeps when there is nothing to do; once woken it suppresses notifications and polls, as long as
-//! recent waits were short; before it sleeps again, it requests a notification and, after a full fence, polls once
-//! more.
+//! [`Interface::poll`] waits by one of three methods ([`Pacing`]). `Event` sleeps at once. `Poll` never sleeps, so that
+//! the device never has to wake it: there are no notifications in either direction while both sides are busy. `Hybrid`
+//! works as NAPI in Linux: it sleeps when there is nothing to do; when it is woken, it suppresses notifications and
+//! polls for as long as recent waits were short; before it sleeps again, it requests a notification and, after a full
+//! fence, polls once more.
 //!
-//! # Trust
+//! # Hostile devices
 //!
-//! A device that violates the ring protocol, or claims to have written more than a buffer holds, causes an [`Error`],
-//! after which the interface is unusable. Frames are copied out of shared memory before they are used.
+//! A device that violates the virtqueue protocol, or claims to have written more bytes than a buffer has, causes an
+//! [`Error`], after which the interface is unusable. Frames are copied out of shared memory before they are used.
 //!
 //! # Example
 //!
-//! An interface in memory from elsewhere, with both ends in one thread.
+//! An interface in memory of the program, with the interface and its device in one thread.
 //!
 //! ```
 //! use core::ptr::NonNull;
 //! use core::time::Duration;
-//! use pontoon_guest::{Gone, HEADER, Interface, Map, Pacing, Platform, Ring};
+//! use pontoon_guest::{DeviceGone, HEADER, Interface, Map, Pacing, Platform, Ring};
 //! use pontoon_ring::Features;
 //! use pontoon_ring::device::{Device, State};
 //! use pontoon_ring::memory::{Area, Raw, Window};
@@ -42,7 +42,7 @@
 //!         Duration::ZERO
 //!     }
 //!     fn notify(&mut self, _ring: Ring) {}
-//!     fn sleep(&mut self, _until: Option<Duration>) -> Result<(), Gone> {
+//!     fn sleep(&mut self, _until: Option<Duration>) -> Result<(), DeviceGone> {
 //!         Ok(())
 //!     }
 //! }
@@ -96,5 +96,5 @@ pub use interface::{Counters, Interface, Ready};
 pub use map::{HEADER, Map};
 #[cfg(feature = "smoltcp")]
 pub use phy::Phy;
-pub use platform::{Gone, Platform, Ring};
+pub use platform::{DeviceGone, Platform, Ring};
 pub use pontoon_ring::pacing::Pacing;

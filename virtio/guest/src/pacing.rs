@@ -1,4 +1,4 @@
-//! Decides how long a wait of the interface polls before it sleeps.
+//! Decision how long a wait of the interface polls before it sleeps.
 
 use core::time::Duration;
 
@@ -11,12 +11,12 @@ pub(crate) struct Pacer {
     waits: WaitHistory,
 }
 
-/// Time to poll before sleeping.
+/// Time for which a wait polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollTime {
-    /// Poll for this time, then sleep.
+    /// Poll for at most this time, then sleep.
     Limited(Duration),
-    /// Poll until something is ready.
+    /// Poll until a frame or room is ready, and never sleep.
     Unlimited,
 }
 
@@ -28,7 +28,7 @@ impl Pacer {
         }
     }
 
-    /// Returns how long to poll in the next wait.
+    /// Returns the time for which the next wait polls.
     pub(crate) fn poll_time(&self) -> PollTime {
         match self.pacing {
             Pacing::Hybrid if self.waits.should_busy_poll() => PollTime::Limited(BUSY_POLL),
@@ -37,8 +37,9 @@ impl Pacer {
         }
     }
 
-    /// Records a wait of length `waited`. It ended because something was ready (`found`) or at its deadline; a short
-    /// wait of the latter kind carries no information about the device.
+    /// Records a wait of the duration `waited`. The wait has ended because a frame or room was ready (`found`), or at
+    /// its deadline. A short wait that has ended at its deadline is ignored, because it carries no information
+    /// about the device.
     pub(crate) fn record_wait(&mut self, waited: Duration, found: bool) {
         let is_short = WaitHistory::is_short(waited);
         if found || !is_short {
@@ -72,7 +73,7 @@ mod tests {
         assert_eq!(
             pacer.poll_time(),
             PollTime::Limited(Duration::ZERO),
-            "it did not pay"
+            "polling did not shorten the wait"
         );
         for _ in 0..4 {
             assert_eq!(pacer.poll_time(), PollTime::Limited(Duration::ZERO));
@@ -81,7 +82,7 @@ mod tests {
         assert_eq!(
             pacer.poll_time(),
             PollTime::Limited(BUSY_POLL),
-            "it would have paid"
+            "polling would have ended the wait"
         );
     }
 

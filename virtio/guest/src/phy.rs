@@ -1,4 +1,4 @@
-//! The interface as a device of smoltcp.
+//! The interface as a device (`phy`) of smoltcp.
 
 use pontoon_ring::memory::Memory;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -6,11 +6,11 @@ use smoltcp::time::Instant;
 
 use crate::{Interface, Platform};
 
-/// An interface that implements smoltcp's `Device`, for frames of up to `F` bytes.
+/// An interface that implements smoltcp's trait `Device`, for frames of up to `F` bytes.
 ///
-/// smoltcp's `poll` receives the frames that are ready and queues those to be sent; [`Interface::poll`] then publishes
-/// them with one notification, and waits. smoltcp sees no errors: a device that violates the protocol appears silent,
-/// and the next [`Interface::poll`] returns the error.
+/// smoltcp's `poll` receives the frames that have arrived and queues those to be sent; then [`Interface::poll`] flushes
+/// them with one notification, and waits. smoltcp does not receive errors: a device that violates the protocol appears
+/// to send nothing, and the next [`Interface::poll`] returns the error.
 ///
 /// ```no_run
 /// # use pontoon_guest::{Interface, Phy, Platform};
@@ -42,11 +42,11 @@ pub struct Phy<M, P, const N: usize, const F: usize = 1514> {
     sent: [u8; F],
 }
 
-/// A received frame.
+/// A received frame, as smoltcp's `RxToken`.
 #[derive(Debug)]
 pub struct Received<'p>(&'p [u8]);
 
-/// Room for a frame to be sent.
+/// Room for a frame to be sent, as smoltcp's `TxToken`.
 #[derive(Debug)]
 pub struct Sending<'p, M, P, const N: usize> {
     interface: &'p mut Interface<M, P, N>,
@@ -54,7 +54,7 @@ pub struct Sending<'p, M, P, const N: usize> {
 }
 
 impl<M, P, const N: usize, const F: usize> Phy<M, P, N, F> {
-    /// Wraps `interface`, which must have been started.
+    /// Creates a smoltcp device of `interface`, which must have been started.
     pub const fn new(interface: Interface<M, P, N>) -> Self {
         Self {
             interface,
@@ -63,7 +63,7 @@ impl<M, P, const N: usize, const F: usize> Phy<M, P, N, F> {
         }
     }
 
-    /// Returns the interface, for waiting.
+    /// Returns the interface, by which the program waits.
     pub fn interface(&mut self) -> &mut Interface<M, P, N> {
         &mut self.interface
     }
@@ -88,7 +88,7 @@ impl<M: Memory, P: Platform, const N: usize, const F: usize> Device for Phy<M, P
         Self: 'p;
 
     fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Sending<'_, M, P, N>)> {
-        // smoltcp requires room for a reply with each received frame.
+        // smoltcp requires room for a reply together with each received frame.
         if !self.interface.poll_room().ok()? {
             return None;
         }
@@ -125,7 +125,7 @@ impl<M: Memory, P: Platform, const N: usize> TxToken for Sending<'_, M, P, N> {
     fn consume<R, C: FnOnce(&mut [u8]) -> R>(self, len: usize, producer: C) -> R {
         let frame = &mut self.frame[..len];
         let result = producer(frame);
-        // There is room. Any other error is returned by the next poll of the interface.
+        // There is room. Other errors are returned by the next poll of the interface.
         let _ = self.interface.queue(frame);
         result
     }
@@ -145,7 +145,7 @@ mod tests {
     const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-    /// An ARP message (RFC 826) in a frame.
+    /// Returns a frame with an ARP message (RFC 826).
     fn arp(
         operation: u8,
         [from, to]: [[u8; 6]; 2],

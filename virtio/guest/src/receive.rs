@@ -1,25 +1,26 @@
-//! The receive ring: receives frames from the device.
+//! The receive ring of an interface, which receives frames from the device.
 
 use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};
-use pontoon_ring::{Features, LayoutError};
+use pontoon_ring::{Features, LayoutError, Notification};
 
 use crate::Error;
-use crate::map::{Buffers, HEADER, Map};
+use crate::map::{BufferArray, HEADER, Map};
 
-/// The receive ring. Every descriptor has a buffer, which the device owns except while it is being read.
+/// The receive ring of an interface. Every descriptor has a buffer, which belongs to the device except while its frame
+/// is read.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue<const N: usize> {
     driver: Driver<[Slot; N]>,
-    buffers: Buffers,
-    /// Buffers returned to the ring and not published.
+    buffers: BufferArray,
+    /// Number of buffers that were returned to the ring and not published.
     unpublished: usize,
-    /// Frames dropped because their length was below that of the header.
+    /// Number of frames that were dropped because they were shorter than the `virtio_net_hdr`.
     pub(crate) runts: u64,
 }
 
 impl<const N: usize> ReceiveQueue<N> {
-    /// Creates the ring, with all buffers in it.
+    /// Creates the ring and publishes all buffers.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let mut receiver = Self {
             driver: Driver::new(memory, map.receive(), features, [Slot::default(); N])?,
@@ -31,13 +32,13 @@ impl<const N: usize> ReceiveQueue<N> {
         for number in 0..N as u32 {
             add_buffer(&mut ring, receiver.buffers, number);
         }
-        // `Interface::start` notifies the device later.
+        // The result is ignored because `Interface::start` notifies the device later.
         let _ = ring.publish();
         ring.suppress();
         Ok(receiver)
     }
 
-    /// Copies the next frame into `into`, as far as it fits, and returns its length.
+    /// Copies the next frame to `into`, as far as it fits, and returns its length in bytes.
     pub(crate) fn read<M: Memory>(&mut self, memory: &M, into: &mut [u8]) -> Result<Option<usize>, Error> {
         let mut ring = self.driver.attach(memory)?;
         loop {
@@ -64,45 +65,45 @@ impl<const N: usize> ReceiveQueue<N> {
         }
     }
 
-    /// Returns whether at least half of the buffers are unpublished, so that they should be published now. A device
-    /// that has used up the others would wait for them, and need a notification each time.
+    /// Returns true if at least half of the buffers are unpublished and should be published now. Otherwise a device
+    /// that has used the other buffers would wait for them, and need a notification each time.
     pub(crate) fn should_publish(&self) -> bool {
         self.unpublished >= N / 2
     }
 
-    /// Publishes the returned buffers, and returns whether the device requested a notification.
-    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
+    /// Publishes the returned buffers.
+    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<Notification, LayoutError> {
         if self.unpublished == 0 {
-            return Ok(false);
+            return Ok(Notification::NotRequired);
         }
         self.unpublished = 0;
         Ok(self.driver.attach(memory)?.publish())
     }
 
-    /// Returns whether a frame is ready, and suppresses notifications again, since a suppression expires while the
-    /// device is busy.
+    /// Returns true if a frame can be read. It also suppresses notifications again, because a suppression expires after
+    /// a number of frames.
     pub(crate) fn poll<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         let mut ring = self.driver.attach(memory)?;
         ring.suppress();
         Ok(ring.poll()? > 0)
     }
 
-    /// Requests a notification for the next frame, and returns whether one is ready.
+    /// Requests a notification for the next frame, and returns true if a frame can be read already.
     pub(crate) fn rearm<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         Ok(self.driver.attach(memory)?.rearm()? > 0)
     }
 
-    /// Suppresses notifications.
+    /// Requests that the device send no notifications for this ring.
     pub(crate) fn suppress<M: Memory>(&mut self, memory: &M) -> Result<(), LayoutError> {
         self.driver.attach(memory)?.suppress();
         Ok(())
     }
 }
 
-/// Puts a buffer into the ring.
+/// Adds a buffer to the ring.
 fn add_buffer<M: Memory, const N: usize>(
     ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
-    buffers: Buffers,
+    buffers: BufferArray,
     number: u32,
 ) {
     ring.add(number, &[Buffer::writable(buffers.at(number), buffers.len)])

@@ -1,29 +1,29 @@
-//! The transmit ring: sends frames to the device.
+//! The transmit ring of an interface, which sends frames to the device.
 
 use pontoon_ring::driver::{self, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory};
-use pontoon_ring::{Features, LayoutError};
+use pontoon_ring::{Features, LayoutError, Notification};
 
-use crate::map::{Buffers, HEADER, Map};
+use crate::map::{BufferArray, HEADER, Map};
 use crate::{Error, QueueError};
 
-/// The transmit ring, with a buffer for each descriptor.
+/// The transmit ring of an interface, with a buffer for each descriptor.
 #[derive(Debug)]
 pub(crate) struct TransmitQueue<const N: usize> {
     driver: Driver<[Slot; N]>,
-    buffers: Buffers,
-    free: Stack<N>,
-    /// Frames were added and not published.
+    buffers: BufferArray,
+    free: BufferStack<N>,
+    /// True if frames were added to the ring and not published.
     unpublished: bool,
-    /// A frame found no room, and room has not been reported since.
+    /// True if there was no room for a frame, and room has not been reported since then.
     wants_room: bool,
 }
 
 impl<const N: usize> TransmitQueue<N> {
-    /// Creates the ring. All headers are written once: they are zero, and the device only reads them.
+    /// Creates the ring. The headers in all buffers are written once: they are zero, and the device only reads them.
     pub(crate) fn new<M: Memory>(memory: &M, map: &Map<N>, features: Features) -> Result<Self, LayoutError> {
         let buffers = map.transmit_buffers();
-        let mut free = Stack::new();
+        let mut free = BufferStack::new();
         for number in (0..N as u16).rev() {
             buffers
                 .area(memory, number.into(), HEADER)
@@ -41,7 +41,7 @@ impl<const N: usize> TransmitQueue<N> {
         })
     }
 
-    /// Adds a frame, to be published by the next [`publish`](Self::publish).
+    /// Adds a frame to the ring, which the next [`publish`](Self::publish) makes available to the device.
     pub(crate) fn queue<M: Memory>(&mut self, memory: &M, frame: &[u8]) -> Result<(), QueueError> {
         let (len, room) = (frame.len(), self.frame());
         if len > room {
@@ -63,7 +63,7 @@ impl<const N: usize> TransmitQueue<N> {
         Ok(())
     }
 
-    /// Returns whether there is room for a frame. If there is none, room is reported later.
+    /// Returns true if there is room for a frame. If there is none, [`poll`](Self::poll) reports room later.
     pub(crate) fn poll_room<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         if self.free.is_empty() {
             let mut ring = self.driver.attach(memory)?;
@@ -75,26 +75,26 @@ impl<const N: usize> TransmitQueue<N> {
         Ok(!self.wants_room)
     }
 
-    /// Returns the bytes of the longest frame.
+    /// Returns the length of the longest frame in bytes.
     pub(crate) fn frame(&self) -> usize {
         self.buffers.len as usize - HEADER
     }
 
-    /// Publishes the queued frames, and returns whether the device requested a notification.
-    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<bool, LayoutError> {
+    /// Publishes the queued frames.
+    pub(crate) fn publish<M: Memory>(&mut self, memory: &M) -> Result<Notification, LayoutError> {
         if core::mem::take(&mut self.unpublished) {
             Ok(self.driver.attach(memory)?.publish())
         } else {
-            Ok(false)
+            Ok(Notification::NotRequired)
         }
     }
 
-    /// Returns, once, whether there is room after there was none.
+    /// Returns true, once, if there is room after there was none.
     pub(crate) fn poll<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         Ok(self.wants_room && self.poll_room(memory)?)
     }
 
-    /// If room is wanted, requests a notification, and returns whether there is room.
+    /// Requests a notification if there was no room for a frame, and returns true if there is room now.
     pub(crate) fn rearm<M: Memory>(&mut self, memory: &M) -> Result<bool, Error> {
         if !self.wants_room {
             return Ok(false);
@@ -106,17 +106,17 @@ impl<const N: usize> TransmitQueue<N> {
         Ok(!self.wants_room)
     }
 
-    /// Suppresses notifications.
+    /// Requests that the device send no notifications for this ring.
     pub(crate) fn suppress<M: Memory>(&mut self, memory: &M) -> Result<(), LayoutError> {
         self.driver.attach(memory)?.suppress();
         Ok(())
     }
 }
 
-/// Frees the buffers that the device had returned at the last poll.
+/// Frees the buffers that the device has returned up to the last poll.
 fn free_returned<M: Memory, const N: usize>(
     ring: &mut driver::DriverQueue<'_, &M, [Slot; N]>,
-    free: &mut Stack<N>,
+    free: &mut BufferStack<N>,
 ) -> Result<(), Error> {
     while let Some(used) = ring.reap()? {
         // The tag of a chain is the number of its buffer.
@@ -125,14 +125,14 @@ fn free_returned<M: Memory, const N: usize>(
     Ok(())
 }
 
-/// Numbers of free buffers, last in, first out, to reuse cached buffers.
+/// Numbers of the free buffers: last in, first out, so that buffers in the processor's cache are reused.
 #[derive(Debug)]
-struct Stack<const N: usize> {
+struct BufferStack<const N: usize> {
     numbers: [u16; N],
     len: usize,
 }
 
-impl<const N: usize> Stack<N> {
+impl<const N: usize> BufferStack<N> {
     const fn new() -> Self {
         Self {
             numbers: [0; N],

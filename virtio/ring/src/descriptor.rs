@@ -1,17 +1,17 @@
-//! A descriptor: 16 bytes that describe one buffer (2.7.5).
+//! Descriptors of a virtqueue: 16 bytes that describe one buffer (virtio 1.2, section 2.7.5).
 
 use crate::memory::Area;
 
-/// Access of the device to a buffer.
+/// Access of the device to a buffer: it either reads or writes the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The device reads it.
+    /// The device reads the buffer.
     Readable,
-    /// The device writes it.
+    /// The device writes the buffer (VIRTQ_DESC_F_WRITE).
     Writable,
 }
 
-/// A private copy of a descriptor.
+/// A private copy of a descriptor, which the peer cannot change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub(crate) addr: u64,
@@ -27,12 +27,12 @@ pub(crate) const WRITE: u16 = 2;
 /// `VIRTQ_DESC_F_INDIRECT`: the buffer is a table of descriptors.
 pub(crate) const INDIRECT: u16 = 4;
 
-/// Size of a descriptor in bytes.
+/// Size of a virtqueue descriptor in bytes.
 pub(crate) const BYTES: usize = 16;
 
 impl Descriptor {
-    /// Reads descriptor `index` of a table: two loads if the table is aligned to 8 bytes, otherwise one copy (an
-    /// indirect table need not be aligned).
+    /// Reads descriptor `index` of a table: with two loads if the table is aligned to 8 bytes, otherwise with one copy
+    /// (an indirect table need not be aligned).
     pub(crate) fn load<A: Area>(table: &A, index: usize) -> Self {
         let at = BYTES * index;
         if table.is_aligned(size_of::<u64>()) {
@@ -44,7 +44,7 @@ impl Descriptor {
         Self::from_words([value as u64, (value >> 64) as u64])
     }
 
-    /// Writes this as descriptor `index` of a table that is aligned to 8 bytes at least.
+    /// Writes the descriptor to place `index` of a table that is aligned to 8 bytes at least.
     pub(crate) fn store<A: Area>(self, table: &A, index: usize) {
         let at = BYTES * index;
         let [first, second] = self.to_words();

@@ -1,14 +1,14 @@
-//! The device side: takes descriptor chains from the driver and returns them as used.
+//! The device side of a virtqueue: it takes descriptor chains from the driver and returns them as used.
 //!
 //! A [`Device`] is plain data: the addresses of the queue and the positions in its rings. [`Device::attach`] looks up
-//! the queue in memory, once per burst, so that memory may be remapped between bursts. The returned [`DeviceQueue`] has the
-//! operations.
+//! the queue in memory, once per burst, so that memory may be remapped between bursts, and returns a [`DeviceQueue`],
+//! which has the operations.
 
 use crate::cursor::Cursor;
 use crate::index::{Index, Size};
-use crate::layout::{Features, Layout, LayoutError, Part};
+use crate::layout::{Features, Layout, LayoutError};
 use crate::memory::{Area, Memory};
-use crate::rings::{self, RingPart};
+use crate::rings::{QueueParts, RingPart};
 
 mod chain;
 mod error;
@@ -20,7 +20,7 @@ pub use error::{Indirect, VirtqueueError};
 pub use frame::chains_needed;
 pub use queue::DeviceQueue;
 
-/// The device side of one queue.
+/// The device side of one virtqueue: addresses, and positions in the rings.
 #[derive(Clone, Debug)]
 pub struct Device {
     layout: Layout,
@@ -30,15 +30,15 @@ pub struct Device {
     broken: Option<VirtqueueError>,
 }
 
-/// State of a device that a successor needs in order to continue.
+/// Positions of a device in the rings, with which another device can continue after it.
 ///
 /// vhost-user transfers `available` by VHOST_USER_GET_VRING_BASE and VHOST_USER_SET_VRING_BASE; `used` is in the used
 /// ring ([`used_index`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Available entries consumed.
+    /// Index behind the last available entry that the device has consumed.
     pub available: u16,
-    /// Used entries published.
+    /// Index behind the last used entry that the device has published.
     pub used: u16,
 }
 
@@ -70,19 +70,16 @@ impl Device {
         })
     }
 
-    /// Looks up the queue in `memory`.
+    /// Looks up the parts of the virtqueue in `memory`.
     ///
     /// # Errors
     /// A part of the queue is unmapped, not contiguous, or misaligned.
     pub fn attach<M: Memory>(&mut self, memory: M) -> Result<DeviceQueue<'_, M>, LayoutError> {
-        let table = rings::map(
-            &memory,
-            Part::Descriptors,
-            self.layout.descriptors,
-            self.layout.size,
-        )?;
-        let available = RingPart::available(&memory, &self.layout)?;
-        let used = RingPart::used(&memory, &self.layout)?;
+        let QueueParts {
+            table,
+            available,
+            used,
+        } = QueueParts::look_up(&memory, &self.layout)?;
         Ok(DeviceQueue {
             device: self,
             memory,
@@ -92,8 +89,8 @@ impl Device {
         })
     }
 
-    /// Returns the state for a successor. Call [`DeviceQueue::publish`] first: chains returned but not published are not
-    /// included.
+    /// Returns the positions with which another device can continue. [`DeviceQueue::publish`] must be called before,
+    /// because chains that were returned but not published are not included.
     pub fn state(&self) -> State {
         State {
             available: self.cursor.consumed().get(),
@@ -101,18 +98,18 @@ impl Device {
         }
     }
 
-    /// Returns the number of chains taken and not returned.
+    /// Returns the number of chains that the device has taken and not returned.
     pub fn taken(&self) -> u16 {
         self.cursor.written().until(self.cursor.consumed())
     }
 
-    /// Returns the driver's protocol error, if there was one. No more chains are taken from such a queue.
+    /// Returns the protocol error that the driver has made, if any. No more chains are taken from such a queue.
     pub fn broken(&self) -> Option<VirtqueueError> {
         self.broken
     }
 }
 
-/// Returns the used index in the ring at `layout`, where a previous device stopped.
+/// Returns the used index in the ring at `layout`, at which a previous device has stopped.
 ///
 /// # Errors
 /// The used ring is unmapped, not contiguous, or misaligned.

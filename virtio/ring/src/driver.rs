@@ -1,13 +1,13 @@
-//! The driver side: makes buffers available to a device and takes them back used.
+//! The driver side of a virtqueue: it makes buffers available to a device and reaps used buffers.
 //!
-//! A [`Driver`] keeps its state in private memory and checks against it what the device writes to the shared memory.
+//! A [`Driver`] keeps its state in private memory, with which it validates what the device writes to shared memory.
 //! [`Driver::attach`] looks up the queue in shared memory, once per burst.
 
 use crate::cursor::Cursor;
 use crate::index::Index;
-use crate::layout::{Features, Layout, LayoutError, Part};
+use crate::layout::{Features, Layout, LayoutError};
 use crate::memory::Memory;
-use crate::rings::{self, RingPart};
+use crate::rings::{QueueParts, RingPart};
 
 mod add;
 mod error;
@@ -20,7 +20,7 @@ pub use queue::{DriverQueue, Used};
 pub use slots::Slot;
 use slots::Slots;
 
-/// The driver side of one queue.
+/// The driver side of one virtqueue, with its state in private memory.
 ///
 /// `S` holds one [`Slot`] per descriptor: an array, a boxed slice, or a `&'static mut [Slot]`.
 #[derive(Clone, Debug)]
@@ -33,8 +33,8 @@ pub struct Driver<S> {
 }
 
 impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
-    /// Creates a queue at `layout` and sets its indices, flags and event indices to zero. Pass the addresses to the
-    /// device after this call.
+    /// Creates a virtqueue at `layout` and sets its indices, flags and event indices to zero. The addresses must be
+    /// passed to the device after this call.
     ///
     /// # Errors
     /// The queue size is invalid, there are fewer slots than descriptors, or a part of the queue is unmapped, not
@@ -64,19 +64,16 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
         })
     }
 
-    /// Looks up the queue in `memory`.
+    /// Looks up the parts of the virtqueue in `memory`.
     ///
     /// # Errors
     /// A part of the queue is unmapped, not contiguous, or misaligned.
     pub fn attach<M: Memory>(&mut self, memory: M) -> Result<DriverQueue<'_, M, S>, LayoutError> {
-        let table = rings::map(
-            &memory,
-            Part::Descriptors,
-            self.layout.descriptors,
-            self.layout.size,
-        )?;
-        let available = RingPart::available(&memory, &self.layout)?;
-        let used = RingPart::used(&memory, &self.layout)?;
+        let QueueParts {
+            table,
+            available,
+            used,
+        } = QueueParts::look_up(&memory, &self.layout)?;
         Ok(DriverQueue {
             driver: self,
             memory,
@@ -86,17 +83,17 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Driver<S> {
         })
     }
 
-    /// Returns the number of free descriptors.
+    /// Returns the number of descriptors that are in no chain.
     pub fn free(&self) -> u16 {
         self.slots.free()
     }
 
-    /// Returns the number of chains added and not taken back.
+    /// Returns the number of chains that the driver has added and not reaped.
     pub fn outstanding(&self) -> u16 {
         self.cursor.consumed().until(self.cursor.written())
     }
 
-    /// Returns the device's protocol error, if there was one. No more chains are taken back from such a queue.
+    /// Returns the protocol error that the device has made, if any. No more chains are reaped from such a queue.
     pub fn broken(&self) -> Option<VirtqueueError> {
         self.broken
     }

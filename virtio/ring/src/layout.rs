@@ -1,8 +1,8 @@
-//! Addresses and sizes of a queue's parts.
+//! Addresses and sizes of the parts of a virtqueue.
 
 use crate::index::Size;
 
-/// The addresses of a queue's three parts, as the driver passes them to the device (2.7).
+/// Addresses of a virtqueue's three parts, as the driver passes them to the device (virtio 1.2, section 2.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Number of descriptors: a power of two, at most 32,768.
@@ -16,9 +16,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Places the three parts one after another from `base` on, which must be a multiple of 16.
+    /// Places the three parts one behind the other from `base` on, which must be a multiple of 16.
     ///
-    /// The used ring begins on a cache line of its own, because the other side writes it.
+    /// The used ring begins on its own cache line, because the other side writes it.
     pub const fn contiguous(size: u16, base: u64) -> Self {
         let available = base + Part::Descriptors.bytes(size) as u64;
         let used = (available + Part::Available.bytes(size) as u64).next_multiple_of(CACHE_LINE);
@@ -30,27 +30,27 @@ impl Layout {
         }
     }
 
-    /// Returns the bytes from the base of [`Self::contiguous`] to the end of the last part.
+    /// Returns the number of bytes from `base` to the end of the last part in [`Self::contiguous`].
     pub const fn contiguous_bytes(size: u16) -> usize {
         Self::contiguous(size, 0).used as usize + Part::Used.bytes(size)
     }
 
-    /// Returns the size if it is valid.
+    /// Returns the queue size, or an error if it is invalid.
     pub(crate) fn checked_size(&self) -> Result<Size, LayoutError> {
         Size::new(self.size).ok_or(LayoutError::Size(self.size))
     }
 }
 
-/// The negotiated features that concern the ring.
+/// Negotiated virtio features that concern the virtqueue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// VIRTIO_F_EVENT_IDX: each side names the entry for which it requests a notification.
+    /// VIRTIO_F_EVENT_IDX: each side requests notifications by the index of an entry.
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC: a descriptor may refer to a table of descriptors.
     pub indirect: bool,
 }
 
-/// The reason why a queue cannot be at the given addresses.
+/// Reason why a virtqueue cannot have the given addresses, size or state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// The size is not a power of two between 1 and 32,768.
@@ -59,54 +59,54 @@ pub enum LayoutError {
     /// A part is not in contiguous mapped memory.
     #[error("the {part}, {len} bytes at {addr:#x}, is not in contiguous memory")]
     Unmapped {
-        /// The part.
+        /// The part of the virtqueue.
         part: Part,
-        /// Its address.
+        /// Address of the part.
         addr: u64,
-        /// Its length in bytes.
+        /// Length of the part in bytes.
         len: usize,
     },
-    /// A part is misaligned.
+    /// A part does not have the required alignment.
     #[error("the {part} at {addr:#x} is not aligned to {} bytes", part.align())]
     Misaligned {
-        /// The part.
+        /// The part of the virtqueue.
         part: Part,
-        /// Its address.
+        /// Address of the part.
         addr: u64,
     },
-    /// More chains would be in flight than the queue has descriptors.
+    /// The indices of a device's state are further apart than the queue has descriptors.
     #[error("available index {available} and used index {used} are further apart than the queue size {size}")]
     State {
-        /// The device's next available entry.
+        /// Index of the next available entry that the device takes.
         available: u16,
-        /// The device's next used entry.
+        /// Index of the next used entry that the device writes.
         used: u16,
-        /// The queue's size.
+        /// Number of descriptors of the queue.
         size: u16,
     },
-    /// There are fewer slots than descriptors.
+    /// The driver has provided fewer slots than the queue has descriptors.
     #[error("{slots} slots are fewer than the {size} descriptors of the queue")]
     Slots {
-        /// Slots given.
+        /// Number of slots.
         slots: usize,
-        /// The queue's size.
+        /// Number of descriptors of the queue.
         size: u16,
     },
 }
 
-/// A part of a queue.
+/// One of the three parts of a virtqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The descriptor table, read by the device.
+    /// The descriptor table, which the driver writes.
     Descriptors,
-    /// The available ring, written by the driver.
+    /// The available ring, which the driver writes.
     Available,
-    /// The used ring, written by the device.
+    /// The used ring, which the device writes.
     Used,
 }
 
 impl Part {
-    /// Returns the size in bytes of this part of a queue of `size` (the table in 2.7).
+    /// Returns the size in bytes of the part in a queue of `size` descriptors (virtio 1.2, the table in section 2.7).
     pub(crate) const fn bytes(self, size: u16) -> usize {
         let size = size as usize;
         match self {
@@ -116,7 +116,7 @@ impl Part {
         }
     }
 
-    /// Returns the required alignment (the table in 2.7).
+    /// Returns the required alignment of the part in bytes (virtio 1.2, the table in section 2.7).
     pub(crate) const fn align(self) -> usize {
         match self {
             Self::Descriptors => 16,

@@ -3,26 +3,28 @@
 //! The crate works on memory that another party may rewrite at any moment. It allocates nothing, makes no system calls
 //! and does not need std. All unsafe code is in one file, that of [`memory::Raw`].
 //!
-//! - [`device`] serves a queue: it takes chains of buffers from the driver and returns them used. vhost-user and a
-//!   VMM's own virtio-net device use it.
-//! - [`driver`] owns a queue: it makes buffers available and takes them back. A vhost-net link and a guest use it.
-//! - [`memory`] has the traits through which both access memory: behind a pointer, in rust-vmm's guest memory, in a
-//!   model or in a model checker.
-//! - [`pacing`] decides how a side waits for the other.
+//! - [`device`] is the device side: it takes chains of buffers from the driver and returns them as used. vhost-user and
+//!   a VMM's own virtio-net device use it.
+//! - [`driver`] is the driver side: it makes buffers available and reaps them. A vhost-net link and a guest use it.
+//! - [`memory`] has the traits through which both sides access memory: behind a pointer, in rust-vmm's guest memory, in
+//!   a model or in a model checker.
+//! - [`pacing`] decides how a side waits for the other side: by sleeping, polling or both.
 //!
 //! # The peer is hostile
 //!
-//! Each word that the peer may write is read once, then checked, then used. A violation of the protocol is returned as
-//! an error that names it, and the queue is broken from then on. It never causes a panic, an access outside of memory,
-//! or unbounded work: a chain has at most as many buffers as the queue has descriptors, and an index may be no further
-//! ahead than that. Neither side reads back what it wrote itself, since the other side may have overwritten it.
+//! Each word that the peer may write is read once, then validated, then used. A violation of the protocol is returned
+//! as an error that names it, and the queue is unusable from then on. It never causes a panic, an access outside of
+//! memory, or unbounded work: a chain has at most as many buffers as the queue has descriptors, and an index may not be
+//! further ahead than that. Neither side reads back what it has written itself, because the other side may have
+//! overwritten it.
 //!
-//! # In batches
+//! # Batches
 //!
 //! One load of the peer's index finds a whole batch, and one store of the own index publishes one; between them are
-//! plain memory accesses. Publishing takes one full fence and one load of the peer's notification request. The order of
-//! memory accesses, with the sections that require it, is in `rings.rs` (acquire and release on indices) and
-//! `cursor.rs` (the fence). The tests in `tests/loom` run all interleavings of both sides that the memory model allows.
+//! plain memory accesses. Publishing needs one full fence and one load of the peer's notification request. The order of
+//! memory accesses, with the sections of the specification that require it, is in `rings.rs` (acquire and release on
+//! indices) and `cursor.rs` (the fence). The tests in `tests/loom` run all interleavings of both sides that the memory
+//! model allows.
 //!
 //! # Why not rust-vmm's `virtio-queue`
 //!
@@ -41,11 +43,11 @@
 //! use pontoon_ring::device::{Device, State};
 //! use pontoon_ring::driver::{Buffer, Driver, Slot};
 //! use pontoon_ring::memory::{Area, Memory, Window};
-//! use pontoon_ring::{Access, Features, Layout};
+//! use pontoon_ring::{Access, Features, Layout, Notification};
 //!
 //! #[repr(align(16))]
-//! struct Shared([u8; 4096]);
-//! let mut shared = Shared([0; 4096]);
+//! struct Page([u8; 4096]);
+//! let mut shared = Page([0; 4096]);
 //! let memory = Window::new(vm_memory::VolatileSlice::from(&mut shared.0[..]), 0x1_0000);
 //! let layout = Layout::contiguous(8, 0x1_0000);
 //! let features = Features { event_idx: true, indirect: false };
@@ -56,7 +58,7 @@
 //! let (request, reply) = (0x1_0800, 0x1_0900);
 //! memory.area(request, 4).unwrap().copy_in(0, b"ping");
 //! requests.add(7, &[Buffer::readable(request, 4), Buffer::writable(reply, 64)])?;
-//! assert!(requests.publish(), "the device has not suppressed notifications: notify it");
+//! assert_eq!(requests.publish(), Notification::Required, "the device has not suppressed notifications: notify it");
 //!
 //! // The device takes the chain and returns it as used.
 //! let mut device = Device::new(layout, features, State::default())?;
@@ -73,7 +75,7 @@
 //! })? {
 //!     replies.put(chain, 4);
 //! }
-//! assert!(replies.publish(), "the driver has not suppressed notifications either");
+//! assert_eq!(replies.publish(), Notification::Required, "the driver has not suppressed notifications either");
 //!
 //! // Before it sleeps, it polls once more.
 //! assert_eq!(replies.rearm()?, 0);
@@ -104,5 +106,6 @@ pub mod memory;
 pub mod pacing;
 mod rings;
 
+pub use cursor::Notification;
 pub use descriptor::Access;
 pub use layout::{Features, Layout, LayoutError, Part};

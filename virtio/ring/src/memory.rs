@@ -1,8 +1,8 @@
-//! Memory that a peer may rewrite at any moment.
+//! Access to memory that the peer may rewrite at any time.
 //!
 //! The ring code accesses memory through two traits. A [`Memory`] looks up the [`Area`] at an address. An area is read
-//! and written word by word, each word with one atomic access, so that the value that was checked is the value that is
-//! used. No `&[u8]` to shared memory ever exists.
+//! and written by words, each with one atomic access, so that the value that was validated is the value that is used.
+//! There is never a `&[u8]` to shared memory.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -16,13 +16,13 @@ pub use raw::Raw;
 pub use vm_memory::VmMemory;
 pub use window::Window;
 
-/// Lookup of memory by the addresses in descriptors.
+/// Lookup of memory by the addresses in descriptors (guest-physical addresses in a VM).
 pub trait Memory {
-    /// Contiguous memory.
+    /// Type of a contiguous range of memory.
     type Area: Area;
 
-    /// Returns the memory at `addr`: `len` bytes, or as many of them (at least one) as are contiguous. `None` if the
-    /// address is unmapped.
+    /// Returns the memory at `addr`: `len` bytes, or fewer (at least one) if only those are contiguous. `None` if the
+    /// address is not mapped.
     fn area(&self, addr: u64, len: usize) -> Option<Self::Area>;
 }
 
@@ -34,15 +34,15 @@ impl<M: Memory> Memory for &M {
     }
 }
 
-/// Contiguous memory, accessed by offset.
+/// A contiguous range of memory, accessed by offset.
 ///
-/// Words are in the byte order of the memory: the ring code converts them.
+/// Words have the byte order of the memory; the ring code converts them.
 ///
 /// # Panics
 /// All methods panic, as slices do, on a range past the end or a word at an address that is not a multiple of its size.
 /// A peer cannot cause this: the ring code checks every range first.
 pub trait Area: Clone {
-    /// Returns the length in bytes.
+    /// Returns the length of the area in bytes.
     fn len(&self) -> usize;
 
     /// Returns true if the area has no bytes.
@@ -50,37 +50,37 @@ pub trait Area: Clone {
         self.len() == 0
     }
 
-    /// Returns whether the area's first byte is, in this process, at a multiple of `align`.
+    /// Returns true if the address of the area's first byte in this process is a multiple of `align`.
     fn is_aligned(&self, align: usize) -> bool;
 
-    /// Returns the `len` bytes from `at` on.
+    /// Returns the part of the area with `len` bytes from offset `at` on.
     fn slice(&self, at: usize, len: usize) -> Self;
 
-    /// Loads a word.
+    /// Loads the 16-bit word at offset `at` atomically.
     fn load_u16(&self, at: usize, order: Ordering) -> u16;
 
-    /// Stores a word.
+    /// Stores the 16-bit word at offset `at` atomically.
     fn store_u16(&self, at: usize, value: u16, order: Ordering);
 
-    /// Loads a word, with relaxed ordering.
+    /// Loads the 32-bit word at offset `at` atomically, with relaxed ordering.
     fn load_u32(&self, at: usize) -> u32;
 
-    /// Stores a word, with relaxed ordering.
+    /// Stores the 32-bit word at offset `at` atomically, with relaxed ordering.
     fn store_u32(&self, at: usize, value: u32);
 
-    /// Loads a word, with relaxed ordering.
+    /// Loads the 64-bit word at offset `at` atomically, with relaxed ordering.
     fn load_u64(&self, at: usize) -> u64;
 
-    /// Stores a word, with relaxed ordering.
+    /// Stores the 64-bit word at offset `at` atomically, with relaxed ordering.
     fn store_u64(&self, at: usize, value: u64);
 
-    /// Copies the bytes from `at` on out of shared memory.
+    /// Copies `into.len()` bytes from offset `at` of shared memory into private memory.
     fn copy_out(&self, at: usize, into: &mut [u8]);
 
-    /// Copies bytes to `at` in shared memory.
+    /// Copies `from` to offset `at` of shared memory.
     fn copy_in(&self, at: usize, from: &[u8]);
 
-    /// A sequentially consistent fence. The memory of a model checker overrides it.
+    /// Executes a sequentially consistent fence. The memory of a model checker overrides it.
     fn fence() {
         fence(Ordering::SeqCst);
     }

@@ -1,32 +1,32 @@
-//! Waiting: sleeping, busy polling, or both.
+//! Methods of waiting for the peer: sleeping, busy polling, or both.
 //!
-//! Waking a sleeping thread costs as much as the rest of a round trip. `Hybrid` therefore polls for a moment before it
+//! Waking a sleeping thread takes as long as the rest of a round trip. `Hybrid` therefore polls for a moment before it
 //! sleeps, as long as recent waits were short; NAPI does the same in the kernel.
 
 use core::time::Duration;
 
-/// The way to wait.
+/// Method by which a worker waits for input (`--io`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// Sleep at once.
+    /// Sleep at once until an event arrives, without polling.
     Event,
-    /// Poll while recent waits were short, then sleep.
+    /// Poll before sleeping, if most recent waits were short.
     Hybrid,
-    /// Never sleep.
+    /// Poll without limit, and never sleep.
     Poll,
 }
 
-/// Time to poll before sleeping: about the cost of a wake-up.
+/// Time for which `Hybrid` polls before it sleeps: about the duration of a wake-up.
 pub const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// Limit of a short wait. A wait that polling would have ended takes up to 50 us longer with a sleep, because of the
-/// wake-up.
+/// Upper limit of a short wait. With a sleep, a wait that polling would have ended takes up to 50 us longer because of
+/// the wake-up.
 const SHORT_WAIT: Duration = Duration::from_micros(100);
 
-/// Number of the last eight waits that must have been short for polling to be worthwhile.
+/// Number of short waits among the last eight from which on polling is worthwhile.
 const MIN_SHORT: u32 = 4;
 
-/// A history of the last eight waits.
+/// History of the last eight waits, which decides whether the next wait begins with polling.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitHistory {
     /// One bit per wait, the newest in the lowest bit; set for a short wait.
@@ -40,18 +40,18 @@ impl WaitHistory {
         Self { short: u8::MAX }
     }
 
-    /// Returns whether polling would have ended a wait of this length.
+    /// Returns true if polling would have ended a wait of this duration.
     #[must_use]
     pub fn is_short(waited: Duration) -> bool {
         waited < SHORT_WAIT
     }
 
-    /// Records a finished wait.
+    /// Records whether a wait that has ended was short.
     pub fn record(&mut self, short: bool) {
         self.short = self.short << 1 | u8::from(short);
     }
 
-    /// Returns whether the next wait should begin with polling.
+    /// Returns true if the next wait should begin with polling.
     #[must_use]
     pub fn should_busy_poll(self) -> bool {
         self.short.count_ones() >= MIN_SHORT

@@ -1,7 +1,7 @@
-//! The available ring and the used ring: the same structure, each written by one side only.
+//! The available ring and the used ring: one structure, each instance of which only one side writes.
 //!
 //! A ring has flags, an index, a slot for each entry and, behind the slots, the event index: the peer's entry for which
-//! the writing side requests a notification (2.7.6, 2.7.8).
+//! the writing side requests a notification (virtio 1.2, section 2.7.6, 2.7.8).
 
 use core::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::index::{Index, Size};
 use crate::layout::{Layout, LayoutError, Part};
 use crate::memory::{Area, Memory};
 
-/// The available ring or the used ring.
+/// The available ring or the used ring of a virtqueue, looked up in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct RingPart<A> {
     area: A,
@@ -39,7 +39,7 @@ impl<A: Area> RingPart<A> {
         })
     }
 
-    /// Returns the flags; bit 0 suppresses notifications.
+    /// Returns the flags of the ring; bit 0 suppresses notifications.
     pub(crate) fn flags(&self) -> u16 {
         u16::from_le(self.area.load_u16(FLAGS, Ordering::Relaxed))
     }
@@ -48,18 +48,18 @@ impl<A: Area> RingPart<A> {
         self.area.store_u16(FLAGS, flags.to_le(), Ordering::Relaxed);
     }
 
-    /// Returns the index of the writing side.
+    /// Returns the index that the writing side has stored.
     ///
-    /// Acquire: the entries before the index, their descriptors and the bytes in their buffers are read after it
-    /// (2.7.13.3: the writing side made them visible first).
+    /// Acquire ordering: the entries before the index, their descriptors and the bytes in their buffers are read after
+    /// it (virtio 1.2, section 2.7.13.3: the writing side has made them visible first).
     pub(crate) fn index(&self) -> Index {
         Index::new(u16::from_le(self.area.load_u16(INDEX, Ordering::Acquire)))
     }
 
-    /// Stores the index, which makes all entries before it visible.
+    /// Stores the index, which makes all entries before it visible to the other side.
     ///
-    /// Release: entries, descriptors and buffers are written before it (2.7.13.3.1 for the driver; 2.7.8.2 for the
-    /// device, whose `len` and data come first).
+    /// Release ordering: entries, descriptors and buffers are written before it (virtio 1.2, section 2.7.13.3.1 for the
+    /// driver; 2.7.8.2 for the device, whose `len` and data come first).
     pub(crate) fn set_index(&self, index: Index) {
         self.area.store_u16(INDEX, index.get().to_le(), Ordering::Release);
     }
@@ -74,7 +74,8 @@ impl<A: Area> RingPart<A> {
             .store_u16(self.event_at, event.get().to_le(), Ordering::Relaxed);
     }
 
-    /// Returns an entry of the available ring: the head of a chain. Relaxed, as are all entries: the index orders them.
+    /// Returns an entry of the available ring: the head of a chain. All entries are read with relaxed ordering, because
+    /// the index orders them.
     pub(crate) fn head(&self, entry: Index) -> u16 {
         u16::from_le(self.area.load_u16(self.slot(entry, 2), Ordering::Relaxed))
     }
@@ -104,8 +105,26 @@ impl<A: Area> RingPart<A> {
     }
 }
 
-/// Looks up a part of a queue in memory. It must be contiguous, and aligned both as a guest address and in this
-/// process.
+/// The parts of a queue, looked up in memory.
+pub(crate) struct QueueParts<A> {
+    /// The descriptor table.
+    pub(crate) table: A,
+    pub(crate) available: RingPart<A>,
+    pub(crate) used: RingPart<A>,
+}
+
+impl<A: Area> QueueParts<A> {
+    pub(crate) fn look_up(memory: &impl Memory<Area = A>, layout: &Layout) -> Result<Self, LayoutError> {
+        Ok(Self {
+            table: map(memory, Part::Descriptors, layout.descriptors, layout.size)?,
+            available: RingPart::available(memory, layout)?,
+            used: RingPart::used(memory, layout)?,
+        })
+    }
+}
+
+/// Looks up a part of a virtqueue in memory. The part must be contiguous, and aligned both as a guest address and as an
+/// address of this process.
 pub(crate) fn map<M: Memory>(memory: &M, part: Part, addr: u64, size: u16) -> Result<M::Area, LayoutError> {
     let len = part.bytes(size);
     let area = memory
@@ -118,9 +137,9 @@ pub(crate) fn map<M: Memory>(memory: &M, part: Part, addr: u64, size: u16) -> Re
     Ok(area)
 }
 
-/// Offset of the flags.
+/// Offset of the flags in a ring, in bytes.
 const FLAGS: usize = 0;
-/// Offset of the index.
+/// Offset of the index in a ring, in bytes.
 const INDEX: usize = 2;
-/// Offset of the first slot.
+/// Offset of the first slot in a ring, in bytes.
 const SLOTS: usize = 4;

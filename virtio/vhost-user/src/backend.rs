@@ -1,4 +1,4 @@
-//! A session with a front-end: handling of its messages and replies.
+//! Sessions with a vhost-user front-end: execution of its messages, and replies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,43 +9,45 @@ use rustix::io::Errno;
 use tracing::{debug, warn};
 use zerocopy::IntoBytes;
 
-use crate::channel::{Channel, ChannelError};
+use crate::channel::{ChannelError, FrontEndChannel};
 use crate::control_ring::{ControlRing, RingError};
 use crate::data_plane::MAX_LOGGED;
-use crate::features::{Features, MAX_PACKET, Protocol};
+use crate::features::{Features, MAX_PACKET, ProtocolFeatures};
 use crate::guard;
 use crate::log::DirtyLog;
-use crate::mailbox::{self, Mailbox, Response};
+use crate::mailbox::{self, Mailbox, RingResponse};
 use crate::memory::{self, MAX_REGIONS, MemoryTable};
-use crate::message::{Header, Malformed, Request, RingFd};
+use crate::message::{FrontEndRequest, MalformedMessage, MessageHeader, RingFd};
 use crate::receive::Receiver;
 use crate::transmit::Transmitter;
 
-/// Maximum number of queue pairs. The numbers of their rings fit the eight bits that a message has for them.
+/// Limit on the number of queue pairs, so that the numbers of all rings fit the eight bits that messages have for them.
 pub const MAX_PAIRS: usize = 64;
 
-/// Messages handled per call, so that other work is not delayed.
+/// Limit on the messages that one call of `handle` processes, so that the worker's other tasks are not delayed.
 const BUDGET: usize = 64;
 
-/// The control side of the device. It serves one front-end at a time, any number of them one after another.
+/// The control side of a vhost-user device (the back-end). It serves one front-end at a time, and any number of them
+/// one after another.
 ///
-/// No method blocks. Call [`handle`](Self::handle) when the descriptor is readable.
+/// No method blocks. [`handle`](Self::handle) must be called when the descriptor is readable.
 #[derive(Debug)]
 pub struct Backend {
-    /// The receive queue of pair 0, the transmit queue of pair 0 (5.1.2), the receive queue of pair 1, and so on.
+    /// Rings in the order of virtio 1.2, section 5.1.2: receive queue and transmit queue of pair 0, receive queue of
+    /// pair 1, and so on.
     rings: Vec<ControlRing>,
-    /// An eventfd that a ring's thread signals after it has executed a command.
+    /// Eventfd that the thread of a ring signals after it has executed a command.
     event: Arc<OwnedFd>,
-    /// Watches the eventfd and the session's socket.
+    /// Epoll instance with the eventfd and the socket of the session.
     epoll: OwnedFd,
-    /// The MTU of the guest's interface, unless the front-end sets one.
+    /// MTU of the guest's interface in bytes, unless the front-end sets another.
     mtu: usize,
-    session: Option<Session>,
-    /// The last session has ended, but its rings have not stopped yet.
+    session: Option<FrontEndSession>,
+    /// True if the last session has ended, but its rings have not stopped yet.
     closing: bool,
 }
 
-/// The reason why a session ended.
+/// Reason why a session with a front-end has ended.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct SessionEnd(EndReason);
@@ -55,13 +57,13 @@ enum EndReason {
     #[error(transparent)]
     Channel(#[from] ChannelError),
     #[error(transparent)]
-    Malformed(#[from] Malformed),
-    /// A failed message without NEED_REPLY ends the session, because the front-end would take it for done.
+    Malformed(#[from] MalformedMessage),
+    /// A message without the flag NEED_REPLY has failed; the session ends because the front-end would assume success.
     #[error("message {code} failed: {error}")]
     Failed { code: u32, error: RequestError },
 }
 
-/// The reason why a message cannot be executed.
+/// Reason why a message of the front-end cannot be executed.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
     #[error("features {0:#x} were not offered")]
@@ -72,7 +74,7 @@ enum RequestError {
     Mtu(u64),
     #[error(transparent)]
     Memory(#[from] memory::MemoryError),
-    #[error("the log: {0}")]
+    #[error("cannot map the dirty log: {0}")]
     Log(io::Error),
     #[error("ring {ring}: {error}")]
     RingError { ring: u32, error: RingError },
@@ -81,7 +83,7 @@ enum RequestError {
 }
 
 impl SessionEnd {
-    /// Returns whether the front-end closed the connection between two messages.
+    /// Returns true if the front-end has closed the connection between two messages.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         matches!(self.0, EndReason::Channel(ChannelError::Closed))
@@ -89,49 +91,50 @@ impl SessionEnd {
 }
 
 #[derive(Debug)]
-struct Session {
-    channel: Channel,
+struct FrontEndSession {
+    channel: FrontEndChannel,
     features: Features,
-    protocol: Protocol,
+    protocol: ProtocolFeatures,
     memory: Arc<MemoryTable>,
     log: Option<Arc<DirtyLog>>,
     mtu: usize,
-    /// The message whose commands are being executed by the rings' threads.
-    pending: Option<Pending>,
-    /// Number of messages that failed with a reply.
+    /// The message whose commands the threads of the rings are executing.
+    pending: Option<PendingRequest>,
+    /// Number of messages that have failed and for which the front-end has received an error reply.
     failures: u64,
 }
 
 #[derive(Debug)]
-struct Pending {
-    header: Header,
-    outcome: Result<Reply, RequestError>,
+struct PendingRequest {
+    header: MessageHeader,
+    outcome: Result<RequestReply, RequestError>,
 }
 
-/// The reply to a message.
+/// Reply to a message of the front-end.
 #[derive(Clone, Copy, Debug)]
-enum Reply {
-    /// No reply, or success if the front-end asked for one.
+enum RequestReply {
+    /// No reply or, if the front-end has requested one (NEED_REPLY), success.
     Done,
     Value(u64),
-    /// The log is in use. The specification defines no body for this reply; rust-vmm's front-end expects its own body
-    /// back.
+    /// Confirmation of SET_LOG_BASE. The specification defines no body for this reply; rust-vmm's front-end expects the
+    /// body of its message.
     Log {
         size: u64,
         offset: u64,
     },
-    /// The available index at which this ring stopped.
+    /// The available index at which this ring has stopped (reply to GET_VRING_BASE).
     Base(u32),
 }
 
 impl Backend {
-    /// Creates a device with `pairs` queue pairs (1 to [`MAX_PAIRS`]) and returns it with the receiver and transmitter
-    /// of each pair. `mtu` is the MTU of the guest's interface unless the front-end sets one.
+    /// Creates a device with `pairs` queue pairs (1 to [`MAX_PAIRS`]), and returns it with the receiver and transmitter
+    /// of each pair. `mtu` is the MTU of the guest's interface unless the front-end sets another.
     ///
-    /// Installs a SIGBUS handler for the process. The previous handler is called for faults outside of guest memory.
+    /// The function installs a SIGBUS handler for the process, which calls the previous handler for faults outside of
+    /// guest memory.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Errors of eventfd(2), epoll_create1(2) and sigaction(2), for example EMFILE.
     ///
     /// # Panics
     /// `pairs` is out of range.
@@ -159,17 +162,17 @@ impl Backend {
         Ok((backend, halves))
     }
 
-    /// Starts a session on `socket`, which must be non-blocking, and ends the current one.
+    /// Starts a session on `socket`, which must be non-blocking. A session that exists is ended before.
     ///
     /// # Errors
     /// The socket cannot be added to epoll.
     pub fn connect(&mut self, socket: OwnedFd) -> io::Result<()> {
         self.disconnect();
         watch(&self.epoll, &socket)?;
-        self.session = Some(Session {
-            channel: Channel::new(socket),
+        self.session = Some(FrontEndSession {
+            channel: FrontEndChannel::new(socket),
             features: Features::default(),
-            protocol: Protocol::default(),
+            protocol: ProtocolFeatures::default(),
             memory: Arc::default(),
             log: None,
             mtu: self.mtu,
@@ -179,7 +182,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Ends the session: its rings are stopped, and then its memory is unmapped.
+    /// Ends the session: its rings are stopped, then its memory is unmapped.
     pub fn disconnect(&mut self) {
         if self.session.take().is_some() {
             self.closing = true;
@@ -187,23 +190,25 @@ impl Backend {
         }
     }
 
-    /// Returns whether a front-end is connected.
+    /// Returns true if a front-end is connected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Returns whether the connected front-end has closed its end. Messages from it may still be unhandled.
+    /// Returns true if the connected front-end has closed its end of the connection. Messages from it may still be
+    /// unread.
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         let session = self.session.as_ref();
         session.is_some_and(|session| session.channel.peer_closed())
     }
 
-    /// Handles received messages. Stops at a message whose commands the rings' threads have not executed yet.
+    /// Processes received messages. It stops at a message whose commands the threads of the rings have not executed
+    /// yet.
     ///
     /// # Errors
-    /// The session has ended. Another one may be started.
+    /// The session has ended, for the reason in the error. Another one may be started.
     pub fn handle(&mut self) -> Result<(), SessionEnd> {
         let handled = self.handle_some();
         if handled.is_err() {
@@ -214,61 +219,66 @@ impl Backend {
 
     fn handle_some(&mut self) -> Result<(), EndReason> {
         for _ in 0..BUDGET {
-            if !self.complete_pending()? || !self.handle_one()? {
+            let completed = self.complete_pending()?;
+            if completed == Step::Wait {
+                return Ok(());
+            }
+            let handled = self.handle_one()?;
+            if handled == Step::Wait {
                 return Ok(());
             }
         }
-        // The socket is watched edge-triggered, so it does not report again what it already holds.
+        // The socket is registered edge triggered, so epoll does not report messages that it contains already.
         mailbox::signal(&self.event);
         Ok(())
     }
 
-    /// Handles the next message. Returns false if there is none.
-    fn handle_one(&mut self) -> Result<bool, EndReason> {
+    /// Handles the next message, if there is one.
+    fn handle_one(&mut self) -> Result<Step, EndReason> {
         let Self { session, rings, .. } = self;
         let Some(session) = session else {
-            return Ok(false);
+            return Ok(Step::Wait);
         };
         let Some(message) = session.channel.receive()? else {
-            return Ok(false);
+            return Ok(Step::Wait);
         };
         let header = message.header;
-        let request = Request::parse(header.code, message.body, message.fds)?;
+        let request = FrontEndRequest::parse(header.code, message.body, message.fds)?;
         debug!(?request, "vhost-user");
         let outcome = session.execute(rings, request);
-        session.pending = Some(Pending { header, outcome });
-        Ok(true)
+        session.pending = Some(PendingRequest { header, outcome });
+        Ok(Step::Done)
     }
 
-    /// Collects the responses to the current message's commands and replies to the front-end. Returns false if
-    /// responses are missing.
-    fn complete_pending(&mut self) -> Result<bool, EndReason> {
-        if !self.finish_closing() || self.rings.iter().any(ControlRing::is_busy) {
-            return Ok(false);
+    /// Collects the responses to the current message's commands and replies to the front-end, if
+    /// all rings have responded.
+    fn complete_pending(&mut self) -> Result<Step, EndReason> {
+        let closing = self.finish_closing();
+        if closing == Step::Wait || self.rings.iter().any(ControlRing::is_busy) {
+            return Ok(Step::Wait);
         }
         let mut refused = None;
         for ring in &mut self.rings {
-            if let Some(Response::Failed(reason)) = ring.take_response() {
+            if let Some(RingResponse::Failed(reason)) = ring.take_response() {
                 refused = Some(RequestError::Worker(reason));
             }
         }
         let Some(session) = &mut self.session else {
-            return Ok(true);
+            return Ok(Step::Done);
         };
-        let Some(Pending { header, outcome }) = session.pending.take() else {
-            return Ok(true);
+        let Some(PendingRequest { header, outcome }) = session.pending.take() else {
+            return Ok(Step::Done);
         };
         let outcome = refused.map_or(outcome, Err);
         session.reply(header, outcome, &self.rings)?;
-        Ok(true)
+        Ok(Step::Done)
     }
 
-    /// Stops the rings of an ended session, once they have executed its last commands. Returns false if they have not
-    /// yet stopped.
-    fn finish_closing(&mut self) -> bool {
+    /// Stops the rings of an ended session, once they have executed its last commands.
+    fn finish_closing(&mut self) -> Step {
         while self.closing {
             if self.rings.iter().any(ControlRing::is_busy) {
-                return false;
+                return Step::Wait;
             }
             for ring in &mut self.rings {
                 ring.take_response();
@@ -282,12 +292,21 @@ impl Backend {
                 }
             }
         }
-        true
+        Step::Done
     }
 }
 
-/// Creates the two rings of a queue pair, the receive queue first, and the receiver and transmitter that work on them
-/// and signal `event`.
+/// The result of one step of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The next step can follow.
+    Done,
+    /// A ring's response, or a message, has to arrive first.
+    Wait,
+}
+
+/// Creates the two rings of a queue pair, receive queue first, with the receiver and transmitter that serve them and
+/// signal `event`.
 pub(crate) fn pair(
     event: &Arc<OwnedFd>,
     mtu: usize,
@@ -302,87 +321,100 @@ pub(crate) fn pair(
 }
 
 impl AsFd for Backend {
-    /// Readable, edge-triggered, when [`handle`](Self::handle) should be called.
+    /// Returns a descriptor that is readable, to be registered edge triggered, when [`handle`](Self::handle) should be
+    /// called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-impl Session {
-    fn execute(&mut self, rings: &mut [ControlRing], request: Request) -> Result<Reply, RequestError> {
+impl FrontEndSession {
+    fn execute(
+        &mut self,
+        rings: &mut [ControlRing],
+        request: FrontEndRequest,
+    ) -> Result<RequestReply, RequestError> {
         let pairs = rings.len() / 2;
         match request {
-            Request::GetFeatures => return Ok(Reply::Value(Features::offered(pairs).0)),
-            Request::SetFeatures(bits) => self.set_features(rings, bits)?,
-            Request::Owner | Request::SetLogFd => {}
-            Request::SetMemTable(regions) => self.set_memory(rings, MemoryTable::new(regions)?),
-            Request::AddMemReg(region, file) => {
+            FrontEndRequest::GetFeatures => return Ok(RequestReply::Value(Features::offered(pairs).0)),
+            FrontEndRequest::SetFeatures(bits) => self.set_features(rings, bits)?,
+            FrontEndRequest::Owner | FrontEndRequest::SetLogFd => {}
+            FrontEndRequest::SetMemTable(regions) => self.set_memory(rings, MemoryTable::new(regions)?),
+            FrontEndRequest::AddMemReg(region, file) => {
                 let table = self.memory.as_ref().clone().with(region, file)?;
                 self.set_memory(rings, table);
             }
-            Request::RemMemReg(region) => {
+            FrontEndRequest::RemMemReg(region) => {
                 self.set_memory(rings, self.memory.as_ref().clone().without(&region))
             }
-            Request::GetMaxMemSlots => return Ok(Reply::Value(MAX_REGIONS as u64)),
-            Request::SetLogBase { size, offset, file } => {
+            FrontEndRequest::GetMaxMemSlots => return Ok(RequestReply::Value(MAX_REGIONS as u64)),
+            FrontEndRequest::SetLogBase { size, offset, file } => {
                 let log = DirtyLog::new(size, offset, file).map_err(RequestError::Log)?;
                 self.log = Some(Arc::new(log));
                 self.update_log(rings);
-                return Ok(Reply::Log { size, offset });
+                return Ok(RequestReply::Log { size, offset });
             }
-            Request::SetVringNum { ring, size } => self.ring(rings, ring, |ring, _| ring.set_size(size))?,
-            Request::SetVringAddr(address) => self.ring(rings, address.ring, |ring, session| {
+            FrontEndRequest::SetVringNum { ring, size } => {
+                self.ring(rings, ring, |ring, _| ring.set_size(size))?
+            }
+            FrontEndRequest::SetVringAddr(address) => self.ring(rings, address.ring, |ring, session| {
                 ring.set_address(address, &session.memory)?;
                 ring.set_log(session.features, session.log.as_ref());
                 Ok(())
             })?,
-            Request::SetVringBase { ring, base } => self.ring(rings, ring, |ring, _| ring.set_base(base))?,
-            Request::GetVringBase { ring: number } => {
+            FrontEndRequest::SetVringBase { ring, base } => {
+                self.ring(rings, ring, |ring, _| ring.set_base(base))?
+            }
+            FrontEndRequest::GetVringBase { ring: number } => {
                 self.ring(rings, number, |ring, _| {
                     ring.stop();
                     Ok(())
                 })?;
-                return Ok(Reply::Base(number));
+                return Ok(RequestReply::Base(number));
             }
-            Request::SetVringKick(RingFd { ring, fd }) => self.ring(rings, ring, |ring, session| {
-                ring.start(
-                    fd,
-                    &session.memory,
-                    session.features,
-                    session.log.as_ref(),
-                    session.mtu,
-                )
-            })?,
-            Request::SetVringCall(RingFd { ring, fd }) => {
+            FrontEndRequest::SetVringKick(RingFd { ring, fd }) => {
+                self.ring(rings, ring, |ring, session| {
+                    ring.start(
+                        fd,
+                        &session.memory,
+                        session.features,
+                        session.log.as_ref(),
+                        session.mtu,
+                    )
+                })?
+            }
+            FrontEndRequest::SetVringCall(RingFd { ring, fd }) => {
                 self.ring(rings, ring, |ring, _| ring.set_call(fd))?
             }
-            Request::SetVringErr(RingFd { ring, fd }) => {
+            FrontEndRequest::SetVringErr(RingFd { ring, fd }) => {
                 self.ring(rings, ring, |ring, _| ring.set_err(fd))?
             }
-            Request::GetProtocolFeatures => return Ok(Reply::Value(Protocol::offered(pairs).0)),
-            Request::SetProtocolFeatures(bits) => {
-                let protocol = Protocol(bits);
-                if !Protocol::offered(pairs).has(protocol) {
+            FrontEndRequest::GetProtocolFeatures => {
+                return Ok(RequestReply::Value(ProtocolFeatures::offered(pairs).0));
+            }
+            FrontEndRequest::SetProtocolFeatures(bits) => {
+                let protocol = ProtocolFeatures(bits);
+                if !ProtocolFeatures::offered(pairs).has(protocol) {
                     return Err(RequestError::Features(bits));
                 }
                 self.protocol = protocol;
             }
-            Request::GetQueueNum => return Ok(Reply::Value(pairs as u64)),
-            Request::SetVringEnable { ring, enable } => self.ring(rings, ring, |ring, _| {
+            FrontEndRequest::GetQueueNum => return Ok(RequestReply::Value(pairs as u64)),
+            FrontEndRequest::SetVringEnable { ring, enable } => self.ring(rings, ring, |ring, _| {
                 ring.enable(enable);
                 Ok(())
             })?,
-            Request::NetSetMtu(mtu) => {
+            FrontEndRequest::NetSetMtu(mtu) => {
                 self.mtu = usize::try_from(mtu)
                     .ok()
                     .filter(|mtu| (MIN_MTU..=MAX_PACKET).contains(mtu))
                     .ok_or(RequestError::Mtu(mtu))?;
             }
         }
-        Ok(Reply::Done)
+        Ok(RequestReply::Done)
     }
 
-    /// Changes one ring.
+    /// Changes the configuration of one ring by `how`.
     fn ring(
         &self,
         rings: &mut [ControlRing],
@@ -394,7 +426,7 @@ impl Session {
         how(ring, self).map_err(|error| RequestError::RingError { ring: number, error })
     }
 
-    /// Features of a running ring do not change, except VHOST_F_LOG_ALL.
+    /// Sets the features that the driver has accepted. Those of a running ring cannot change, except VHOST_F_LOG_ALL.
     fn set_features(&mut self, rings: &mut [ControlRing], bits: u64) -> Result<(), RequestError> {
         let features = Features(bits);
         if !Features::offered(rings.len() / 2).has(features) {
@@ -402,7 +434,8 @@ impl Session {
         }
         self.features = features;
         for ring in rings.iter_mut() {
-            // "If VHOST_USER_F_PROTOCOL_FEATURES has not been negotiated, the ring starts directly in the enabled state."
+            // Specification: "If VHOST_USER_F_PROTOCOL_FEATURES has not been negotiated, the ring starts directly in
+            // the enabled state."
             ring.enable_by_default(!features.has(Features::PROTOCOL));
         }
         self.update_log(rings);
@@ -424,23 +457,23 @@ impl Session {
 
     fn reply(
         &mut self,
-        header: Header,
-        outcome: Result<Reply, RequestError>,
+        header: MessageHeader,
+        outcome: Result<RequestReply, RequestError>,
         rings: &[ControlRing],
     ) -> Result<(), EndReason> {
         let code = header.code;
-        let acknowledged = header.needs_reply() && self.protocol.has(Protocol::REPLY_ACK);
+        let acknowledged = header.needs_reply() && self.protocol.has(ProtocolFeatures::REPLY_ACK);
         let value = match outcome {
-            Ok(Reply::Value(value)) => value,
-            Ok(Reply::Base(number)) => {
+            Ok(RequestReply::Value(value)) => value,
+            Ok(RequestReply::Base(number)) => {
                 let base = rings[number as usize].base().into();
                 return Ok(self.channel.reply(code, [number, base].as_bytes())?);
             }
-            Ok(Reply::Log { size, offset }) => {
+            Ok(RequestReply::Log { size, offset }) => {
                 return Ok(self.channel.reply(code, [size, offset].as_bytes())?);
             }
-            Ok(Reply::Done) if acknowledged => 0,
-            Ok(Reply::Done) => return Ok(()),
+            Ok(RequestReply::Done) if acknowledged => 0,
+            Ok(RequestReply::Done) => return Ok(()),
             Err(error) if acknowledged => {
                 self.failures += 1;
                 if self.failures <= MAX_LOGGED {
@@ -454,7 +487,7 @@ impl Session {
     }
 }
 
-/// Bytes of the smallest packet that every IPv4 link carries (RFC 791).
+/// Limit on the MTU in bytes: the smallest that an IPv4 link has (RFC 791).
 const MIN_MTU: usize = 68;
 
 fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> Result<(), Errno> {

@@ -1,4 +1,4 @@
-//! The control socket: receives whole messages and sends replies, without blocking.
+//! The socket of a vhost-user session: receives complete messages and sends replies, without blocking.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,38 +12,38 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
-use crate::message::{HEADER, Header, MAX_BODY, MAX_REGIONS, Malformed};
+use crate::message::{HEADER, MAX_BODY, MAX_REGIONS, MalformedMessage, MessageHeader};
 
-/// The device's end of the connection with the front-end.
+/// The device's end of the connection to the front-end.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct FrontEndChannel {
     socket: OwnedFd,
     buffer: Box<[u8; HEADER + MAX_BODY]>,
-    /// Bytes received of the current message.
+    /// Number of received bytes of the current message.
     have: usize,
-    /// Header of the current message, once received.
-    header: Option<Header>,
+    /// Header of the current message, after it was received.
+    header: Option<MessageHeader>,
     fds: Vec<OwnedFd>,
 }
 
-/// A whole message.
+/// A complete message of the front-end.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
-    pub(crate) header: Header,
+    pub(crate) header: MessageHeader,
     pub(crate) body: &'a [u8],
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// The reason why a session ended.
+/// Reason why the connection to a front-end cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
-    #[error("closed by the front-end")]
+    #[error("the front-end has closed the connection")]
     Closed,
-    #[error("closed by the front-end in the middle of a message")]
+    #[error("the front-end has closed the connection within a message")]
     Truncated,
     #[error(transparent)]
-    Malformed(#[from] Malformed),
-    #[error("more than {MAX_REGIONS} descriptors with a message")]
+    Malformed(#[from] MalformedMessage),
+    #[error("a message has more than {MAX_REGIONS} descriptors")]
     Descriptors,
     #[error("the front-end does not read its replies")]
     SendBufferFull,
@@ -51,8 +51,8 @@ pub(crate) enum ChannelError {
     Socket(#[from] Errno),
 }
 
-impl Channel {
-    /// Takes a socket, which must be non-blocking.
+impl FrontEndChannel {
+    /// Creates the device's end on `socket`, which must be non-blocking.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -63,7 +63,7 @@ impl Channel {
         }
     }
 
-    /// Returns whether the peer has shut down its sending side.
+    /// Returns true if the front-end has shut down its sending side.
     pub(crate) fn peer_closed(&self) -> bool {
         let now = Timespec {
             tv_sec: 0,
@@ -73,11 +73,11 @@ impl Channel {
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Returns the next message if all of it has been received.
+    /// Returns the next message if it was received completely.
     pub(crate) fn receive(&mut self) -> Result<Option<Message<'_>>, ChannelError> {
         loop {
             let need = HEADER + self.header.map_or(0, |header| header.size as usize);
-            // Reads no byte of the next message, whose descriptors would otherwise arrive with this one.
+            // No byte of the next message is read, because its descriptors would arrive with this message.
             if self.have < need {
                 match self.read(need) {
                     Ok(0) if self.have == 0 => return Err(ChannelError::Closed),
@@ -90,7 +90,7 @@ impl Channel {
             }
             let Some(header) = self.header.take() else {
                 let bytes = self.buffer.first_chunk().expect("the buffer holds a header");
-                self.header = Some(Header::parse(bytes)?);
+                self.header = Some(MessageHeader::parse(bytes)?);
                 continue;
             };
             self.have = 0;
@@ -102,7 +102,7 @@ impl Channel {
         }
     }
 
-    /// Reads until `need` bytes are buffered, or less.
+    /// Reads until the buffer contains `need` bytes of the message or the socket is empty.
     fn read(&mut self, need: usize) -> Result<usize, ChannelError> {
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -121,9 +121,9 @@ impl Channel {
         Ok(received.bytes)
     }
 
-    /// Replies to message `code`.
+    /// Sends the reply to message `code`.
     pub(crate) fn reply(&mut self, code: u32, body: &[u8]) -> Result<(), ChannelError> {
-        let header = Header::reply(code, body.len());
+        let header = MessageHeader::reply(code, body.len());
         let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
         let mut control = SendAncillaryBuffer::default();
         let sent = rustix::io::retry_on_intr(|| {
@@ -136,8 +136,8 @@ impl Channel {
         });
         match sent {
             Ok(bytes) if bytes == HEADER + body.len() => Ok(()),
-            // The socket's buffer is full, since the front-end does not read its replies. It could not parse anything
-            // after a partial reply.
+            // The socket's buffer is full, because the front-end does not read its replies. After a partial reply it
+            // could not parse anything.
             Ok(_) | Err(Errno::AGAIN) => Err(ChannelError::SendBufferFull),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(ChannelError::Closed),
             Err(error) => Err(error.into()),
@@ -145,7 +145,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for FrontEndChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

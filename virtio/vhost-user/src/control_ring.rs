@@ -1,4 +1,4 @@
-//! The control side of a ring: collects its configuration until it can be started.
+//! The control side of a ring: its configuration by the front-end, and the commands to the thread that serves it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use rustix::io::Errno;
 use crate::data_plane::RingConfig;
 use crate::features::Features;
 use crate::log::{DirtyLog, RingLog};
-use crate::mailbox::{Command, Mailbox, Response};
+use crate::mailbox::{Mailbox, RingCommand, RingResponse};
 use crate::memory::MemoryTable;
 use crate::message::RingAddress;
 
-/// One ring, as the front-end configures it.
+/// Configuration of one ring, as the front-end has set it so far.
 #[derive(Debug)]
 pub(crate) struct ControlRing {
     mailbox: Arc<Mailbox>,
-    /// It has been started and not been stopped.
+    /// True if the ring was started and not stopped.
     running: bool,
     size: u16,
-    address: Option<Address>,
+    address: Option<RingAddresses>,
     base: u16,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     enabled: bool,
 }
 
-/// The addresses of a ring.
+/// Addresses of a ring's three parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
-    /// Guest-physical addresses.
+struct RingAddresses {
+    /// Guest-physical addresses of the parts.
     descriptors: u64,
     available: u64,
     used: u64,
-    /// Guest-physical address of the used ring, for the log.
+    /// Guest-physical address of the used ring in the dirty log; `None` if writes to the used ring are not logged.
     log: Option<u64>,
 }
 
-/// The reason why a ring's configuration is refused.
+/// Reason why the configuration of a ring is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RingError {
     #[error("invalid queue size {0}")]
@@ -47,9 +47,9 @@ pub(crate) enum RingError {
     Base(u32),
     #[error("address {0:#x} is not in guest memory")]
     Address(u64),
-    #[error("changed while running")]
+    #[error("a running ring cannot be changed")]
     Running,
-    #[error("started without addresses")]
+    #[error("the ring was started without addresses")]
     NoAddress,
     #[error("polling mode is not supported")]
     Polled,
@@ -71,23 +71,23 @@ impl ControlRing {
         }
     }
 
-    /// Returns whether a command has no response yet.
+    /// Returns true if the last command has no response yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.mailbox.is_busy()
     }
 
-    /// Returns the response to the last command.
-    pub(crate) fn take_response(&mut self) -> Option<Response> {
+    /// Removes and returns the response to the last command.
+    pub(crate) fn take_response(&mut self) -> Option<RingResponse> {
         let response = self.mailbox.take_response()?;
         match response {
-            Response::Stopped(Some(base)) => self.base = base,
-            Response::Failed(_) => self.running = false,
-            Response::Stopped(None) | Response::Done => {}
+            RingResponse::Stopped(Some(base)) => self.base = base,
+            RingResponse::Failed(_) => self.running = false,
+            RingResponse::Stopped(None) | RingResponse::Done => {}
         }
         Some(response)
     }
 
-    /// Returns the number of available entries taken when the ring was stopped.
+    /// Returns the number of available entries that were taken until the ring was stopped.
     pub(crate) fn base(&self) -> u16 {
         self.base
     }
@@ -101,21 +101,21 @@ impl ControlRing {
         Ok(())
     }
 
-    /// Sets the addresses. Those of a running ring must not change, except for the log.
+    /// Sets the addresses. Those of a running ring must not change, except the address in the log.
     pub(crate) fn set_address(
         &mut self,
         address: RingAddress,
         memory: &MemoryTable,
     ) -> Result<(), RingError> {
         let find = |user| memory.guest_address(user).ok_or(RingError::Address(user));
-        let found = Address {
+        let found = RingAddresses {
             descriptors: find(address.descriptors)?,
             available: find(address.available)?,
             used: find(address.used)?,
             log: (address.flags & LOGGED != 0).then_some(address.log),
         };
         let moved = self.address.is_none_or(|old| {
-            Address {
+            RingAddresses {
                 log: found.log,
                 ..old
             } != found
@@ -136,7 +136,7 @@ impl ControlRing {
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), RingError> {
         set_nonblocking(call.as_ref())?;
         if self.running {
-            self.mailbox.post(Command::Call(call));
+            self.mailbox.post(RingCommand::Call(call));
         } else {
             self.call = call;
         }
@@ -146,7 +146,7 @@ impl ControlRing {
     pub(crate) fn set_err(&mut self, err: Option<OwnedFd>) -> Result<(), RingError> {
         set_nonblocking(err.as_ref())?;
         if self.running {
-            self.mailbox.post(Command::Err(err));
+            self.mailbox.post(RingCommand::Err(err));
         } else {
             self.err = err;
         }
@@ -155,10 +155,10 @@ impl ControlRing {
 
     pub(crate) fn enable(&mut self, enabled: bool) {
         self.enabled = enabled;
-        self.post_if_running(|| Command::Enable(enabled));
+        self.post_if_running(|| RingCommand::Enable(enabled));
     }
 
-    /// Enables a stopped ring if rings start enabled.
+    /// Enables a ring that is not running if `enabled`: without protocol features, rings start in the enabled state.
     pub(crate) fn enable_by_default(&mut self, enabled: bool) {
         if !self.running {
             self.enabled |= enabled;
@@ -166,15 +166,15 @@ impl ControlRing {
     }
 
     pub(crate) fn set_memory(&mut self, memory: &Arc<MemoryTable>) {
-        self.post_if_running(|| Command::Memory(memory.clone()));
+        self.post_if_running(|| RingCommand::Memory(memory.clone()));
     }
 
     pub(crate) fn set_log(&mut self, features: Features, log: Option<&Arc<DirtyLog>>) {
         let log = self.log(features, log);
-        self.post_if_running(|| Command::Log(log));
+        self.post_if_running(|| RingCommand::Log(log));
     }
 
-    /// Starts the ring.
+    /// Starts the ring with the configuration and `kick`.
     pub(crate) fn start(
         &mut self,
         kick: Option<OwnedFd>,
@@ -185,7 +185,7 @@ impl ControlRing {
     ) -> Result<(), RingError> {
         self.check_stopped()?;
         let kick = kick.ok_or(RingError::Polled)?;
-        let Some(Address {
+        let Some(RingAddresses {
             descriptors,
             available,
             used,
@@ -212,16 +212,16 @@ impl ControlRing {
             mtu,
         };
         self.running = true;
-        self.mailbox.post(Command::Start(Box::new(config)));
+        self.mailbox.post(RingCommand::Start(Box::new(config)));
         Ok(())
     }
 
-    /// Stops the ring, if it is running, and closes its descriptors.
+    /// Stops the ring if it is running, and closes its descriptors.
     pub(crate) fn stop(&mut self) {
         self.call = None;
         self.err = None;
         if std::mem::take(&mut self.running) {
-            self.mailbox.post(Command::Stop);
+            self.mailbox.post(RingCommand::Stop);
         }
     }
 
@@ -242,7 +242,7 @@ impl ControlRing {
         }
     }
 
-    fn post_if_running(&self, command: impl FnOnce() -> Command) {
+    fn post_if_running(&self, command: impl FnOnce() -> RingCommand) {
         if self.running {
             self.mailbox.post(command());
         }
@@ -258,12 +258,12 @@ impl ControlRing {
     }
 }
 
-/// Makes a descriptor non-blocking: signalling must not block on a full pipe or on an eventfd that is not read.
+/// Makes a descriptor non-blocking, because signalling must not block on a full pipe or on an eventfd that is not read.
 fn set_nonblocking(signalled: Option<&OwnedFd>) -> Result<(), RingError> {
     signalled.map_or(Ok(()), |fd| {
         rustix::io::ioctl_fionbio(fd, true).map_err(RingError::Blocking)
     })
 }
 
-/// VHOST_VRING_F_LOG.
+/// Flag VHOST_VRING_F_LOG in the message SET_VRING_ADDR.
 const LOGGED: u32 = 1;

@@ -1,59 +1,60 @@
-//! The data plane of a ring, used by receiver and transmitter: the ring, its mailbox, and one epoll descriptor for
+//! The part of a ring that receiver and transmitter share: the active ring, its mailbox, and an epoll instance for
 //! both.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pontoon_ring::device::{self, Device, DeviceQueue, State};
-use pontoon_ring::{Layout, LayoutError};
+use pontoon_ring::{Layout, LayoutError, Notification};
 use rustix::event::epoll;
 use tracing::warn;
 
 use crate::features::Features;
 use crate::log::RingLog;
-use crate::mailbox::{self, Command, Mailbox, Response};
+use crate::mailbox::{self, Mailbox, RingCommand, RingResponse};
 use crate::memory::MemoryTable;
 
-/// The configuration with which a ring starts.
+/// Configuration with which the thread of a ring starts it.
 #[derive(Debug)]
 pub(crate) struct RingConfig {
     pub(crate) memory: Arc<MemoryTable>,
     pub(crate) layout: Layout,
     pub(crate) features: Features,
-    /// Available entries taken by the previous back-end.
+    /// Number of available entries that the previous back-end has taken.
     pub(crate) base: u16,
     pub(crate) kick: OwnedFd,
     pub(crate) call: Option<OwnedFd>,
     pub(crate) err: Option<OwnedFd>,
     pub(crate) enabled: bool,
     pub(crate) log: Option<RingLog>,
-    /// The MTU of the guest's interface.
+    /// MTU of the guest's interface in bytes.
     pub(crate) mtu: usize,
 }
 
-/// The data plane of one ring.
+/// The part of one ring that is used by the thread which serves it.
 #[derive(Debug)]
 pub(crate) struct DataPlane {
     mailbox: Arc<Mailbox>,
-    /// Watches the mailbox's eventfd and the ring's kick, so that the worker needs to watch one descriptor only.
+    /// Epoll instance with the mailbox's eventfd and the ring's kick eventfd, so that the worker registers one
+    /// descriptor only.
     epoll: OwnedFd,
     ring: Option<ActiveRing>,
-    /// Number of rings that failed.
+    /// Number of times that a ring has failed because of the driver.
     faults: u64,
 }
 
-/// A ring that is being served.
+/// A ring that was started and is being served.
 #[derive(Debug)]
 pub(crate) struct ActiveRing {
     pub(crate) device: Device,
     pub(crate) config: RingConfig,
-    /// The ring has failed and is not served until it is started again.
+    /// True if the ring has failed; it is not served until it is started again.
     failed: bool,
-    /// All parts of the ring are in the current memory table.
+    /// True if all parts of the ring are in the current memory table.
     mapped: bool,
 }
 
-/// The reason why a ring cannot be served any longer.
+/// Reason why a ring cannot be served any longer.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum RingFault {
     #[error(transparent)]
@@ -64,8 +65,17 @@ pub(crate) enum RingFault {
     Memory,
 }
 
-/// Maximum number of failures of a ring, or failed messages of a session, that are logged: the guest and its front-end
-/// could cause any number.
+/// The result of [`DataPlane::execute_command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommandOutcome {
+    /// A command was executed.
+    Executed,
+    /// No command was pending.
+    NonePending,
+}
+
+/// Limit on the log lines about failures of a ring and about failed messages of a session, because the guest or its
+/// front-end could cause any number.
 pub(crate) const MAX_LOGGED: u64 = 20;
 
 impl DataPlane {
@@ -80,17 +90,17 @@ impl DataPlane {
         })
     }
 
-    /// Executes a pending command. Returns false if there is none.
-    pub(crate) fn execute_command(&mut self) -> bool {
+    /// Executes a pending command.
+    pub(crate) fn execute_command(&mut self) -> CommandOutcome {
         if !self.mailbox.has_command() {
-            return false;
+            return CommandOutcome::NonePending;
         }
         let mailbox = self.mailbox.clone();
         mailbox.execute(|command| self.execute(command));
-        true
+        CommandOutcome::Executed
     }
 
-    /// Returns the ring if it can be served. It may be disabled.
+    /// Returns the ring if it can be served; it may be disabled.
     pub(crate) fn live(&mut self) -> Option<&mut ActiveRing> {
         let ring = self.ring.as_ref()?;
         if ring.lost_memory() {
@@ -101,12 +111,12 @@ impl DataPlane {
         self.ring.as_mut().filter(|ring| !ring.failed && ring.mapped)
     }
 
-    /// Makes the descriptor readable.
+    /// Makes the descriptor readable, so that the worker serves the ring again.
     pub(crate) fn wake(&self) {
         mailbox::signal(self.mailbox.event());
     }
 
-    /// Marks the ring as failed.
+    /// Marks the ring as failed, counts the failure and signals the front-end's error descriptor.
     pub(crate) fn fail(&mut self, fault: RingFault) {
         let Some(ring) = self.ring.as_mut().filter(|ring| !ring.failed) else {
             return;
@@ -125,25 +135,25 @@ impl DataPlane {
         self.faults
     }
 
-    /// Returns the ring in any state.
+    /// Returns the ring, also if it has failed.
     pub(crate) fn ring(&self) -> Option<&ActiveRing> {
         self.ring.as_ref()
     }
 
-    fn execute(&mut self, command: Command) -> Response {
+    fn execute(&mut self, command: RingCommand) -> RingResponse {
         match command {
-            Command::Start(config) => return self.start(*config),
-            Command::Stop => return Response::Stopped(self.stop()),
-            Command::Memory(memory) => self.remap(memory),
-            Command::Call(call) => self.set(|ring| {
+            RingCommand::Start(config) => return self.start(*config),
+            RingCommand::Stop => return RingResponse::Stopped(self.stop()),
+            RingCommand::Memory(memory) => self.remap(memory),
+            RingCommand::Call(call) => self.set(|ring| {
                 ring.config.call = call;
                 ring.call();
             }),
-            Command::Err(err) => self.set(|ring| ring.config.err = err),
-            Command::Enable(enabled) => self.set(|ring| ring.config.enabled = enabled),
-            Command::Log(log) => self.set(|ring| ring.config.log = log),
+            RingCommand::Err(err) => self.set(|ring| ring.config.err = err),
+            RingCommand::Enable(enabled) => self.set(|ring| ring.config.enabled = enabled),
+            RingCommand::Log(log) => self.set(|ring| ring.config.log = log),
         }
-        Response::Done
+        RingResponse::Done
     }
 
     fn set(&mut self, how: impl FnOnce(&mut ActiveRing)) {
@@ -152,8 +162,8 @@ impl DataPlane {
         }
     }
 
-    /// A front-end may remove the region that contains a running ring and add it again (REM_MEM_REG, ADD_MEM_REG). The
-    /// ring is not served meanwhile.
+    /// Replaces the memory table. A front-end may remove the region that contains a running ring and add it again
+    /// (REM_MEM_REG, ADD_MEM_REG); the ring is not served in the meantime.
     fn remap(&mut self, memory: Arc<MemoryTable>) {
         self.set(|ring| {
             ring.config.memory = memory;
@@ -161,21 +171,21 @@ impl DataPlane {
         });
     }
 
-    fn start(&mut self, config: RingConfig) -> Response {
+    fn start(&mut self, config: RingConfig) -> RingResponse {
         self.stop();
         let ring = match ActiveRing::new(config) {
             Ok(ring) => ring,
-            Err(fault) => return Response::Failed(fault.to_string()),
+            Err(fault) => return RingResponse::Failed(fault.to_string()),
         };
         if let Err(errno) = watch(&self.epoll, &ring.config.kick) {
-            return Response::Failed(format!("cannot watch the kick descriptor: {errno}"));
+            return RingResponse::Failed(format!("cannot watch the kick descriptor: {errno}"));
         }
-        // A previous back-end that was killed may not have signalled the chains it returned.
+        // A previous back-end that was killed may not have signalled chains that it had returned.
         if ring.device.state().used != 0 {
             ring.call();
         }
         self.ring = Some(ring);
-        Response::Done
+        RingResponse::Done
     }
 
     fn stop(&mut self) -> Option<u16> {
@@ -200,7 +210,7 @@ impl AsFd for DataPlane {
     }
 }
 
-/// The features, the dirty log and the call descriptor that are needed while a queue is served.
+/// Features, dirty log and call descriptor of a ring, which are needed while its queue is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notifier<'r> {
     pub(crate) features: Features,
@@ -210,9 +220,9 @@ pub(crate) struct Notifier<'r> {
 
 impl ActiveRing {
     fn new(config: RingConfig) -> Result<Self, RingFault> {
-        // All chains are returned in the order in which they were taken. Chains that a killed back-end took and did not
-        // return therefore follow those that it returned, and are taken again. No other state is needed, which is why
-        // INFLIGHT_SHMFD is not offered.
+        // All chains are returned in the order in which they were taken. Therefore chains that a killed back-end has
+        // taken and not returned follow those that it has returned, and are taken again. No other state is needed,
+        // which is why INFLIGHT_SHMFD is not offered.
         let used = device::used_index(&&*config.memory, &config.layout)?;
         if config.base.wrapping_sub(used) > config.layout.size {
             return Err(RingFault::Layout(LayoutError::State {
@@ -231,7 +241,7 @@ impl ActiveRing {
             failed: false,
             mapped: true,
         };
-        // Refuses a layout outside of memory now rather than at the first frame.
+        // A layout outside of the guest's memory is refused now, not at the first frame.
         ring.open()?;
         if ring.lost_memory() {
             return Err(RingFault::Memory);
@@ -243,15 +253,16 @@ impl ActiveRing {
         self.config.enabled
     }
 
-    /// Signals the driver unconditionally. Used entries published while there was no call descriptor are not signalled
-    /// later: with event indices the signal is due once, when the index passes the driver's event.
+    /// Signals the driver even without its request. Used entries that were published without a call descriptor would
+    /// otherwise not be signalled: with event indices a signal is due only once, when the index passes the driver's
+    /// event.
     fn call(&self) {
         if let Some(call) = &self.config.call {
             signal(call);
         }
     }
 
-    /// Looks up the queue in memory.
+    /// Looks up the parts of the ring in the guest's memory.
     pub(crate) fn open(&mut self) -> Result<(DeviceQueue<'_, &MemoryTable>, Notifier<'_>), LayoutError> {
         let RingConfig {
             memory,
@@ -275,18 +286,18 @@ impl ActiveRing {
 }
 
 impl Notifier<'_> {
-    /// Publishes the returned chains, and signals the driver if it requested that.
+    /// Publishes the returned chains, and signals the driver if it has requested that.
     pub(crate) fn publish(&self, queue: &mut DeviceQueue<'_, &MemoryTable>) {
-        let wake = queue.publish();
+        let notification = queue.publish();
         if let Some(log) = self.log {
             log.mark_used_ring();
         }
-        if let Some(call) = self.call.filter(|_| wake) {
+        if let Some(call) = self.call.filter(|_| notification == Notification::Required) {
             signal(call);
         }
     }
 
-    /// Requests a kick, then returns the number of chains ready to be taken.
+    /// Requests a kick for new chains, and returns the number of chains that can be taken.
     pub(crate) fn rearm(
         &self,
         queue: &mut DeviceQueue<'_, &MemoryTable>,
@@ -304,7 +315,8 @@ fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> rustix::io::Result<()> {
     epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)
 }
 
-/// Adds one to a non-blocking eventfd. A failed write means that its counter is full, so it is readable already.
+/// Adds one to a non-blocking eventfd. The write fails only if the counter is at its maximum; then the eventfd is
+/// readable already.
 fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

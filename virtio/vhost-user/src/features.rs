@@ -1,10 +1,10 @@
-//! Feature bits and their effect on frames.
+//! Feature bits of virtio-net and vhost-user, and their effect on frames.
 
 use std::ops::BitOr;
 
 use pontoon_engine::Limits;
 
-/// A set of virtio features (virtio 1.2, sections 5.1.3 and 6), including the two bits that vhost-user adds.
+/// A set of virtio feature bits (virtio 1.2, sections 5.1.3 and 6), with the two bits that vhost-user adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features(pub(crate) u64);
 
@@ -18,11 +18,11 @@ impl Features {
     pub(crate) const HOST_TSO6: Self = Self::bit(12);
     pub(crate) const MRG_RXBUF: Self = Self::bit(15);
     pub(crate) const MQ: Self = Self::bit(22);
-    /// VHOST_F_LOG_ALL: writes to guest memory are marked in the dirty log.
+    /// VHOST_F_LOG_ALL: writes to guest memory are recorded in the dirty log.
     pub(crate) const LOG_ALL: Self = Self::bit(26);
     pub(crate) const INDIRECT_DESC: Self = Self::bit(28);
     pub(crate) const EVENT_IDX: Self = Self::bit(29);
-    /// VHOST_USER_F_PROTOCOL_FEATURES.
+    /// VHOST_USER_F_PROTOCOL_FEATURES: the protocol features of [`ProtocolFeatures`] are negotiated.
     pub(crate) const PROTOCOL: Self = Self::bit(30);
     pub(crate) const VERSION_1: Self = Self::bit(32);
     pub(crate) const GUEST_USO4: Self = Self::bit(54);
@@ -33,7 +33,7 @@ impl Features {
         Self(1 << bit)
     }
 
-    /// Returns the features that this device offers.
+    /// Returns the features that the device offers with this number of queue pairs.
     pub(crate) fn offered(queue_pairs: usize) -> Self {
         let multiqueue = if queue_pairs > 1 { Self::MQ } else { Self(0) };
         Self::CSUM
@@ -55,12 +55,12 @@ impl Features {
             | multiqueue
     }
 
-    /// Returns the features offered to a VMM in the same process, which has one queue pair.
+    /// Returns the features that an in-process device, with one queue pair, offers to its VMM.
     pub(crate) fn offered_in_process() -> Self {
         Self(Self::offered(1).0 & !(Self::LOG_ALL | Self::PROTOCOL).0)
     }
 
-    /// Returns whether all of `other` are in this set.
+    /// Returns true if all features of `other` are in this set.
     pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -72,8 +72,8 @@ impl Features {
         }
     }
 
-    /// Returns the bytes of the header in front of each frame. `num_buffers` is part of it with VIRTIO_F_VERSION_1 or
-    /// mergeable buffers (5.1.6.1).
+    /// Returns the size in bytes of the `virtio_net_hdr` in front of each frame. It contains `num_buffers` with
+    /// VIRTIO_F_VERSION_1 or mergeable buffers (virtio 1.2, section 5.1.6.1).
     pub(crate) fn header_len(self) -> usize {
         if self.has(Self::VERSION_1) || self.has(Self::MRG_RXBUF) {
             12
@@ -82,9 +82,9 @@ impl Features {
         }
     }
 
-    /// Returns the limits of a guest with these features whose receive queue has `size` entries.
+    /// Returns the limits on frames to a guest with these features, whose receive queue has `size` entries.
     pub(crate) fn limits(self, mtu: usize, size: u16) -> Limits {
-        // 5.1.3.1: all of these require GUEST_CSUM.
+        // All of these features require VIRTIO_NET_F_GUEST_CSUM (virtio 1.2, section 5.1.3.1).
         let takes = |feature| self.has(Self::GUEST_CSUM | feature);
         Limits {
             mtu,
@@ -104,21 +104,21 @@ impl BitOr for Features {
     }
 }
 
-/// A set of vhost-user protocol features.
+/// A set of vhost-user protocol features (VHOST_USER_PROTOCOL_F_*).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Protocol(pub(crate) u64);
+pub(crate) struct ProtocolFeatures(pub(crate) u64);
 
-impl Protocol {
+impl ProtocolFeatures {
     pub(crate) const MQ: Self = Self(1);
     pub(crate) const LOG_SHMFD: Self = Self(1 << 1);
     pub(crate) const REPLY_ACK: Self = Self(1 << 3);
     pub(crate) const NET_MTU: Self = Self(1 << 4);
     pub(crate) const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
 
-    /// Returns the protocol features that this device offers.
+    /// Returns the protocol features that the device offers with this number of queue pairs.
     ///
-    /// MQ is not offered with one queue pair: QEMU and DPDK take the reply to GET_QUEUE_NUM as a number of pairs, Cloud
-    /// Hypervisor as a number of queues, of which it requires two.
+    /// MQ is not offered with one queue pair, because front-ends disagree about the reply to GET_QUEUE_NUM: QEMU and
+    /// DPDK take it as a number of pairs, Cloud Hypervisor as a number of queues, of which it requires two.
     pub(crate) fn offered(queue_pairs: usize) -> Self {
         let multiqueue = if queue_pairs > 1 { Self::MQ.0 } else { 0 };
         Self(
@@ -130,17 +130,17 @@ impl Protocol {
         )
     }
 
-    /// Returns whether all of `other` are in this set.
+    /// Returns true if all features of `other` are in this set.
     pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// Bytes of the largest IP packet, segmented or not.
+/// Size in bytes of the largest IP packet, also if it will be segmented.
 pub(crate) const MAX_PACKET: usize = 65_535;
 
-/// Bytes of the smallest receive buffer that drivers offer. A frame takes half of the queue at most: one larger than
-/// the whole queue would wait forever.
+/// Size in bytes of the smallest receive buffer that drivers offer. A frame may occupy at most half of the queue's
+/// buffers, because one larger than the whole queue would wait forever.
 const BUFFER: usize = 1536;
 
 #[cfg(test)]

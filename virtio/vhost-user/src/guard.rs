@@ -1,9 +1,9 @@
-//! Handling of SIGBUS for mapped files that shrink.
+//! Handling of SIGBUS in mapped files that are truncated.
 //!
-//! The guest's memory is a file that the front-end can truncate at any moment; a file in hugetlbfs can also run out of
-//! pages. Access to a missing page raises SIGBUS. Sealing would prevent only truncation, and few front-ends seal
-//! (QEMU's memory-backend-memfd does; Cloud Hypervisor and DPDK do not). The signal handler therefore maps zeroed
-//! memory over the region and marks the region as faulted, which its users check between bursts. The process and other
+//! The guest's memory is a file that the front-end can truncate at any time; a file in hugetlbfs can also run out of
+//! pages. Access to a missing page raises SIGBUS. Sealing would prevent only truncation, and few front-ends seal the
+//! file (QEMU's memory-backend-memfd does; Cloud Hypervisor and DPDK do not). So the signal handler maps zeroed memory
+//! over the region and marks the region as faulted, which its users check between bursts. The process and other
 //! regions, queues and sessions continue. System calls return EFAULT instead of raising the signal.
 
 use std::io;
@@ -14,29 +14,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use vm_memory::MmapRegion;
 
-/// Fault protection of a mapped file, for as long as this value exists. It must be dropped before the mapping.
+/// Protection of a mapped file against SIGBUS, for as long as this value exists. It must be dropped before the mapping.
 #[derive(Debug)]
 pub(crate) struct MappingGuard(&'static ProtectedMapping);
 
-/// Maximum number of mappings. Each session has at most [`crate::memory::MAX_REGIONS`], and as many again while the
-/// table is being replaced; tests run several sessions at once.
+/// Limit on the number of protected mappings in the process. A session has at most [`crate::memory::MAX_REGIONS`], and
+/// as many again while the memory table is being replaced; tests run several sessions at once.
 const SLOTS: usize = 1024;
 
 impl MappingGuard {
-    /// Protects `map` from now on.
+    /// Protects the mapping `map`.
     ///
     /// # Errors
-    /// The handler cannot be installed, or too many mappings are protected.
+    /// The SIGBUS handler cannot be installed, or too many mappings are protected.
     pub(crate) fn new(map: &MmapRegion) -> io::Result<Self> {
         install()?;
         let begin = map.as_ptr().addr();
-        // mmap rounds lengths up to whole pages, and so does the replacement.
+        // mmap rounds the length up to whole pages, and the replacement has the same length.
         let slot = TABLE.iter().find(|slot| slot.claim(begin, map.size()));
         slot.map(Self)
             .ok_or_else(|| io::Error::other(format!("more than {SLOTS} protected mappings")))
     }
 
-    /// Returns whether a page was missing.
+    /// Returns true if an access has found a missing page.
     pub(crate) fn has_faulted(&self) -> bool {
         self.0.faulted.load(Ordering::Relaxed)
     }
@@ -48,17 +48,17 @@ impl Drop for MappingGuard {
     }
 }
 
-/// One protected mapping.
+/// A protected mapping in the table that the signal handler searches.
 #[derive(Debug)]
 struct ProtectedMapping {
-    /// The mapping's address, [`FREE`] or [`CLAIMED`].
+    /// Address of the mapping, or [`FREE`] or [`CLAIMED`].
     begin: AtomicUsize,
     len: AtomicUsize,
     faulted: AtomicBool,
 }
 
 const FREE: usize = 0;
-/// Being filled in; no mapping begins at this address.
+/// Address of an entry that is being filled in; no mapping begins there.
 const CLAIMED: usize = 1;
 
 static TABLE: [ProtectedMapping; SLOTS] = [const {
@@ -83,10 +83,11 @@ impl ProtectedMapping {
         claimed
     }
 
-    /// Replaces the mapping with zeroed memory, if `address` is in it.
+    /// Replaces the mapping by zeroed memory if it contains `address`.
     ///
-    /// The thread that faults in a mapping holds its [`MappingGuard`], so the slot of that mapping does not
-    /// change meanwhile. Other slots may, but a mapping removed while its slot is read does not contain `address`.
+    /// The thread that faults in a mapping holds its [`MappingGuard`], so the entry of that mapping does not change at
+    /// the same time. Other entries may, but a mapping that is removed while its entry is read does not contain
+    /// `address`.
     fn replace(&self, address: usize) -> bool {
         let begin = self.begin.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed);
@@ -95,8 +96,8 @@ impl ProtectedMapping {
             return false;
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // Shared, as the file's mapping was: a private one counts against RLIMIT_DATA, which the guest's memory may
-        // exceed.
+        // The replacement is shared, as the file's mapping was: a private one would count against RLIMIT_DATA, which
+        // the guest's memory may exceed.
         let flags = libc::MAP_FIXED | libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let place = ptr::without_provenance_mut(begin);
         // SAFETY: the range is a mapping of a `MappingGuard`, which its owner has not unmapped yet. The replacement
@@ -110,11 +111,11 @@ impl ProtectedMapping {
     }
 }
 
-/// Installs the SIGBUS handler of this process. Faults outside of protected mappings go to the previous handler. A
-/// handler installed later must pass faults on to this one.
+/// Installs the SIGBUS handler of this process. The handler passes faults outside of protected mappings to the previous
+/// handler. A handler that is installed later must pass faults to this one.
 ///
 /// # Errors
-/// `sigaction` failed.
+/// Errors of sigaction(2).
 pub(crate) fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
@@ -136,7 +137,7 @@ pub(crate) fn install() -> io::Result<()> {
     installed.map_err(io::Error::from_raw_os_error)
 }
 
-/// The previous action for SIGBUS.
+/// The action for SIGBUS before this handler was installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -158,33 +159,35 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
             _ => call_previous(signal, info, context, previous),
         }
     }
-    // SAFETY: as above. The interrupted code may be about to read it.
+    // SAFETY: the location is this thread's. The interrupted code may be about to read its errno.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// Calls the previous handler for a fault outside of protected mappings. This handler stays installed for later faults,
-/// since the previous one may resolve this one.
+/// because the previous one may resolve this one.
 fn call_previous(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
     previous: &libc::sigaction,
 ) {
-    // The standard library's handler, for one, resolves nothing, but resets the action so that the next fault ends the
-    // process. In a sandbox that forbids `sigaction` the fault would repeat forever.
+    // Some previous handlers, such as that of the standard library, do not resolve the fault but reset the action, so
+    // that the next fault ends the process. In a sandbox that forbids `sigaction` the fault would repeat forever.
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: it writes to a live `sigaction`; the call is async-signal-safe.
+    // SAFETY: the call writes to a live `sigaction` and is async-signal-safe.
     if unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) } != 0 {
         exit(signal);
     }
     match previous.sa_flags & libc::SA_SIGINFO {
         0 => {
-            // SAFETY: neither SIG_DFL nor SIG_IGN, and without SA_SIGINFO: a function that takes the signal.
+            // SAFETY: the value is neither SIG_DFL nor SIG_IGN, and SA_SIGINFO is not set, so it is a function with one
+            // argument.
             let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(previous.sa_sigaction) };
             handler(signal);
         }
         _ => {
-            // SAFETY: neither SIG_DFL nor SIG_IGN, and with SA_SIGINFO: a function that takes all three.
+            // SAFETY: the value is neither SIG_DFL nor SIG_IGN, and SA_SIGINFO is set, so it is a function with three
+            // arguments.
             let handler: Action = unsafe { std::mem::transmute(previous.sa_sigaction) };
             handler(signal, info, context);
         }
@@ -192,9 +195,9 @@ fn call_previous(
 }
 
 /// Restores the previous action (default or ignore) for a signal outside of protected mappings. A fault occurs again
-/// when the handler returns.
+/// when this handler returns.
 fn restore(signal: libc::c_int, previous: &libc::sigaction, fault: bool) {
-    // SAFETY: sets what was set before; `sigaction` is async-signal-safe.
+    // SAFETY: the call restores the action that was set before; `sigaction` is async-signal-safe.
     let set = unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
     if set != 0 {
         // In a sandbox that forbids `sigaction` the fault would repeat forever.
@@ -226,7 +229,7 @@ mod tests {
     const LIMIT: libc::rlim_t = 128 << 20;
     const LEN: usize = 512 << 20;
 
-    /// Reads a page past the end of the file of a mapping that is larger than the limit, and allocates memory.
+    /// Reads a page behind the end of the file of a mapping that is larger than RLIMIT_DATA, and then allocates memory.
     fn fault_in_a_large_mapping() {
         let limit = libc::rlimit {
             rlim_cur: LIMIT,
@@ -239,17 +242,17 @@ mod tests {
         let map = MmapRegion::<()>::from_file(FileOffset::new(file.try_clone().unwrap(), 0), LEN).unwrap();
         let guard = MappingGuard::new(&map).unwrap();
         file.set_len(0).unwrap();
-        // SAFETY: it is mapped for as long as `map` exists.
+        // SAFETY: the page is mapped for as long as `map` exists.
         assert_eq!(unsafe { map.as_ptr().read_volatile() }, 0);
         assert!(guard.has_faulted());
-        // The kernel refuses a process above the limit any further memory.
+        // The kernel refuses memory to a process above the limit.
         if Vec::<u8>::new().try_reserve_exact(16 << 20).is_err() {
             // A panic would allocate memory.
             std::process::abort();
         }
     }
 
-    /// The limit applies to a whole process, so that the test runs in one of its own.
+    /// RLIMIT_DATA applies to a whole process, so the test runs in its own process.
     #[test]
     fn truncated_file_larger_than_the_data_limit_leaves_memory_to_the_process() {
         if env::var_os(CHILD).is_some() {

@@ -1,4 +1,5 @@
-//! A device for a VMM in the same process: the same rings, controlled by calls instead of messages.
+//! A virtio-net device for a VMM in the same process: the rings of the vhost-user device, controlled by function calls
+//! instead of messages.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,28 +11,28 @@ use vm_memory::GuestMemoryMmap;
 use crate::backend;
 use crate::control_ring::{ControlRing, RingError};
 use crate::features::Features;
-use crate::mailbox::{self, Response};
+use crate::mailbox::{self, RingResponse};
 use crate::memory::{self, MemoryTable};
 use crate::message::RingAddress;
 use crate::receive::Receiver;
 use crate::transmit::Transmitter;
 
-/// The control side of a virtio-net device with one queue pair, for the VMM that runs the guest.
+/// The control side of a virtio-net device with one queue pair, for a VMM in the same process.
 ///
-/// Calls wait for the threads that serve the rings, at most for one burst of frames.
+/// The calls wait for the threads that serve the rings, at most for the time of one burst.
 #[derive(Debug)]
 pub struct InProcessDevice {
-    /// The receive queue, then the transmit queue (5.1.2).
+    /// The receive queue, then the transmit queue (virtio 1.2, section 5.1.2).
     rings: Vec<ControlRing>,
-    /// An eventfd that a ring's thread signals after it has executed a command.
+    /// Eventfd that the thread of a ring signals after it has executed a command.
     event: Arc<OwnedFd>,
     mtu: usize,
 }
 
-/// A queue as configured by the driver, in guest-physical addresses.
+/// Configuration of a virtqueue by the driver, with guest-physical addresses.
 #[derive(Debug)]
 pub struct QueueConfig {
-    /// Number of entries, a power of two up to 32,768.
+    /// Number of entries: a power of two, at most 32,768.
     pub size: u16,
     /// Address of the descriptor table.
     pub descriptors: u64,
@@ -39,13 +40,13 @@ pub struct QueueConfig {
     pub available: u64,
     /// Address of the used ring (device area).
     pub used: u64,
-    /// A non-blocking eventfd that the driver's notifications signal, for instance an ioeventfd.
+    /// Non-blocking eventfd that the driver's notifications signal, for example an ioeventfd of KVM.
     pub kick: OwnedFd,
-    /// An eventfd that interrupts the driver, for instance an irqfd. It is made non-blocking.
+    /// Eventfd that interrupts the driver, for example an irqfd of KVM. It is made non-blocking.
     pub call: OwnedFd,
 }
 
-/// The reason why a device cannot be activated.
+/// Reason why a device cannot be activated.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ActivateError(#[from] ActivateErrorKind);
@@ -63,11 +64,11 @@ enum ActivateErrorKind {
 }
 
 impl InProcessDevice {
-    /// Creates a device for a guest whose MTU is `mtu` bytes, and its receiver and transmitter. Other threads must
-    /// serve these whenever their descriptors are readable: the methods of the device wait for that.
+    /// Creates a device for a guest whose MTU is `mtu` bytes, with its receiver and transmitter. Other threads must
+    /// serve these whenever their descriptors are readable, because the methods of the device wait for that.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Errors of eventfd(2) and epoll_create1(2), for example EMFILE.
     pub fn new(mtu: usize) -> io::Result<(Self, Receiver, Transmitter)> {
         let event = Arc::new(mailbox::new_event()?);
         let (rings, (receiver, transmitter)) = backend::pair(&event, mtu)?;
@@ -75,17 +76,18 @@ impl InProcessDevice {
         Ok((Self { rings, event, mtu }, receiver, transmitter))
     }
 
-    /// Returns the virtio features of the device (5.1.3 and 6). The VMM adds those of the configuration space.
+    /// Returns the virtio features that the device offers (virtio 1.2, sections 5.1.3 and 6). The VMM adds those of the
+    /// configuration space.
     #[must_use]
     pub fn features(&self) -> u64 {
         Features::offered_in_process().0
     }
 
-    /// Starts serving `queues`, receive and transmit, of a driver that accepted `features`. `memory` may be mapped in
-    /// the guest by KVM as well. The previous queues are stopped first.
+    /// Starts to serve `queues`, receive and then transmit, of a driver that has accepted `features`. `memory` may be
+    /// mapped in the guest by KVM as well. Queues that are running are stopped first.
     ///
     /// # Errors
-    /// Features are not offered, or a queue is invalid. No queues are served then.
+    /// Features were not offered, or a queue is invalid. Then no queue is served.
     pub fn activate(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -100,10 +102,10 @@ impl InProcessDevice {
         Ok(activated?)
     }
 
-    /// Stops the queues: after this call no thread accesses the guest's memory.
+    /// Stops the queues. After this call no thread accesses the guest's memory.
     pub fn reset(&mut self) {
         self.rings.iter_mut().for_each(ControlRing::stop);
-        // The responses of rings that are being cleared do not matter.
+        // The responses of rings that are cleared next are ignored.
         let _ = self.wait_for_responses();
         self.rings.iter_mut().for_each(ControlRing::clear);
     }
@@ -123,13 +125,13 @@ impl InProcessDevice {
             start(ring, number, queue, &memory, features, self.mtu)
                 .map_err(|error| ActivateErrorKind::RingError { number, error })
         });
-        // Waits in case of an error, too: the other ring may have a pending command, and accepts no second one before
-        // it is executed.
+        // It waits after an error too, because the other ring may have a pending command, before whose execution it
+        // accepts no second one.
         let waited = self.wait_for_responses();
         started.and(waited)
     }
 
-    /// Waits until all commands are executed.
+    /// Waits until the threads of the rings have executed all commands.
     fn wait_for_responses(&mut self) -> Result<(), ActivateErrorKind> {
         while self.rings.iter().any(ControlRing::is_busy) {
             // An interrupted wait is harmless. The eventfd is signalled after each response is stored.
@@ -142,7 +144,7 @@ impl InProcessDevice {
             .filter_map(ControlRing::take_response)
             .collect();
         for response in responses {
-            if let Response::Failed(reason) = response {
+            if let RingResponse::Failed(reason) = response {
                 return Err(ActivateErrorKind::Worker(reason));
             }
         }

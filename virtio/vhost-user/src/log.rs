@@ -1,4 +1,4 @@
-//! The log of dirty pages, which a migration still has to copy.
+//! The log of dirty pages, by which a migration finds the pages of guest memory that it has to copy again.
 
 use std::fs::File;
 use std::io;
@@ -10,21 +10,21 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 use crate::guard::MappingGuard;
 
-/// One bit for each page of the guest's memory, in memory that the front-end clears.
+/// The dirty log: one bit for each page of guest memory, in memory shared with the front-end, which clears the bits.
 #[derive(Debug)]
 pub(crate) struct DirtyLog {
-    /// Declared first, so that it is dropped before the mapping.
+    /// Protection of `map` against SIGBUS. It is declared before `map`, so that it is dropped first.
     guard: MappingGuard,
     map: MmapRegion,
     begin: usize,
     len: usize,
 }
 
-/// Bytes per bit (VHOST_LOG_PAGE).
+/// Bytes of guest memory per bit (VHOST_LOG_PAGE).
 const PAGE: u64 = 4096;
 
 impl DirtyLog {
-    /// Maps a log of `size` bytes at `offset` in `file`.
+    /// Maps a log of `size` bytes at `offset` of `file`.
     ///
     /// # Errors
     /// The file is too short, or cannot be mapped.
@@ -49,7 +49,8 @@ impl DirtyLog {
         })
     }
 
-    /// Marks `len` written bytes at the guest address `address`. Pages past the end of the log are ignored.
+    /// Marks the pages of `len` written bytes at the guest address `address`. Pages behind the end of the log are
+    /// ignored.
     fn mark(&self, address: u64, len: u64) {
         if len == 0 {
             return;
@@ -60,33 +61,34 @@ impl DirtyLog {
                 return;
             };
             if let Ok(byte) = self.map.get_atomic_ref::<AtomicU8>(self.begin + at) {
-                // Release: a front-end that clears the bit then copies what was written before it was set.
+                // Release ordering: a front-end that clears the bit copies afterwards the bytes that were written
+                // before it was set.
                 byte.fetch_or(1 << (page % 8), Ordering::Release);
             }
         }
     }
 
-    /// Returns whether the log was truncated.
+    /// Returns true if the file of the log was truncated.
     pub(crate) fn has_faulted(&self) -> bool {
         self.guard.has_faulted()
     }
 }
 
-/// The dirty log of one ring.
+/// The dirty log as one ring uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct RingLog {
     pub(crate) log: Arc<DirtyLog>,
-    /// Guest address and length of the used ring, if writes to it are logged.
+    /// Guest-physical address and length of the used ring, if writes to it are logged.
     pub(crate) used: Option<(u64, u64)>,
 }
 
 impl RingLog {
-    /// Marks bytes written to a buffer.
+    /// Marks the pages of a buffer to which `len` bytes were written.
     pub(crate) fn mark_buffer(&self, address: u64, len: usize) {
         self.log.mark(address, len as u64);
     }
 
-    /// Marks the whole used ring, which has a page or two.
+    /// Marks all pages of the used ring, which are one or two.
     pub(crate) fn mark_used_ring(&self) {
         if let Some((address, len)) = self.used {
             self.log.mark(address, len);

@@ -1,9 +1,9 @@
-//! Commands from the control thread to the thread that serves a ring.
+//! Mailbox of a ring: commands from the control thread to the thread that serves the ring, and responses.
 //!
 //! The control thread puts a command into the ring's mailbox and signals the mailbox's eventfd. The ring's thread
-//! executes it between two bursts, stores the response, and signals the device's eventfd. There is one command at a
-//! time, and neither thread blocks: the device reads the next message when all responses are stored. The packet path
-//! checks one flag.
+//! executes it between two bursts, stores the response, and signals the device's eventfd. There is at most one command
+//! at a time, and neither thread blocks: the control thread reads the front-end's next message when all responses are
+//! stored. Processing frames costs the check of one flag.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,43 +16,44 @@ use crate::data_plane::RingConfig;
 use crate::log::RingLog;
 use crate::memory::MemoryTable;
 
-/// A change to a ring.
+/// A command of the control thread that changes a ring.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// Start serving a ring. The ring must be stopped.
+pub(crate) enum RingCommand {
+    /// Starts the ring, which must be stopped, with a configuration.
     Start(Box<RingConfig>),
-    /// Stop serving the ring and return its position.
+    /// Stops the ring and returns its position.
     Stop,
-    /// Replace the memory table.
+    /// Replaces the memory table, the mappings of the guest's memory.
     Memory(Arc<MemoryTable>),
-    /// Replace the descriptor that signals the driver.
+    /// Replaces the descriptor that signals the driver (call).
     Call(Option<OwnedFd>),
-    /// Replace the descriptor that signals errors.
+    /// Replaces the descriptor that signals errors to the front-end.
     Err(Option<OwnedFd>),
-    /// Enable or disable the ring.
+    /// Enables or disables the ring; frames on a disabled ring are dropped.
     Enable(bool),
-    /// Replace the dirty log.
+    /// Replaces the dirty log; `None` ends logging.
     Log(Option<RingLog>),
 }
 
-/// The result of a command.
+/// Response of the ring's thread to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Response {
+pub(crate) enum RingResponse {
     Done,
-    /// The ring has stopped, with this many available entries taken (and returned). `None`: there was no ring.
+    /// The ring has stopped after it had taken, and returned, this number of available entries; `None` if no ring was
+    /// active.
     Stopped(Option<u16>),
-    /// The command failed.
+    /// The command has failed, for the reason in the text.
     Failed(String),
 }
 
-/// The mailbox of one ring.
+/// The mailbox of one ring, shared by the control thread and the ring's thread.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// A command is pending. Redundant with the slot, but read without taking its lock.
+    /// True if a command is pending. The slot has the same information, but this flag is read without its lock.
     pending: AtomicBool,
     slot: Mutex<CommandState>,
     event: OwnedFd,
-    /// The device's eventfd.
+    /// Eventfd of the device, which is signalled when a response is stored.
     control_event: Arc<OwnedFd>,
 }
 
@@ -60,22 +61,22 @@ pub(crate) struct Mailbox {
 enum CommandState {
     #[default]
     Idle,
-    Pending(Command),
-    /// Taken by the ring's thread, which is executing it.
+    Pending(RingCommand),
+    /// The ring's thread has taken the command and is executing it.
     Executing,
-    Done(Response),
-    /// No thread serves this ring any more.
+    Done(RingResponse),
+    /// No thread serves the ring any more.
     Closed,
 }
 
-/// Creates an eventfd for [`signal`].
+/// Creates a non-blocking eventfd for [`signal`].
 pub(crate) fn new_event() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Signals `event`, which is watched edge-triggered and never read.
+/// Signals `event`, which is registered edge triggered and usually not read.
 pub(crate) fn signal(event: &OwnedFd) {
-    // It fails only if the counter is at its maximum of 2^64 - 2.
+    // The write fails only if the counter is at its maximum of 2^64 - 2.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
@@ -93,8 +94,8 @@ impl Mailbox {
         &self.event
     }
 
-    /// Device side: posts a command. The previous one must have a response, which was taken.
-    pub(crate) fn post(&self, command: Command) {
+    /// Posts a command (control thread). The response to the previous command must have been taken.
+    pub(crate) fn post(&self, command: RingCommand) {
         let mut slot = self.slot();
         match *slot {
             CommandState::Idle => {
@@ -109,13 +110,13 @@ impl Mailbox {
         }
     }
 
-    /// Device side: returns whether a command has no response yet.
+    /// Returns true if a command has no response yet (control thread).
     pub(crate) fn is_busy(&self) -> bool {
         matches!(*self.slot(), CommandState::Pending(_) | CommandState::Executing)
     }
 
-    /// Device side: returns and removes the response, if there is one. There is none from a ring that no thread serves.
-    pub(crate) fn take_response(&self) -> Option<Response> {
+    /// Removes and returns the response, if there is one (control thread). A ring that no thread serves has none.
+    pub(crate) fn take_response(&self) -> Option<RingResponse> {
         let mut slot = self.slot();
         match std::mem::take(&mut *slot) {
             CommandState::Done(response) => Some(response),
@@ -130,13 +131,13 @@ impl Mailbox {
         }
     }
 
-    /// Ring side: returns whether a command is pending.
+    /// Returns true if a command is pending (ring's thread).
     pub(crate) fn has_command(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Ring side: executes the pending command, if there is one.
-    pub(crate) fn execute(&self, execute: impl FnOnce(Command) -> Response) {
+    /// Executes the pending command, if there is one (ring's thread).
+    pub(crate) fn execute(&self, execute: impl FnOnce(RingCommand) -> RingResponse) {
         let mut slot = self.slot();
         self.pending.store(false, Ordering::Relaxed);
         *slot = match std::mem::take(&mut *slot) {
@@ -153,14 +154,14 @@ impl Mailbox {
         signal(&self.control_event);
     }
 
-    /// Ring side: closes the mailbox, since no thread serves this ring any more.
+    /// Closes the mailbox, because no thread serves the ring any more (ring's thread).
     pub(crate) fn close(&self) {
         *self.slot() = CommandState::Closed;
         signal(&self.control_event);
     }
 
     fn slot(&self) -> MutexGuard<'_, CommandState> {
-        // The slot is valid at all times: no code panics while changing it.
+        // A poisoned lock is used, because the slot is always valid: no code panics while it changes the slot.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The guest's memory: mapped files of the front-end.
+//! The guest's memory: mappings of the files that the front-end has sent.
 
 use std::fs::File;
 use std::io;
@@ -12,19 +12,24 @@ use vm_memory::{
 };
 
 use crate::guard::MappingGuard;
-use crate::message::Region;
+use crate::message::RegionDescription;
 
-/// Maximum number of regions: VHOST_USER_GET_MAX_MEM_SLOTS.
+/// Limit on the number of memory regions, the reply to VHOST_USER_GET_MAX_MEM_SLOTS.
 pub(crate) const MAX_REGIONS: usize = 64;
 
-/// All of the guest's memory. A table is immutable; changes create another one.
+/// Limit on the sum of the files' parts that are mapped for one guest, in bytes: 8 TiB. While a table is replaced, both are
+/// mapped, and several guests' at the time of a change; the rest of the address space (128 TiB) is for the process itself,
+/// whose allocations would fail otherwise.
+const MAX_MAPPED: u64 = 1 << 43;
+
+/// All regions of the guest's memory. A table is immutable; a change creates another table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryTable {
-    /// In the order of addition, not sorted by address, since there are few.
+    /// Regions in the order in which they were added; they are not sorted by address, because there are few.
     regions: Vec<Arc<MappedRegion>>,
 }
 
-/// The reason why memory was refused. Addresses and lengths are in bytes.
+/// Reason why a memory region is refused. Addresses and lengths are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MemoryError {
     #[error("empty memory region at {0:#x}")]
@@ -42,6 +47,8 @@ pub(crate) enum MemoryError {
     Overlap(u64),
     #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
+    #[error("more than {MAX_MAPPED:#x} bytes of memory")]
+    TooLarge,
     #[error("memory region at {guest:#x} ends at {end:#x} in a file of {len:#x} bytes")]
     Short { guest: u64, end: u64, len: u64 },
     #[error("cannot map memory region at {guest:#x}: {error}")]
@@ -49,27 +56,29 @@ pub(crate) enum MemoryError {
 }
 
 impl MemoryTable {
-    /// Maps all of `regions`.
+    /// Creates a table that maps all of `regions`.
     ///
     /// # Errors
     /// A region is invalid or cannot be mapped.
-    pub(crate) fn new(regions: impl IntoIterator<Item = (Region, OwnedFd)>) -> Result<Self, MemoryError> {
+    pub(crate) fn new(
+        regions: impl IntoIterator<Item = (RegionDescription, OwnedFd)>,
+    ) -> Result<Self, MemoryError> {
         regions
             .into_iter()
             .try_fold(Self::default(), |table, (region, file)| table.with(region, file))
     }
 
-    /// Uses memory that a VMM in this process has mapped. It is never truncated.
+    /// Creates a table of memory that a VMM in this process has mapped, which is never truncated.
     ///
     /// # Errors
-    /// The memory has too many regions.
+    /// The memory has more than [`MAX_REGIONS`] regions.
     pub(crate) fn in_process(memory: &GuestMemoryMmap) -> Result<Self, MemoryError> {
         if memory.num_regions() > MAX_REGIONS {
             return Err(MemoryError::TooMany);
         }
         let mapped = |region: &vm_memory::GuestRegionMmap| {
             let guest = region.start_addr().raw_value();
-            let described = Region {
+            let described = RegionDescription {
                 guest,
                 size: region.len(),
                 user: guest,
@@ -86,12 +95,12 @@ impl MemoryTable {
         Ok(Self { regions })
     }
 
-    /// Returns this memory with `region`, mapped from `file`. An identical region is mapped again: QEMU 7.2 adds it
-    /// once for each queue pair.
+    /// Returns a table with `region`, mapped from `file`, in addition. An identical region is replaced: QEMU 7.2 adds a
+    /// region once for each queue pair.
     ///
     /// # Errors
-    /// The region overlaps another one, is not completely in its file, or cannot be mapped.
-    pub(crate) fn with(mut self, region: Region, file: OwnedFd) -> Result<Self, MemoryError> {
+    /// The region overlaps another one, exceeds its file, or cannot be mapped.
+    pub(crate) fn with(mut self, region: RegionDescription, file: OwnedFd) -> Result<Self, MemoryError> {
         self.regions.retain(|mapped| mapped.region != region);
         if self.regions.len() == MAX_REGIONS {
             return Err(MemoryError::TooMany);
@@ -100,23 +109,30 @@ impl MemoryTable {
         if self.regions.iter().any(|other| overlap(&other.region, &region)) {
             return Err(MemoryError::Overlap(region.guest));
         }
+        // A region is mapped from its file's first byte.
+        let mapped = |region: &RegionDescription| region.offset + region.size;
+        let regions = self.regions.iter().map(|mapped| &mapped.region);
+        let others = regions.map(mapped).fold(0, u64::saturating_add);
+        if others.saturating_add(mapped(&region)) > MAX_MAPPED {
+            return Err(MemoryError::TooLarge);
+        }
         self.regions.push(Arc::new(MappedRegion::new(region, file)?));
         Ok(self)
     }
 
-    /// Returns this memory without `region`, which is identified by its guest and user addresses and its size. QEMU 7.2
-    /// removes it once for each queue pair.
-    pub(crate) fn without(mut self, region: &Region) -> Self {
-        let named = |region: &Region| (region.guest, region.user, region.size);
+    /// Returns a table without the region that has the guest address, user address and size of `region`. If there is
+    /// none, nothing changes: QEMU 7.2 removes a region once for each queue pair.
+    pub(crate) fn without(mut self, region: &RegionDescription) -> Self {
+        let named = |region: &RegionDescription| (region.guest, region.user, region.size);
         self.regions
             .retain(|mapped| named(&mapped.region) != named(region));
         self
     }
 
-    /// Returns the guest address of the front-end's virtual address `user`.
+    /// Converts a virtual address of the front-end into a guest-physical address; `None` if it is in no region.
     pub(crate) fn guest_address(&self, user: u64) -> Option<u64> {
         self.regions.iter().find_map(|mapped| {
-            let Region {
+            let RegionDescription {
                 guest,
                 size,
                 user: base,
@@ -127,7 +143,7 @@ impl MemoryTable {
         })
     }
 
-    /// Returns whether a region was truncated.
+    /// Returns true if the file of a region was truncated.
     pub(crate) fn has_faulted(&self) -> bool {
         self.regions
             .iter()
@@ -144,7 +160,7 @@ impl<'m> Memory for &'m MemoryTable {
         table.regions.iter().find_map(|mapped| {
             let at = addr.wrapping_sub(mapped.region.guest);
             let left = mapped.region.size.checked_sub(at).filter(|left| *left > 0)?;
-            // Both are at most the mapping's length, which is a usize.
+            // Both values are at most the mapping's length, which is a usize.
             mapped
                 .map
                 .get_slice(mapped.begin + at as usize, len.min(left as usize))
@@ -153,31 +169,31 @@ impl<'m> Memory for &'m MemoryTable {
     }
 }
 
-/// One mapped region.
+/// One region of guest memory and its mapping.
 #[derive(Debug)]
 struct MappedRegion {
-    region: Region,
-    /// Declared first, so that it is dropped before the mapping.
+    region: RegionDescription,
+    /// Protection of `map` against SIGBUS. It is declared before `map`, so that it is dropped first.
     guard: Option<MappingGuard>,
     map: Arc<MmapRegion>,
-    /// Offset of the region in the mapping.
+    /// Offset of the region's first byte in the mapping.
     begin: usize,
 }
 
 impl MappedRegion {
-    fn new(region: Region, file: OwnedFd) -> Result<Self, MemoryError> {
+    fn new(region: RegionDescription, file: OwnedFd) -> Result<Self, MemoryError> {
         let guest = region.guest;
         let failed = |error| MemoryError::Map { guest, error };
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed(errno.into()))?;
         let len = u64::try_from(stat.st_size).unwrap_or(0);
-        // `check` has excluded an overflow.
+        // The function `check` has excluded an overflow.
         let end = region.offset + region.size;
         if end > len {
             return Err(MemoryError::Short { guest, end, len });
         }
-        // Maps from the file's first byte, as the specification's own back-end does: with pages of 2 MiB an offset need
-        // not be a multiple of the page size. The end is rounded up to such a page for the same reason, as munmap
-        // requires.
+        // The file is mapped from its first byte, as the specification's own back-end does: with pages of 2 MiB an
+        // offset need not be a multiple of the page size. The end is rounded up to a page of that size, because munmap
+        // requires it.
         let page = u64::try_from(stat.st_blksize).unwrap_or(0).max(1);
         let mapped = end.next_multiple_of(page).min(len);
         let (Ok(begin), Ok(mapped)) = (usize::try_from(region.offset), usize::try_from(mapped)) else {
@@ -195,9 +211,9 @@ impl MappedRegion {
     }
 }
 
-/// Checks that sums of the region's numbers do not overflow.
-fn check(region: &Region) -> Result<(), MemoryError> {
-    let &Region {
+/// Checks that the sums of the region's addresses and lengths do not overflow.
+fn check(region: &RegionDescription) -> Result<(), MemoryError> {
+    let &RegionDescription {
         guest,
         size,
         user,
@@ -222,7 +238,41 @@ fn check(region: &Region) -> Result<(), MemoryError> {
     Ok(())
 }
 
-fn overlap(one: &Region, other: &Region) -> bool {
+fn overlap(one: &RegionDescription, other: &RegionDescription) -> bool {
     let within = |a: u64, b: u64| a < b + other.size && b < a + one.size;
     within(one.guest, other.guest) || within(one.user, other.user)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// A region at `guest` of `size` bytes of a sparse file, from `offset` on.
+    fn region(guest: u64, offset: u64, size: u64) -> (RegionDescription, OwnedFd) {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, offset + size).unwrap();
+        let region = RegionDescription {
+            guest,
+            size,
+            user: guest,
+            offset,
+        };
+        (region, file)
+    }
+
+    #[test]
+    fn mapped_memory_is_bounded() {
+        let half = MAX_MAPPED / 2;
+        let table = MemoryTable::new([region(0, 0, half), region(half, half - 4096, 4096)]).unwrap();
+        for (large, file) in [region(MAX_MAPPED, 0, 4096), region(MAX_MAPPED, half, half)] {
+            let error = table.clone().with(large, file).unwrap_err();
+            assert!(matches!(error, MemoryError::TooLarge), "{error}");
+        }
+        // A region that is removed leaves its room to another.
+        let (first, _) = region(0, 0, half);
+        let (other, file) = region(MAX_MAPPED, 0, half);
+        table.without(&first).with(other, file).unwrap();
+    }
 }

@@ -1,228 +1,228 @@
-//! Parsing of a front-end's messages: bytes and descriptors to types.
+//! Parsing of a front-end's messages from bytes and descriptors into types.
 //!
-//! Names and layouts are those of the vhost-user specification (QEMU's docs/interop/vhost-user.rst). Numbers are in
+//! Names and layouts are those of the vhost-user specification (QEMU's docs/interop/vhost-user.rst). Integers are in
 //! host byte order.
 
 use std::os::fd::OwnedFd;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A message's header.
+/// Header of a vhost-user message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Header {
-    /// The message.
+pub(crate) struct MessageHeader {
+    /// Number of the message (VHOST_USER_*).
     pub(crate) code: u32,
-    /// Version in bits 0 and 1, then REPLY and NEED_REPLY.
+    /// Version in bits 0 and 1, then the flags REPLY and NEED_REPLY.
     pub(crate) flags: u32,
-    /// Bytes of the body.
+    /// Size of the body of the message in bytes.
     pub(crate) size: u32,
 }
 
-/// Bytes of a header.
-pub(crate) const HEADER: usize = size_of::<Header>();
+/// Size of a message's header in bytes.
+pub(crate) const HEADER: usize = size_of::<MessageHeader>();
 
-/// Bytes of the longest body: a memory table with the most regions.
-pub(crate) const MAX_BODY: usize = 8 + MAX_REGIONS * size_of::<Region>();
+/// Size in bytes of the longest body, a memory table with [`MAX_REGIONS`] regions.
+pub(crate) const MAX_BODY: usize = 8 + MAX_REGIONS * size_of::<RegionDescription>();
 
-/// Maximum number of regions, and so of descriptors, in one message. The specification allows 8; rust-vmm's front-ends
-/// may send this many.
+/// Limit on the number of regions, and so of descriptors, in one message. The specification allows 8; rust-vmm's
+/// front-ends may send this many.
 pub(crate) const MAX_REGIONS: usize = 32;
 
-/// A part of the guest's memory.
+/// Description of a memory region in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Region {
-    /// Guest-physical address of its first byte.
+pub(crate) struct RegionDescription {
+    /// Guest-physical address of the region's first byte.
     pub(crate) guest: u64,
-    /// Length in bytes.
+    /// Length of the region in bytes.
     pub(crate) size: u64,
-    /// Front-end virtual address of its first byte.
+    /// Virtual address of the region's first byte in the front-end.
     pub(crate) user: u64,
-    /// Offset in its file.
+    /// Offset of the region's first byte in its file.
     pub(crate) offset: u64,
 }
 
-/// Addresses of a ring's parts, as the front-end's virtual addresses.
+/// Body of SET_VRING_ADDR: the parts of a ring, as virtual addresses of the front-end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RingAddress {
-    /// The ring.
+    /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
     pub(crate) ring: u32,
-    /// Bit 0: writes to the used ring are logged.
+    /// Flags; bit 0 (VHOST_VRING_F_LOG): writes to the used ring are logged.
     pub(crate) flags: u32,
-    /// The descriptor table.
+    /// Address of the descriptor table.
     pub(crate) descriptors: u64,
-    /// The used ring.
+    /// Address of the used ring.
     pub(crate) used: u64,
-    /// The available ring.
+    /// Address of the available ring.
     pub(crate) available: u64,
-    /// Guest-physical address of the used ring, for the log.
+    /// Guest-physical address of the used ring in the dirty log.
     pub(crate) log: u64,
 }
 
-/// A message from the front-end.
+/// A message from the front-end, after parsing.
 #[derive(Debug)]
-pub(crate) enum Request {
-    /// Query the virtio features offered.
+pub(crate) enum FrontEndRequest {
+    /// Queries the virtio features that the device offers.
     GetFeatures,
-    /// Set the virtio features accepted by the driver.
+    /// Sets the virtio features that the driver has accepted.
     SetFeatures(u64),
-    /// SET_OWNER, or the obsolete RESET_OWNER: no effect.
+    /// SET_OWNER or the obsolete RESET_OWNER, which have no effect.
     Owner,
-    /// Replace all of the guest's memory.
-    SetMemTable(Vec<(Region, OwnedFd)>),
-    /// Set the dirty log.
+    /// Replaces all regions of the guest's memory.
+    SetMemTable(Vec<(RegionDescription, OwnedFd)>),
+    /// Sets the memory of the dirty log, which records writes to guest memory.
     SetLogBase {
-        /// Bytes of the log.
+        /// Size of the dirty log in bytes.
         size: u64,
-        /// Offset in its file.
+        /// Offset of the dirty log in its file, in bytes.
         offset: u64,
-        /// The file.
+        /// File that contains the dirty log.
         file: OwnedFd,
     },
-    /// Set the descriptor to signal after marking; QEMU never sends this. No effect.
+    /// Sets a descriptor to signal after pages were marked. It has no effect, as QEMU never sends it.
     SetLogFd,
-    /// Set a ring's size.
+    /// Sets the number of descriptors of a ring.
     SetVringNum {
-        /// The ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
-        /// Number of descriptors.
+        /// Number of descriptors of the ring.
         size: u32,
     },
-    /// Set the addresses of a ring.
+    /// Sets the addresses of the three parts of a ring.
     SetVringAddr(RingAddress),
-    /// Set the position of a ring.
+    /// Sets the position at which a ring continues.
     SetVringBase {
-        /// The ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
-        /// Available entries taken.
+        /// Number of available entries that were taken already.
         base: u32,
     },
-    /// Stop a ring and return its position.
+    /// Stops a ring and queries its position.
     GetVringBase {
-        /// The ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
     },
-    /// Set the descriptor that the driver signals, and start the ring.
+    /// Sets the descriptor that the driver signals (kick), and starts the ring.
     SetVringKick(RingFd),
-    /// Set the descriptor that signals the driver.
+    /// Sets the descriptor that signals the driver (call).
     SetVringCall(RingFd),
-    /// Set the descriptor that signals errors.
+    /// Sets the descriptor that signals errors to the front-end.
     SetVringErr(RingFd),
-    /// Query the protocol features offered.
+    /// Queries the protocol features that the device offers.
     GetProtocolFeatures,
-    /// Set the protocol features that the front-end uses.
+    /// Sets the protocol features that the front-end uses.
     SetProtocolFeatures(u64),
-    /// Query the number of queues.
+    /// Queries the number of queue pairs.
     GetQueueNum,
-    /// Enable or disable a ring.
+    /// Enables or disables a ring.
     SetVringEnable {
-        /// The ring.
+        /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
         ring: u32,
-        /// The new state.
+        /// True if the ring becomes enabled.
         enable: bool,
     },
-    /// Set the MTU that the guest uses.
+    /// Sets the MTU of the guest's interface in bytes.
     NetSetMtu(u64),
-    /// Query the maximum number of memory regions.
+    /// Queries the limit on the number of memory regions.
     GetMaxMemSlots,
-    /// Add a region of memory.
-    AddMemReg(Region, OwnedFd),
-    /// Remove a region of memory.
-    RemMemReg(Region),
+    /// Adds a memory region, which the descriptor's file contains.
+    AddMemReg(RegionDescription, OwnedFd),
+    /// Removes a region of the guest's memory.
+    RemMemReg(RegionDescription),
 }
 
-/// A descriptor for a ring; `None` asks for polling.
+/// Body of SET_VRING_KICK, SET_VRING_CALL or SET_VRING_ERR: a descriptor for a ring.
 #[derive(Debug)]
 pub(crate) struct RingFd {
-    /// The ring.
+    /// Index of the ring: 2n is the receive queue of pair n, 2n + 1 its transmit queue.
     pub(crate) ring: u32,
-    /// The descriptor.
+    /// The descriptor; `None` requests polling mode.
     pub(crate) fd: Option<OwnedFd>,
 }
 
-/// The reason why a message is malformed.
+/// Reason why a message cannot be parsed. `code` is the number of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Malformed {
-    /// Another version than 1, or the REPLY flag.
+pub(crate) enum MalformedMessage {
+    /// The version is not 1, or the flag REPLY is set.
     #[error("message {code} has invalid flags {flags:#x}")]
     Flags {
-        /// The message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// Its flags.
+        /// Flags in the header of the message.
         flags: u32,
     },
-    /// A message that no offered feature allows.
+    /// The message is unknown or needs a feature that is not offered.
     #[error("unknown message {0}")]
     Unknown(u32),
-    /// The body's length is wrong.
-    #[error("message {code} has {size} bytes")]
+    /// The body of the message does not have the length that the message requires.
+    #[error("message {code} has an invalid length of {size} bytes")]
     Size {
-        /// The message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// Bytes of the body.
+        /// Size of the body of the message in bytes.
         size: usize,
     },
-    /// The number of descriptors is wrong.
-    #[error("message {code} has {count} descriptors")]
+    /// The message does not have the number of file descriptors that it requires.
+    #[error("message {code} has an invalid number of descriptors, {count}")]
     Descriptors {
-        /// The message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// Number of descriptors received.
+        /// Number of file descriptors that were received with the message.
         count: usize,
     },
-    /// A number is out of range.
+    /// A value in the body is out of range.
     #[error("message {code} has invalid value {value:#x}")]
     Value {
-        /// The message.
+        /// Number of the message in its header (VHOST_USER_*).
         code: u32,
-        /// The number.
+        /// The value that is out of range.
         value: u64,
     },
 }
 
-impl Header {
-    /// Parses a header.
+impl MessageHeader {
+    /// Parses and validates the header of a message.
     ///
     /// # Errors
     /// The version is wrong, the message is a reply, or its body is too long.
-    pub(crate) fn parse(bytes: &[u8; HEADER]) -> Result<Self, Malformed> {
+    pub(crate) fn parse(bytes: &[u8; HEADER]) -> Result<Self, MalformedMessage> {
         let header: Self = zerocopy::transmute!(*bytes);
         let Self { code, flags, size } = header;
         if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
-            return Err(Malformed::Flags { code, flags });
+            return Err(MalformedMessage::Flags { code, flags });
         }
         let size = size as usize;
         if size > MAX_BODY {
-            return Err(Malformed::Size { code, size });
+            return Err(MalformedMessage::Size { code, size });
         }
         Ok(header)
     }
 
-    /// Returns the header of the reply to message `code`.
+    /// Returns the header of the reply to message `code` with a body of `size` bytes.
     #[must_use]
     pub(crate) fn reply(code: u32, size: usize) -> Self {
         Self {
             code,
             flags: VERSION | REPLY,
-            size: u32::try_from(size).expect("replies are short"),
+            size: u32::try_from(size).expect("the body of a reply fits 32 bits"),
         }
     }
 
-    /// Returns whether the front-end requests a reply.
+    /// Returns true if the front-end requests a reply (NEED_REPLY).
     #[must_use]
     pub(crate) fn needs_reply(self) -> bool {
         self.flags & NEED_REPLY != 0
     }
 }
 
-impl Request {
-    /// Parses the body of a message and the descriptors that came with it.
+impl FrontEndRequest {
+    /// Parses the body of a message and the descriptors that were sent with it.
     ///
     /// # Errors
-    /// The message is unknown, or its length or number of descriptors is wrong.
-    pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Malformed> {
+    /// The message is unknown, or its length or its number of descriptors is wrong.
+    pub(crate) fn parse(code: u32, body: &[u8], fds: Vec<OwnedFd>) -> Result<Self, MalformedMessage> {
         let mut message = MessageParser { code, body, fds };
         let request = match code {
             1 => Self::GetFeatures,
@@ -264,7 +264,7 @@ impl Request {
                     1 => true,
                     value => {
                         let value = value.into();
-                        return Err(Malformed::Value { code, value });
+                        return Err(MalformedMessage::Value { code, value });
                     }
                 };
                 Self::SetVringEnable { ring, enable }
@@ -277,18 +277,19 @@ impl Request {
             }
             38 => {
                 let region = message.padded_region()?;
-                // "For compatibility with existing incorrect implementations": a descriptor is accepted and ignored.
+                // Specification: "For compatibility with existing incorrect implementations", a descriptor is accepted
+                // and ignored.
                 message.fds.clear();
                 Self::RemMemReg(region)
             }
-            code => return Err(Malformed::Unknown(code)),
+            code => return Err(MalformedMessage::Unknown(code)),
         };
         message.end()?;
         Ok(request)
     }
 }
 
-/// A message being parsed.
+/// A message of which a part was parsed already.
 struct MessageParser<'a> {
     code: u32,
     body: &'a [u8],
@@ -296,35 +297,35 @@ struct MessageParser<'a> {
 }
 
 impl MessageParser<'_> {
-    /// Takes the next value off the body.
-    fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
+    /// Removes the next value from the body.
+    fn take<T: FromBytes>(&mut self) -> Result<T, MalformedMessage> {
         let (value, rest) = T::read_from_prefix(self.body).map_err(|_| self.size())?;
         self.body = rest;
         Ok(value)
     }
 
-    /// Takes the only descriptor.
-    fn fd(&mut self) -> Result<OwnedFd, Malformed> {
+    /// Removes and returns the only descriptor.
+    fn fd(&mut self) -> Result<OwnedFd, MalformedMessage> {
         self.fds.pop().ok_or_else(|| self.descriptors())
     }
 
-    fn ring_fd(&mut self) -> Result<RingFd, Malformed> {
+    fn ring_fd(&mut self) -> Result<RingFd, MalformedMessage> {
         let value: u64 = self.take()?;
         let Self { code, .. } = *self;
         if value & !0x1ff != 0 {
-            return Err(Malformed::Value { code, value });
+            return Err(MalformedMessage::Value { code, value });
         }
-        // Bit 8: no descriptor.
+        // Bit 8 (VHOST_USER_VRING_NOFD_MASK): the message has no descriptor.
         let fd = (value & 0x100 == 0).then(|| self.fd()).transpose()?;
         let ring = (value & 0xff) as u32;
         Ok(RingFd { ring, fd })
     }
 
-    fn regions(&mut self) -> Result<Vec<(Region, OwnedFd)>, Malformed> {
+    fn regions(&mut self) -> Result<Vec<(RegionDescription, OwnedFd)>, MalformedMessage> {
         let [count, _padding] = self.take::<[u32; 2]>()?;
         if count as usize > MAX_REGIONS {
             let (code, value) = (self.code, count.into());
-            return Err(Malformed::Value { code, value });
+            return Err(MalformedMessage::Value { code, value });
         }
         if self.fds.len() != count as usize {
             return Err(self.descriptors());
@@ -335,13 +336,13 @@ impl MessageParser<'_> {
             .collect()
     }
 
-    fn padded_region(&mut self) -> Result<Region, Malformed> {
+    fn padded_region(&mut self) -> Result<RegionDescription, MalformedMessage> {
         let _padding: u64 = self.take()?;
         self.take()
     }
 
-    /// Checks that nothing is left.
-    fn end(self) -> Result<(), Malformed> {
+    /// Checks that neither bytes nor descriptors remain.
+    fn end(self) -> Result<(), MalformedMessage> {
         if !self.body.is_empty() {
             return Err(self.size());
         }
@@ -351,15 +352,15 @@ impl MessageParser<'_> {
         Ok(())
     }
 
-    fn size(&self) -> Malformed {
-        Malformed::Size {
+    fn size(&self) -> MalformedMessage {
+        MalformedMessage::Size {
             code: self.code,
             size: self.body.len(),
         }
     }
 
-    fn descriptors(&self) -> Malformed {
-        Malformed::Descriptors {
+    fn descriptors(&self) -> MalformedMessage {
+        MalformedMessage::Descriptors {
             code: self.code,
             count: self.fds.len(),
         }

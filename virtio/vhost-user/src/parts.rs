@@ -1,4 +1,4 @@
-//! Copies to and from lists of pieces of guest memory, and reuse of their allocations.
+//! Copies to and from lists of slices of guest memory, and reuse of the allocations of such lists.
 
 use std::borrow::Borrow;
 
@@ -6,30 +6,30 @@ use pontoon_ring::device::Piece;
 use pontoon_ring::memory::Area;
 use vm_memory::VolatileSlice;
 
-/// An empty list of slices, kept for its allocation. Slices themselves cannot be sent to another thread.
+/// An empty list of slices, which is kept for its allocation. It contains integers, because slices cannot be sent to
+/// another thread.
 pub(crate) type SliceStore = Vec<[usize; words::<VolatileSlice<'static>>()]>;
 
-/// The same for pieces.
+/// An empty list of pieces, which is kept for its allocation, as [`SliceStore`].
 pub(crate) type PieceStore = Vec<[usize; words::<Piece<VolatileSlice<'static>>>()]>;
 
 const fn words<T>() -> usize {
     size_of::<T>() / size_of::<usize>()
 }
 
-/// Empties a list, and reuses its allocation for one with elements of the same size.
+/// Empties a list and converts its allocation into a list of elements of another type with the same size.
 pub(crate) fn recycle<T, U>(mut list: Vec<T>) -> Vec<U> {
     const {
         assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>());
     }
     list.clear();
-    // Collecting from a vector into one of the same layout happens in place (Rust 1.95); otherwise this would allocate
-    // again.
+    // Collecting from a vector into one of the same layout happens in place (Rust 1.95); otherwise this would allocate.
     list.into_iter()
         .map(|_| unreachable!("the list is empty"))
         .collect()
 }
 
-/// Copies the first bytes of `pieces`, and returns how many.
+/// Copies the first bytes of `pieces` into a private buffer, and returns the number of bytes.
 pub(crate) fn copy_out<'a>(
     pieces: impl IntoIterator<Item = &'a VolatileSlice<'a>>,
     into: &mut [u8],
@@ -43,7 +43,7 @@ pub(crate) fn copy_out<'a>(
     at
 }
 
-/// Copies `bytes` to the beginning of `pieces`, as far as there is room.
+/// Copies `bytes` to the beginning of `pieces`, as far as they have room.
 pub(crate) fn copy_in<'a>(pieces: impl IntoIterator<Item: Borrow<VolatileSlice<'a>>>, mut bytes: &[u8]) {
     for piece in pieces {
         let piece = piece.borrow();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_across_pieces() {
+    fn copy_continues_in_the_next_piece() {
         let (mut a, mut b, mut into) = ([0; 3], [0; 4], [9; 9]);
         let pieces = [VolatileSlice::from(&mut a[..]), VolatileSlice::from(&mut b[..])];
         copy_in(&pieces, &[1, 2, 3, 4, 5]);

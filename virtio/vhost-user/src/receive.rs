@@ -1,4 +1,4 @@
-//! Frames from the guest: the transmit queue of its driver.
+//! Receiving of frames from the guest: the device side of the guest's transmit queue.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,20 +15,21 @@ use crate::data_plane::{ActiveRing, DataPlane, RingFault};
 use crate::mailbox::Mailbox;
 use crate::parts::{self, SliceStore};
 
-/// Maximum number of frames in a burst.
+/// Limit on the number of frames in a burst.
 pub const BURST: usize = 32;
 
-/// Maximum number of pieces of guest memory per frame. Linux sends at most 1 + 45 (`MAX_SKB_FRAGS`, at its largest
-/// configuration), and the header may be one more.
+/// Limit on the number of slices of guest memory per frame. Linux sends at most 1 + 45 buffers (`MAX_SKB_FRAGS` in its
+/// largest configuration), and the header may be one more.
 pub const MAX_PARTS: usize = 64;
 
-/// Bytes of the largest frame: the largest IP packet, segmented or not, with an Ethernet header and a VLAN tag.
+/// Size in bytes of the largest frame: the largest IP packet, also if it will be segmented, with Ethernet header and
+/// VLAN tag.
 const MAX_FRAME: usize = 65_535 + 18;
 
-/// Bytes of the longest `virtio_net_hdr`.
+/// Size of the longest `virtio_net_hdr` in bytes.
 const MAX_HEADER: usize = 12;
 
-/// Receives frames from the guest.
+/// Receives frames from the guest on one queue pair.
 #[derive(Debug)]
 pub struct Receiver {
     data_plane: DataPlane,
@@ -36,14 +37,15 @@ pub struct Receiver {
     parts: SliceStore,
 }
 
-/// The result of one call of [`Receiver::receive`].
+/// Result of one call of [`Receiver::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// Frames passed to the sink.
+    /// Number of frames that were passed to the sink.
     pub frames: usize,
-    /// Frames dropped: invalid offload metadata, no frame after it, too large, or in more than [`MAX_PARTS`] pieces.
+    /// Number of frames that were dropped: invalid offload metadata, no bytes behind it, too long, or in more than
+    /// [`MAX_PARTS`] slices.
     pub malformed: u64,
-    /// More frames are ready.
+    /// True if the queue contains more frames.
     pub more: bool,
 }
 
@@ -56,8 +58,8 @@ impl Receiver {
         })
     }
 
-    /// Takes up to `max` frames (at most [`BURST`]) and passes them to `sink` together, if there are any. Their buffers
-    /// are returned to the guest after that.
+    /// Receives up to `max` frames (at most [`BURST`]) and passes them to `sink` in one call, if there are any.
+    /// Afterwards their buffers are returned to the guest.
     pub fn receive(&mut self, max: usize, sink: impl FnOnce(&[Frame<'_>])) -> Burst {
         self.data_plane.execute_command();
         let Self {
@@ -76,14 +78,14 @@ impl Receiver {
         burst
     }
 
-    /// Executes a pending command and returns whether frames are ready. The driver does not kick while it is being
-    /// served, so nothing else reports frames until [`rearm`](Self::rearm).
+    /// Executes a pending command, and returns true if the queue contains frames. The driver does not kick while the
+    /// queue is polled, so no event reports frames until [`rearm`](Self::rearm) is called.
     pub fn poll(&mut self) -> bool {
         self.data_plane.execute_command();
         self.poll_with(|ring| Ok(ring.open()?.0.poll()?)) > 0
     }
 
-    /// Requests a kick for new frames. Frames that are ready make the descriptor readable.
+    /// Requests a kick for new frames. If the queue contains frames already, the descriptor becomes readable.
     pub fn rearm(&mut self) {
         let waiting = self.poll_with(|ring| {
             let (mut queue, notifier) = ring.open()?;
@@ -94,7 +96,8 @@ impl Receiver {
         }
     }
 
-    /// Applies `poll` to the ring, and returns the number of chains ready.
+    /// Calls `how` with the ring, and returns the number of chains that can be taken; 0 if the ring is not served or
+    /// fails.
     fn poll_with(&mut self, how: impl FnOnce(&mut ActiveRing) -> Result<u16, RingFault>) -> u16 {
         match self.data_plane.live().map(how) {
             Some(Ok(waiting)) => waiting,
@@ -106,15 +109,15 @@ impl Receiver {
         }
     }
 
-    /// Returns the number of rings that failed because of the driver.
+    /// Returns the number of times that the ring has failed because of the driver.
     pub fn faults(&self) -> u64 {
         self.data_plane.faults()
     }
 }
 
 impl AsFd for Receiver {
-    /// Readable, edge-triggered, when there is a frame to [`receive`](Receiver::receive) after [`rearm`](Self::rearm),
-    /// or a command.
+    /// Returns a descriptor that is readable, to be registered edge triggered, when there is a command or, after
+    /// [`rearm`](Self::rearm), a frame to [`receive`](Receiver::receive).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.data_plane.as_fd()
     }
@@ -148,7 +151,7 @@ fn serve(
     for head in heads.iter_mut().take(max.min(waiting)) {
         let first = parts.len();
         let popped = queue.pop(|piece| {
-            // One piece too many is enough to reject the frame below.
+            // One slice too many is enough for the frame to be rejected below.
             if piece.access == Access::Readable && parts.len() - first <= MAX_PARTS {
                 parts.push(piece.area);
             }
@@ -169,7 +172,7 @@ fn serve(
             }
         }
     }
-    // Frames on a disabled ring are discarded.
+    // Frames on a disabled ring are dropped.
     if enabled && !taken.is_empty() {
         let frames: ArrayVec<Frame<'_>, BURST> = taken.iter().map(|taken| taken.frame(&parts)).collect();
         sink(&frames);
@@ -189,17 +192,17 @@ fn serve(
     }
 }
 
-/// A frame taken off the ring.
+/// A frame whose chain was taken from the ring.
 struct TakenFrame<'h> {
     offload: Offload,
     head: &'h [u8],
-    /// Its range in the burst's list of parts.
+    /// Range of the frame's slices in the list of the burst.
     parts: std::ops::Range<usize>,
     len: usize,
 }
 
 impl<'h> TakenFrame<'h> {
-    /// Removes the offload metadata from the pieces from `first` on, and copies the beginning of the frame.
+    /// Parses and removes the offload metadata from the slices from `first` on, and copies the frame's headers.
     fn new(
         parts: &mut [VolatileSlice<'_>],
         mut first: usize,

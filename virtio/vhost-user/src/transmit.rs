@@ -1,4 +1,4 @@
-//! Frames to the guest: the receive queue of its driver.
+//! Sending of frames to the guest: the device side of the guest's receive queue.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,49 +12,49 @@ use pontoon_wire::checksum;
 use pontoon_wire::vnet::{self, Checksum, Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use crate::data_plane::{ActiveRing, DataPlane, Notifier};
+use crate::data_plane::{ActiveRing, CommandOutcome, DataPlane, Notifier};
 use crate::features::Features;
 use crate::mailbox::Mailbox;
 use crate::memory::MemoryTable;
 use crate::parts::{self, PieceStore, SliceStore};
 
-/// Maximum number of frames in a reservation.
+/// Limit on the number of frames in a reservation.
 const MAX_FRAMES: usize = 64;
 
-/// Maximum number of receive buffers per frame: twice what the largest frame needs with the smallest buffers that
-/// drivers offer.
+/// Limit on the number of receive buffers per frame: twice the number that the largest frame needs with the smallest
+/// buffers that drivers offer.
 const MAX_BUFFERS: usize = 96;
 
-/// Maximum number of pieces of guest memory per frame: a buffer may consist of several, but the number passed to one
-/// system call must be bounded.
+/// Limit on the number of slices of guest memory per frame. A buffer may consist of several slices, but the number that
+/// is passed to one system call must be bounded.
 const MAX_PIECES: usize = 256;
 
-/// Bytes of a frame that may count as its headers: Ethernet to TCP with all options are 114.
+/// Limit in bytes on the headers of a frame: Ethernet to TCP with all options are 114.
 const MAX_HEAD: usize = 128;
 
-/// Bytes of the longest `virtio_net_hdr`.
+/// Size of the longest `virtio_net_hdr` in bytes.
 const MAX_HEADER: usize = vnet::LEN;
 
-/// Sends frames to the guest.
+/// Sends frames to the guest on one queue pair.
 #[derive(Debug)]
 pub struct Transmitter {
     data_plane: DataPlane,
     limits: Limits,
     full: bool,
-    /// The number of chains that were ready when a frame did not fit: the smallest, if that happened several times.
+    /// Number of available chains when a frame was refused for lack of room; the lowest if several were refused.
     chains_when_full: Option<u16>,
-    /// Chains were returned and not published.
+    /// True if chains were returned and not published yet.
     unpublished: bool,
-    store: Store,
+    store: ReusedLists,
 }
 
-/// Buffers that are reused by every reservation, to avoid allocation.
+/// Lists and buffers that every reservation reuses, to avoid allocation.
 #[derive(Debug)]
-struct Store {
+struct ReusedLists {
     chains: Vec<Chain>,
     pieces: PieceStore,
     payloads: SliceStore,
-    /// A copy of a frame's payload, if its checksum must be completed here.
+    /// Buffer for a copy of a frame's payload, if its checksum must be completed by the device.
     bounce: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ impl Transmitter {
             full: false,
             chains_when_full: None,
             unpublished: false,
-            store: Store {
+            store: ReusedLists {
                 chains: vec![Chain::default(); MAX_FRAMES * MAX_BUFFERS],
                 pieces: Vec::new(),
                 payloads: Vec::new(),
@@ -75,14 +75,14 @@ impl Transmitter {
         })
     }
 
-    /// Returns and clears whether a frame was refused for lack of room. The descriptor becomes readable when there is
-    /// room, if [`rearm`](Self::rearm) is called before waiting.
+    /// Returns true if a frame was refused for lack of room since the last call. The descriptor becomes readable when
+    /// there is room, if [`rearm`](Self::rearm) is called before waiting.
     pub fn take_full(&mut self) -> bool {
         std::mem::take(&mut self.full)
     }
 
-    /// Requests a kick when there is more room than when a frame was refused: a frame sent since may have withdrawn the
-    /// earlier request. Room that is available already makes the descriptor readable.
+    /// Requests a kick for more room than there was when a frame was refused; a smaller frame that was sent afterwards
+    /// may have withdrawn an earlier request. If there is more room already, the descriptor becomes readable.
     pub fn rearm(&mut self) {
         let Some(chains_when_full) = self.chains_when_full.take() else {
             return;
@@ -95,10 +95,11 @@ impl Transmitter {
         else {
             return;
         };
-        // On an error the queue is broken, and is marked as failed at the next use.
+        // On an error the queue is unusable, and the ring is marked as failed at its next use.
         let Ok(before) = queue.poll() else { return };
-        // The kick is requested for chains after those seen by `poll`. Chains added between the two calls are reported
-        // here. Chains seen before are not, or too few would be tried again and again.
+        // The kick is requested for chains behind those that `poll` has seen. Chains that were added between the two
+        // calls are reported here. Chains that were seen before are not reported, because too few of them would be
+        // tried again and again.
         if notifier
             .rearm(&mut queue)
             .is_ok_and(|now| now > before.min(chains_when_full))
@@ -107,32 +108,38 @@ impl Transmitter {
         }
     }
 
-    /// Polls the ring, and returns whether there is a guest with receive buffers.
+    /// Polls the ring, and returns true if a guest with receive buffers is attached.
     pub fn poll(&mut self) -> bool {
         let ring = self.data_plane.live().filter(|ring| ring.is_enabled());
         ring.and_then(|ring| ring.open().ok())
             .is_some_and(|(mut queue, _)| queue.poll().is_ok_and(|waiting| waiting > 0))
     }
 
-    /// Returns the number of rings that failed because of the driver.
+    /// Returns the number of times that the ring has failed because of the driver.
     pub fn faults(&self) -> u64 {
         self.data_plane.faults()
     }
 
     fn execute_command(&mut self) {
-        if !self.data_plane.execute_command() {
-            return;
+        match self.data_plane.execute_command() {
+            CommandOutcome::NonePending => return,
+            CommandOutcome::Executed => {}
         }
         match self.data_plane.ring() {
             Some(ActiveRing { config, .. }) => {
                 self.limits = config.features.limits(config.mtu, config.layout.size)
             }
-            // All chains were published when the ring stopped.
+            // All chains were published when the ring was stopped.
             None => self.unpublished = false,
         }
     }
 
-    fn take(&mut self, frames: usize, head: usize, payload: usize) -> Result<Reservation<'_>, TransmitError> {
+    fn take(
+        &mut self,
+        frames: usize,
+        head: usize,
+        payload: usize,
+    ) -> Result<GuestReservation<'_>, TransmitError> {
         self.execute_command();
         let Self {
             data_plane,
@@ -162,7 +169,7 @@ impl Transmitter {
         if let Ok(waiting) = outcome
             && room.frames.is_empty()
         {
-            // A driver without free buffers needs those that were returned, and then kicks for new ones.
+            // A driver without free buffers needs the returned ones, and then kicks when it adds new ones.
             notifier.publish(&mut queue);
             *unpublished = false;
             outcome = notifier.rearm(&mut queue);
@@ -175,9 +182,9 @@ impl Transmitter {
         }
         let refused = match outcome {
             Ok(_) if !room.frames.is_empty() => None,
-            // The buffers suffice in number but are too small.
+            // The number of buffers suffices, but they are too small.
             Ok(waiting) if usize::from(waiting) >= most_buffers(&notifier) => Some(TransmitError::Rejected),
-            // On an error the queue is broken, and is marked as failed at the next use.
+            // On an error the queue is unusable, and the ring is marked as failed at its next use.
             Ok(_) | Err(_) => Some(TransmitError::Full),
         };
         if let Some(refused) = refused {
@@ -197,7 +204,7 @@ impl Transmitter {
             payloads.extend(window(pieces, bytes - payload, payload));
             frame.payloads = first..payloads.len();
         }
-        Ok(Reservation {
+        Ok(GuestReservation {
             queue,
             notifier,
             limits: *limits,
@@ -214,7 +221,7 @@ impl Transmitter {
 }
 
 impl Transmit for Transmitter {
-    type Room<'a> = Reservation<'a>;
+    type Room<'a> = GuestReservation<'a>;
 
     fn limits(&self) -> Limits {
         self.limits
@@ -230,11 +237,11 @@ impl Transmit for Transmitter {
         room.commit(offload, head, len)
     }
 
-    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<Reservation<'_>> {
+    fn reserve(&mut self, frames: usize, head: usize, payload: usize) -> Option<GuestReservation<'_>> {
         self.take(frames, head, payload).ok()
     }
 
-    /// Publishes returned chains, with at most one call.
+    /// Publishes the returned chains, and signals the driver at most once.
     fn flush(&mut self) {
         self.execute_command();
         if self.unpublished
@@ -248,22 +255,23 @@ impl Transmit for Transmitter {
 }
 
 impl AsFd for Transmitter {
-    /// Readable, edge-triggered, when there is room again after a refusal, or a command: call [`flush`](Self::flush).
+    /// Returns a descriptor that is readable, to be registered edge triggered, when there is a command or room after a
+    /// refused frame: then [`flush`](Self::flush) must be called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.data_plane.as_fd()
     }
 }
 
-/// Chains taken for frames.
+/// Chains that were taken for the frames of a reservation.
 #[derive(Debug)]
 struct TakenChains<'a> {
-    /// The pieces of all chains, in order.
+    /// Pieces of guest memory of all chains, in order.
     pieces: Vec<Piece<VolatileSlice<'a>>>,
     frames: ArrayVec<FrameRoom, MAX_FRAMES>,
     chains: usize,
 }
 
-/// Room for one frame: ranges in the lists of chains, pieces and payload slices.
+/// Room for one frame of a reservation: ranges in the lists of chains, pieces and payload slices.
 #[derive(Clone, Debug)]
 struct FrameRoom {
     chains: Range<usize>,
@@ -272,7 +280,7 @@ struct FrameRoom {
 }
 
 impl<'a> TakenChains<'a> {
-    /// Takes room for up to `frames` frames of `bytes` bytes, and returns the number of chains that were ready.
+    /// Takes chains for up to `frames` frames of `bytes` bytes, and returns the number of chains that were available.
     fn take(
         &mut self,
         queue: &mut DeviceQueue<'a, &'a MemoryTable>,
@@ -287,7 +295,7 @@ impl<'a> TakenChains<'a> {
             let (first, pieces) = (self.chains, self.pieces.len());
             let places = &mut chains[first..first + most_buffers(notifier)];
             let taken = queue.take(bytes, places, |piece| {
-                // One piece too many is enough to reject the frame below.
+                // One piece too many is enough for the frame to be rejected below.
                 if self.pieces.len() - pieces <= MAX_PIECES {
                     self.pieces.push(piece);
                 }
@@ -298,7 +306,7 @@ impl<'a> TakenChains<'a> {
             };
             if self.pieces.len() - pieces > MAX_PIECES {
                 self.pieces.truncate(pieces);
-                // At most the queue size, which is a u16.
+                // The value is at most the queue size, which is a u16.
                 queue.rewind(taken as u16);
                 break;
             }
@@ -313,7 +321,8 @@ impl<'a> TakenChains<'a> {
     }
 }
 
-/// Returns the maximum number of buffers per frame. Without mergeable buffers a frame must fit one (5.1.6.3.1).
+/// Returns the limit on the buffers of one frame. Without mergeable buffers a frame has one (virtio 1.2, section
+/// 5.1.6.3.1).
 fn most_buffers(notifier: &Notifier<'_>) -> usize {
     if notifier.features.has(Features::MRG_RXBUF) {
         MAX_BUFFERS
@@ -322,7 +331,7 @@ fn most_buffers(notifier: &Notifier<'_>) -> usize {
     }
 }
 
-/// Returns the `len` bytes from `skip` on in `pieces`.
+/// Returns the slices of `pieces` that cover `len` bytes from offset `skip` on.
 fn window<'a>(
     pieces: impl Iterator<Item = VolatileSlice<'a>>,
     mut skip: usize,
@@ -337,26 +346,26 @@ fn window<'a>(
     })
 }
 
-/// Reserved frames, in the guest's buffers.
+/// Reserved frames in the guest's receive buffers, into which the engine peeks data.
 #[derive(Debug)]
-pub struct Reservation<'a> {
+pub struct GuestReservation<'a> {
     queue: DeviceQueue<'a, &'a MemoryTable>,
     notifier: Notifier<'a>,
     limits: Limits,
     unpublished: &'a mut bool,
-    store: &'a mut Store,
-    /// Bytes of each frame's headers, and of its payload.
+    store: &'a mut ReusedLists,
+    /// Bytes of each frame that are reserved for its headers, and for its payload.
     head: usize,
     payload: usize,
     room: TakenChains<'a>,
     payloads: Vec<VolatileSlice<'a>>,
-    /// The next frame to be committed.
+    /// Index of the next frame to be committed.
     next: usize,
-    /// Number of chains returned, from the beginning of those taken.
+    /// Number of chains that were returned to the guest, from the first taken chain on.
     returned: usize,
 }
 
-impl Room for Reservation<'_> {
+impl Room for GuestReservation<'_> {
     fn payloads(&self) -> &[VolatileSlice<'_>] {
         match self.room.frames.get(self.next) {
             Some(frame) => &self.payloads[frame.payloads.start..],
@@ -374,15 +383,17 @@ impl Room for Reservation<'_> {
             .and_then(|frame| self.put(&frame, offload, head, len));
         self.next += 1;
         if committed != Ok(true) {
-            // Unused chains of this frame can be given back only if no later chain is returned.
+            // Unused chains of this frame can be returned to the available ones only if no later chain is returned to
+            // the guest.
             self.room.frames.truncate(self.next);
         }
         committed.map(|_| ())
     }
 }
 
-impl Reservation<'_> {
-    /// Writes the headers and returns the frame's chains. The result is whether all its chains were used.
+impl GuestReservation<'_> {
+    /// Writes the headers and returns the frame's chains to the guest. The result is true if the frame has used all its
+    /// chains.
     fn put(
         &mut self,
         frame: &FrameRoom,
@@ -395,7 +406,7 @@ impl Reservation<'_> {
         }
         let header_len = self.notifier.features.header_len();
         let total = header_len + head.len() + len;
-        // At most the number of bytes reserved, which was a u32.
+        // The value is at most the number of reserved bytes, which is a u32.
         let bytes = u32::try_from(total).map_err(|_| TransmitError::Rejected)?;
         let chains = &self.store.chains[frame.chains.clone()];
         let buffers = device::chains_needed(chains, bytes);
@@ -426,7 +437,7 @@ impl Reservation<'_> {
         Ok(usize::from(used) == frame.chains.len())
     }
 
-    /// Completes the checksum in `head` for a guest without VIRTIO_NET_F_GUEST_CSUM.
+    /// Completes the checksum in `head`, for a guest without VIRTIO_NET_F_GUEST_CSUM.
     fn complete(
         &mut self,
         frame: &FrameRoom,
@@ -457,10 +468,10 @@ impl Reservation<'_> {
     }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for GuestReservation<'_> {
     fn drop(&mut self) {
         let left = self.room.chains - self.returned;
-        // At most the queue size, which is a u16.
+        // The value is at most the queue size, which is a u16.
         self.queue.rewind(left as u16);
         self.store.pieces = parts::recycle(std::mem::take(&mut self.room.pieces));
         self.store.payloads = parts::recycle(std::mem::take(&mut self.payloads));

@@ -1,5 +1,5 @@
-//! SIGBUS outside of guest memory behaves as in a process without a device. Each case runs in its own process, because
-//! the handler is never removed.
+//! Tests that SIGBUS outside of guest memory behaves as in a process without a device. Each case runs in its own
+//! process, because the handler is never removed.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps a page of zeros in place of the missing one.
+/// Handles SIGBUS by mapping a page of zeros in place of the missing one.
 extern "C" fn plain(signal: libc::c_int) {
     assert_eq!(signal, libc::SIGBUS);
     let place = ptr::without_provenance_mut(PLACE.load(Ordering::Relaxed));
@@ -39,40 +39,40 @@ extern "C" fn informed(signal: libc::c_int, info: *mut libc::siginfo_t, _context
     plain(signal);
 }
 
-/// Sets the action for SIGBUS.
+/// Sets the handler of SIGBUS.
 fn set(handler: usize, flags: libc::c_int) {
     // SAFETY: all-zero bytes are a `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: a live `sigaction`, with a handler that is for its flags.
+    // SAFETY: the call reads a live `sigaction`, whose handler has the type that its flags require.
     let result = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
     assert_eq!(result, 0);
 }
 
-/// Returns the current handler for SIGBUS.
+/// Returns the current handler of SIGBUS.
 fn current() -> usize {
     // SAFETY: all-zero bytes are a `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: it writes to a live `sigaction`.
+    // SAFETY: the call writes to a live `sigaction`.
     let result = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut action) };
     assert_eq!(result, 0);
     action.sa_sigaction
 }
 
-/// Reads a page past the end of its file.
+/// Reads a page behind the end of its file.
 fn fault() {
     let file = File::from(memfd_create("some", MemfdFlags::CLOEXEC).unwrap());
     file.set_len(PAGE as u64).unwrap();
     let map = MmapRegion::<()>::from_file(FileOffset::new(file.try_clone().unwrap(), 0), PAGE).unwrap();
     file.set_len(0).unwrap();
     PLACE.store(map.as_ptr().addr(), Ordering::Relaxed);
-    // SAFETY: it is mapped for as long as `map` lives.
+    // SAFETY: the page is mapped for as long as `map` exists.
     assert_eq!(unsafe { map.as_ptr().read_volatile() }, 0);
 }
 
 fn raise() {
-    // SAFETY: it touches no memory.
+    // SAFETY: the call accesses no memory.
     assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
 }
 

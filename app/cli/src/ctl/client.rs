@@ -4,16 +4,19 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use httparse::{EMPTY_HEADER, Status};
 use pontoon_control::reply::Problem;
+use pontoon_process::error::one_line;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 pub(crate) struct Client<'a> {
     path: &'a Path,
+    verbatim: bool,
 }
 
 /// The control socket cannot be connected to.
@@ -50,9 +53,24 @@ impl std::error::Error for ConnectError {}
 /// Timeout of a response. The supervisor waits for the engine for at most one second.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Timeout of a response that arrives in pieces.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Limit on the bytes of a response. The longest lists 131,072 flows with less than 400 bytes each.
+const MAX_RESPONSE: usize = 128 << 20;
+
 impl<'a> Client<'a> {
+    /// A client whose replies have spaces in place of control characters, as they are printed.
     pub(crate) fn new(path: &'a Path) -> Self {
-        Self { path }
+        Self {
+            path,
+            verbatim: false,
+        }
+    }
+
+    /// The same client; if `verbatim`, its replies are as the server sent them: for JSON, which escapes them.
+    pub(crate) fn verbatim(self, verbatim: bool) -> Self {
+        Self { verbatim, ..self }
     }
 
     pub(crate) fn get<T: DeserializeOwned>(&self, what: &str) -> Result<T> {
@@ -83,11 +101,18 @@ impl<'a> Client<'a> {
             split(&response).with_context(|| format!("invalid HTTP response from {shown}"))?;
         if status != 200 {
             match serde_json::from_slice::<Problem>(body) {
-                Ok(problem) => bail!("{}", problem.error),
+                Ok(problem) => bail!("{}", one_line(&problem.error)),
                 Err(_) => bail!("{shown} responded with status {status}"),
             }
         }
-        serde_json::from_slice(body).with_context(|| format!("unexpected response from {shown}"))
+        let reply = match self.verbatim || !may_contain_controls(body) {
+            true => serde_json::from_slice(body),
+            false => serde_json::from_slice(body).and_then(|reply| T::deserialize(without_controls(reply))),
+        };
+        // The error may quote the response.
+        reply
+            .map_err(|error| anyhow!(one_line(&error.to_string())))
+            .with_context(|| format!("unexpected response from {shown}"))
     }
 
     fn exchange(mut stream: UnixStream, method: &str, what: &str, body: &[u8]) -> Result<Vec<u8>> {
@@ -99,14 +124,59 @@ impl<'a> Client<'a> {
         );
         // A server that closes before it has read the whole request has responded with the reason.
         let sent = stream.write_all(&[head.as_bytes(), body].concat());
-        let mut response = Vec::new();
-        match stream.read_to_end(&mut response) {
-            Ok(0) => sent.map(|()| response).map_err(Into::into),
-            Ok(_) => Ok(response),
-            Err(_) if !response.is_empty() => Ok(response),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no response in {TIMEOUT:?}"),
-            Err(error) => Err(error.into()),
+        let response = receive(stream, MAX_RESPONSE, Instant::now() + TOTAL_TIMEOUT)?;
+        match response.is_empty() {
+            true => sent.map(|()| response).map_err(Into::into),
+            false => Ok(response),
         }
+    }
+}
+
+/// Receives until the end of the stream or an error, which leaves an incomplete response.
+///
+/// # Errors
+/// No byte was received; the response is longer than `most` or not complete at `deadline`.
+fn receive(mut stream: impl Read, most: usize, deadline: Instant) -> Result<Vec<u8>> {
+    let mut response = Vec::new();
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut chunk) {
+            Ok(0) => return Ok(response),
+            Ok(len) => response.extend_from_slice(&chunk[..len]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) if !response.is_empty() => return Ok(response),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no response in {TIMEOUT:?}"),
+            Err(error) => return Err(error.into()),
+        }
+        ensure!(response.len() <= most, "the response is longer than {most} bytes");
+        ensure!(
+            Instant::now() < deadline,
+            "no complete response in {TOTAL_TIMEOUT:?}"
+        );
+    }
+}
+
+/// Returns true if strings of this JSON may contain control characters: escaped, or DEL or one of U+0080 to U+009F, which JSON
+/// permits as they are.
+fn may_contain_controls(json: &[u8]) -> bool {
+    json.contains(&b'\\')
+        || json.contains(&0x7f)
+        || json
+            .windows(2)
+            .any(|pair| pair[0] == 0xc2 && (0x80..0xa0).contains(&pair[1]))
+}
+
+/// Replaces the control characters of all strings by spaces: the server may run as another user, who could otherwise control the
+/// terminal.
+fn without_controls(reply: Value) -> Value {
+    match reply {
+        Value::String(text) => Value::String(one_line(&text)),
+        Value::Array(values) => values.into_iter().map(without_controls).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (one_line(&name), without_controls(value)))
+            .collect(),
+        other => other,
     }
 }
 
@@ -131,6 +201,8 @@ fn split(response: &[u8]) -> Result<(u16, &[u8])> {
 mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread;
+
+    use pontoon_control::reply::{EngineStats, LogLevel, Published};
 
     use super::*;
 
@@ -167,6 +239,73 @@ mod tests {
         let error = Client::new(&path).put::<()>("/v1/policy", &long).unwrap_err();
         assert_eq!(error.to_string(), "too long");
         server.join().unwrap();
+    }
+
+    /// Serves one request with `response`.
+    fn serve(status: u16, response: &str) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        let response = response.to_owned();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let len = response.len();
+            let head = format!("HTTP/1.1 {status} OK\r\nContent-Length: {len}\r\n\r\n");
+            // Closing a connection with an unread request would reset it.
+            assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+            stream.write_all((head + &response).as_bytes()).unwrap();
+        });
+        (directory, path)
+    }
+
+    #[test]
+    fn control_characters_of_a_reply_are_replaced() {
+        for (json, text) in [
+            (r#"{"published":["a\u001b[2J\nb"]}"#, "a [2J b"),
+            ("{\"published\":[\"a\u{9b}2Jb\"]}", "a 2Jb"),
+            ("{\"published\":[\"a\u{7f}b\"]}", "a b"),
+            ("{\"published\":[\"a\u{e9}\u{a0}b\"]}", "a\u{e9}\u{a0}b"),
+        ] {
+            let (_directory, path) = serve(200, json);
+            let reply: Published = Client::new(&path).get("/v1/publish").unwrap();
+            assert_eq!(reply.published, [text]);
+        }
+        let (_directory, path) = serve(
+            200,
+            r#"{"workers":[],"total":{"flows":1,"pool_bytes":2,"counters":{"\u001b[2J":3}}}"#,
+        );
+        let stats: EngineStats = Client::new(&path).get("/v1/stats").unwrap();
+        assert_eq!(stats.total.counters, [(" [2J".to_owned(), 3)].into());
+
+        let (_directory, path) = serve(200, r#"{"published":["\u001b[2J"]}"#);
+        let client = Client::new(&path).verbatim(true);
+        let reply: Published = client.get("/v1/publish").unwrap();
+        assert_eq!(reply.published, ["\u{1b}[2J"]);
+    }
+
+    #[test]
+    fn control_characters_of_an_error_are_replaced() {
+        for (status, json, text) in [
+            (200, r#"{"level":"\u001b[2J"}"#, "unknown variant ` [2J`"),
+            (409, r#"{"error":"a\u001b[2J\nb"}"#, "a [2J b"),
+        ] {
+            let (_directory, path) = serve(status, json);
+            let client = Client::new(&path).verbatim(true);
+            let error = client.get::<LogLevel>("/v1/log-level").unwrap_err();
+            let message = format!("{error:#}");
+            assert!(message.contains(text), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn length_and_duration_of_a_response_are_limited() {
+        let later = Instant::now() + TOTAL_TIMEOUT;
+        let longest = receive(io::repeat(b'x').take(100_000), 100_000, later).unwrap();
+        assert_eq!(longest.len(), 100_000);
+        let error = receive(io::repeat(b'x'), 100_000, later).unwrap_err();
+        assert_eq!(error.to_string(), "the response is longer than 100000 bytes");
+        let error = receive(io::repeat(b'x'), usize::MAX, Instant::now()).unwrap_err();
+        assert_eq!(error.to_string(), "no complete response in 60s");
     }
 
     #[test]

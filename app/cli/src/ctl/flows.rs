@@ -106,7 +106,9 @@ pub(crate) fn sort(flows: &mut [Flow], order: FlowOrder) {
         FlowOrder::Age => flows.sort_by_key(|flow| std::cmp::Reverse(flow.age_ms)),
         FlowOrder::Up => flows.sort_by_key(|flow| std::cmp::Reverse(flow.bytes_up)),
         FlowOrder::Down => flows.sort_by_key(|flow| std::cmp::Reverse(flow.bytes_down)),
-        FlowOrder::Bytes => flows.sort_by_key(|flow| std::cmp::Reverse(flow.bytes_up + flow.bytes_down)),
+        FlowOrder::Bytes => {
+            flows.sort_by_key(|flow| std::cmp::Reverse(flow.bytes_up.saturating_add(flow.bytes_down)))
+        }
         FlowOrder::Remote => flows.sort_by_key(|flow| flow.remote),
     }
 }

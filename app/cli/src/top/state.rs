@@ -8,12 +8,11 @@ use anyhow::Result;
 use pontoon_control::reply::{Flow, WorkerStats};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Flows and statistics at one time.
+/// A response of the instance. The statistics are sent by the supervisor, the flows by the engine, which may not respond.
 #[derive(Debug)]
-pub(super) struct Snapshot {
-    pub(super) total: WorkerStats,
-    pub(super) flows: Vec<Flow>,
-    pub(super) at: Instant,
+pub(super) enum Snapshot {
+    Total(WorkerStats),
+    Flows { flows: Vec<Flow>, at: Instant },
 }
 
 /// State of the screen.
@@ -85,27 +84,29 @@ impl Top {
     /// Applies a snapshot. An error leaves the rows unchanged.
     pub(super) fn take(&mut self, snapshot: Result<Snapshot>, now: Instant) {
         self.last_response = now;
-        let snapshot = match snapshot {
-            Ok(snapshot) => snapshot,
+        let (flows, at) = match snapshot {
+            Ok(Snapshot::Total(total)) => {
+                self.total = total;
+                return;
+            }
+            Ok(Snapshot::Flows { flows, at }) => (flows, at),
             Err(error) => {
                 self.problem = Some(format!("{error:#}"));
                 return;
             }
         };
         self.problem = None;
-        let passed = self.seen.map(|seen| snapshot.at.duration_since(seen));
+        let passed = self.seen.map(|seen| at.duration_since(seen));
         let before: HashMap<String, Flow> = self
             .rows
             .drain(..)
             .map(|row| (row.flow.id.clone(), row.flow))
             .collect();
-        self.rows = snapshot
-            .flows
+        self.rows = flows
             .into_iter()
             .map(|flow| Row::new(before.get(&flow.id), flow, passed))
             .collect();
-        self.total = snapshot.total;
-        self.seen = Some(snapshot.at);
+        self.seen = Some(at);
         self.arrange();
     }
 

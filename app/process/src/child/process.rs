@@ -19,7 +19,7 @@ use crate::error::{Context as _, Error};
 use crate::log::{output, panics};
 
 /// One process from its fork until it is reaped, to which messages `S` are sent and which reports `R`. Dropping this closes
-/// the channel, gives the process [`STOP_TIMEOUT`] to exit, kills it if it has not, and reaps it.
+/// the channel, gives the process `STOP_TIMEOUT` to exit, kills it if it has not, and reaps it.
 #[derive(Debug)]
 pub struct ChildProcess<S, R> {
     child: Child,
@@ -259,7 +259,7 @@ impl<S, R> ChildProcess<S, R> {
         self.child.kill();
     }
 
-    /// Waits up to [`STOP_TIMEOUT`] for the process to exit, then kills it.
+    /// Waits up to `STOP_TIMEOUT` for the process to exit, then kills it.
     pub fn end(&mut self) {
         if !self.exits_within(STOP_TIMEOUT) {
             self.child.kill();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct RestartPolicy(Vec<Instant>);
 
 impl RestartPolicy {
-    /// The window in which [`Self::MOST`] crashes are too many.
+    /// The window in which `MOST` crashes are too many.
     pub const WITHIN: Duration = Duration::from_secs(10);
 
     /// A process that crashes right after each start must not occupy a CPU.
@@ -20,7 +20,7 @@ impl RestartPolicy {
     }
 
     /// Records a crash of a process that was started at `started`; returns the delay of the restart. It is zero for the first
-    /// [`Self::MOST`] crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
+    /// `MOST` crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
     /// addresses crashes the process with each wrong guess, and is to have few of them. It is [`Self::MIN_BACKOFF`] at least for
     /// a process that has run for less than [`Self::MIN_UPTIME`], so that one that always fails does not occupy a CPU.
     pub fn backoff(&mut self, started: Instant, now: Instant) -> Duration {

@@ -6,8 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pontoon_sandbox::{Namespaces, namespaces};
 use pontoon_sys::disabled::Disabled;
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid, waitpid,
 };
 
 use crate::error::reason;
@@ -28,10 +30,20 @@ const PANICKED: u8 = 101;
 
 impl Child {
     /// Wraps a new child. Its id cannot be reused before it is waited for.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory. The child has been killed and reaped.
     pub fn new(pid: libc::pid_t) -> io::Result<Self> {
         let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { pid, pidfd })
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { pid, pidfd }),
+            Err(error) => {
+                // No caller would know of this child, and another one may be started in its place.
+                let _ = kill_process(pid, Signal::KILL);
+                while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+                Err(error.into())
+            }
+        }
     }
 
     /// Its process id.
@@ -70,7 +82,7 @@ impl Child {
                         .and_then(|status| u8::try_from(status).ok())
                         .unwrap_or(LOST);
                 }
-                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) | Err(Errno::INTR) => {}
                 Err(_) => return LOST,
             }
         }
@@ -101,27 +113,56 @@ pub fn sandboxed(
     before: &mut Option<Namespaces>,
     mut body: impl FnMut(Namespaces) -> u8,
 ) -> io::Result<Child> {
-    let choices = before.map_or_else(|| namespaces::choices(disabled), |same| vec![same]);
+    if let Some(same) = *before {
+        return clone(same.flags(), || body(same)).map_err(|error| match refuses_namespaces(&error) {
+            true => {
+                let reason = reason(&error);
+                let text = format!("the host refuses the namespaces that the previous process had: {reason}");
+                io::Error::new(error.kind(), text)
+            }
+            false => error,
+        });
+    }
+    let (namespaces, child) = first_permitted(namespaces::choices(disabled), |namespaces| {
+        clone(namespaces.flags(), || body(namespaces))
+    })?;
+    *before = Some(namespaces);
+    Ok(child)
+}
+
+/// Creates a child in the first of `choices` that the host does not refuse.
+///
+/// # Errors
+/// The host refuses all of them. Another error ends the search: with fewer namespaces it may be gone by chance, and the sandbox
+/// would be weaker for no reason.
+fn first_permitted<T>(
+    choices: Vec<Namespaces>,
+    mut create: impl FnMut(Namespaces) -> io::Result<T>,
+) -> io::Result<(Namespaces, T)> {
     let mut refused = io::ErrorKind::Unsupported.into();
     for namespaces in choices {
-        match clone(namespaces.flags(), || body(namespaces)) {
-            Ok(child) => {
-                *before = Some(namespaces);
-                return Ok(child);
-            }
-            Err(error) => refused = error,
+        match create(namespaces) {
+            Ok(child) => return Ok((namespaces, child)),
+            Err(error) if refuses_namespaces(&error) => refused = error,
+            Err(error) => return Err(error),
         }
     }
-    match (&before, refused.raw_os_error()) {
-        (Some(_), Some(libc::ENOSPC | libc::EPERM)) => {
-            let text = format!(
-                "the host refuses the namespaces that the previous process had: {}",
-                reason(&refused)
-            );
-            Err(io::Error::new(refused.kind(), text))
-        }
-        _ => Err(refused),
-    }
+    Err(refused)
+}
+
+/// Returns true if `error`, of clone(2), means that the host does not permit or support the namespaces: a policy (EPERM, EACCES),
+/// a limit on their number (ENOSPC, or EUSERS before Linux 4.9), a kernel that lacks them (EINVAL), or a filter of system calls
+/// around this process (EPERM, ENOSYS).
+fn refuses_namespaces(error: &io::Error) -> bool {
+    let refusals = [
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::NOSPC,
+        Errno::USERS,
+        Errno::INVAL,
+        Errno::NOSYS,
+    ];
+    Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
 }
 
 /// Runs `body` in a child.
@@ -205,7 +246,9 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
 
+    use pontoon_test_support::exhaustion::without_descriptors;
     use pontoon_test_support::process::in_child;
     use rustix::process::{getegid, geteuid};
     use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -221,6 +264,50 @@ mod tests {
         fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
         fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
         fs::write("/proc/sys/user/max_user_namespaces", "0")
+    }
+
+    /// In a process of its own, as it takes every descriptor.
+    #[test]
+    fn child_without_a_pidfd_is_killed_and_reaped() {
+        const NAME: &str = "child::spawn::tests::child_without_a_pidfd_is_killed_and_reaped";
+        let status = in_child(NAME, || {
+            let child = Command::new("sleep").arg("60").spawn().unwrap().id();
+            let pid = libc::pid_t::try_from(child).unwrap();
+            let error = without_descriptors(|| Child::new(pid)).unwrap_err();
+            let status = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+            let reaped = matches!(status, Err(Errno::CHILD));
+            u8::from(error.raw_os_error() != Some(libc::EMFILE) || !reaped)
+        });
+        assert_eq!(status, 0);
+    }
+
+    #[test]
+    fn fewer_namespaces_are_used_only_if_the_host_refuses_them() {
+        let choices = || namespaces::choices(&Disabled::default());
+        let best = choices()[0];
+        let error_of = |number| {
+            let all_but_best = |namespaces| match namespaces == best {
+                true => Err(io::Error::from_raw_os_error(number)),
+                false => Ok(()),
+            };
+            first_permitted(choices(), all_but_best)
+                .err()
+                .and_then(|error| error.raw_os_error())
+        };
+        for number in [
+            libc::EPERM,
+            libc::EACCES,
+            libc::ENOSPC,
+            libc::EUSERS,
+            libc::EINVAL,
+            libc::ENOSYS,
+        ] {
+            assert_eq!(error_of(number), None, "{}", io::Error::from_raw_os_error(number));
+        }
+        for number in [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE] {
+            assert_eq!(error_of(number), Some(number));
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl StderrPipe {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Forwards at most [`CHUNK`] bytes or a little more, so that a process that writes without end does not keep the supervisor
+    /// Forwards at most `CHUNK` bytes or a little more, so that a process that writes without end does not keep the supervisor
     /// busy.
     pub fn forward(&mut self) {
         self.read_lines(CHUNK, write_line);

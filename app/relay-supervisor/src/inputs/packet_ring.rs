@@ -12,7 +12,7 @@ use pontoon_sys::{Family, filter};
 
 use super::Ingress;
 use super::receiver::RingParams;
-use super::ring_watchdog::RingWatchdog;
+use super::ring_watchdog::{RingCheck, RingWatchdog};
 use crate::links::Link;
 
 #[derive(Debug)]
@@ -142,8 +142,8 @@ impl PacketRing {
         self.watchdog.wake(&self.sockets, now);
     }
 
-    /// Returns true if the kernel has stopped a ring, after its counters were read. `positions` are those of the workers.
-    pub(super) fn is_stalled(&mut self, positions: impl IntoIterator<Item = u64>, now: Instant) -> bool {
+    /// Checks for a ring that the kernel has stopped, after its counters were read. `positions` are those of the workers.
+    pub(super) fn check(&mut self, positions: impl IntoIterator<Item = u64>, now: Instant) -> RingCheck {
         self.watchdog.check(&self.sockets, positions, now)
     }
 }

@@ -15,6 +15,7 @@ use pontoon_sys::filter;
 
 use super::deferred_close::DeferredClose;
 use super::packet_ring::PacketRing;
+use super::ring_watchdog::RingCheck;
 use super::sockets::Sockets;
 use super::{Ingress, ReceiveMode, endpoint};
 use crate::links::Link;
@@ -318,11 +319,14 @@ impl IngressState {
         self.ring()?.next_check()
     }
 
-    pub(super) fn is_stalled(&mut self, workers: &WorkerPool, now: Instant) -> bool {
+    /// Checks for a ring that the kernel has stopped.
+    pub(super) fn check(&mut self, workers: &WorkerPool, now: Instant) -> RingCheck {
         self.read_ring_counters();
         let positions = workers.read(self.row).map(|row| row[Position as usize]);
-        self.ring_mut()
-            .is_some_and(|ring| ring.is_stalled(positions, now))
+        match self.ring_mut() {
+            Some(ring) => ring.check(positions, now),
+            None => RingCheck::Working,
+        }
     }
 
     /// Sends the rings or sockets to a worker.

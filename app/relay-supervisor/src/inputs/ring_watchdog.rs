@@ -10,6 +10,7 @@
 //! the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps, and a busy one
 //! has no cost for each packet.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,6 +32,15 @@ struct RingCounts {
     packets: u64,
     dropped: u64,
     position: u64,
+}
+
+/// The result of checking the rings of an ingress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RingCheck {
+    /// The kernel has stopped a ring for good.
+    Stalled,
+    /// No ring is stopped.
+    Working,
 }
 
 /// Time between two checks.
@@ -64,21 +74,23 @@ impl RingWatchdog {
     pub(super) fn wake(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
         if self.due.is_none() {
             self.due = Some(now + CHECK_INTERVAL);
-            set_signals(sockets, false);
+            let _ = set_signals(sockets, false);
         }
     }
 
-    /// Returns true if a ring is stopped, after the kernel's counters were added. `positions` are those of the workers.
+    /// Checks the rings, after the kernel's counters were added. `positions` are those of the workers.
     pub(super) fn check(
         &mut self,
         sockets: &[Arc<OwnedFd>],
         positions: impl IntoIterator<Item = u64>,
         now: Instant,
-    ) -> bool {
-        let mut stopped = false;
+    ) -> RingCheck {
+        let mut result = RingCheck::Working;
         let received = self.rings.iter().any(|counts| counts.packets > 0);
         for ((counts, socket), position) in self.rings.iter_mut().zip(sockets).zip(positions) {
-            stopped |= counts.is_stalled(position, || is_empty(socket));
+            if counts.is_stalled(position, || is_empty(socket)) {
+                result = RingCheck::Stalled;
+            }
             *counts = RingCounts {
                 position,
                 ..RingCounts::default()
@@ -89,12 +101,14 @@ impl RingWatchdog {
         } else {
             self.wait_for_signal(sockets, now);
         }
-        stopped
+        result
     }
 
     fn wait_for_signal(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
         // Without signals the checks go on.
-        self.due = (!set_signals(sockets, true)).then_some(now + CHECK_INTERVAL);
+        self.due = set_signals(sockets, true)
+            .is_err()
+            .then_some(now + CHECK_INTERVAL);
     }
 }
 
@@ -113,14 +127,14 @@ fn is_empty(socket: &OwnedFd) -> bool {
     ) == Ok(0)
 }
 
-fn set_signals(sockets: &[Arc<OwnedFd>], on: bool) -> bool {
-    let result: std::io::Result<()> = sockets
+fn set_signals(sockets: &[Arc<OwnedFd>], on: bool) -> io::Result<()> {
+    let result: io::Result<()> = sockets
         .iter()
         .try_for_each(|socket| packet::set_sigio(socket, on));
     if let Err(error) = &result {
         tracing::debug!(%error, "cannot enable SIGIO");
     }
-    result.is_ok()
+    result
 }
 
 #[cfg(test)]
@@ -156,9 +170,11 @@ mod tests {
         watchdog.wake(&sockets, now);
         assert_eq!(watchdog.due(), Some(now + CHECK_INTERVAL));
         watchdog.count(0, 2, 2);
-        assert!(watchdog.check(&sockets, [0], now + CHECK_INTERVAL));
+        let check = watchdog.check(&sockets, [0], now + CHECK_INTERVAL);
+        assert_eq!(check, RingCheck::Stalled);
         assert_eq!(watchdog.due(), Some(now + 2 * CHECK_INTERVAL));
-        assert!(!watchdog.check(&sockets, [0], now + 2 * CHECK_INTERVAL));
+        let check = watchdog.check(&sockets, [0], now + 2 * CHECK_INTERVAL);
+        assert_eq!(check, RingCheck::Working);
         assert_eq!(watchdog.due(), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP API of a guest's network: one file for each resource.
 
 pub(super) mod capture;
+mod confirm_round;
 mod document;
 mod flow_dump;
 mod flows;
@@ -9,35 +10,34 @@ mod metrics;
 pub(super) mod policy;
 pub(super) mod publish;
 mod stats;
-mod stats_query;
 
 use std::time::Instant;
 
 use pontoon_control::http::HttpResponse;
 use pontoon_control::reply::Level;
 use pontoon_control::server::{Answer, Route};
-use pontoon_engine::egress::EgressRule;
 use pontoon_process::error::Error;
 use pontoon_worker::Update;
-use pontoon_worker::messages::{Report, Stats};
+use pontoon_worker::messages::{Confirmation, Report};
 use tracing::level_filters::LevelFilter;
 
 use super::Served;
 use crate::capture::Capture;
 use crate::publish::Ports;
+use crate::statistics::Statistics;
 use capture::Captures;
+use confirm_round::{ConfirmRound, Expired};
 use flow_dump::FlowDump;
-use stats_query::{Silent, StatsQuery};
 
 #[cfg(test)]
 pub(super) use document::DOCUMENT;
 
 /// State of the API, and updates that are to be sent to the engine.
 pub(super) struct Api {
-    rules: Vec<EgressRule>,
+    statistics: Statistics,
     forwarder: bool,
     ports: Ports,
-    stats_query: StatsQuery,
+    confirm_round: ConfirmRound,
     flow_dump: FlowDump,
     captures: Captures,
     level: Level,
@@ -115,6 +115,9 @@ pub(super) const ROUTES: &[Route<Api>] = &[
     },
 ];
 
+/// Prefix of the names of the sandbox's layers.
+const LAYER: &str = "sandbox_layer_";
+
 /// Routes of the address of `--metrics`, which does not authenticate clients.
 pub(super) const METRICS: &[Route<Api>] = &[Route {
     method: "GET",
@@ -124,12 +127,13 @@ pub(super) const METRICS: &[Route<Api>] = &[Route {
 
 impl Api {
     pub(super) fn new(served: Served) -> Self {
+        let workers = served.statistics.workers();
         Self {
-            rules: served.rules,
+            statistics: served.statistics,
             forwarder: served.forwarder,
             ports: served.ports,
-            stats_query: StatsQuery::new(served.workers),
-            flow_dump: FlowDump::new(served.workers),
+            confirm_round: ConfirmRound::new(workers),
+            flow_dump: FlowDump::new(workers),
             captures: Captures::default(),
             level: log_level::now(),
             set_log_level: served.set_log_level,
@@ -152,7 +156,7 @@ impl Api {
 
     /// Returns the time at which a pending query expires.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.stats_query
+        self.confirm_round
             .deadline()
             .into_iter()
             .chain(self.flow_dump.deadline())
@@ -162,7 +166,7 @@ impl Api {
 
     /// Ends queries that have expired.
     pub(super) fn expire(&mut self, now: Instant) {
-        self.stats_query.expire(now);
+        self.confirm_round.expire(now);
         self.flow_dump.expire(now);
         self.captures.expire(now);
     }
@@ -170,7 +174,7 @@ impl Api {
     /// Processes a report; returns true if a response may be ready.
     pub(super) fn take_report(&mut self, report: Report, now: Instant) -> bool {
         match report {
-            Report::Stats(stats) => self.stats_query.take(stats),
+            Report::Confirmed(confirmation) => self.confirm_round.take(confirmation),
             Report::Flows(flows) => self.flow_dump.take(flows, &mut self.outbox, now),
             Report::Captured(captured) => self.captures.take_report(captured, &mut self.outbox),
             Report::Ready | Report::Failed(_) => false,
@@ -179,7 +183,7 @@ impl Api {
 
     /// Begins queries that waited for the one before.
     pub(super) fn go_on(&mut self, now: Instant) {
-        self.stats_query.go_on(&mut self.outbox, now);
+        self.confirm_round.go_on(&mut self.outbox, now);
         self.flow_dump.go_on(&mut self.outbox, now);
     }
 
@@ -187,7 +191,7 @@ impl Api {
     pub(super) fn ask_again(&mut self, now: Instant) {
         // The capture comes first: a client that has received a response can rely on every worker capturing.
         self.captures.go_on(&mut self.outbox, now);
-        self.stats_query.restart(&mut self.outbox);
+        self.confirm_round.restart(&mut self.outbox);
         self.flow_dump.restart(&mut self.outbox);
     }
 
@@ -196,46 +200,37 @@ impl Api {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Returns a response made of the workers' statistics, which include the effects of all earlier updates.
-    fn report(
-        &mut self,
-        now: Instant,
-        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
-    ) -> Answer<Self> {
-        self.report_or(now, silent, render)
-    }
-
-    /// As [`Self::report`], for a request that changes something.
+    /// Returns a response that is sent when all workers have applied the updates, and have published their statistics.
     fn confirm(
         &mut self,
         now: Instant,
-        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
+        render: impl FnOnce(&mut Self, Vec<Confirmation>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
-        self.report_or(now, unconfirmed, render)
+        self.confirm_or(now, unconfirmed, render)
     }
 
     /// Refuses a change if the engine has not confirmed an earlier one: updates that it does not read are kept in memory. It is
     /// queried again, so that changes are accepted once it replies.
     fn refuse_unread(&mut self, now: Instant) -> Option<Answer<Self>> {
         let refused = || HttpResponse::problem(503, "the engine has not replied; nothing was changed");
-        let unread = self.stats_query.has_expired();
-        unread.then(|| self.report_or(now, refused, move |_, _| refused()))
+        let unread = self.confirm_round.has_expired();
+        unread.then(|| self.confirm_or(now, refused, move |_, _| refused()))
     }
 
-    fn report_or(
+    fn confirm_or(
         &mut self,
         now: Instant,
-        silent: fn() -> HttpResponse,
-        render: impl FnOnce(&mut Self, Vec<Stats>) -> HttpResponse + 'static,
+        expired: fn() -> HttpResponse,
+        render: impl FnOnce(&mut Self, Vec<Confirmation>) -> HttpResponse + 'static,
     ) -> Answer<Self> {
-        let round = self.stats_query.ask(&mut self.outbox, now);
+        let round = self.confirm_round.ask(&mut self.outbox, now);
         let mut render = Some(render);
         Answer::Later(Box::new(move |api| {
-            let reports = api.stats_query.result(round)?;
+            let confirmations = api.confirm_round.result(round)?.map(<[_]>::to_vec);
             let render = render.take()?;
-            Some(match reports {
-                Ok(reports) => render(api, reports),
-                Err(Silent) => silent(),
+            Some(match confirmations {
+                Ok(confirmations) => render(api, confirmations),
+                Err(Expired) => expired(),
             })
         }))
     }
@@ -247,6 +242,7 @@ fn unconfirmed() -> HttpResponse {
     HttpResponse::problem(503, what)
 }
 
-fn silent() -> HttpResponse {
+/// Returns the response to a query for flows that the engine has not answered in time.
+fn no_reply() -> HttpResponse {
     HttpResponse::problem(503, "the engine does not respond")
 }

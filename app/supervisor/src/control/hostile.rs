@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use httparse::Status;
@@ -11,13 +12,15 @@ use pontoon_control::server::{self, Answer};
 use pontoon_engine::egress::Action;
 use pontoon_engine::flow_dump::Page;
 use pontoon_worker::Update;
-use pontoon_worker::messages::{FlowPage, Report, Stats};
+use pontoon_worker::messages::{Confirmation, FlowPage, Report};
+use pontoon_worker::stats::StatsTable;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::Served;
 use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
+use crate::statistics::Statistics;
 
 /// Parses bytes as the input of a client, and as the body of each kind of request.
 pub(crate) fn client(bytes: &[u8]) {
@@ -46,19 +49,50 @@ pub(crate) fn client(bytes: &[u8]) {
 /// Lets an engine with two workers respond to all queries by this report. The responses are valid.
 pub(crate) fn engine(report: &Report) {
     let mut api = api();
-    for path in ["/v1/stats", "/v1/policy", "/v1/flows"] {
-        let response = ask(&mut api, &request("GET", path, b""), report);
+    let response = ask(&mut api, &request("GET", "/v1/flows", b""), report);
+    assert_eq!(response.status, 200, "{response:?}");
+    check(&response, false, false);
+    drop(read::<reply::Flows>(&response));
+}
+
+/// Lets engines with two workers write these bytes, again and again, to the memory of their statistics. The responses are valid,
+/// and no total decreases when an engine is replaced.
+pub(crate) fn statistics(bytes: &[u8]) {
+    let table = StatsTable::private(2, 2);
+    let rules = ["deny 10.0.0.0/8", "allow *.example.org"].map(|rule| rule.parse().expect("a rule"));
+    let statistics = Statistics::new(table.clone(), rules.to_vec());
+    let mut api = Api::new(Served {
+        statistics: statistics.clone(),
+        ..served()
+    });
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let words = bytes.chunks(8).map(word).cycle();
+    for (word, value) in table.words().iter().zip(words) {
+        word.store(value, Ordering::Relaxed);
+    }
+    let before = total(&mut api);
+    statistics.end_engine();
+    let after = total(&mut api);
+    assert_eq!((after.flows, after.pool_bytes), (0, 0));
+    for (name, count) in before.counters {
+        assert!(
+            name.starts_with("sandbox_layer_") || after.counters[&name] >= count,
+            "{name}"
+        );
+    }
+}
+
+/// Checks all statistics; returns the sum of those of the workers.
+fn total(api: &mut Api) -> reply::WorkerStats {
+    let mut get = |path| {
+        let response = ask(api, &request("GET", path, b""), &Report::Ready);
         assert_eq!(response.status, 200, "{response:?}");
         check(&response, false, false);
-        match path {
-            "/v1/stats" => drop(read::<reply::EngineStats>(&response)),
-            "/v1/policy" => drop(read::<reply::Policy>(&response)),
-            _ => drop(read::<reply::Flows>(&response)),
-        }
-    }
-    let response = ask(&mut api, &request("GET", "/metrics", b""), report);
-    let metrics = String::from_utf8(response.body).unwrap_or_default();
-    assert!(response.status == 200 && !metrics.is_empty());
+        response
+    };
+    drop(read::<reply::Policy>(&get("/v1/policy")));
+    let metrics = String::from_utf8(get("/metrics").body).unwrap_or_default();
+    assert!(!metrics.is_empty());
     for line in metrics.lines().filter(|line| !line.starts_with("# ")) {
         let number = line.rsplit(' ').next().map(str::parse::<f64>);
         assert!(
@@ -66,6 +100,7 @@ pub(crate) fn engine(report: &Report) {
             "{line}"
         );
     }
+    read::<reply::EngineStats>(&get("/v1/stats")).total
 }
 
 /// Requests with bodies.
@@ -87,13 +122,16 @@ fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
 }
 
 fn api() -> Api {
-    Api::new(Served {
-        rules: vec![],
+    Api::new(served())
+}
+
+fn served() -> Served {
+    Served {
+        statistics: Statistics::new(StatsTable::private(2, 0), vec![]),
         forwarder: true,
-        workers: 2,
         ports: Ports::new(Families::Both),
         set_log_level: |_| {},
-    })
+    }
 }
 
 /// The parsed input of a client.
@@ -203,16 +241,16 @@ fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
 /// Returns the workers' reports about `update`.
 fn reports(update: &Update, report: &Report) -> Vec<Report> {
     match (update, report) {
-        (Update::Ask(round), report) => {
-            let stats = match report {
-                Report::Stats(stats) => stats.clone(),
-                _ => Stats::default(),
+        (Update::Confirm(round), report) => {
+            let confirmation = match report {
+                Report::Confirmed(confirmation) => confirmation.clone(),
+                _ => Confirmation::default(),
             };
             let of = |worker| {
-                Report::Stats(Stats {
+                Report::Confirmed(Confirmation {
                     round: *round,
                     worker,
-                    ..stats.clone()
+                    ..confirmation.clone()
                 })
             };
             vec![of(0), of(1)]

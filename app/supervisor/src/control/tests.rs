@@ -1,9 +1,9 @@
-//! A control socket, its clients, and the reports of an engine.
+//! A control socket, its clients, and the statistics and reports of an engine.
 
-mod asking;
 mod capture;
 mod clients;
 mod document;
+mod engine_queries;
 mod log_level;
 mod places;
 mod policy;
@@ -16,7 +16,9 @@ use std::path::PathBuf;
 
 use pontoon_control::{CLIENTS, IDLE_TIMEOUT, REQUEST_TIMEOUT, reply};
 use pontoon_engine::flow_dump::{Flow, Page};
-use pontoon_worker::messages::{FlowPage, FlowPageRequest, PortError, Stats};
+use pontoon_engine::{Counters, Histograms, WorkerId};
+use pontoon_worker::messages::{Confirmation, FlowPage, FlowPageRequest, PortError};
+use pontoon_worker::stats::{StatsTable, Values, WorkerHistograms};
 
 use super::*;
 use crate::publish::Families;
@@ -24,9 +26,8 @@ use crate::publish::Families;
 /// One worker without rules and ports.
 fn served() -> Served {
     Served {
-        rules: Vec::new(),
+        statistics: Statistics::new(StatsTable::private(1, 0), Vec::new()),
         forwarder: true,
-        workers: 1,
         ports: Ports::new(Families::V4),
         set_log_level: |_| {},
     }
@@ -35,6 +36,7 @@ fn served() -> Served {
 /// A control socket in a directory of its own.
 struct Fixture {
     control: Control,
+    table: StatsTable,
     path: PathBuf,
     updates: Vec<Update>,
     /// Published ports that every worker reports as refused.
@@ -51,14 +53,15 @@ impl Fixture {
     fn with(workers: u8, set_log_level: fn(LevelFilter)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
+        let table = StatsTable::private(workers, 8);
         let served = Served {
-            rules: vec!["deny 192.0.2.1".parse().unwrap()],
-            workers,
+            statistics: Statistics::new(table.clone(), vec!["deny 192.0.2.1".parse().unwrap()]),
             set_log_level,
             ..served()
         };
         Self {
             control: Control::open(Some(&path), None, served).unwrap(),
+            table,
             path,
             updates: Vec::new(),
             refused: Vec::new(),
@@ -78,26 +81,44 @@ impl Fixture {
         self.control.serve(&mut |update| updates.push(update), self.now);
     }
 
-    /// Reports the statistics of every worker for the last query.
-    fn answer(&mut self, workers: u8) {
+    /// Publishes statistics of every worker, with hits of the rules of this generation.
+    fn publish(&self, generation: u64, hits: &[u64]) {
+        for worker in 0..self.table.workers() {
+            let counters = Counters {
+                frames_up: 10,
+                ..Counters::default()
+            };
+            let mut values = Values::default();
+            values.gauges.flows = 2;
+            let mut writer = self.table.writer(WorkerId(worker));
+            let histograms = (&Histograms::default(), &WorkerHistograms::default());
+            writer.publish(
+                &values,
+                &counters,
+                histograms,
+                Some((generation, hits.iter().copied())),
+            );
+        }
+    }
+
+    /// Lets this many workers confirm the last request.
+    fn confirm(&mut self, workers: u8) {
         let asked = self.updates.iter().rev().find_map(|update| match update {
-            Update::Ask(round) => Some(*round),
+            Update::Confirm(round) => Some(*round),
             _ => None,
         });
         for worker in 0..workers {
-            let stats = Stats {
+            let confirmation = Confirmation {
                 round: asked.unwrap(),
                 worker,
-                flows: 2,
-                pool_bytes: 65_536,
-                rules: vec![3, 4, 5],
                 port_errors: self.refused.clone(),
-                histograms: Vec::new(),
-                counters: vec![("frames_up".to_owned(), 10)],
             };
             let updates = &mut self.updates;
-            self.control
-                .take_report(Report::Stats(stats), &mut |update| updates.push(update), self.now);
+            self.control.take_report(
+                Report::Confirmed(confirmation),
+                &mut |update| updates.push(update),
+                self.now,
+            );
         }
     }
 
@@ -151,3 +172,6 @@ fn post(path: &str, body: &str) -> String {
 }
 
 const STATS: &str = "GET /v1/stats HTTP/1.1\r\nHost: pontoon\r\n\r\n";
+
+/// A change that the workers confirm.
+const CHANGE: &str = "PUT /v1/policy HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}";

@@ -9,7 +9,7 @@ use pontoon_process::error::{Context as _, Error};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_worker::messages::EngineChannel;
-use pontoon_worker::{Attachment, Outbound, Setup};
+use pontoon_worker::{Attachment, EngineSetup, Outbound};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
 use super::{EngineProcess, failure_text};
@@ -23,7 +23,7 @@ pub(super) const MAX_QUEUED: usize = 1 << 14;
 /// # Errors
 /// The engine could not start; it has exited.
 pub(super) fn start(
-    setup: &mut Setup,
+    setup: &mut EngineSetup,
     ports: &[Arc<OwnedFd>],
     attachment: &Attachment,
     require_sandbox: bool,
@@ -66,7 +66,7 @@ pub(super) fn limit_files(process: &EngineProcess, most: Option<u64>) {
 /// The body of the engine process; returns its exit status. In a PID namespace of its own it is process 1, which only SIGKILL
 /// and its own faults can kill.
 fn become_engine(
-    setup: &mut Setup,
+    setup: &mut EngineSetup,
     ports: &[Arc<OwnedFd>],
     attachment: &Attachment,
     sandbox: Sandbox,
@@ -96,7 +96,7 @@ fn become_engine(
 
 /// Values that the engine process keeps from the supervisor's.
 pub(super) struct EngineResources {
-    pub(super) setup: Setup,
+    pub(super) setup: EngineSetup,
     attachment: Attachment,
     /// Its end of the channel.
     supervisor: EngineChannel,
@@ -106,7 +106,7 @@ pub(super) struct EngineResources {
 
 /// Closes all descriptors that belong to the supervisor; returns the values that the engine keeps.
 pub(super) fn prepare(
-    setup: &mut Setup,
+    setup: &mut EngineSetup,
     ports: &[Arc<OwnedFd>],
     attachment: &Attachment,
     socket: &OwnedFd,

@@ -1,6 +1,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,29 +11,33 @@ use pontoon_ipc::ProcessReport as _;
 use pontoon_process::child::spawn::Child;
 use pontoon_process::child::stderr_pipe::StderrPipe;
 use pontoon_simnet::settings;
+use pontoon_sys::option;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 use pontoon_test_support::process::alone;
-use pontoon_worker::messages::{EngineChannel, OwnedParts, PortUpdate, Stats, SupervisorChannel};
-use pontoon_worker::{TapQueues, ledger, pacing};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use pontoon_worker::messages::{Confirmation, EngineChannel, OwnedParts, PortUpdate, SupervisorChannel};
+use pontoon_worker::{Source, TapQueues, ledger, pacing, stats};
+use rustix::net::sockopt;
 
 use super::child::{MAX_QUEUED, prepare};
 use super::*;
+use crate::host::open_raw_icmp;
 
-fn setup() -> Setup {
+fn setup() -> EngineSetup {
     let mut config = settings::config(1500);
     config.plan.v6 = None;
     config.connect_timeout = None;
     config.max_flows = 64;
-    Setup {
+    EngineSetup {
         config,
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing: pacing::Pacing::Event,
         outbound: None,
-        ledger: ledger::Shared::new(1, 64).unwrap(),
+        ledger: ledger::SharedLedger::new(1, 64).unwrap(),
+        stats: stats::StatsTable::private(1, 0),
+        rules_generation: 1,
         set_log_level: |_| {},
     }
 }
@@ -61,6 +66,7 @@ fn engine(script: &str) -> (Engine, EngineChannel) {
         ports: Vec::new(),
         indexes: PortIndexes::new(),
         attachment,
+        statistics: Statistics::new(stats::StatsTable::private(1, 0), Vec::new()),
         require_sandbox: false,
         namespaces: None,
         restart_policy: RestartPolicy::default(),
@@ -149,8 +155,8 @@ fn an_engine_that_exits_with_status_0_is_not_restarted() {
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Final);
 }
 
-fn stats() -> Report {
-    Report::Stats(Stats::default())
+fn confirmed() -> Report {
+    Report::Confirmed(Confirmation::default())
 }
 
 fn no_memory() -> Report {
@@ -180,7 +186,7 @@ fn wait_until_ready_returns_reported_error_or_exit_status() {
 fn at_most_max_reports_are_received_in_one_call() {
     let (mut engine, theirs) = engine("exit 1");
     for _ in 0..MAX_REPORTS + 1 {
-        theirs.try_send(&stats()).unwrap();
+        theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     assert_eq!(engine.receive().len(), MAX_REPORTS);
@@ -191,7 +197,7 @@ fn at_most_max_reports_are_received_in_one_call() {
 #[test]
 fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
     let (mut engine, theirs) = engine("exec sleep 60");
-    theirs.try_send(&stats()).unwrap();
+    theirs.try_send(&confirmed()).unwrap();
     rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).unwrap();
     assert_eq!(engine.receive().len(), 1);
     assert_exits(&engine);
@@ -204,9 +210,9 @@ fn an_engine_that_closed_its_channel_but_does_not_exit_is_killed() {
 #[test]
 fn reported_error_is_found_behind_unread_reports_and_after_a_connection_reset() {
     let (mut process, theirs) = process("exit 1");
-    process.send(Update::Ask(1)).unwrap();
+    process.send(Update::Confirm(1)).unwrap();
     for _ in 0..2 * MAX_REPORTS {
-        theirs.try_send(&stats()).unwrap();
+        theirs.try_send(&confirmed()).unwrap();
     }
     theirs.try_send(&no_memory()).unwrap();
     // It may not have closed its copy before.
@@ -323,8 +329,8 @@ fn refused_reports_are_skipped() {
     let descriptor = std::fs::File::open("/dev/null").unwrap();
     seqpacket::send(&theirs, b"nonsense", &[]).unwrap();
     seqpacket::send(&theirs, b"\"ready\"", &[descriptor.as_fd()]).unwrap();
-    theirs.try_send(&stats()).unwrap();
-    assert_eq!(engine.receive(), [stats()]);
+    theirs.try_send(&confirmed()).unwrap();
+    assert_eq!(engine.receive(), [confirmed()]);
 }
 
 #[test]
@@ -374,6 +380,23 @@ fn closing_a_port_that_the_engine_has_connected_does_not_wait() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
+/// The engine accepts them when it receives the update.
+#[test]
+fn closing_a_port_keeps_the_clients_that_wait_to_be_accepted() {
+    let (mut engine, _theirs) = engine("sleep 10");
+    let bound = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = published(bound.local_addr().unwrap());
+    let _client = TcpStream::connect(port.host).unwrap();
+    let of_engine = bound.try_clone().unwrap();
+    of_engine.set_nonblocking(true).unwrap();
+    engine.ports = vec![Arc::new(bound.into())];
+    engine.setup.config.published = vec![port];
+    engine.indexes = [((port.protocol, port.host), 0)].into();
+    engine.send(Update::Published(vec![PortUpdate::Close(port)]));
+    assert!(engine.ports.is_empty());
+    of_engine.accept().unwrap();
+}
+
 #[test]
 fn end_of_the_program_does_not_wait_for_a_port_that_the_engine_has_connected() {
     let sink = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -385,6 +408,71 @@ fn end_of_the_program_does_not_wait_for_a_port_that_the_engine_has_connected() {
     assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
 }
 
+/// Options of the sockets that a listener accepts, and its locks of buffer sizes.
+fn inherited_options(listener: &TcpListener, host: SocketAddr) -> (u32, u8, bool, bool, usize, u8) {
+    let _client = TcpStream::connect(host).unwrap();
+    let accepted = (loop {
+        match listener.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            accepted => break accepted,
+        }
+    })
+    .unwrap()
+    .0;
+    let mut locks = [0; 4];
+    // Unknown before Linux 5.14.
+    let _ = option::get(listener, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &mut locks);
+    (
+        accepted.ttl().unwrap(),
+        sockopt::ip_tos(&accepted).unwrap(),
+        sockopt::socket_keepalive(&accepted).unwrap(),
+        sockopt::tcp_nodelay(&accepted).unwrap(),
+        sockopt::socket_recv_buffer_size(listener).unwrap(),
+        locks[0],
+    )
+}
+
+#[test]
+fn raw_icmp_sockets_of_a_restarted_engine_are_new() {
+    let (mut engine, _theirs) = engine("exit 1");
+    engine.setup.raw_icmp = open_raw_icmp();
+    let Some(raw) = &engine.setup.raw_icmp[0] else {
+        eprintln!("SKIPPED: raw_icmp_sockets_of_a_restarted_engine_are_new: no CAP_NET_RAW");
+        return;
+    };
+    rustix::net::connect(raw, &SocketAddr::from(([127, 0, 0, 1], 1))).unwrap();
+    rustix::net::getpeername(raw).unwrap();
+    assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    let raw = engine.setup.raw_icmp[0].as_ref().unwrap();
+    assert!(rustix::net::getpeername(raw).is_err());
+}
+
+#[test]
+fn program_ends_if_the_old_engine_shut_down_the_listener_of_the_guest() {
+    for (shut_down, ends) in [(false, false), (true, true)] {
+        let (mut engine, _theirs) = engine("exit 1");
+        let directory = tempfile::tempdir().unwrap();
+        let listener: OwnedFd = UnixListener::bind(directory.path().join("vm")).unwrap().into();
+        let shared = listener.try_clone().unwrap();
+        engine.attachment = Attachment::Stream(Source::Listening {
+            listener,
+            one_off: false,
+        });
+        if shut_down {
+            rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
+        }
+        let restart = engine.replace(Instant::now()).map_err(|error| error.to_string());
+        let expected = match ends {
+            false => Ok(Restart::Scheduled),
+            true => Err(
+                "the engine exited with status 1, and it has shut down the socket that the guest connects to"
+                    .to_owned(),
+            ),
+        };
+        assert_eq!(restart, expected);
+    }
+}
+
 #[test]
 fn port_of_a_restarted_engine_has_no_options_of_the_old_one() {
     let (mut engine, _theirs) = engine("exit 1");
@@ -392,10 +480,19 @@ fn port_of_a_restarted_engine_has_no_options_of_the_old_one() {
     let host = bound.local_addr().unwrap();
     rustix::net::sockopt::set_socket_linger(&bound, Some(Duration::from_secs(1 << 20))).unwrap();
     bound.set_nonblocking(false).unwrap();
+    let before = inherited_options(&bound, host);
+    bound.set_ttl(7).unwrap();
+    sockopt::set_ip_tos(&bound, 0xb8).unwrap();
+    sockopt::set_socket_keepalive(&bound, true).unwrap();
+    sockopt::set_tcp_nodelay(&bound, true).unwrap();
+    sockopt::set_socket_recv_buffer_size(&bound, 4096).unwrap();
+    sockopt::set_socket_send_buffer_size(&bound, 4096).unwrap();
+    assert_ne!(inherited_options(&bound, host), before);
     let clone = bound.try_clone().unwrap();
     engine.ports = vec![Arc::new(bound.into())];
     engine.setup.config.published = vec![published(host)];
     assert_eq!(engine.replace(Instant::now()).unwrap(), Restart::Scheduled);
+    assert_eq!(inherited_options(&clone, host), before);
     let flags = rustix::fs::fcntl_getfl(&clone).unwrap();
     assert!(flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
     let _client = TcpStream::connect(host).unwrap();

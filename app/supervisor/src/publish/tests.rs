@@ -222,14 +222,15 @@ fn socket_that_was_shut_down_or_connected_listens_again() {
     let port = free_port();
     let socket = open_socket(Protocol::Tcp, SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
     let shared = socket.try_clone().unwrap();
-    assert!(!listen_again(&socket).unwrap(), "it listens");
+    let options = DefaultOptions::of(SocketAddr::from(([127, 0, 0, 1], port)));
+    assert!(!listen_again(&socket, &options).unwrap(), "it listens");
     for connected in [false, true] {
         rustix::net::shutdown(&shared, rustix::net::Shutdown::Both).unwrap();
         assert!(!connects(port));
         if connected {
             let _ = rustix::net::connect(&shared, &other.local_addr().unwrap());
         }
-        assert!(listen_again(&socket).unwrap());
+        assert!(listen_again(&socket, &options).unwrap());
         assert!(connects(port));
     }
 }

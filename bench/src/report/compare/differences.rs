@@ -1,4 +1,4 @@
-//! Differences between two runs other than in their figures.
+//! Differences between two runs in machine, plan, calibration and conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,12 @@ use crate::report::{machine, number};
 use crate::schema::{BenchmarkReport, Conditions};
 use crate::stats;
 
-/// The factor from which on calibrations differ. They are small numbers, and noisy.
+/// The factor between two calibrations from which on a difference is reported. They are short measurements, and
+/// noisy.
 const CALIBRATION: f64 = 1.5;
-/// The differences of medians from which on the load differs: CPUs busy before a sample, and share of CPU time stolen.
+/// The difference of medians from which on a difference in load is reported, in CPUs busy before a sample.
 const LOAD: f64 = 0.1;
+/// The difference of medians from which on a difference in the share of stolen CPU time is reported.
 const STEAL: f64 = 0.01;
 
 pub(super) fn warnings(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
@@ -118,7 +120,7 @@ fn load(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     warnings
 }
 
-/// Returns one warning for each difference, with the cells and stacks that share it.
+/// Returns one warning for each condition that differs, with the cells and stacks in which it does.
 fn conditions(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     let (left, right) = (by_cell(left), by_cell(right));
     let mut where_of: BTreeMap<String, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
@@ -150,10 +152,11 @@ fn conditions(left: &BenchmarkReport, right: &BenchmarkReport) -> Vec<String> {
     where_of.into_iter().map(note).collect()
 }
 
-type Seen = BTreeMap<&'static str, BTreeSet<String>>;
+/// Values of each condition (MTU, congestion control, ...) that occur in the samples of a stack in a cell.
+type ConditionValues = BTreeMap<&'static str, BTreeSet<String>>;
 
-fn by_cell(report: &BenchmarkReport) -> BTreeMap<(&str, &str), Seen> {
-    let mut cells: BTreeMap<_, Seen> = BTreeMap::new();
+fn by_cell(report: &BenchmarkReport) -> BTreeMap<(&str, &str), ConditionValues> {
+    let mut cells: BTreeMap<_, ConditionValues> = BTreeMap::new();
     for sample in &report.samples {
         let at = &sample.conditions;
         let seen = cells.entry((&*sample.cell, &*sample.stack)).or_default();

@@ -1,8 +1,8 @@
-//! The frame of all pages, with the style sheet.
+//! The template of all HTML pages, with the style sheet.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// Returns a whole page.
+/// Returns an HTML page with this title and body.
 pub(crate) fn shell(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)

@@ -1,4 +1,4 @@
-//! The section of one scenario: bars, distributions, CPU, the table, and warnings.
+//! The section of one scenario in the HTML page: bars, distributions, CPU time, the table, and warnings.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::report::summary::{self, CellSummary, StackSummary, Summary};
 use crate::report::{label, number, outcome, overhead, warnings};
 use crate::schema::{Metric, StackDescription};
 
-/// CPU time of the stack and of the machine, for each unit of work.
+/// Pairs of metrics: CPU time of the stack and of the whole machine, for each unit of work.
 const COSTS: &[(&str, &str)] = &[
     ("cpu_per_gbit_s", "machine_cpu_per_gbit_s"),
     ("cpu_per_transaction_us", "machine_cpu_per_transaction_us"),
     ("cpu_per_datagram_us", "machine_cpu_per_datagram_us"),
 ];
 
-/// Metrics that are plotted in addition to a cell's figure, if there are any.
+/// Metrics that are plotted in addition to a cell's figure, if a sample has them.
 const OTHER_METRICS: &[&str] = &["lossless_per_s", "bytes_per_flow", "first_byte_us", "pss_bytes"];
 
 pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
@@ -36,8 +36,8 @@ pub(super) fn section(summary: &Summary<'_>, name: &str) -> Markup {
     }
 }
 
-/// Returns the plots: with curves, a row for each cell (bars, curves, CPU); otherwise all bars, then all CPU, which
-/// takes less space.
+/// Returns the plots of a scenario. If there are curves, each cell has a row (bars, curves, CPU time); otherwise all
+/// bars are followed by all plots of CPU time, which takes less space.
 fn plots(cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Markup {
     let cells: Vec<_> = cells.iter().copied().filter(|of| !of.cell.once).collect();
     let bars: Vec<_> = cells.iter().map(|of| bars(of, &cells, stacks)).collect();
@@ -57,7 +57,7 @@ fn plots(cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Markup {
     }
 }
 
-/// Returns plots of the figure, and of others in [`OTHER_METRICS`].
+/// Returns bar plots of a cell's figure and of its metrics in [`OTHER_METRICS`].
 fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&StackDescription]) -> Vec<Markup> {
     let metrics = std::iter::once(&*of.cell.figure).chain(
         OTHER_METRICS
@@ -71,7 +71,7 @@ fn bars(of: &CellSummary<'_>, cells: &[&CellSummary<'_>], stacks: &[&StackDescri
             .iter()
             .map(|entry| row(of, entry, metric, stacks))
             .collect();
-        // Cells with the same figure have the same axis.
+        // Plots of the same metric have the same axis in all cells.
         let alike = |other: &&&CellSummary<'_>| metric != of.cell.figure || other.cell.figure == metric;
         let entries = cells.iter().filter(alike).flat_map(|of| &of.entries);
         let end = Bars::end(entries.filter_map(|entry| entry.spread_of(metric)));
@@ -111,7 +111,7 @@ fn row(of: &CellSummary<'_>, entry: &StackSummary<'_>, metric: &str, stacks: &[&
     }
 }
 
-/// Returns the distribution of every histogram, and the loss by rate.
+/// Returns plots of the cumulative distribution of every histogram, and of the loss by rate.
 fn curves(of: &CellSummary<'_>, stacks: &[&StackDescription]) -> Vec<Markup> {
     let samples = of.entries.iter().flat_map(|entry| &entry.samples);
     let names: BTreeSet<_> = samples.flat_map(|sample| sample.histograms.keys()).collect();

@@ -1,45 +1,52 @@
-//! Horizontal bars with whiskers, a row per stack.
+//! Bar plot with one horizontal bar per stack, and whiskers for the spread.
 
 use maud::Markup;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Area, Drawn, FAINT, GRID, INK, font, short, svg};
+use super::{DrawArea, DrawResult, FAINT, GRID, INK, font, short, svg};
 use crate::stats::{self, Spread};
 
-/// The bars of one cell.
+/// The bars of one cell, one for each stack.
 pub(in crate::report) struct Bars {
     pub(in crate::report) rows: Vec<BarRow>,
-    /// The end of the axis. Bars of one scenario have the same.
+    /// Value at the end of the axis. All bar plots of one metric in a scenario have the same.
     pub(in crate::report) end: f64,
 }
 
+/// The bar of one stack, with its name and label.
 pub(in crate::report) struct BarRow {
     pub(in crate::report) name: String,
     pub(in crate::report) colour: RGBColor,
     pub(in crate::report) bar: Option<Spread>,
-    /// A whole of which `bar` is a part, drawn in a lighter colour.
+    /// A quantity that contains `bar`, drawn behind it in a lighter colour: the whole machine's CPU time behind the
+    /// stack's.
     pub(in crate::report) whole: Option<Spread>,
-    /// The text behind the bar: the figure, or the reason why there is none, and a remark.
+    /// The text after the bar: the figure, or the reason why there is none, and a remark.
     pub(in crate::report) label: String,
 }
 
-/// Sizes in pixels: the image, the columns of names and labels, a row, the axis.
+/// Width of the image in pixels.
 const WIDTH: u32 = 460;
+/// Width of the column of stack names in pixels.
 const NAMES: i32 = 118;
+/// Width of the column of labels, right of the bars, in pixels.
 const LABELS: i32 = 160;
+/// Height of a bar's row in pixels.
 const ROW: i32 = 22;
+/// Height of the axis in pixels.
 const AXIS: i32 = 20;
-/// Room for whiskers, as a multiple of the largest median.
+/// Length of the axis as a multiple of the largest median, so that whiskers fit.
 const ROOM: f64 = 1.4;
-/// The longest bar, as a multiple of the median bar. Longer ones are cut.
+/// Length of the longest bar as a multiple of the median bar. Longer bars are cut.
 const LONGEST: f64 = 8.0;
-/// The longest name, in characters.
+/// Number of characters after which a stack's name is cut.
 const NAME_LENGTH: usize = 17;
 
 impl Bars {
-    /// Returns the end of an axis for these values: the largest median with some room, or the largest value if that is
-    /// less, but at most [`LONGEST`] times the median of the medians, so that one outlier does not flatten all bars.
+    /// Returns the value at the end of an axis for these spreads: [`ROOM`] times the largest median, or the largest
+    /// value if that is less, but at most [`LONGEST`] times the median of the medians, so that one outlier does not
+    /// shorten all other bars.
     pub(in crate::report) fn end(spreads: impl IntoIterator<Item = Spread>) -> f64 {
         let spreads: Vec<_> = spreads.into_iter().filter(|spread| spread.median > 0.0).collect();
         let medians: Vec<_> = spreads.iter().map(|spread| spread.median).collect();
@@ -54,7 +61,7 @@ impl Bars {
         svg((WIDTH, height), |area| self.draw(area))
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &DrawArea<'_>) -> DrawResult {
         let end = if self.end > 0.0 { self.end } else { 1.0 };
         let rows = self.rows.len() as f64;
         let mut chart = ChartBuilder::on(area)
@@ -105,8 +112,8 @@ impl Bars {
     }
 }
 
-/// Returns the lines over a bar: a whisker from the least to the most, thick between the quartiles, without an end where
-/// the axis is too short; or a gap where the bar is cut.
+/// Returns the lines over a bar: a whisker from the minimum to the maximum, thick between the quartiles, without an
+/// end mark beyond the axis; or a gap where the bar is cut.
 fn marks(spread: &Spread, y: f64, end: f64) -> Vec<PathElement<(f64, f64)>> {
     if spread.median > end {
         let gap = [(0.94 * end, y - 0.4), (0.96 * end, y + 0.4)];

@@ -1,4 +1,4 @@
-//! Curves over a logarithmic axis, with a legend.
+//! Line plot with one curve per stack, a logarithmic axis and a legend.
 
 use std::ops::Range;
 
@@ -6,32 +6,32 @@ use maud::{Markup, html};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
 use plotters::prelude::*;
 
-use super::{Area, Drawn, FAINT, GRID, font, svg};
+use super::{DrawArea, DrawResult, FAINT, GRID, font, svg};
 
 const SIZE: (u32, u32) = (460, 240);
 
-/// A line through points, for a stack that has any.
+/// The curve of one stack in a line plot.
 pub(super) struct Curve {
     pub(super) name: String,
     pub(super) colour: RGBColor,
-    /// Dashed lines distinguish the kernel's own path from the other stacks.
+    /// True for a dashed line, which distinguishes the kernel's own path from the other stacks.
     pub(super) is_dashed: bool,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// A plot of curves.
+/// A line plot of several curves, with its axes.
 pub(super) struct Curves {
     pub(super) x: Axis,
     pub(super) y: Axis,
     pub(super) x_title: String,
-    /// Heights of dashed lines.
+    /// Values of the vertical axis at which a horizontal dashed line is drawn.
     pub(super) guides: Vec<f64>,
     pub(super) curves: Vec<Curve>,
-    /// Draws a circle at each point.
+    /// True if a circle is drawn at each point.
     pub(super) has_dots: bool,
 }
 
-/// An axis that is not linear.
+/// A logarithmic or logistic axis of a line plot.
 #[derive(Clone)]
 pub(super) struct Axis {
     scale: Scale,
@@ -41,15 +41,16 @@ pub(super) struct Axis {
     label: fn(f64) -> String,
 }
 
+/// The function from values to positions on an axis.
 #[derive(Clone, Copy)]
 enum Scale {
     Logarithmic,
-    /// ln(p / (1 - p)) of a share p, which stretches the axis towards both ends.
+    /// Scale of ln(p / (1 - p)) for a share p, which stretches the axis towards both ends.
     Logistic,
 }
 
 impl Axis {
-    /// A logarithmic axis; `from` must be positive.
+    /// Returns a logarithmic axis between two values; `from` must be positive.
     pub(super) fn log(from: f64, to: f64, label: fn(f64) -> String) -> Self {
         let to = if to > from { to } else { from * 2.0 };
         Self {
@@ -61,7 +62,7 @@ impl Axis {
         }
     }
 
-    /// A logistic axis of shares; both must lie between 0 and 1.
+    /// Returns a logistic axis between two shares; both must lie between 0 and 1.
     pub(super) fn logistic(from: f64, to: f64, label: fn(f64) -> String) -> Self {
         Self {
             scale: Scale::Logistic,
@@ -84,7 +85,7 @@ impl Ranged for Axis {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
 
-    /// Returns the pixel of a value. Values beyond an end are drawn there.
+    /// Returns the pixel of a value. A value beyond an end of the axis is drawn at that end.
     fn map(&self, value: &f64, (first, last): (i32, i32)) -> i32 {
         let [value, from, to] =
             [value.clamp(self.from, self.to), self.from, self.to].map(|at| self.scaled(at));
@@ -93,7 +94,7 @@ impl Ranged for Axis {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Light points would be lines between the ticks.
+        // Light points are grid lines between the labels.
         if hint.weight().allow_light_points() {
             return Vec::new();
         }
@@ -112,7 +113,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// Returns 1, 2, 5, 10, ... or, over more than two decades, powers of ten.
+/// Returns the ticks of a logarithmic axis: 1, 2, 5, 10, ... or, over more than two decades, powers of ten.
 fn decades(from: f64, to: f64) -> Vec<f64> {
     let (first, last) = (from.log10().floor() as i32, to.log10().ceil() as i32);
     let within: &[f64] = if to / from > 100.0 {
@@ -137,7 +138,7 @@ impl Curves {
         }
     }
 
-    fn draw(&self, area: &Area<'_>) -> Drawn {
+    fn draw(&self, area: &DrawArea<'_>) -> DrawResult {
         let mut chart = ChartBuilder::on(area)
             .margin_top(8)
             .margin_right(12)

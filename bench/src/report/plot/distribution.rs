@@ -1,4 +1,4 @@
-//! The cumulative distribution of a cell's times.
+//! The cumulative distribution of the transaction times of a cell, a curve per stack.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use super::{colour, short, trimmed};
 use crate::report::summary::CellSummary;
 use crate::schema::{Histogram, SampleOutcome, StackDescription, StackRole};
 
-/// Shares at the ends of the plot.
+/// Cumulative share at the lower end of the plot.
 const LEAST: f64 = 0.01;
+/// Cumulative share at the upper end of the plot.
 const MOST: f64 = 0.999;
 
-/// Plots the histograms named `name`, all rounds together. Returns `None` if no stack has any.
+/// Plots the histograms of this name, each stack's rounds merged. Returns `None` if no stack has such a histogram.
 pub(in crate::report) fn distribution(
     of: &CellSummary<'_>,
     stacks: &[&StackDescription],
@@ -53,10 +54,10 @@ pub(in crate::report) fn distribution(
     Some(plot.markup())
 }
 
-/// Returns values with the share of values that are no larger. Zeros, which come from the clock's resolution, have no
-/// logarithm and are counted at the next value.
+/// Returns pairs of a value and the share of values not larger than it. Zeros, which come from the clock's
+/// resolution, have no logarithm and are counted at the next larger value.
 fn cumulative(histograms: &[&Histogram]) -> Vec<(f64, f64)> {
-    // Positive floats sort as their bits do.
+    // The bits of positive floats have the same order as the floats.
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for &(value, count) in histograms.iter().flat_map(|histogram| &histogram.counts) {
         *counts.entry(value.max(0.0).to_bits()).or_default() += count;
@@ -70,7 +71,8 @@ fn cumulative(histograms: &[&Histogram]) -> Vec<(f64, f64)> {
     points.filter(|&(value, _)| value > 0.0).collect()
 }
 
-/// Returns the points from the last one below [`LEAST`] to the first one above [`MOST`].
+/// Returns the points from the last one below [`LEAST`] to the first one above [`MOST`], which are visible in the
+/// plot.
 fn shown(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let start = points.partition_point(|point| point.1 < LEAST);
     let end = points.partition_point(|point| point.1 < MOST);

@@ -1,4 +1,4 @@
-//! The share of datagrams lost, by the rate at which they were sent.
+//! Plot of the share of lost datagrams over the rate at which they were sent.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::report::summary::{CellSummary, StackSummary};
 use crate::schema::{SampleOutcome, StackDescription, StackRole, Trial};
 use crate::stats;
 
-/// The share, one in a hundred thousand, up to which a loss is drawn as none.
+/// The share up to which a loss is drawn as no loss: one in a hundred thousand.
 const NONE: f64 = 1e-5;
-/// The loss that the search for the highest lossless rate allows.
+/// The loss up to which the search for the highest lossless rate accepts a rate.
 const ALLOWED: f64 = 1e-3;
-/// Trials whose rates differ by less than a tenth of a decade are one point.
+/// Resolution of the rate: trials in the same tenth of a decade become one point.
 const POINTS_PER_DECADE: f64 = 10.0;
 
 /// Plots the trials of the searches for the highest lossless rate. Returns `None` if there were none.
@@ -50,7 +50,7 @@ pub(in crate::report) fn rate_loss(of: &CellSummary<'_>, stacks: &[&StackDescrip
     Some(plot.markup())
 }
 
-/// Returns the medians of trials at about the same rate, by rate.
+/// Returns one point for each group of trials at similar rates: the median rate and the median loss.
 fn points<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<(f64, f64)> {
     let mut near: BTreeMap<i64, Vec<&Trial>> = BTreeMap::new();
     for trial in trials.filter(|trial| trial.sent_per_s > 0.0) {

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::list;
-use crate::report::overhead::{self, Share};
+use crate::report::overhead::{self, HarnessShare};
 use crate::report::summary::{CellSummary, StackSummary, Summary, Verdict};
 use crate::report::{number, outcome};
 use crate::schema::{Calibration, Conditions};
 use crate::stats::LEAST_PAIRS;
 
-/// The least share of the harness that is worth a warning.
+/// The share of the harness in a figure from which on a warning is shown.
 const LEAST_SHARE: f64 = 0.001;
-/// The share of a CPU from which on the harness limits a fast stack.
+/// The share of a CPU, used by the harness, from which on the harness limits the figure of a fast stack.
 const LIMITING_SHARE: f64 = 0.5;
 
-/// A warning about cells. `Display` gives one line, with code between backticks.
+/// A warning about one or several cells. `Display` writes one line, with code between backticks.
 pub(in crate::report) enum CellWarning<'a> {
     SampleOutcome {
         cell: &'a str,
@@ -38,7 +38,7 @@ pub(in crate::report) enum CellWarning<'a> {
         values: String,
     },
     HarnessShare {
-        share: Share,
+        share: HarnessShare,
         cell: &'a str,
         stack: &'a str,
     },
@@ -64,7 +64,7 @@ pub(in crate::report) fn of_scenario<'a>(summary: &'a Summary<'a>, scenario: &st
     warnings
 }
 
-/// Returns one warning for all stacks of a cell with the same outcome.
+/// Returns one warning for each outcome except `Measured` in a cell, with the stacks that have it.
 fn outcomes<'a>(of: &'a CellSummary<'a>) -> impl Iterator<Item = CellWarning<'a>> {
     let mut stacks_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for entry in &of.entries {
@@ -84,7 +84,8 @@ fn outcomes<'a>(of: &'a CellSummary<'a>) -> impl Iterator<Item = CellWarning<'a>
         })
 }
 
-/// Too few rounds in the whole run are a warning of [`super::of_run`].
+/// Returns warnings about stacks without a significant difference to the baseline. If the whole run has too few
+/// rounds, [`super::of_run`] warns instead.
 fn insignificant<'a>(of: &'a CellSummary<'a>, rounds: usize) -> Vec<CellWarning<'a>> {
     let Some(baseline) = of.baseline.filter(|_| !of.cell.once) else {
         return Vec::new();
@@ -122,7 +123,8 @@ fn insignificant<'a>(of: &'a CellSummary<'a>, rounds: usize) -> Vec<CellWarning<
     warnings
 }
 
-/// Returns one warning for each set of differences between the stacks of a cell, with the cells that share it.
+/// Returns warnings about a condition that differs between the stacks of a cell: one for each set of values, with the
+/// cells that have these values.
 fn differing<'a>(
     cells: &[&CellSummary<'_>],
     what: &'static str,
@@ -155,7 +157,7 @@ fn differing<'a>(
     cells_of.into_iter().map(warning)
 }
 
-/// Returns the harness's largest share of any figure of a scenario, which is where the figure is best.
+/// Returns a warning about the largest share of the harness in a figure of a scenario.
 fn largest_share<'a>(cells: &[&'a CellSummary<'a>], calibration: &Calibration) -> Option<CellWarning<'a>> {
     let of_cell = |of: &&'a CellSummary<'a>| {
         let of = *of;
@@ -219,7 +221,7 @@ impl fmt::Display for CellWarning<'_> {
                     share.text()
                 )?;
                 match share {
-                    Share::Cpu(share) if *share >= LIMITING_SHARE => {
+                    HarnessShare::Cpu(share) if *share >= LIMITING_SHARE => {
                         f.write_str(" It limits the fastest stacks: without it they would be faster.")
                     }
                     _ => Ok(()),

@@ -1,4 +1,4 @@
-//! Warnings about a run as a whole.
+//! Warnings about a whole run.
 
 use std::fmt;
 
@@ -8,14 +8,17 @@ use crate::report::{Completeness, number};
 use crate::schema::{BenchmarkReport, Calibration, Conditions, Sample};
 use crate::stats::{CONFIDENCE, LEAST_PAIRS};
 
-/// CPUs busy with other work. Kernel accounting has ticks of 10 ms, one of which is 0.2 CPUs in 50 ms.
+/// Number of CPUs busy with other work before a sample from which on a warning is shown. Kernel accounting has ticks
+/// of 10 ms, one of which is 0.2 CPUs in 50 ms.
 const BUSY_CPUS: f64 = 0.25;
-/// Share of CPU time; a tick in a second on two CPUs is 0.005.
+/// Share of CPU time stolen by the hypervisor from which on a warning is shown; a tick in a second on two CPUs is
+/// 0.005.
 const STEAL: f64 = 0.02;
-/// Share of the sample's length. NTP may slew a clock by half of it (adjtimex(2)).
+/// Clock drift relative to the sample's length from which on a warning is shown. NTP may slew a clock by half of it
+/// (adjtimex(2)).
 const DRIFT: f64 = 0.001;
 
-/// A warning about a run. `Display` gives one line, with code between backticks.
+/// A warning about a whole run. `Display` writes one line, with code between backticks.
 pub(in crate::report) enum RunWarning<'a> {
     StackMissing {
         stack: &'a str,
@@ -39,6 +42,7 @@ pub(in crate::report) enum RunWarning<'a> {
     HarnessCost(&'a Calibration),
 }
 
+/// A condition that disturbs a sample: other load, stolen CPU time, or clock drift.
 #[derive(Clone, Copy)]
 pub(in crate::report) enum Disturbance {
     Busy,
@@ -78,7 +82,7 @@ impl Disturbance {
     }
 }
 
-/// Returns the warnings about a run as a whole.
+/// Returns the warnings about a whole run.
 pub(in crate::report) fn of_run<'a>(summary: &Summary<'a>) -> Vec<RunWarning<'a>> {
     let report = summary.report;
     let missing = report.stacks.iter().filter_map(|stack| {

@@ -3,7 +3,8 @@ use crate::schema::{
     Calibration, Cell, Conditions, Machine, Plan, Sample, SampleOutcome, StackDescription, VERSION,
 };
 
-/// Returns a plan of two rounds of two cells, the second measured once, over stacks a, b (missing) and c.
+/// Returns the report of a plan with two rounds of two cells, the second cell measured once, and the stacks a, b (not
+/// installed) and c.
 fn report() -> BenchmarkReport {
     let cell = |name: &str, once| Cell {
         name: name.to_owned(),
@@ -40,7 +41,7 @@ fn report() -> BenchmarkReport {
     }
 }
 
-fn sample(report: &BenchmarkReport, task: Task) -> Sample {
+fn sample(report: &BenchmarkReport, task: PlannedSample) -> Sample {
     Sample {
         cell: report.cells[task.cell].name.clone(),
         stack: report.stacks[task.stack].name.clone(),
@@ -54,7 +55,7 @@ fn sample(report: &BenchmarkReport, task: Task) -> Sample {
     }
 }
 
-fn numbers(tasks: &[Task]) -> Vec<(u32, usize, usize)> {
+fn numbers(tasks: &[PlannedSample]) -> Vec<(u32, usize, usize)> {
     tasks
         .iter()
         .map(|task| (task.round, task.cell, task.stack))
@@ -62,7 +63,7 @@ fn numbers(tasks: &[Task]) -> Vec<(u32, usize, usize)> {
 }
 
 #[test]
-fn orders_by_round_then_cell_then_stack() {
+fn tasks_are_ordered_by_round_then_cell_then_stack() {
     let tasks = left(&report());
     assert_eq!(
         numbers(&tasks),
@@ -71,7 +72,7 @@ fn orders_by_round_then_cell_then_stack() {
 }
 
 #[test]
-fn skips_measurements_that_have_a_sample() {
+fn measurements_with_a_sample_are_skipped() {
     let mut report = report();
     for task in left(&report).into_iter().take(3) {
         report.samples.push(sample(&report, task));

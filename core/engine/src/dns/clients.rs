@@ -1,39 +1,40 @@
-//! The clients of one upstream query, with the parts of the response that differ between them: id and letter case.
+//! The clients that wait for the response to one query, with the parts of the response that differ between them: id and
+//! letter case of the question.
 
 use core::net::SocketAddr;
 
 use super::message::Query;
 
-/// A client that waits for a response.
+/// A client in the guest that waits for a DNS response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Client {
-    /// The guest's address and port.
+    /// Guest address and port from which the client sent its query.
     pub(super) guest: SocketAddr,
-    /// The address of the forwarder to which the client sent its query.
+    /// The forwarder's address to which the client sent its query.
     pub(super) server: SocketAddr,
     id: [u8; 2],
-    case: Case,
+    case: LetterCase,
 }
 
 impl Client {
-    /// Returns the client that sent `query` from `guest` to `server`.
+    /// Creates the client that sent `query` from `guest` to `server`.
     pub(super) fn new(guest: SocketAddr, server: SocketAddr, query: &Query) -> Self {
         Self {
             guest,
             server,
             id: query.id(),
-            case: Case::of(query.name()),
+            case: LetterCase::of(query.name()),
         }
     }
 
-    /// Sets the id and the letter case of the question in a response to those of this client's `query`.
+    /// Sets the id and the letter case of the question in the response `answer` to those of this client's query.
     pub(super) fn address(&self, answer: &mut [u8], query: &Query) {
         answer[..2].copy_from_slice(&self.id);
         self.case.apply(&mut answer[query.name_range()]);
     }
 }
 
-/// The clients of one query. Most queries have one, for which nothing is allocated.
+/// The clients of one pending query. Most queries have one client, for which no memory is allocated.
 #[derive(Debug)]
 pub(super) struct Clients {
     first: Client,
@@ -41,7 +42,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// One client.
+    /// Creates a list of one client.
     pub(super) const fn new(first: Client) -> Self {
         Self {
             first,
@@ -49,32 +50,34 @@ impl Clients {
         }
     }
 
-    /// All clients, in the order of their queries.
+    /// Returns all clients, in the order in which their queries arrived.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Client> {
         core::iter::once(&self.first).chain(&self.others)
     }
 
-    /// The number of clients.
+    /// Returns the number of clients.
     pub(super) const fn len(&self) -> usize {
         1 + self.others.len()
     }
 
-    /// Adds a client. Returns false, and adds none, if [`LIMIT`] clients wait already.
-    pub(super) fn add(&mut self, client: Client) -> bool {
-        let has_room = self.len() < LIMIT;
-        if has_room {
-            self.others.push(client);
-        }
-        has_room
+    /// Returns true if as many clients wait as are allowed.
+    pub(super) const fn is_full(&self) -> bool {
+        self.len() >= LIMIT
+    }
+
+    /// Adds a client.
+    pub(super) fn add(&mut self, client: Client) {
+        debug_assert!(!self.is_full());
+        self.others.push(client);
     }
 }
 
-/// The upper-case letters of a name, a bit for each octet. Clients mix the case of letters as a further defence against
-/// forged answers (draft-vixie-dnsext-dns0x20).
+/// Positions of the upper-case letters of a domain name, one bit for each octet. Clients mix the case of letters as a
+/// further defence against forged responses (draft-vixie-dnsext-dns0x20).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Case([u64; 4]);
+struct LetterCase([u64; 4]);
 
-impl Case {
+impl LetterCase {
     fn of(name: &[u8]) -> Self {
         let mut case = Self::default();
         for (at, octet) in name.iter().enumerate() {
@@ -83,7 +86,8 @@ impl Case {
         case
     }
 
-    /// Lengths of labels are at most 63, below every letter.
+    /// Writes this letter case into `name`. Octets with lengths of labels do not change, because they are at most 63,
+    /// below every letter.
     fn apply(self, name: &mut [u8]) {
         for (at, octet) in name.iter_mut().enumerate() {
             if self.0[at / 64] >> (at % 64) & 1 == 1 {
@@ -95,5 +99,6 @@ impl Case {
     }
 }
 
-/// The limit on clients of one query. A query is compared with the queries of all of them.
+/// Maximum number of clients of one pending query. Each new query is compared with the clients of all pending queries
+/// for its question.
 const LIMIT: usize = 1_024;

@@ -1,23 +1,23 @@
-//! The parts of DNS messages that the forwarder parses: header and question (RFC 1035 section 4.1).
+//! Parses the parts of DNS messages that the forwarder needs: header and question (RFC 1035 section 4.1).
 
 use core::hash::{Hash, Hasher};
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
-/// A query of the guest.
+/// A DNS query of the guest, with a copy of its message.
 #[derive(Debug)]
 pub(super) struct Query {
     bytes: ArrayVec<u8, LONGEST>,
-    /// The end of the question section.
+    /// Offset of the end of the question section.
     question_end: usize,
-    /// The query was longer than the stored part.
+    /// True if the message was longer than the stored copy.
     cut: bool,
 }
 
-/// The answer to a message of an operation other than QUERY, such as UPDATE (RFC 2136), which a resolver might grant to
-/// the host's address; `None` for queries and answers. Such messages have sections of other kinds, so the answer has
-/// none.
+/// Returns the NOTIMP response to a message with an opcode other than QUERY, such as UPDATE (RFC 2136), which a
+/// resolver might permit to the host; `None` for queries and responses. The sections of such messages have other
+/// meanings, so the response contains none.
 pub(super) fn not_implemented(datagram: &[u8]) -> Option<[u8; HEADER]> {
     let header = datagram.first_chunk::<HEADER>()?;
     if !is_other_operation(header[2]) {
@@ -30,18 +30,18 @@ pub(super) fn not_implemented(datagram: &[u8]) -> Option<[u8; HEADER]> {
     Some(answer)
 }
 
-/// Returns true if the third octet of a message is that of a request with an opcode other than QUERY.
+/// Returns true if `flags`, the third octet of a message, is that of a request with an opcode other than QUERY.
 const fn is_other_operation(flags: u8) -> bool {
     flags & RESPONSE == 0 && flags & OPCODE != 0
 }
 
-/// Returns true if the third octet of a message is that of a query.
+/// Returns true if `flags`, the third octet of a message, is that of a query (opcode QUERY, no response).
 pub(super) const fn is_query(flags: u8) -> bool {
     flags & (RESPONSE | OPCODE) == 0
 }
 
 impl Query {
-    /// Parses a query with one question or none (which RFC 7873 section 5.4 uses).
+    /// Parses a query with one question, or with none (which RFC 7873 section 5.4 permits).
     pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
         let header = datagram.first_chunk::<HEADER>()?;
         let question_end = match (header[4], header[5]) {
@@ -57,37 +57,37 @@ impl Query {
         })
     }
 
-    /// The guest's id.
+    /// Returns the id that the guest has chosen for the query.
     pub(super) fn id(&self) -> [u8; 2] {
         [self.bytes[0], self.bytes[1]]
     }
 
-    /// Name, type and class.
+    /// Returns the question: name, type and class.
     pub(super) fn question(&self) -> &[u8] {
         &self.bytes[HEADER..self.question_end]
     }
 
-    /// Everything but the id, to be sent behind another.
+    /// Returns the message without its id, which is sent to the resolver behind another id.
     pub(super) fn after_id(&mut self) -> &mut [u8] {
         &mut self.bytes[2..]
     }
 
-    /// Returns true if it is longer than what is forwarded over UDP.
+    /// Returns true if the query was too long to be forwarded over UDP.
     pub(super) fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// Returns the range of the question's name, in the query and in its answers.
+    /// Returns the byte range of the question's name, which is the same in the query and in its responses.
     pub(super) fn name_range(&self) -> Range<usize> {
         HEADER..HEADER.max(self.question_end - TYPE_AND_CLASS)
     }
 
-    /// The name of the question; empty where there is no question.
+    /// Returns the name of the question; empty if the query has no question.
     pub(super) fn name(&self) -> &[u8] {
         &self.bytes[self.name_range()]
     }
 
-    /// Returns true if `other` is about the same name, type and class.
+    /// Returns true if the query `other` has the same question: name without letter case, type and class.
     pub(super) fn has_question_of(&self, other: &Self) -> bool {
         let type_and_class = |query: &Self| -> [u8; TYPE_AND_CLASS] {
             *query.question().last_chunk().unwrap_or(&[0; TYPE_AND_CLASS])
@@ -97,16 +97,16 @@ impl Query {
             && type_and_class(self) == type_and_class(other)
     }
 
-    /// Returns true if the answer to this query is one to `other`, too: they differ in id and letter case alone, not in
-    /// flags, EDNS or anything else that an answer depends on.
+    /// Returns true if a response to this query is also one to `other`: the queries differ only in id and letter case,
+    /// not in flags, EDNS options or anything else on which a response depends.
     pub(super) fn shares_answers_with(&self, other: &Self) -> bool {
         self.bytes[2..HEADER] == other.bytes[2..HEADER]
             && self.has_question_of(other)
             && self.bytes[self.question_end..] == other.bytes[other.question_end..]
     }
 
-    /// Returns true if `message` is an answer to this question, under this id. Names compare byte by byte: a guest may
-    /// have mixed the case of its letters to detect forged answers.
+    /// Returns true if `message` is a response to this query with the id `id`. Names are compared byte by byte, because
+    /// a guest may mix the case of letters to detect forged responses.
     pub(super) fn is_answered_by(&self, message: &[u8], id: u16) -> bool {
         let Some(header) = message.first_chunk::<HEADER>() else {
             return false;
@@ -118,7 +118,8 @@ impl Query {
             && message.get(HEADER..self.question_end) == Some(self.question())
     }
 
-    /// Returns true if a response is an error of this server, so that another one's may differ.
+    /// Returns true if the response is an error that another resolver may not return (SERVFAIL, NOTIMP or REFUSED), and
+    /// is short enough to be stored.
     pub(super) fn is_declined_by(answer: &[u8]) -> bool {
         answer.len() <= LONGEST_DECLINE
             && answer
@@ -126,18 +127,18 @@ impl Query {
                 .is_some_and(|flags| matches!(flags & RCODE, SERVFAIL | NOTIMP | REFUSED))
     }
 
-    /// Returns the response SERVFAIL.
-    pub(super) fn server_failure(&self) -> Empty {
+    /// Returns the response SERVFAIL to this query.
+    pub(super) fn server_failure(&self) -> EmptyResponse {
         self.empty(0, SERVFAIL)
     }
 
-    /// Returns a truncated response, after which the client queries over TCP.
-    pub(super) fn truncated(&self) -> Empty {
+    /// Returns a truncated response (TC bit), after which the client queries over TCP.
+    pub(super) fn truncated(&self) -> EmptyResponse {
         self.empty(TRUNCATED, 0)
     }
 
-    fn empty(&self, flags: u8, rcode: u8) -> Empty {
-        let mut answer = Empty::new();
+    fn empty(&self, flags: u8, rcode: u8) -> EmptyResponse {
+        let mut answer = EmptyResponse::new();
         answer.extend(self.id());
         answer.push(RESPONSE | self.bytes[2] & (OPCODE | RECURSION_DESIRED) | flags);
         answer.push(RECURSION_AVAILABLE | self.bytes[3] & CHECKING_DISABLED | rcode);
@@ -147,21 +148,23 @@ impl Query {
     }
 }
 
-/// A hash of the question, independent of letter case.
+/// Hashes the question independent of letter case.
 impl Hash for Query {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut question: ArrayVec<u8, { LONGEST_NAME + TYPE_AND_CLASS }> =
             self.question().iter().copied().collect();
-        // Type and class, too: those that differ only in this bit are distinguished by comparison.
+        // Type and class are lower-cased, too; questions that differ only in such a bit are distinguished by
+        // comparison.
         question.make_ascii_lowercase();
         question.hash(state);
     }
 }
 
-/// An answer of header and question.
-pub(super) type Empty = ArrayVec<u8, { HEADER + LONGEST_NAME + TYPE_AND_CLASS }>;
+/// A DNS response that consists of header and question.
+pub(super) type EmptyResponse = ArrayVec<u8, { HEADER + LONGEST_NAME + TYPE_AND_CLASS }>;
 
-/// Returns the length of the question at the start of `section`. Its name is not compressed, as no name precedes it.
+/// Returns the length of the question at the start of `section`. Its name is not compressed, because no name precedes
+/// it.
 fn question_len(section: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -176,16 +179,17 @@ fn question_len(section: &[u8]) -> Option<usize> {
 }
 
 pub(super) const HEADER: usize = 12;
-/// Octets of a question behind its name.
+/// Octets of type and class, which follow the name in a question.
 const TYPE_AND_CLASS: usize = 4;
 const LONGEST_NAME: usize = 255;
-/// RFC 1035 section 2.3.4. With EDNS a client may send more only to a server that has announced a larger size.
+/// Longest forwarded query in bytes (RFC 1035 section 2.3.4). With EDNS, a client may send longer ones only to a server
+/// that has announced a larger size.
 const LONGEST: usize = 512;
-/// The longest error response that is stored while other resolvers are queried: header, question and perhaps a reason (RFC
-/// 8914).
+/// Longest error response in bytes that is stored while other resolvers are queried: header, question, and perhaps an
+/// extended error (RFC 8914).
 const LONGEST_DECLINE: usize = 1_232;
 
-/// Bits of the third and fourth byte, RFC 1035 section 4.1.1, RFC 4035 section 3.2.2.
+/// Bits of the third and fourth octet of a DNS header (RFC 1035 section 4.1.1, RFC 4035 section 3.2.2).
 const RESPONSE: u8 = 0x80;
 const OPCODE: u8 = 0x78;
 const TRUNCATED: u8 = 0x02;

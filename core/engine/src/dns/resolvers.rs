@@ -1,20 +1,21 @@
-//! The host's resolvers, and the choice between them.
+//! The host's DNS resolvers, and the choice of the resolver for a query.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::Instant;
 
-/// In order of preference.
+/// The host's DNS resolvers in order of preference.
 #[derive(Debug)]
 pub(super) struct Resolvers(Vec<Resolver>);
 
+/// A resolver of the host with the state by which it is chosen or skipped.
 #[derive(Clone, Copy, Debug)]
 struct Resolver {
     address: SocketAddr,
-    /// The time of its last response.
+    /// Time of the resolver's last response.
     answered: Option<Instant>,
-    /// The time until which it is skipped.
+    /// Time until which the resolver is skipped because it did not respond or could not be reached.
     skipped_until: Instant,
 }
 
@@ -25,7 +26,7 @@ impl Resolvers {
         resolvers
     }
 
-    /// Replaces the list. The state of resolvers in both lists is kept.
+    /// Replaces the list of resolvers. The state of resolvers that are in both lists is kept.
     pub(super) fn set(&mut self, addresses: &[SocketAddr]) {
         let known = |address| self.0.iter().find(|known| known.address == address);
         self.0 = addresses
@@ -44,7 +45,8 @@ impl Resolvers {
         self.0.len()
     }
 
-    /// Returns the first resolver that is not skipped. If all are, the one that has been skipped for longest.
+    /// Returns the first resolver that is not skipped. If all are skipped, returns the one that has been skipped for
+    /// longest.
     pub(super) fn first(&self, now: Instant) -> Option<SocketAddr> {
         let usable = self.0.iter().find(|resolver| resolver.skipped_until <= now);
         usable
@@ -52,8 +54,8 @@ impl Resolvers {
             .map(|resolver| resolver.address)
     }
 
-    /// Returns the resolver to query after `asked` did not respond: the next one that is not skipped, in circular order; if all
-    /// are, the next one. It is `asked` itself if there is no other.
+    /// Returns the resolver to query after `asked` did not respond: the next resolver, in circular order, that is not
+    /// skipped, or the next one if all are skipped. It is `asked` itself if there is no other.
     pub(super) fn after(&self, asked: Option<SocketAddr>, now: Instant) -> Option<SocketAddr> {
         match self.place(asked) {
             Some(place) => pick(self.round(place + 1), now),
@@ -61,8 +63,8 @@ impl Resolvers {
         }
     }
 
-    /// Returns the resolver to query after `asked` and those `before` it responded with errors: the next one that is none of
-    /// them, preferably one that is not skipped.
+    /// Returns the resolver to query after `asked` and the resolvers in `before` responded with errors: the next
+    /// resolver that is none of these, preferably one that is not skipped.
     pub(super) fn untried(
         &self,
         asked: Option<SocketAddr>,
@@ -81,7 +83,7 @@ impl Resolvers {
             .position(|resolver| Some(resolver.address) == address)
     }
 
-    /// Returns all resolvers in circular order, starting with one of them.
+    /// Returns all resolvers in circular order, starting at the index `start`.
     fn round(&self, start: usize) -> impl Iterator<Item = &Resolver> + Clone {
         let (before, after) = self.0.split_at(start);
         after.iter().chain(before)
@@ -94,8 +96,8 @@ impl Resolvers {
         }
     }
 
-    /// Records that `address` has not responded to a query since `asked`. If it has responded to others since, it is not
-    /// skipped.
+    /// Records that the resolver `address` has not responded to a query sent at `asked`. It is not skipped if it has
+    /// responded to another query since.
     pub(super) fn silent(&mut self, address: SocketAddr, asked: Instant, now: Instant) {
         if let Some(resolver) = self.find(address)
             && resolver.answered.is_none_or(|answered| answered < asked)
@@ -104,7 +106,7 @@ impl Resolvers {
         }
     }
 
-    /// Records that `address` cannot be reached.
+    /// Records that the resolver `address` cannot be reached, so that it is skipped.
     pub(super) fn refused(&mut self, address: SocketAddr, now: Instant) {
         if let Some(resolver) = self.find(address) {
             resolver.skipped_until = now + SKIP_TIME;
@@ -116,7 +118,7 @@ impl Resolvers {
     }
 }
 
-/// Returns the first that is not skipped; if all are, the first.
+/// Returns the first resolver in `round` that is not skipped; if all are skipped, the first one.
 fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant) -> Option<SocketAddr> {
     let next = round.clone().next();
     round
@@ -125,5 +127,5 @@ fn pick<'a>(mut round: impl Iterator<Item = &'a Resolver> + Clone, now: Instant)
         .map(|resolver| resolver.address)
 }
 
-/// The time for which a resolver that does not respond is skipped.
+/// Time for which a resolver that did not respond is skipped.
 const SKIP_TIME: Duration = Duration::from_secs(30);

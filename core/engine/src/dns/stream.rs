@@ -1,32 +1,33 @@
-//! DNS over TCP: messages, each behind its length in two octets (RFC 1035 section 4.2.2, RFC 7766).
+//! Checks the stream of a guest's DNS connection over TCP, in which each message follows its length in two octets (RFC
+//! 1035 section 4.2.2, RFC 7766).
 //!
-//! The stream is forwarded without buffering messages, so none can be answered here. At a message that is not a query the
-//! stream ends.
+//! The stream is forwarded without buffering messages, so the engine cannot answer a message. A message that is not a
+//! query ends the connection.
 
 use vm_memory::VolatileSlice;
 
 use super::message;
 use crate::{Counters, Failure, Host};
 
-/// The parser's position in a client's stream of queries.
+/// The parser's position in the queries of a DNS client over TCP.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Queries {
-    /// Octets of the current message that were forwarded, including those of its length.
+    /// Octets of the current message that were forwarded, including the two of its length.
     passed: usize,
-    /// The length of the message, as far as it was forwarded.
+    /// Length of the current message, as far as its two octets were forwarded.
     length: u16,
 }
 
-/// A message that is not a query.
+/// Error: the stream contains a message that is not a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NoQuery;
 
 impl Queries {
-    /// Sends as much of `parts` as consists of queries and as the socket accepts. A copy is sent, which the guest cannot
-    /// modify.
+    /// Sends `parts` to the host socket, up to the first message that is not a query, and as far as the socket accepts
+    /// them. The data is copied first, so that the guest cannot modify it after the check.
     ///
     /// # Errors
-    /// Errors of the socket, and [`Failure::Prohibited`] at a message that is not a query.
+    /// An error of the socket, or [`Failure::Prohibited`] at a message that is not a query.
     pub(crate) fn send<H: Host>(
         &mut self,
         host: &mut H,
@@ -57,7 +58,8 @@ impl Queries {
                     *self = ahead;
                     continue;
                 }
-                self.follow(&buffer[..taken]).expect("the whole was followed");
+                self.follow(&buffer[..taken])
+                    .expect("the parser has accepted these octets");
                 return if sent > 0 {
                     Ok(sent)
                 } else {
@@ -68,7 +70,7 @@ impl Queries {
         Ok(sent)
     }
 
-    /// Advances the parser by the next octets.
+    /// Advances the parser by the octets `octets`.
     fn follow(&mut self, mut octets: &[u8]) -> Result<(), NoQuery> {
         while let Some(&octet) = octets.first() {
             let [high, low] = self.length.to_be_bytes();
@@ -92,19 +94,19 @@ impl Queries {
         Ok(())
     }
 
-    /// The end of the current message.
+    /// Returns the length of the current message in octets, including the two of its length.
     fn end(&self) -> usize {
         LENGTH + usize::from(self.length)
     }
 }
 
-/// Octets of a message's length.
+/// Number of octets of a message's length field.
 const LENGTH: usize = 2;
 
-/// Place of the octet with the operation, behind length and id.
+/// Offset of the octet that contains the opcode, behind length and id.
 const FLAGS: usize = LENGTH + 2;
 
-/// Octets that are sent at once: most streams are shorter.
+/// Maximum number of octets that are copied and sent at once; most streams are shorter.
 const BUFFER: usize = 2_048;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Transcripts: queries of the guest, actions of resolvers, and responses.
+//! Transcripts of the DNS forwarder: queries of the guest, actions of resolvers, and responses to the guest.
 
 mod answers;
 mod bounds;
@@ -22,7 +22,7 @@ const A: &str = "192.0.2.1:53";
 const B: &str = "[2001:db8::2]:53";
 const C: &str = "192.0.2.3:53";
 
-/// The forwarder's address in the guest's family.
+/// Returns the forwarder's address in the family of `guest`.
 fn forwarder_address(guest: &str) -> &'static str {
     match addr(guest) {
         SocketAddr::V4(_) => "10.0.2.3:53",
@@ -30,7 +30,7 @@ fn forwarder_address(guest: &str) -> &'static str {
     }
 }
 
-/// Asks for the address of `name`, with recursion desired.
+/// Returns a query for the address of `name`, with recursion desired.
 fn query(id: u16, name: &str) -> Vec<u8> {
     let mut message = id.to_be_bytes().to_vec();
     message.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -42,7 +42,7 @@ fn query(id: u16, name: &str) -> Vec<u8> {
     message
 }
 
-/// The answer to `query` with `extra` bytes of records.
+/// Returns a response to `query` with `extra` bytes of records.
 fn answer(query: &[u8], extra: usize) -> Vec<u8> {
     let mut message = query.to_vec();
     message[2] |= 0x80;
@@ -50,21 +50,21 @@ fn answer(query: &[u8], extra: usize) -> Vec<u8> {
     message
 }
 
-/// The answer to the guest when no resolver answers.
+/// Returns the SERVFAIL response that the guest receives if no resolver responds.
 fn server_failure(query: &[u8]) -> Vec<u8> {
     let mut message = query.to_vec();
     message[2..4].copy_from_slice(&[0x81, 0x82]);
     message
 }
 
-/// A world with the forwarder in it.
+/// A DNS forwarder with its test environment.
 struct Bench {
     world: World,
     forwarder: Forwarder<usize>,
 }
 
-/// Returns a forwarder that has sent a query for `example.org` to the first of `resolvers`, with the guest's query and the
-/// forwarded one (see [`Bench::asked`]).
+/// Returns a forwarder that has sent a query for `example.org` to the first of `resolvers`, with the guest's query and
+/// the forwarded one (as [`Bench::asked`] returns it).
 fn asking(resolvers: &[&str]) -> (Bench, Vec<u8>, (usize, SocketAddr, Vec<u8>)) {
     let mut bench = Bench::new(resolvers);
     let question = query(1, "example.org");
@@ -73,7 +73,7 @@ fn asking(resolvers: &[&str]) -> (Bench, Vec<u8>, (usize, SocketAddr, Vec<u8>)) 
     (bench, question, asked)
 }
 
-/// The result of one step: counters that changed, datagrams to the guest.
+/// The result of one step: changes of counters, and datagrams to the guest.
 type Step = (Vec<(&'static str, u64)>, Vec<Vec<u8>>);
 
 impl Bench {
@@ -94,7 +94,7 @@ impl Bench {
         (moved(&self.world.net, &before), datagrams)
     }
 
-    /// Sends a datagram from the guest to the DNS address.
+    /// Sends a datagram from the guest to the forwarder's address.
     fn ask(&mut self, message: &[u8]) -> Step {
         self.ask_from(GUEST, message, Segmentation::Whole)
     }
@@ -111,8 +111,8 @@ impl Bench {
         })
     }
 
-    /// Returns sockets, resolvers and queries that were sent since the last call, and checks that each was sent alone, by a
-    /// connected socket.
+    /// Returns socket, resolver and content of the queries that were sent since the previous call, and checks that each
+    /// was sent alone, by a connected socket.
     fn sent(&mut self) -> Vec<(usize, SocketAddr, Vec<u8>)> {
         let sent = core::mem::take(&mut self.world.host.sent);
         let calls = self.world.calls();
@@ -124,14 +124,14 @@ impl Bench {
         sent
     }
 
-    /// Returns the only query that was sent.
+    /// Returns the only query that was sent since the previous call.
     fn asked(&mut self) -> (usize, SocketAddr, Vec<u8>) {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
         sent.remove(0)
     }
 
-    /// `socket` has datagrams from `from` to receive.
+    /// Lets `socket` receive datagrams from `from`.
     fn answer(&mut self, socket: usize, from: &str, messages: &[impl AsRef<[u8]>]) -> Step {
         for message in messages.iter().map(AsRef::as_ref) {
             self.world.host.queue(socket, from, None, message, message.len());
@@ -139,7 +139,7 @@ impl Bench {
         self.event(socket)
     }
 
-    /// `socket` has an error.
+    /// Lets `socket` report an error.
     fn refuse(&mut self, socket: usize, failure: Failure) -> Step {
         self.world.host.queue_failure(socket, failure);
         self.event(socket)
@@ -150,7 +150,7 @@ impl Bench {
         self.step(|forwarder, ctx| forwarder.handle_socket(flow, READABLE, ctx))
     }
 
-    /// Advances the time, and handles timers that expire.
+    /// Advances the time, and handles timers when they expire.
     fn wait(&mut self, time: Duration) -> Step {
         let end = self.world.now + time;
         let before = self.world.net.counters;
@@ -177,12 +177,12 @@ impl Bench {
     }
 }
 
-/// The payload of a datagram from the DNS address to the guest.
+/// Returns the payload of a datagram from the forwarder's address to the guest.
 #[track_caller]
 fn datagram(bytes: &[u8]) -> Vec<u8> {
     let parsed = frame::parse(bytes, bytes.len()).unwrap();
     let frame::Body::Ip(ip, frame::Transport::Udp(udp)) = parsed.body else {
-        // Tests that expect fragments check them.
+        // Tests that expect fragments check them themselves.
         return bytes.to_vec();
     };
     let to = SocketAddr::new(ip.destination, udp.destination_port);

@@ -1,4 +1,4 @@
-//! The parts of a DNS response that rules with domains need: its names and their addresses.
+//! Parses the parts of a DNS response that rules with domains need: names and their addresses.
 
 use core::net::IpAddr;
 
@@ -12,34 +12,36 @@ use domain::rdata::{A, Aaaa, Cname};
 
 use super::rule::{Action, Pattern};
 
-/// A response with addresses, in any section: those of mail servers and services may be in the additional section.
+/// The names and addresses of a DNS response. All sections count, because the additional section may contain the
+/// addresses of mail servers and services.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// The queried name, then others, in lower case without a dot at the end.
+pub(super) struct DnsAnswer {
+    /// The queried name, then other names, in lower case without a trailing dot.
     names: Vec<String>,
-    addresses: Vec<Address>,
+    addresses: Vec<AnswerAddress>,
 }
 
-/// An address and its names: a bit for each name, by index.
+/// An address in a DNS response, with the names to which it belongs as sets of one bit for each index in `names`.
 #[derive(Debug, PartialEq, Eq)]
-struct Address {
+struct AnswerAddress {
     ip: IpAddr,
-    /// Its TTL in seconds.
+    /// Shortest time to live of the address in seconds.
     ttl: u32,
-    /// Its owner, and names that are aliases of it.
+    /// Set of the names that own the address, directly or by CNAME aliases.
     aliases: u64,
-    /// These, and names whose services are there.
+    /// Set of `aliases` and of the names whose SVCB or HTTPS records lead to this address.
     services: u64,
 }
 
-impl Answer {
-    /// Returns the addresses of names that a rule matches, each with its TTL. An allow rule matches a name and its aliases'
-    /// targets, but not other names that point to them; a deny rule matches any alias.
+impl DnsAnswer {
+    /// Returns the addresses, each with its TTL in seconds, to which a rule with `pattern` applies. For an allow rule
+    /// these are the addresses to which the queried name leads by CNAME records, if `pattern` matches the queried name;
+    /// for a deny rule all addresses to which any matching name leads by CNAME, SVCB or HTTPS records.
     pub(super) fn addresses(&self, action: Action, pattern: &Pattern) -> impl Iterator<Item = (IpAddr, u32)> {
         let meant = self.names.iter().enumerate().fold(0, |meant, (place, name)| {
             meant | u64::from(pattern.matches(name)) << place
         });
-        let concerned = move |address: &&Address| match action {
+        let concerned = move |address: &&AnswerAddress| match action {
             Action::Allow => meant & address.aliases & ASKED != 0,
             Action::Deny => meant & address.services != 0,
         };
@@ -48,50 +50,50 @@ impl Answer {
     }
 }
 
-/// Parses a response; `None` if it has no address or is malformed.
-pub(super) fn parse(message: &[u8]) -> Option<Answer> {
+/// Parses a DNS response; returns `None` if it contains no address or is malformed.
+pub(super) fn parse(message: &[u8]) -> Option<DnsAnswer> {
     let message = Message::from_slice(message).ok()?;
     if message.header().rcode() != Rcode::NOERROR {
         return None;
     }
     let question = message.sole_question().ok()?;
-    let mut reader = Reader::default();
+    let mut reader = RecordReader::default();
     reader.place(text(question.qname()))?;
     for (record, _) in message.iter().flatten() {
-        // A record that cannot be parsed is of no use to clients, either.
+        // A record that cannot be parsed is skipped, because clients cannot use it either.
         let _ = reader.read(&record);
     }
     let aliases = owners(reader.names.len(), &reader.aliases);
     let services = owners(reader.names.len(), &reader.leads);
-    let whose = |(ip, ttl, owner): (IpAddr, u32, usize)| Address {
+    let whose = |(ip, ttl, owner): (IpAddr, u32, usize)| AnswerAddress {
         ip,
         ttl,
         aliases: aliases[owner],
         services: services[owner],
     };
     let addresses: Vec<_> = reader.addresses.into_iter().map(whose).collect();
-    (!addresses.is_empty()).then_some(Answer {
+    (!addresses.is_empty()).then_some(DnsAnswer {
         names: reader.names,
         addresses,
     })
 }
 
-/// The contents of a service record of either type.
-type Service<'a, V> = SvcbRdata<V, &'a [u8], ParsedName<&'a [u8]>>;
+/// Content of an SVCB or HTTPS record (RFC 9460).
+type ServiceRecord<'a, V> = SvcbRdata<V, &'a [u8], ParsedName<&'a [u8]>>;
 
-/// The records read so far.
+/// Names, aliases and addresses of the records read so far.
 #[derive(Debug, Default)]
-struct Reader {
+struct RecordReader {
     names: Vec<String>,
-    /// Indexes of an alias and of its target.
+    /// CNAME aliases as pairs of indices in `names`: alias and target.
     aliases: Vec<[usize; 2]>,
-    /// These, and indexes of a name and of the target of its service.
+    /// The pairs of `aliases`, and pairs of a name and the target of its service.
     leads: Vec<[usize; 2]>,
-    /// Each with its TTL in seconds and its owner's index.
+    /// Addresses, each with its TTL in seconds and the index of its owner's name.
     addresses: Vec<(IpAddr, u32, usize)>,
 }
 
-impl Reader {
+impl RecordReader {
     fn read(&mut self, record: &ParsedRecord<'_, [u8]>) -> Option<()> {
         if record.class() != Class::IN {
             return None;
@@ -122,13 +124,13 @@ impl Reader {
         Some(())
     }
 
-    /// Processes a service record: its target is its owner or another name, of which it may have address hints (RFC 9460
-    /// section 7.3).
+    /// Adds an SVCB or HTTPS record: its target is its owner or another name, for which the record may have address
+    /// hints (RFC 9460 section 7.3).
     fn service<'a, V>(&mut self, record: &ParsedRecord<'a, [u8]>) -> Option<()>
     where
-        Service<'a, V>: ParseRecordData<'a, [u8]>,
+        ServiceRecord<'a, V>: ParseRecordData<'a, [u8]>,
     {
-        let record: Record<_, Service<'a, V>> = record.to_record().ok()??;
+        let record: Record<_, ServiceRecord<'a, V>> = record.to_record().ok()??;
         let (name, service) = (text(record.owner()), record.data());
         let owner = self.place(name.clone())?;
         let site = self.place(without_prefix(&name).to_owned())?;
@@ -151,7 +153,7 @@ impl Reader {
         Some(())
     }
 
-    /// Returns the index of a name; `None` if there are too many.
+    /// Returns the index of a name, which is added if it is new; `None` if there are too many names.
     fn place(&mut self, name: String) -> Option<usize> {
         if let Some(place) = self.names.iter().position(|known| *known == name) {
             return Some(place);
@@ -169,10 +171,10 @@ impl Reader {
     }
 }
 
-/// Returns for each name the set of itself and the names that lead to it.
+/// Returns, for each name, the set of that name and the names that lead to it directly or indirectly.
 fn owners(names: usize, leads: &[[usize; 2]]) -> Vec<u64> {
     let mut owners: Vec<u64> = (0..names).map(|place| 1 << place).collect();
-    // Each round resolves at least one more name.
+    // Each iteration resolves at least one more step of a chain.
     for _ in 0..names {
         let before = owners.clone();
         for &[from, to] in leads {
@@ -185,7 +187,7 @@ fn owners(names: usize, leads: &[[usize; 2]]) -> Vec<u64> {
     owners
 }
 
-/// Returns the name of a site without the prefixes of services at other ports (RFC 9460 section 2.3).
+/// Returns the host name without the labels that SVCB prefixes for services at other ports (RFC 9460 section 2.3).
 fn without_prefix(mut name: &str) -> &str {
     while name.starts_with('_')
         && let Some((_, rest)) = name.split_once('.')
@@ -195,7 +197,7 @@ fn without_prefix(mut name: &str) -> &str {
     name
 }
 
-/// Letters that a rule cannot contain are marked, so that none is taken for a dot.
+/// Returns a name as text. Octets that a rule cannot contain are replaced, so that none of them is mistaken for a dot.
 fn text(name: &ParsedName<&[u8]>) -> String {
     let labels = name.iter_labels().filter(|label| !label.is_root());
     let label = |label: &domain::base::name::Label| {
@@ -210,12 +212,12 @@ fn text(name: &ParsedName<&[u8]>) -> String {
     labels.map(label).collect::<Vec<_>>().join(".")
 }
 
-/// The bit of the queried name.
+/// Bit of the queried name, which has the index 0.
 const ASKED: u64 = 1;
 
-/// The limit on names of one response: the number of bits. A resolver follows fewer aliases (BIND 16), and additional
-/// sections have some ten servers.
+/// Maximum number of names in one response, which is the number of bits of a set. Resolvers follow fewer aliases (BIND
+/// 16), and additional sections name about ten servers.
 const MOST_NAMES: usize = 64;
 
-/// The limit on addresses of one response, as of a name.
+/// Maximum number of addresses in one response, equal to that of one domain.
 const MOST_ADDRESSES: usize = super::name::LIMIT;

@@ -1,29 +1,30 @@
-//! Domains in rules, and their addresses, learned from the forwarder's responses.
+//! Domains in egress rules, with the addresses learned from DNS responses.
 
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::answer::Answer;
+use super::answer::DnsAnswer;
 use super::rule::{Action, Pattern};
 use super::{Destination, Instant};
 
-/// The domain of one rule and its known addresses. All workers share it.
+/// The domain of an egress rule and its learned addresses, shared by all workers.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(super) struct LearnedDomain {
     action: Action,
     pattern: Pattern,
-    /// Addresses, each with the time until which new flows match this name.
+    /// Learned addresses, each with the time until which new flows to it match the rule.
     learned: Mutex<BTreeMap<IpAddr, Instant>>,
 }
 
-/// The domains of all rules, so that their addresses outlive a change of the rules. All workers share them.
+/// The domains of all egress rules, shared by all workers. A domain that is in the old and the new rules keeps its
+/// addresses.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names(Arc<Mutex<Vec<Weak<Name>>>>);
+pub(super) struct LearnedDomains(Arc<Mutex<Vec<Weak<LearnedDomain>>>>);
 
-impl Names {
-    pub(super) fn get(&self, action: Action, pattern: &Pattern) -> Arc<Name> {
+impl LearnedDomains {
+    pub(super) fn get(&self, action: Action, pattern: &Pattern) -> Arc<LearnedDomain> {
         let mut names = lock(&self.0);
         names.retain(|name| name.strong_count() > 0);
         let known = names
@@ -31,7 +32,7 @@ impl Names {
             .filter_map(Weak::upgrade)
             .find(|name| name.action == action && name.pattern == *pattern);
         known.unwrap_or_else(|| {
-            let name = Arc::new(Name {
+            let name = Arc::new(LearnedDomain {
                 action,
                 pattern: pattern.clone(),
                 learned: Mutex::default(),
@@ -42,20 +43,30 @@ impl Names {
     }
 }
 
-impl Name {
+/// The result of renewing an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Renewal {
+    /// The address is known for a longer time.
+    Renewed,
+    /// The address is not known.
+    Unknown,
+}
+
+impl LearnedDomain {
     pub(super) fn has(&self, address: IpAddr, now: Instant) -> bool {
         lock(&self.learned)
             .get(&address)
             .is_some_and(|until| now <= *until)
     }
 
-    /// Learns the addresses of this name in a response.
-    pub(super) fn learn(&self, answer: &Answer, now: Instant) {
+    /// Learns the addresses of this domain in a DNS response.
+    pub(super) fn learn(&self, answer: &DnsAnswer, now: Instant) {
         let mut learned = lock(&self.learned);
         for (address, ttl) in answer.addresses(self.action, &self.pattern) {
             let until = match self.action {
                 Action::Allow => now + Duration::from_secs(ttl.into()).clamp(LEAST, MOST),
-                // The guest may use the address longer than the record's TTL.
+                // A deny rule keeps the address longer than its TTL, because the guest may use it for longer.
                 Action::Deny => now + MOST,
             };
             if learned.len() >= LIMIT && !learned.contains_key(&address) {
@@ -69,36 +80,39 @@ impl Name {
         }
     }
 
-    /// Renews the addresses of a new flow, for the time until the next sweep. Returns true if they were known.
-    pub(super) fn hold(&self, to: &Destination<'_>, now: Instant) -> bool {
-        let written = self.keep(to.written, now);
-        self.keep(to.remote, now) || written
+    /// Renews the addresses of a new flow, for the time until the next sweep. `Unknown`: neither of them is known.
+    pub(super) fn renew_destination(&self, to: &Destination<'_>, now: Instant) -> Renewal {
+        match (self.renew(to.written, now), self.renew(to.remote, now)) {
+            (Renewal::Unknown, Renewal::Unknown) => Renewal::Unknown,
+            (Renewal::Renewed, _) | (_, Renewal::Renewed) => Renewal::Renewed,
+        }
     }
 
-    /// Renews an address to which a flow leads. Returns true if it is known.
-    pub(super) fn keep(&self, address: IpAddr, now: Instant) -> bool {
+    /// Renews an address to which a flow leads.
+    pub(super) fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
         let mut learned = lock(&self.learned);
         let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
-            return false;
+            return Renewal::Unknown;
         };
         *until = (now + HOLD).max(*until);
-        true
+        Renewal::Renewed
     }
 }
 
-/// Locks a mutex, also after a panic of another thread: no state is inconsistent under the lock.
+/// Locks a mutex even after another thread has panicked with the lock; the data is never inconsistent under the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time for which an address stays known after its last use: longer than an echo id is kept without being used.
+/// Time for which an address stays known after its last use, longer than an unused echo id is kept.
 pub const HOLD: Duration = Duration::from_secs(64);
 
-/// The least time for which an address is known: a client may take that long to connect.
+/// Minimum time for which a learned address is known; a client may take that long to connect.
 const LEAST: Duration = Duration::from_secs(30);
 
-/// The longest time: resolvers keep records for a day by default (RFC 8767 section 4 has a week at most).
+/// Maximum time for which a learned address is known: resolvers keep records for a day by default (RFC 8767 section 4
+/// permits a week).
 const MOST: Duration = Duration::from_secs(86_400);
 
-/// The limit on addresses of one name. Beyond it, the one that would expire first is removed.
+/// Maximum number of learned addresses of one domain. Beyond it, the one that would expire first is removed.
 pub(super) const LIMIT: usize = 1_024;

@@ -1,4 +1,4 @@
-//! Parses and displays egress rules in their text form.
+//! Parses and displays the text of egress rules.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -6,69 +6,69 @@ use core::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// A rule: `allow` or `deny`, and a match.
+/// An egress rule: an action, and the destinations to which it applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressRule {
-    /// The action.
+    /// The rule's action, `allow` or `deny`.
     pub action: Action,
-    /// The destinations that it matches.
+    /// Destinations to which the rule applies.
     pub to: Match,
 }
 
-/// The action of a rule.
+/// Action of an egress rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The guest may reach the destinations.
+    /// The guest may reach the destinations of the rule.
     Allow,
-    /// The guest may not reach them.
+    /// The guest may not reach the destinations of the rule.
     Deny,
 }
 
-/// Protocols of forwarded packets.
+/// Protocols of packets to which an egress rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressProtocol {
-    /// TCP.
+    /// TCP connections.
     Tcp,
-    /// UDP.
+    /// UDP datagrams.
     Udp,
-    /// ICMP and ICMPv6 echo.
+    /// ICMP and ICMPv6 echo requests.
     Icmp,
 }
 
-/// `TARGET[:PORT[-END]][/tcp|/udp|/icmp]`, where TARGET is a network, an address, a domain, `*.` and a domain, or `*`.
-/// IPv6 with ports goes in brackets.
+/// Destinations of an egress rule: `TARGET[:PORT[-END]][/tcp|/udp|/icmp]`, where TARGET is a network, an address, a
+/// domain, `*.` and a domain, or `*`. An IPv6 address with ports is in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// The destination.
+    /// Addresses or domain names that the rule matches.
     pub target: Target,
-    /// First and last port.
+    /// First and last port of a range; `None` matches any port, and ICMP.
     pub ports: Option<(u16, u16)>,
-    /// The protocol; none: all, or with ports, those that have ports.
+    /// Protocol that the rule matches; `None` matches all protocols or, with ports, TCP and UDP.
     pub protocol: Option<EgressProtocol>,
 }
 
-/// The destination.
+/// Addresses or domain names that an egress rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// All addresses.
+    /// All IP addresses (`*` in the text of a rule).
     Any,
-    /// These addresses.
+    /// The IP addresses of a network.
     Net(IpNet),
-    /// The addresses of these names.
+    /// The addresses of the names that this pattern matches.
     Name(Pattern),
 }
 
-/// Names of hosts, in lower case without a dot at the end.
+/// Domain names that an egress rule matches, in lower case without a trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This name.
+    /// This domain name only.
     Exactly(String),
-    /// Names below this one.
+    /// Names below this domain, of any number of labels, but not the domain itself.
     Below(String),
 }
 
 impl Match {
-    /// Returns true if the rule matches this protocol and port, independent of the address.
+    /// Returns true if the rule matches this protocol and port; the address is not compared.
     #[must_use]
     pub fn is_for(&self, protocol: EgressProtocol, port: Option<u16>) -> bool {
         let of_protocol = match (self.protocol, self.ports) {
@@ -85,7 +85,7 @@ impl Match {
 }
 
 impl Pattern {
-    /// Returns true if the pattern matches a name in lower case, without a dot at the end.
+    /// Returns true if the pattern matches `name`, which is in lower case without a trailing dot.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exactly(own) => own == name,
@@ -103,7 +103,11 @@ impl FromStr for EgressRule {
         let (action, to) = match text.split_once(' ') {
             Some(("allow", to)) => (Action::Allow, to),
             Some(("deny", to)) => (Action::Deny, to),
-            Some(_) | None => return Err(format!("'{text}' is no rule: allow or deny, and what")),
+            Some(_) | None => {
+                return Err(format!(
+                    "'{text}' is not a rule (the form is: allow TARGET or deny TARGET)"
+                ));
+            }
         };
         let to = to.parse()?;
         Ok(Self { action, to })
@@ -155,7 +159,7 @@ impl FromStr for Target {
     }
 }
 
-/// IPv4 that is written as IPv6 (RFC 4291 section 2.5.5.2) is IPv4: no packet has such an address.
+/// Converts an IPv4-mapped network (RFC 4291 section 2.5.5.2) to IPv4, because no packet has an IPv4-mapped address.
 fn plain(net: IpNet) -> IpNet {
     match net {
         IpNet::V6(v6) if v6.prefix_len() >= MAPPED => {
@@ -167,10 +171,10 @@ fn plain(net: IpNet) -> IpNet {
     }
 }
 
-/// Bits of `::ffff:0:0/96` before those of an IPv4 address.
+/// Prefix length of `::ffff:0:0/96`, the IPv4-mapped addresses.
 const MAPPED: u8 = 96;
 
-/// Splits off the ports.
+/// Splits the text of a destination into target and ports.
 fn split_ports(text: &str) -> Result<(&str, Option<&str>), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (inner, after) = rest.split_once(']').ok_or("a bracket is not closed")?;
@@ -182,7 +186,7 @@ fn split_ports(text: &str) -> Result<(&str, Option<&str>), String> {
     }
     match text.split_once(':') {
         Some((target, ports)) if !ports.contains(':') => Ok((target, Some(ports))),
-        // IPv6 without ports.
+        // The text is an IPv6 address or network without ports.
         Some(_) if text.parse::<Ipv6Addr>().is_ok() || text.parse::<Ipv6Net>().is_ok() => Ok((text, None)),
         Some(_) => Err(format!("'{text}': an IPv6 address with ports goes in brackets")),
         None => Ok((text, None)),
@@ -197,12 +201,13 @@ fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last): (u16, u16) = (port(first)?, port(last)?);
     if last < first {
-        return Err(format!("'{text}' runs backwards"));
+        return Err(format!("'{text}' ends before it begins"));
     }
     Ok((first, last))
 }
 
-/// A domain name in lower case, RFC 1123 section 2.1 with the underscores that names in the DNS have.
+/// Parses a domain name and returns it in lower case (RFC 1123 section 2.1; underscores are accepted, because names in
+/// the DNS have them).
 fn domain(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
     let label = |label: &str| {
@@ -210,12 +215,13 @@ fn domain(text: &str) -> Option<String> {
         (1..=63).contains(&label.len()) && label.chars().all(fits)
     };
     let top = text.rsplit('.').next()?;
-    // Otherwise a mistyped address would be accepted as a name.
+    // The last label needs a letter, because a mistyped address would be accepted as a name otherwise.
     let letters = top.chars().any(|letter| letter.is_ascii_alphabetic());
     (text.len() <= LONGEST && text.split('.').all(label) && letters).then_some(text)
 }
 
-/// RFC 1035 section 2.3.4: 255 bytes with a length before each label and the root at the end.
+/// Longest domain name in text form: RFC 1035 section 2.3.4 permits 255 bytes, including a length before each label and
+/// the root.
 const LONGEST: usize = 253;
 
 impl fmt::Display for EgressRule {
@@ -264,7 +270,7 @@ impl fmt::Display for EgressProtocol {
     }
 }
 
-/// A network, displayed as an address if it has only one.
+/// Returns the text of a network; one with a single address is displayed as that address.
 fn short(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() {
         return net.addr().to_string();

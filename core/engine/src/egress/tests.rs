@@ -1,4 +1,4 @@
-//! Tests of rules: their text form, and their decisions about packets of a guest.
+//! Tests of egress rules: their text form, and their decisions about packets of the guest.
 
 mod fixture;
 mod names;

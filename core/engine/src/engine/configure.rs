@@ -1,4 +1,4 @@
-//! Changes of the configuration: published ports, resolvers, addresses, rules.
+//! Changes the configuration of a running engine: published ports, resolvers, addresses of the host, egress rules.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -11,11 +11,11 @@ use crate::egress::EgressRule;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<H: Host> Engine<H> {
-    /// Publishes the ports of the configuration, before the first packet. With several workers, only
-    /// [`FIRST`](crate::siblings::FIRST) has UDP ports.
+    /// Publishes the ports of the configuration; called before the first packet. With several workers, only the worker
+    /// [`FIRST`](crate::siblings::FIRST) has published UDP ports.
     ///
     /// # Errors
-    /// A socket of the configuration does not exist.
+    /// The host has no socket for a published port of the configuration.
     pub fn open_published<T: Transmit>(
         &mut self,
         link: &mut T,
@@ -28,10 +28,11 @@ impl<H: Host> Engine<H> {
         Ok(())
     }
 
-    /// Publishes the port `published` by the host's socket at `place`: a new one, or one that led to another port of the guest.
+    /// Publishes the port `published` with the host socket at index `place`: a new socket, or one that was published to
+    /// another port of the guest.
     ///
     /// # Errors
-    /// There is no such socket.
+    /// The host has no socket at this index.
     pub fn publish<T: Transmit>(
         &mut self,
         place: u32,
@@ -41,7 +42,7 @@ impl<H: Host> Engine<H> {
         now: Instant,
     ) -> Result<(), Failure> {
         if published.protocol == Protocol::Udp {
-            // By the guest's port to which it led.
+            // Ends the previous publication, which is found by its guest port.
             self.unpublish(place, link, host, now);
         }
         let all = &mut self.net.config.published;
@@ -59,7 +60,8 @@ impl<H: Host> Engine<H> {
         }
     }
 
-    /// Unpublishes the host's socket at `place`, which is about to be closed. Waiting clients are accepted; connections stay.
+    /// Ends the publication of the host socket at index `place`, which is about to be closed. Clients in the listener's
+    /// queue are accepted first; open connections continue.
     pub fn unpublish<T: Transmit>(&mut self, place: u32, link: &mut T, host: &mut H, now: Instant) {
         let Some(published) = self.net.config.published.get(place as usize).copied() else {
             return;
@@ -76,7 +78,7 @@ impl<H: Host> Engine<H> {
         ctx.link.flush();
     }
 
-    /// Closes the guest's endpoint behind the UDP port `published`, which another worker has, or had.
+    /// Closes the guest's UDP endpoint that uses the port of `published`, because another worker owns or owned it.
     pub fn yield_port<T: Transmit>(
         &mut self,
         published: Published,
@@ -88,13 +90,14 @@ impl<H: Host> Engine<H> {
         protocols.udp.yield_port(published, ctx);
     }
 
-    /// Replaces the host's resolvers.
+    /// Replaces the list of host resolvers to which the DNS forwarder sends queries.
     pub fn set_resolvers(&mut self, resolvers: Vec<SocketAddr>) {
         self.protocols.dns.set_resolvers(&resolvers);
         self.net.config.resolvers = resolvers;
     }
 
-    /// Sets the host's own addresses and ranges of addresses. Flows to them end, unless they are permitted.
+    /// Sets the host's own addresses and address ranges. Flows to them are closed unless `--host-addresses` permits
+    /// them.
     pub fn set_owned_addresses<T: Transmit>(
         &mut self,
         owned: &[IpNet],
@@ -127,14 +130,14 @@ impl<H: Host> Engine<H> {
         ctx.link.flush();
     }
 
-    /// Sets whether the host has an IPv6 default route, which router advertisements contain.
+    /// Sets whether the host has an IPv6 default route, so that router advertisements announce one to the guest.
     pub fn set_ipv6_route(&mut self, exists: bool) {
         if let Some(v6) = &mut self.net.config.plan.v6 {
             v6.default_route = exists;
         }
     }
 
-    /// Replaces the user's rules. Flows that they refuse end.
+    /// Replaces the egress rules. Flows to destinations that the new rules refuse are closed.
     pub fn set_rules<T: Transmit>(&mut self, rules: &[EgressRule], link: &mut T, host: &mut H, now: Instant) {
         self.net.policy.egress.set(rules);
         let (protocols, ctx) = &mut self.split(link, host, now);
@@ -143,7 +146,7 @@ impl<H: Host> Engine<H> {
         ctx.link.flush();
     }
 
-    /// Sets the guest's Ethernet address, which another worker has learned.
+    /// Sets the guest's Ethernet address, which another worker has learned from a frame.
     pub fn set_guest_mac(&mut self, mac: Mac) {
         self.net.guest_mac = mac;
     }

@@ -1,9 +1,9 @@
-//! Passes each frame from the guest to the protocol that handles it.
+//! Passes each frame from the guest to the handler of its protocol.
 
 use pontoon_wire::frame::{self, Body, FrameError, Transport};
 use pontoon_wire::{Mac, emit};
 
-use super::{Gathered, Protocols};
+use super::{GatheredPayload, ProtocolHandlers};
 use crate::ctx::{Ctx, Net, Routed};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
@@ -11,12 +11,12 @@ use crate::siblings::{self, Handed, Origin};
 use crate::tcp::path_mtu::TooBig;
 use crate::{Frame, Host, Transmit, policy};
 
-/// Processes a frame from the guest.
+/// Parses and handles a frame that the link has received from the guest.
 pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
+    protocols: &mut ProtocolHandlers<H::Socket>,
     frame: &Frame<'a>,
-    gathered: &mut Gathered<'a>,
+    gathered: &mut GatheredPayload<'a>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     ctx.net.counters.frames_up += 1;
@@ -36,12 +36,12 @@ pub(super) fn take_frame<'a, H: Host, T: Transmit>(
     }
 }
 
-/// Processes a frame that another worker has parsed, counted and handed over.
+/// Handles a frame that another worker has parsed, counted and handed over.
 pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
+    protocols: &mut ProtocolHandlers<H::Socket>,
     Handed { frame, reassembled }: &Handed<'a>,
-    gathered: &mut Gathered<'a>,
+    gathered: &mut GatheredPayload<'a>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     let Ok(mut parsed) = frame::parse(frame.head, frame.len) else {
@@ -58,13 +58,13 @@ pub(super) fn take_handed<'a, H: Host, T: Transmit>(
     protocols.take(&parsed, frame, gathered, ctx);
 }
 
-impl<S> Protocols<S> {
-    /// Passes a packet to the protocol that handles it.
+impl<S> ProtocolHandlers<S> {
+    /// Passes a parsed packet to the local services or to the handler of its protocol.
     fn take<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
         frame: &Frame<'a>,
-        gathered: &mut Gathered<'a>,
+        gathered: &mut GatheredPayload<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         if local::handle(frame, parsed, ctx.net, ctx.link) == Handled::Yes {
@@ -80,7 +80,7 @@ impl<S> Protocols<S> {
         match transport {
             Transport::Tcp(segment) => {
                 if is_dns(ctx.net, ip, segment.destination_port) {
-                    // Only the first worker's forwarder records which resolvers do not answer.
+                    // The forwarder of the first worker knows which resolvers do not respond; other workers do not.
                     let routed = ctx.net.hand_over(siblings::FIRST, frame);
                     if routed == Routed::HandedOver {
                         return;
@@ -89,6 +89,11 @@ impl<S> Protocols<S> {
                 let dns = self.dns.current_resolver(ctx.now);
                 self.tcp
                     .handle_segment(frame, ip, segment, dns, &mut gathered.tcp, ctx);
+            }
+            // Linux segments no datagram into more (UDP_MAX_SEGMENTS), and virtio_net_hdr_to_skb() refuses a frame that
+            // asks for it. A segment of one byte would make one frame into 65,000 datagrams.
+            Transport::Udp(udp) if frame.udp_segments(udp.payload_len) > MAX_UDP_SEGMENTS => {
+                ctx.net.counters.malformed += 1;
             }
             Transport::Udp(udp) if is_dns(ctx.net, ip, udp.destination_port) => {
                 let routed = ctx.net.hand_over(siblings::FIRST, frame);
@@ -110,22 +115,23 @@ impl<S> Protocols<S> {
         }
     }
 
-    /// As [`Self::take`], for a packet whose memory is its own.
+    /// Handles a reassembled packet like [`Self::take`], in a burst of its own, because its memory does not outlive
+    /// this call.
     fn take_alone<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parsed: &frame::ParsedFrame,
         frame: &Frame<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredPayload::default();
         self.take(parsed, frame, &mut gathered, ctx);
         self.finish(&mut gathered, ctx);
     }
 
-    /// Ends a burst.
+    /// Ends a burst: sends the gathered datagrams and TCP data to host sockets, and acknowledges TCP data.
     pub(super) fn finish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        gathered: &mut Gathered<'_>,
+        gathered: &mut GatheredPayload<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         self.udp.flush(&mut gathered.udp, ctx);
@@ -133,14 +139,14 @@ impl<S> Protocols<S> {
     }
 }
 
-/// Processes a fragment, and the datagram that it completes, unless another worker reassembles that datagram.
+/// Handles an IP fragment, and the datagram that it completes, unless another worker reassembles that datagram.
 fn take_fragment<H: Host, T: Transmit>(
     reassembly: &mut Reassembly,
-    protocols: &mut Protocols<H::Socket>,
+    protocols: &mut ProtocolHandlers<H::Socket>,
     parsed: &frame::ParsedFrame,
     ip: &frame::Ip,
     frame: &Frame<'_>,
-    gathered: &mut Gathered<'_>,
+    gathered: &mut GatheredPayload<'_>,
     ctx: &mut Ctx<'_, H, T>,
 ) {
     if let (Some(siblings), Some(fragment)) = (&ctx.net.siblings, ip.fragment) {
@@ -157,7 +163,7 @@ fn take_fragment<H: Host, T: Transmit>(
     let Some(mut whole) = reassembly.add(ether, ip, frame, &mut ctx.net.counters, ctx.now) else {
         return;
     };
-    // The datagram is a burst of its own: at the end of it no connection may still have data elsewhere.
+    // The datagram is handled as a burst of its own, so data that was gathered before is sent first.
     protocols.finish(gathered, ctx);
     let origin = core::mem::replace(&mut ctx.net.origin, Origin::Fragments);
     let taken = whole.open(|parsed, frame| protocols.take_alone(&parsed, frame, ctx));
@@ -165,11 +171,46 @@ fn take_fragment<H: Host, T: Transmit>(
     ctx.net.counters.malformed += u64::from(taken.is_err());
 }
 
-/// Returns true if a packet is for the DNS forwarder.
+/// The largest number of datagrams in one frame (Linux 6.8, UDP_MAX_SEGMENTS; 64 before).
+const MAX_UDP_SEGMENTS: usize = 128;
+
+/// Returns true if a packet is addressed to the DNS forwarder.
 fn is_dns(net: &Net, ip: &frame::Ip, port: u16) -> bool {
     port == 53 && net.config.plan.is_dns(ip.destination)
 }
 
 fn is_unicast(mac: Mac) -> bool {
     mac.0[0] & 1 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use pontoon_wire::vnet::Segmentation;
+
+    use crate::test_world::{FakeHost, FakeLink, GUEST, Sent, net, with_frame};
+    use crate::{Engine, Instant, WorkerId};
+
+    #[test]
+    fn frame_of_more_than_128_datagrams_is_malformed() {
+        let now = Instant(1_000_000_000_000);
+        let mut engine = Engine::new(net().config, WorkerId(0), [7; 32], now);
+        let (mut host, mut link) = (FakeHost::default(), FakeLink::new());
+        for to in ["192.0.2.1:7", "10.0.2.3:53"] {
+            for (len, malformed) in [(128, 0), (129, 1)] {
+                let before = *engine.counters();
+                let bytes = Sent::new(GUEST, to, &vec![0; len]).udp();
+                with_frame(&bytes, Segmentation::Udp { len: 1 }, |frame, _| {
+                    engine.handle_frames(std::slice::from_ref(frame), &mut link, &mut host, now);
+                });
+                let counted = engine.counters().malformed - before.malformed;
+                // The forwarder counts each of the 128 queries, which are too short.
+                let expected = if to.ends_with(":53") && malformed == 0 {
+                    128
+                } else {
+                    malformed
+                };
+                assert_eq!(counted, expected, "{len} to {to}");
+            }
+        }
+    }
 }

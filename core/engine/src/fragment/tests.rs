@@ -10,7 +10,7 @@ const ETHER: Ether = Ether {
 };
 const T0: Instant = Instant(1_000_000_000_000);
 
-/// A reassembly with its counters, and the time.
+/// Reassembly under test, with its counters and the time.
 #[derive(Default)]
 struct Bench {
     reassembly: Reassembly,
@@ -48,7 +48,8 @@ impl Bench {
         self.reassembly.handle_timeout(&mut self.counters, self.now);
     }
 
-    /// Fragments up, datagrams reassembled, fragments dropped; nothing else moves.
+    /// Checks the counters of fragments received, datagrams reassembled and fragments dropped, and that no other
+    /// counter has changed.
     #[track_caller]
     fn expect(&self, fragments_up: u64, reassembled: u64, fragments_dropped: u64) {
         let expected = Counters {
@@ -61,7 +62,7 @@ impl Bench {
     }
 }
 
-/// A fragment.
+/// An IP fragment, as a builder.
 #[derive(Clone, Debug)]
 struct Piece {
     id: u32,
@@ -72,7 +73,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Its frame, and the parsed headers.
+    /// Returns the fragment's parsed IP header and its frame.
     fn frame(&self, packet: &Ip) -> (Ip, Vec<u8>) {
         let place = Fragment {
             id: self.id,
@@ -98,7 +99,7 @@ impl Piece {
 }
 
 #[test]
-fn reassembles_fragments_in_order_and_reversed() {
+fn fragments_in_order_and_reversed_are_reassembled() {
     for packet in [v4(), v6()] {
         let (datagram, pieces) = datagram(&packet, 4_000, 1_448);
         assert_eq!(pieces.len(), 3);
@@ -117,7 +118,7 @@ fn reassembles_fragments_in_order_and_reversed() {
 }
 
 #[test]
-fn reassembles_largest_datagrams() {
+fn largest_datagrams_are_reassembled() {
     for (packet, data) in [(v4(), 65_507), (v6(), 65_527)] {
         let (datagram, pieces) = datagram(&packet, data, 1_448);
         let mut bench = Bench::new();
@@ -149,7 +150,7 @@ fn datagram_longer_than_the_maximum_is_refused() {
 }
 
 #[test]
-fn reassembles_two_interleaved_datagrams() {
+fn two_interleaved_datagrams_are_reassembled() {
     let packet = v4();
     let mut bench = Bench::new();
     assert!(bench.add(&packet, &piece(1, 0, true, 16)).is_none());
@@ -213,14 +214,14 @@ fn overlapping_fragments_drop_the_datagram() {
                 continue;
             }
             bench.expect(2, 0, 2);
-            // The rest, and all of it again, make nothing.
+            // The remaining fragments, and then all fragments again, do not complete a datagram.
             assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
             assert!(bench.add(&packet, &piece(1, 8, false, 24)).is_none());
             bench.expect(4, 0, 4);
-            // Another datagram does.
+            // Another datagram is reassembled.
             assert!(bench.add(&packet, &piece(2, 0, true, 8)).is_none());
             assert!(bench.add(&packet, &piece(2, 8, false, 8)).is_some());
-            // And the same id once its time is over.
+            // A datagram with the same id is reassembled after the timeout.
             bench.pass(60);
             assert!(bench.add(&packet, &piece(1, 0, true, 8)).is_none());
             assert!(bench.add(&packet, &piece(1, 8, false, 8)).is_some());
@@ -313,8 +314,8 @@ fn memory_of_fragments_is_limited() {
         .datagrams
         .iter()
         .map(|datagram| match &datagram.state {
-            Assembly::Gathering(pieces) => pieces.bytes.capacity(),
-            Assembly::Refused => 0,
+            AssemblyState::Gathering(pieces) => pieces.bytes.capacity(),
+            AssemblyState::Refused => 0,
         })
         .sum();
     assert!(held <= 64 * (ROOM + 65_535), "{held}");
@@ -338,7 +339,7 @@ fn incomplete_datagram_expires() {
         bench.reassembly.next_timeout(),
         Some(T0 + Duration::from_secs(60))
     );
-    // A later fragment does not prolong it.
+    // A later fragment does not extend the timeout.
     assert!(bench.add(&v6(), &piece(1, 8, true, 8)).is_none());
     bench.pass(30);
     bench.expect(4, 0, 4);
@@ -366,7 +367,7 @@ fn fragments_of_two_datagrams_with_one_id_fail_the_checksum() {
     for packet in [v4(), v6()] {
         let (_, pieces) = datagram(&packet, 3_000, 1_448);
         let mut others = pieces.clone();
-        // Of the same length: a sender at speed uses all ids again before a lost fragment is given up.
+        // A datagram of the same length: a fast sender reuses all ids before the timeout of a lost fragment.
         others[1].data[7] ^= 1;
         let mut bench = Bench::new();
         assert!(bench.add(&packet, &pieces[0]).is_none());
@@ -409,7 +410,7 @@ fn tcp_and_icmp_checksums_are_verified() {
             ..packet
         };
         let mut bytes: Vec<u8> = (0..45).collect();
-        // Of TCP's headers: 20 bytes, and no options.
+        // TCP header of 20 bytes, without options.
         bytes[12] = 0x50;
         bytes[place..place + 2].fill(0);
         let sum = match number {
@@ -473,20 +474,20 @@ proptest! {
         let packet = if v6_family { v6() } else { v4() };
         let mut bench = Bench::new();
         for (id, unit, more, len) in &pieces {
-            // An atomic fragment is no fragment.
+            // A fragment header with offset 0 and no more fragments belongs to an atomic fragment.
             let place = (*unit, *more);
             if place != (0, false) {
                 let _ = bench.add(&packet, &piece(*id, unit * 8, *more, *len));
             }
         }
-        let held: u64 = bench.reassembly.datagrams.iter().map(Datagram::held).sum();
+        let held: u64 = bench.reassembly.datagrams.iter().map(PartialDatagram::held).sum();
         prop_assert!(bench.counters.fragments_dropped + held <= bench.counters.fragments_up);
         bench.pass(60);
         prop_assert_eq!(bench.reassembly.next_timeout(), None);
     }
 }
 
-/// A UDP packet with `len` bytes of data, and its fragments of up to `size` bytes.
+/// Returns a UDP packet with `len` bytes of data, and its fragments of up to `size` bytes.
 fn datagram(packet: &Ip, len: usize, size: usize) -> (Vec<u8>, Vec<Piece>) {
     let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
     let header = emit::Ip {
@@ -504,7 +505,7 @@ fn datagram(packet: &Ip, len: usize, size: usize) -> (Vec<u8>, Vec<Piece>) {
     (data, cut(&upper, size))
 }
 
-/// The fragments of an upper layer's bytes.
+/// Splits the bytes of an upper-layer packet into fragments.
 fn cut(upper: &[u8], size: usize) -> Vec<Piece> {
     let count = upper.len().div_ceil(size);
     let pieces = upper.chunks(size).enumerate().map(|(n, data)| Piece {
@@ -517,7 +518,7 @@ fn cut(upper: &[u8], size: usize) -> Vec<Piece> {
     pieces.collect()
 }
 
-/// Reassembles a datagram and opens it.
+/// Reassembles a datagram and parses it.
 #[track_caller]
 fn open(packet: &Ip, pieces: &[Piece]) -> Result<(), FrameError> {
     let mut bench = Bench::new();
@@ -538,7 +539,7 @@ fn piece(id: u32, offset: usize, more: bool, len: usize) -> Piece {
     }
 }
 
-/// The whole is the datagram.
+/// Checks that `whole` is the datagram.
 #[track_caller]
 fn check(whole: Option<Whole>, packet: &Ip, datagram: &[u8]) {
     let mut whole = whole.expect("complete");
@@ -584,5 +585,5 @@ fn v6() -> Ip {
     }
 }
 
-/// IPv6's destination options.
+/// Protocol number of IPv6 destination options.
 const DESTINATION_OPTIONS: u8 = 60;

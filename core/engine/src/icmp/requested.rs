@@ -1,5 +1,5 @@
-//! Addresses that the guest has sent echo requests to. Replies and errors that concern other addresses are dropped: a
-//! raw socket also receives the replies to requests of the host's other programs.
+//! The addresses to which the guest has sent echo requests. Replies and errors that concern other addresses are
+//! dropped, because a raw socket also receives the replies to requests of the host's other programs.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -9,22 +9,24 @@ use rand_chacha::ChaCha12Rng;
 use crate::table::{Secret, Table};
 use crate::{FlowId, Instant};
 
-/// The time for which an address may reply to a request (RFC 5508 REQ-2).
+/// Time for which replies to an echo request are accepted (RFC 5508 REQ-2).
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// Addresses of all ids together. Beyond it, the one whose last request is oldest is evicted.
+/// Maximum number of addresses of all echo ids together. Beyond it, the one with the oldest request is removed.
 pub(super) const MOST_ADDRESSES: usize = 1 << 16;
 
-/// Destinations of recent echo requests.
+/// Destinations of recent echo requests of the guest.
 #[derive(Debug)]
 pub(super) struct RequestedAddresses {
-    /// By id and address on the host's side. Entries of ids that are closed are never found again, and expire.
+    /// Requests by echo id and destination address on the host's side. Entries of closed ids are not found any more,
+    /// and expire.
     table: Table<(FlowId, IpAddr), LastRequest>,
 }
 
+/// The last echo request of an echo id to an address.
 #[derive(Debug)]
 struct LastRequest {
-    /// The destination as the guest wrote it.
+    /// Destination address as the guest has sent it, before translation.
     written: IpAddr,
     sent: Instant,
 }
@@ -36,14 +38,14 @@ impl LastRequest {
 }
 
 impl RequestedAddresses {
-    /// No addresses.
+    /// Creates an empty set of addresses.
     pub(super) fn new(random: &mut ChaCha12Rng) -> Self {
         Self {
             table: Table::new(Secret::new(random)),
         }
     }
 
-    /// Remembers a request of the id `flow` to `remote`, which the guest wrote as `written`.
+    /// Stores a request of the echo id `flow` to `remote`; `written` is the destination that the guest has sent.
     pub(super) fn insert(&mut self, flow: FlowId, remote: IpAddr, written: IpAddr, now: Instant) {
         let request = LastRequest { written, sent: now };
         if let Some(index) = self.table.find(&(flow, remote)) {
@@ -51,7 +53,7 @@ impl RequestedAddresses {
             *self.table.at_mut(index) = request;
             return;
         }
-        // Two for one: expired entries are removed faster than new ones are added.
+        // Two entries are checked for each new one, so that expired entries are removed faster than new ones are added.
         for _ in 0..2 {
             let is_full = self.table.len() >= MOST_ADDRESSES;
             match self.table.idlest() {
@@ -64,7 +66,8 @@ impl RequestedAddresses {
         self.table.insert((flow, remote), request);
     }
 
-    /// Returns the address by which the guest knows `remote`, if the id `flow` has sent a request there recently.
+    /// Returns the destination that the guest has sent for `remote`, if the echo id `flow` has sent a request there
+    /// recently.
     pub(super) fn written(&self, flow: FlowId, remote: IpAddr, now: Instant) -> Option<IpAddr> {
         let index = self.table.find(&(flow, remote))?;
         let request = self.table.at(index);

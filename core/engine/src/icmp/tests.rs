@@ -1,4 +1,5 @@
-//! Transcripts: the guest's echo requests, calls of the host, frames to the guest, and the changes of counters.
+//! Transcripts of echo forwarding: the guest's echo requests, calls of the host, frames to the guest, and changes of
+//! counters.
 
 use pontoon_wire::checksum::Sum;
 use pontoon_wire::frame::{Body, Transport};
@@ -22,7 +23,7 @@ struct Pinger {
     icmp: Icmp<usize>,
 }
 
-/// Echo request of the guest's.
+/// An echo request of the guest.
 struct Request<'a> {
     kind: Option<u8>,
     hop_limit: u8,
@@ -74,7 +75,7 @@ impl Pinger {
     }
 }
 
-/// The host may gain the address while a request is under way.
+/// The host may be assigned the guest's address while a request is pending.
 #[test]
 fn echo_reply_from_the_guest_is_dropped() {
     for (guest, remote) in BOTH {
@@ -321,11 +322,11 @@ fn time_exceeded_of_routers_is_passed_on() {
         ping.send(guest, remote, &REQUEST);
         ping.send(guest, remote, &Request { seq: 10, ..REQUEST });
         ping.world.forget();
-        // The id and the checksum of the host's request are not compared.
+        // The id and checksum of the host's request differ from the guest's, and are not compared.
         let message = [request, 0, 1, 1, 9, 9, quoted[0], quoted[1], 1, 2, 3];
         let expired = problem(remote, Some(router), kind, 0);
         ping.world.host.queue_problem(0, expired, &message);
-        // Without a copy of the request, the error is taken to be about the last one.
+        // An error without a copy of the request is assigned to the last request.
         ping.world.host.queue_problem(0, expired, b"");
         ping.event(0, TROUBLE);
         let line =
@@ -349,7 +350,7 @@ fn reply_of_a_rewritten_destination_has_the_original_address() {
     );
     assert_eq!(ping.world.calls()[1], "0: ping 127.0.0.1 seq 1 hop 1 5");
     ping.world.host.queue_reply(0, "127.0.0.1", 1, b"hello");
-    // A remote address to which the guest cannot have sent.
+    // A reply from a remote address to which the guest cannot have sent is dropped.
     ping.world.host.queue_reply(0, "127.0.0.9", 1, b"hello");
     ping.event(0, READABLE);
     assert_eq!(
@@ -453,7 +454,7 @@ fn full_link_parks_the_id_and_quantum_ends_a_turn() {
     ping.icmp.handle_ready(flow, &mut ping.world.ctx());
     assert_eq!(ping.world.net.ready, [flow]);
     assert_eq!(ping.world.moved(), [("frames_down", 128), ("ping_down", 128)]);
-    // The flow is in the ready list.
+    // The flow is in the list of ready flows.
     ping.event(0, READABLE);
     assert_eq!(ping.world.moved(), []);
     ping.icmp.handle_ready(flow, &mut ping.world.ctx());
@@ -507,7 +508,7 @@ fn reply_that_new_rules_refuse_is_dropped() {
     assert_eq!(ping.world.down(), [""; 0]);
 }
 
-/// A raw socket also receives replies to requests of the host's other programs.
+/// A raw socket also receives the replies to requests of the host's other programs.
 #[test]
 fn reply_from_an_address_without_a_request_is_dropped() {
     for ((guest, remote), other) in BOTH.into_iter().zip(["198.51.100.9", "2001:db8:bad::9"]) {
@@ -538,7 +539,7 @@ fn replies_from_each_address_of_an_id_are_accepted_for_60_seconds() {
         ping.event(0, READABLE);
         assert_eq!(ping.world.down().len(), 1, "{other}");
     }
-    // Replies keep the id, but not the addresses.
+    // Replies keep the echo id open, but do not extend the time of the addresses.
     ping.world.wait(1);
     ping.world.forget();
     ping.world.host.queue_reply(0, &others[0], 1, b"hello");

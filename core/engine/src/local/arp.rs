@@ -1,4 +1,4 @@
-//! ARP (RFC 826, RFC 5227): requests for all addresses but the guest's are answered.
+//! ARP (RFC 826, RFC 5227): the engine answers requests for all addresses except the guest's.
 
 use core::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use pontoon_wire::{frame, smol};
 use crate::ctx::Net;
 use crate::{Frame, Transmit, udp_emit};
 
-/// Answers a request, unless it is an announcement or a probe for an address that is free.
+/// Answers an ARP request, unless it is an announcement, or a probe for an address that is not in use.
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     parsed: &frame::ParsedFrame,
@@ -44,8 +44,7 @@ pub(super) fn handle<T: Transmit>(
     bytes[6..12].copy_from_slice(&net.config.our_mac.0);
     bytes[12..14].copy_from_slice(&u16::from(smol::EthernetProtocol::Arp).to_be_bytes());
     reply.emit(&mut ArpPacket::new_unchecked(&mut bytes[ETHERNET..]));
-    let taken = link.send(Offload::NONE, &bytes, &[]).is_ok();
-    udp_emit::count(net, taken);
+    udp_emit::count(net, link.send(Offload::NONE, &bytes, &[]));
 }
 
 fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
@@ -53,13 +52,13 @@ fn answers(net: &Net, asker: Ipv4Addr, wanted: Ipv4Addr) -> bool {
         return false;
     };
     if wanted == asker || own.addresses().any(|net| net.addr() == wanted) {
-        // The guest looks for another holder of its address, or announces it (RFC 5227 section 1.2).
+        // The guest probes for or announces its own address (RFC 5227 section 1.2).
         return false;
     }
-    // A probe: an answer prevents the guest from using an address of the engine (RFC 5227 section 2.1.1).
+    // An answer to a probe prevents the guest from using an address of the engine (RFC 5227 section 2.1.1).
     !asker.is_unspecified() || own.is_engine(wanted)
 }
 
 const ETHERNET: usize = 14;
-/// Bytes of a packet for Ethernet and IPv4.
+/// Length in bytes of an ARP packet for Ethernet and IPv4.
 const ARP: usize = 28;

@@ -1,4 +1,4 @@
-//! DHCP for IPv4 (RFC 2131): one client, one address, for ever.
+//! DHCPv4 server (RFC 2131) that assigns one address to the guest, with an infinite lease.
 
 use core::net::Ipv4Addr;
 
@@ -12,13 +12,13 @@ use crate::address_plan::Ipv4Plan;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Returns true if a DHCP message to `to` is for the engine, the only server on this link.
+/// Returns true if a DHCP message to the address `to` is for the engine, the only DHCP server on this link.
 pub(super) fn is_server(net: &Net, to: Ipv4Addr) -> bool {
     let own = net.config.plan.v4.as_ref();
     own.is_some_and(|own| to.is_broadcast() || to == own.gateway || to == own.address.broadcast())
 }
 
-/// Answers a client's message.
+/// Answers a DHCPv4 message of the guest.
 pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut Net, link: &mut T) {
     let mut bytes = [0; LONGEST_REQUEST];
     let Some(request) = Dhcp4Message::parse(super::data(frame, udp, &mut bytes)) else {
@@ -30,12 +30,12 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
     };
     let answer = match request.kind {
         DhcpMessageType::Discover => DhcpMessageType::Offer,
-        // Section 4.3.2: the client took another server's offer.
+        // RFC 2131 section 4.3.2: the client has accepted another server's offer.
         DhcpMessageType::Request if request.server.is_some_and(|server| server != own.gateway) => return,
         DhcpMessageType::Request if request.wanted == own.address.addr() => DhcpMessageType::Ack,
         DhcpMessageType::Request => DhcpMessageType::Nak,
         DhcpMessageType::Inform => DhcpMessageType::Ack,
-        // A release or a decline changes nothing; the other types are sent by servers.
+        // A release or a decline has no effect; messages of the other types are sent by servers only.
         DhcpMessageType::Decline
         | DhcpMessageType::Release
         | DhcpMessageType::Offer
@@ -46,27 +46,28 @@ pub(super) fn handle<T: Transmit>(frame: &Frame<'_>, udp: &frame::Udp, net: &mut
     reply(&request, answer, &own, net, link);
 }
 
-/// A client's message.
+/// A DHCPv4 message of the guest, with the options that the server uses.
 struct Dhcp4Message<'a> {
     kind: DhcpMessageType,
     transaction: u32,
     client_mac: Mac,
-    /// The address that the client has and answers for, or unspecified.
+    /// The field `ciaddr`: the address that the client has configured, or unspecified.
     client: Ipv4Addr,
-    /// The requested address.
+    /// The option Requested IP Address (RFC 2132 section 9.1).
     wanted: Ipv4Addr,
     server: Option<Ipv4Addr>,
-    /// Returned unchanged (RFC 6842).
+    /// The option Client Identifier, returned unchanged (RFC 6842).
     client_id: Option<&'a [u8]>,
     broadcast: bool,
     secs: u16,
 }
 
 impl<'a> Dhcp4Message<'a> {
-    /// `DhcpRepr::parse` is not used: it knows only client ids that are Ethernet addresses, and refuses others.
+    /// Parses a message. `DhcpRepr::parse` is not used, because it accepts only client identifiers that are Ethernet
+    /// addresses.
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let packet = DhcpPacket::new_checked(bytes).ok()?;
-        // Opcode 1: a client's; hardware 1, 6: Ethernet.
+        // Opcode 1 is a request of a client; hardware type 1 with addresses of 6 bytes is Ethernet.
         if bytes[..3] != [1, 1, 6] || packet.magic_number() != MAGIC {
             return None;
         }
@@ -99,7 +100,8 @@ impl<'a> Dhcp4Message<'a> {
     }
 }
 
-/// The first option's code and value, and what follows it. Padding is passed over; a cut option ends the list.
+/// Returns code and value of the first option in `list`, and the rest of the list. Padding is skipped; a truncated
+/// option ends the list.
 fn option(mut list: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     while let [0, rest @ ..] = list {
         list = rest;
@@ -133,7 +135,7 @@ fn reply<T: Transmit>(
     reply.udp(net, link, 67, 68, &mut datagram[..UDP_HEADER + len]);
 }
 
-/// Writes the message and returns its length.
+/// Writes the reply into `into`, and returns its length.
 fn write(
     request: &Dhcp4Message<'_>,
     kind: DhcpMessageType,
@@ -199,11 +201,11 @@ fn write(
     };
     let len = repr.buffer_len().max(SHORTEST_REPLY);
     repr.emit(&mut DhcpPacket::new_unchecked(&mut into[..len]))
-        .expect("room for the longest options was counted");
+        .expect("the buffer has room for the longest options");
     len
 }
 
-/// RFC 2131 section 4.1.
+/// Returns the Ethernet and IP destination address of a reply (RFC 2131 section 4.1).
 fn receiver(request: &Dhcp4Message<'_>, kind: DhcpMessageType, lease: Ipv4Addr) -> (Mac, Ipv4Addr) {
     if kind == DhcpMessageType::Nak {
         (Mac::BROADCAST, Ipv4Addr::BROADCAST)
@@ -217,18 +219,20 @@ fn receiver(request: &Dhcp4Message<'_>, kind: DhcpMessageType, lease: Ipv4Addr) 
 }
 
 const UDP_HEADER: usize = 8;
-/// Longer requests are cut, which ends their options early.
+/// Number of bytes of a request that are parsed; the rest of a longer request is ignored.
 const LONGEST_REQUEST: usize = 1_472;
-/// RFC 1542 section 2.1: some clients drop shorter ones.
+/// Minimum length of a reply in bytes, because some clients drop shorter ones (RFC 1542 section 2.1).
 const SHORTEST_REPLY: usize = 300;
-/// Every client takes this much (section 2: 576 bytes of IP packet).
+/// Maximum length of a message in bytes that every client accepts (RFC 2131 section 2: an IP packet of 576 bytes).
 const PROMISED: usize = 548;
-/// All but client id and search list: the fixed part and the ends of the list, message type (3), server, mask, router,
-/// lease and DNS (6 each), MTU (4), host name, and the two others' own headers.
+/// Length in bytes of a reply without client identifier and search list: the fixed part and the end option, message
+/// type (3), server, mask, router, lease and DNS (6 each), MTU (4), host name, and the headers of the two other
+/// options.
 const WITHOUT_LISTS: usize = OPTIONS_AT + 1 + 3 + 5 * 6 + 4 + 2 + LONGEST_HOSTNAME + 2 + 2;
-/// The room for the search list where the client id is empty.
+/// Room in bytes for the search list if the client identifier is empty.
 const SEARCH_ROOM: usize = PROMISED - WITHOUT_LISTS;
-/// A client with an id too long for [`PROMISED`] gets its id back all the same.
+/// Maximum length of a reply in bytes. It exceeds [`PROMISED`] because a long client identifier has to be returned,
+/// too.
 const LONGEST_REPLY: usize = WITHOUT_LISTS + 255;
 const LONGEST_HOSTNAME: usize = 63;
 
@@ -236,7 +240,7 @@ const FLAGS_AT: usize = 10;
 const OPTIONS_AT: usize = 240;
 const MAGIC: u32 = 0x6382_5363;
 
-/// RFC 2132, RFC 3397.
+/// Option codes of DHCPv4 (RFC 2132, RFC 3397).
 const OPTION_DNS: u8 = 6;
 const OPTION_HOSTNAME: u8 = 12;
 const OPTION_MTU: u8 = 26;

@@ -1,5 +1,5 @@
-//! DHCP for IPv6 (RFC 8415): the rest of the configuration for a guest that took its address from the router
-//! advertisement, and one address for a guest that asks for one.
+//! DHCPv6 server (RFC 8415): DNS configuration for a guest that has an address from the router advertisement, and one
+//! address for a guest that requests one.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use crate::address_plan::Ipv6Plan;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Returns true if a DHCP message to `to` is for the engine.
+/// Returns true if a DHCP message to the address `to` is for the engine.
 pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
     to == ALL_SERVERS
         || net
@@ -23,7 +23,7 @@ pub(super) fn is_server(net: &Net, to: Ipv6Addr) -> bool {
             .is_some_and(|own| to == own.router || to == own.gateway)
 }
 
-/// Answers a client's message.
+/// Answers a DHCPv6 message of the guest.
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     asker_mac: Mac,
@@ -56,9 +56,9 @@ pub(super) fn handle<T: Transmit>(
         option(&mut datagram, RAPID_COMMIT, &[]);
     }
     match content {
-        Content::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.address.addr())),
-        Content::Configuration => {}
-        Content::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
+        ReplyContent::Address(ia) => option(&mut datagram, IA_NA, &association(ia, own.address.addr())),
+        ReplyContent::Configuration => {}
+        ReplyContent::Status(code) => option(&mut datagram, STATUS, &code.to_be_bytes()),
     }
     if let Some(dns) = own.dns.filter(|_| !net.config.resolvers.is_empty()) {
         option(&mut datagram, DNS, &dns.octets());
@@ -76,23 +76,23 @@ pub(super) fn handle<T: Transmit>(
     reply.udp(net, link, 547, 546, &mut datagram);
 }
 
-/// The part of an answer besides the ids and the DNS configuration.
-enum Content {
-    /// The guest's address, for the identity association of this id.
+/// The content of a DHCPv6 reply besides client id, server id and DNS configuration.
+enum ReplyContent {
+    /// The guest's address, in an IA_NA option with this IAID (RFC 8415 section 21.4).
     Address([u8; 4]),
-    /// Nothing more.
+    /// DNS configuration only, without address and status code.
     Configuration,
-    /// A status code, section 21.13.
+    /// A status code (RFC 8415 section 21.13).
     Status(u16),
 }
 
-/// Returns message type and content of the answer; `None` if section 16 requires to discard the message.
-fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: &Ipv6Plan) -> Option<(u8, Content)> {
+/// Returns message type and content of the reply; `None` if RFC 8415 section 16 requires to discard the request.
+fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: &Ipv6Plan) -> Option<(u8, ReplyContent)> {
     let names_this_server = request.server_id.is_some_and(|id| id == own_id);
     let names_none = request.server_id.is_none();
     let address = request
         .association
-        .map_or(Content::Configuration, Content::Address);
+        .map_or(ReplyContent::Configuration, ReplyContent::Address);
     if request.kind != INFORMATION_REQUEST {
         request.client_id?;
     }
@@ -105,27 +105,28 @@ fn answer(request: &Dhcp6Message<'_>, own_id: ServerId, own: &Ipv6Plan) -> Optio
             let on_link = own.address.contains(&request.address?);
             Some((
                 REPLY,
-                Content::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),
+                ReplyContent::Status(if on_link { SUCCESS } else { NOT_ON_LINK }),
             ))
         }
-        RELEASE | DECLINE if names_this_server => Some((REPLY, Content::Status(SUCCESS))),
+        RELEASE | DECLINE if names_this_server => Some((REPLY, ReplyContent::Status(SUCCESS))),
         INFORMATION_REQUEST if (names_this_server || names_none) && request.association.is_none() => {
-            Some((REPLY, Content::Configuration))
+            Some((REPLY, ReplyContent::Configuration))
         }
         _ => None,
     }
 }
 
-/// A client's message. Of several identity associations or addresses the first counts: there is one address to give.
+/// A DHCPv6 message of the guest. Of several IA_NA options or addresses the first one is used, because there is only
+/// one address to assign.
 struct Dhcp6Message<'a> {
     kind: u8,
     transaction: [u8; 3],
     client_id: Option<&'a [u8]>,
     server_id: Option<&'a [u8]>,
     rapid_commit: bool,
-    /// The id of an association for an address that lasts.
+    /// IAID of the first IA_NA option: an identity association for non-temporary addresses.
     association: Option<[u8; 4]>,
-    /// An address in it.
+    /// The first address in the client's IA_NA option.
     address: Option<Ipv6Addr>,
 }
 
@@ -145,7 +146,7 @@ impl<'a> Dhcp6Message<'a> {
         };
         for (code, value) in OptionIter(options) {
             match code {
-                // Section 11.1: a DUID has at most 128 bytes besides its type.
+                // RFC 8415 section 11.1: a DUID has at most 128 bytes besides its type.
                 CLIENT_ID if value.len() <= 130 => request.client_id = Some(value),
                 SERVER_ID => request.server_id = Some(value),
                 RAPID_COMMIT => request.rapid_commit = true,
@@ -156,7 +157,7 @@ impl<'a> Dhcp6Message<'a> {
         Some(request)
     }
 
-    /// Section 21.4: id, T1, T2, options.
+    /// Parses an IA_NA option (RFC 8415 section 21.4): IAID, T1, T2, options.
     fn associate(&mut self, value: &[u8]) {
         let Some((id, rest)) = value.split_first_chunk::<4>() else {
             return;
@@ -169,7 +170,7 @@ impl<'a> Dhcp6Message<'a> {
     }
 }
 
-/// Code and value of each option; a cut one ends the list.
+/// Iterates over code and value of each option; a truncated option ends the list.
 struct OptionIter<'a>(&'a [u8]);
 
 impl<'a> Iterator for OptionIter<'a> {
@@ -190,7 +191,8 @@ fn option<const N: usize>(message: &mut ArrayVec<u8, N>, code: u16, value: &[u8]
     message.extend(value.iter().copied());
 }
 
-/// The guest's address for ever (sections 21.4 and 21.6; with T1 and T2 of 0 the client would choose when to renew it).
+/// Encodes an IA_NA option with the guest's address and infinite lifetimes (RFC 8415 sections 21.4 and 21.6). T1 and T2
+/// are infinite too; if they were 0, the client would choose when to renew.
 fn association(id: [u8; 4], guest: Ipv6Addr) -> ArrayVec<u8, 40> {
     let mut address = ArrayVec::<u8, 24>::new();
     address.extend(guest.octets());
@@ -206,19 +208,20 @@ fn association(id: [u8; 4], guest: Ipv6Addr) -> ArrayVec<u8, 40> {
 
 type ServerId = [u8; 10];
 
-/// A DUID made of the engine's Ethernet address (section 11.4): type 3, hardware 1.
+/// Returns the server's DUID-LL, which contains the engine's Ethernet address (RFC 8415 section 11.4): type 3, hardware
+/// type 1.
 fn server_id(Mac([a, b, c, d, e, f]): Mac) -> ServerId {
     [0, 3, 0, 1, a, b, c, d, e, f]
 }
 
 const UDP_HEADER: usize = 8;
-/// Longer requests are cut, which ends their options early.
+/// Number of bytes of a request that are parsed; the rest of a longer request is ignored.
 const LONGEST_REQUEST: usize = 1_232;
-/// Section 7.1.
+/// Multicast address All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1).
 const ALL_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 const FOREVER: [u8; 4] = [0xff; 4];
 
-/// Message types, section 7.3.
+/// Message types of DHCPv6 (RFC 8415 section 7.3).
 const SOLICIT: u8 = 1;
 const ADVERTISE: u8 = 2;
 const REQUEST: u8 = 3;
@@ -230,7 +233,7 @@ const RELEASE: u8 = 8;
 const DECLINE: u8 = 9;
 const INFORMATION_REQUEST: u8 = 11;
 
-/// Option codes, section 21; RFC 3646.
+/// Option codes of DHCPv6 (RFC 8415 section 21, RFC 3646).
 const CLIENT_ID: u16 = 1;
 const SERVER_ID: u16 = 2;
 const IA_NA: u16 = 3;
@@ -240,6 +243,6 @@ const RAPID_COMMIT: u16 = 14;
 const DNS: u16 = 23;
 const SEARCH: u16 = 24;
 
-/// Status codes, section 21.13.
+/// Status codes of DHCPv6 (RFC 8415 section 21.13).
 const SUCCESS: u16 = 0;
 const NOT_ON_LINK: u16 = 4;

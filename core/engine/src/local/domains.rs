@@ -1,22 +1,23 @@
-//! Search domains as they travel in DHCP and router advertisements.
+//! Encodes DNS search domains for DHCP and router advertisements.
 
 use arrayvec::ArrayVec;
 
-/// Longest list: what one DHCPv4 option holds.
+/// Maximum length of an encoded search list in bytes: that of a DHCPv4 option.
 pub(super) const LONGEST: usize = 255;
 
-/// The first domains of `search` that fit `room` bytes (at most [`LONGEST`]), as labels without compression (RFC 1035
-/// section 3.1; RFC 3397, RFC 3646 section 4 and RFC 8106 section 5.2 all take it). A name that is none is left out.
+/// Encodes the first domains of `search` that fit into `room` bytes, at most [`LONGEST`], as labels without compression
+/// (RFC 1035 section 3.1), as RFC 3397, RFC 3646 section 4 and RFC 8106 section 5.2 accept them. Text that is not a
+/// valid domain name is omitted.
 pub(super) fn encode(search: &[String], room: usize) -> ArrayVec<u8, LONGEST> {
     let mut list = ArrayVec::new();
     for domain in search.iter().filter(|domain| is_name(domain)) {
-        // A length byte before each label takes the dots' places, and one more; then the root.
+        // Each label needs a length byte, one more byte in total than the dots of the text; the root needs one more.
         let domain = domain.trim_end_matches('.');
         if list.len() + domain.len() + 2 > room.min(LONGEST) {
             break;
         }
         for label in domain.split('.') {
-            list.push(u8::try_from(label.len()).expect("checked to be at most 63"));
+            list.push(u8::try_from(label.len()).expect("a valid label has at most 63 bytes"));
             list.extend(label.bytes());
         }
         list.push(0);

@@ -1,4 +1,4 @@
-//! Replies to echo requests for the engine's own addresses: the gateway and the DNS forwarder.
+//! Answers echo requests to the engine's own addresses: those of the gateway and the DNS forwarder.
 
 use core::net::IpAddr;
 
@@ -15,12 +15,12 @@ pub(super) fn is_request(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
     }
 }
 
-/// Returns true if `to` is one of the engine's own addresses.
+/// Returns true if `to` is the address of the gateway or of the DNS forwarder.
 pub(super) fn answers(net: &Net, to: IpAddr) -> bool {
     net.config.plan.is_engine(to)
 }
 
-/// Sends the request back as a reply (RFC 792, RFC 4443 section 4.2).
+/// Sends the guest's echo request back as an echo reply (RFC 792, RFC 4443 section 4.2).
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     ip: &frame::Ip,
@@ -28,7 +28,7 @@ pub(super) fn handle<T: Transmit>(
     net: &mut Net,
     link: &mut T,
 ) {
-    // On the stack, as the guest may change its own copy while the checksum is computed.
+    // Copied, because the guest may modify its memory while the checksum is computed.
     let mut message = [0; LONGEST];
     let message = &mut message[..(HEADER + icmp.payload_len).min(LONGEST)];
     if frame.copy(icmp.payload_offset, &mut message[HEADER..]) != icmp.payload_len {
@@ -51,5 +51,5 @@ pub(super) fn handle<T: Transmit>(
 }
 
 const HEADER: usize = 8;
-/// Longest content of an IPv6 packet, which may be longer than that of an IPv4 packet.
+/// Maximum length of an ICMP message in bytes: the payload of an IPv6 packet, which may be longer than that of IPv4.
 const LONGEST: usize = 65_535;

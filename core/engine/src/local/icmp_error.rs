@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 errors towards the guest (RFC 792, RFC 1812 section 4.3, RFC 4443).
+//! Sends ICMP and ICMPv6 errors to the guest (RFC 792, RFC 1812 section 4.3, RFC 4443).
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,57 +8,59 @@ use pontoon_wire::{emit, frame, protocol};
 
 use super::reply::Reply;
 use crate::ctx::Net;
-use crate::{Frame, Transmit, policy, udp_emit};
+use crate::udp_emit::{self, Emitted};
+use crate::{Frame, Transmit, policy};
 
-/// The reason why a packet of the guest's was dropped.
+/// The reason why a packet of the guest was dropped, as an ICMP error reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// No route.
+    /// There is no route to the destination network.
     NetUnreachable,
-    /// The host is unreachable.
+    /// The destination host is unreachable.
     HostUnreachable,
-    /// The destination does not support this protocol.
+    /// The destination does not support the packet's upper-layer protocol.
     ProtocolUnreachable,
-    /// The port is closed.
+    /// The destination port is closed.
     PortUnreachable,
-    /// Policy forbids it.
+    /// The egress policy refuses the destination ("administratively prohibited").
     Prohibited,
-    /// Fragmentation needed, or packet too big: the largest IP packet that passes, in bytes.
+    /// The packet exceeds the path MTU: "fragmentation needed" (IPv4) or "packet too big" (IPv6).
     TooBig {
-        /// Bytes of an IP packet.
+        /// Path MTU: maximum length of an IP packet in bytes.
         mtu: u32,
     },
-    /// TTL or hop limit used up on the way.
+    /// The TTL or hop limit is used up ("time exceeded").
     TimeExceeded,
-    /// An error of another host or router, in the family of the guest's packet.
+    /// An ICMP error that a router or remote host has reported, in the family of the guest's packet.
     Reported {
-        /// ICMP or ICMPv6 type.
+        /// ICMP or ICMPv6 type of the reported error.
         kind: u8,
-        /// ICMP or ICMPv6 code.
+        /// ICMP or ICMPv6 code of the reported error.
         code: u8,
-        /// Next-hop MTU where the type has one.
+        /// Next-hop MTU in bytes, if the error type has one.
         mtu: Option<u32>,
     },
 }
 
-/// Header fields of a packet from the guest that is not available any more.
+/// Header fields of a packet from the guest that caused an ICMP error and is no longer available itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvokingPacket {
     /// Upper-layer protocol: UDP, TCP, ICMP or ICMPv6.
     pub protocol: u8,
-    /// The guest's address and port. For an echo request the port is its id.
+    /// Source: the guest's address and port. For an echo request, the id takes the port's place.
     pub source: SocketAddr,
-    /// The destination as the guest wrote it. For an echo request the port is its sequence number.
+    /// Destination as the guest has sent it. For an echo request, the sequence number takes the port's place.
     pub destination: SocketAddr,
-    /// Bytes of data after the upper-layer header.
+    /// Number of data bytes behind the upper-layer header.
     pub payload_len: usize,
 }
 
 /// Sends the guest an ICMP error about the packet in `frame`, whose headers are `parsed`.
 ///
-/// `speaker` is the source of the error: the gateway, or a host or router; if that is of the other family, the gateway is the
-/// source. No error is sent about packets that must not be answered (RFC 1122 section 3.2.2, RFC 4443 section
-/// 2.4 (e)): errors themselves, later fragments, multicasts, and packets from no single host.
+/// `speaker` is the source address of the error: the gateway, or a host or router; if it is of another family than the
+/// packet, the gateway's address is used. No error is sent about packets that must not be answered (RFC 1122 section
+/// 3.2.2, RFC 4443 section 2.4 (e)): ICMP errors, fragments other than the first, multicasts, and packets whose source
+/// is not a single host.
 pub fn refuse<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -80,8 +82,9 @@ pub fn refuse<T: Transmit>(
     send(net, link, speaker, ip.source, reason, &quote[..len]);
 }
 
-/// As [`refuse`], for a packet of which only `sent` and perhaps the first bytes of its data are known: the quoted
-/// headers are made anew, close enough for the guest to find the socket that sent it.
+/// Sends an ICMP error like [`refuse`], about a packet of which only the fields in `sent` and perhaps the first bytes
+/// of its data are known. The quoted headers are reconstructed, with enough fields for the guest's kernel to find the
+/// socket that sent the packet.
 pub fn refuse_sent<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -93,9 +96,8 @@ pub fn refuse_sent<T: Transmit>(
     refuse_upper(net, link, speaker, reason, sent, upper_header(sent), payload);
 }
 
-/// Reports the MTU of the path to `destination` to the guest's kernel, without an error for any of its sockets: the packet
-/// that the error quotes is an echo reply, which no socket has sent. Linux uses only its addresses (`icmp_err`,
-/// `icmpv6_err`).
+/// Reports the path MTU to `destination` to the guest's kernel, without an error for any of the guest's sockets: the
+/// quoted packet is an echo reply, which no socket has sent. Linux uses only its addresses (`icmp_err`, `icmpv6_err`).
 pub(crate) fn advise_mtu<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -120,7 +122,7 @@ pub(crate) fn advise_mtu<T: Transmit>(
     refuse_upper(net, link, gateway, Reason::TooBig { mtu }, sent, upper, &[]);
 }
 
-/// As [`refuse_sent`], with an upper-layer header.
+/// Sends an ICMP error like [`refuse_sent`], with the quoted upper-layer header `upper`.
 fn refuse_upper<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -150,8 +152,8 @@ fn refuse_upper<T: Transmit>(
     send(net, link, speaker, ip.source, reason, &quote);
 }
 
-/// The upper-layer header's first bytes: enough to name the flow. Checksums are left out (RFC 792 promises nothing
-/// about the quote), a TCP sequence number is not known.
+/// Returns the first bytes of the quoted upper-layer header, which identify the flow. Checksums are omitted (RFC 792
+/// does not guarantee them), and a TCP sequence number is not known.
 fn upper_header(sent: InvokingPacket) -> ArrayVec<u8, 8> {
     let [a, b] = sent.source.port().to_be_bytes();
     let [c, d] = sent.destination.port().to_be_bytes();
@@ -176,13 +178,13 @@ fn may_be_answered(ip: &frame::Ip, transport: &Transport, reason: Reason) -> boo
     let later_fragment = ip.fragment.is_some_and(|fragment| fragment.offset > 0);
     let group = match ip.destination {
         IpAddr::V4(to) => to.is_multicast() || to.is_broadcast(),
-        // Path MTU discovery works for multicast too (RFC 4443 section 2.4 (e.3)).
+        // Path MTU discovery includes multicast (RFC 4443 section 2.4 (e.3)).
         IpAddr::V6(to) => to.is_multicast() && !matches!(reason, Reason::TooBig { .. }),
     };
     !(is_error || later_fragment || group) && policy::may_send(ip.source)
 }
 
-/// As [`refuse`], for a packet whose first bytes, from the IP header on, are `quote`.
+/// Sends the guest an ICMP error that quotes the first bytes of a packet, from the IP header on.
 pub(crate) fn send<T: Transmit>(
     net: &mut Net,
     link: &mut T,
@@ -211,12 +213,13 @@ pub(crate) fn send<T: Transmit>(
         destination: guest,
         hop_limit: 64,
     };
-    if reply.icmp(net, link, &mut message) {
-        net.counters.icmp_errors_down += 1;
+    match reply.icmp(net, link, &mut message) {
+        Emitted::Accepted => net.counters.icmp_errors_down += 1,
+        Emitted::Refused => {}
     }
 }
 
-/// Type, code and the four bytes after the checksum (RFC 792, RFC 1191, RFC 1812).
+/// Returns type, code and the four bytes behind the checksum of an ICMP error (RFC 792, RFC 1191, RFC 1812).
 fn v4(reason: Reason) -> (u8, u8, u32) {
     match reason {
         Reason::NetUnreachable => (3, 0, 0),
@@ -230,12 +233,13 @@ fn v4(reason: Reason) -> (u8, u8, u32) {
     }
 }
 
-/// Type, code and the four bytes after the checksum (RFC 4443).
+/// Returns type, code and the four bytes behind the checksum of an ICMPv6 error (RFC 4443).
 fn v6(reason: Reason) -> (u8, u8, u32) {
     match reason {
         Reason::NetUnreachable => (1, 0, 0),
         Reason::HostUnreachable => (1, 3, 0),
-        // Parameter problem, unrecognized next header; the pointer is to the fixed header's field.
+        // Parameter problem, unrecognized next header; the pointer 6 is the offset of the field Next Header in the IPv6
+        // header.
         Reason::ProtocolUnreachable => (4, 1, 6),
         Reason::PortUnreachable => (1, 4, 0),
         Reason::Prohibited => (1, 1, 0),
@@ -253,8 +257,9 @@ const fn quote_room(family: IpAddr) -> usize {
 }
 
 pub(crate) const ETHERNET: usize = 14;
-/// RFC 1812 section 4.3.2.3: as much as fits 576 bytes.
+/// Maximum number of bytes that an ICMP error quotes: the error fits into 576 bytes (RFC 1812 section 4.3.2.3).
 const QUOTE_V4: usize = 576 - 20 - 8;
-/// RFC 4443 section 2.4 (c): as much as fits the least IPv6 MTU.
+/// Maximum number of bytes that an ICMPv6 error quotes: the error fits into the minimum IPv6 MTU (RFC 4443 section 2.4
+/// (c)).
 const QUOTE_V6: usize = 1_280 - 40 - 8;
 const REDIRECT_V6: u8 = 137;

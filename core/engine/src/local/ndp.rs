@@ -1,4 +1,5 @@
-//! IPv6 neighbour discovery (RFC 4861): solicitations for all addresses but the guest's are answered, and those for routers.
+//! IPv6 neighbor discovery (RFC 4861): the engine answers neighbor solicitations for all addresses except the guest's,
+//! and router solicitations.
 
 use core::net::{IpAddr, Ipv6Addr};
 
@@ -11,15 +12,15 @@ use crate::address_plan::Ipv6Plan;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
-/// Returns true if a message never leaves the link: neighbour discovery, or multicast listener reports (RFC 2710, RFC
-/// 3810).
+/// Returns true if an ICMPv6 message never leaves the link: neighbor discovery, and multicast listener discovery (RFC
+/// 2710, RFC 3810).
 pub(super) fn is_link_scoped(ip: &frame::Ip, icmp: &frame::Icmp) -> bool {
     ip.protocol == protocol::ICMPV6
         && ip.source.is_ipv6()
         && matches!(icmp.kind, 130..=132 | ROUTER_SOLICITATION..=REDIRECT | 143)
 }
 
-/// Answers solicitations; other link-scoped messages are dropped.
+/// Answers neighbor and router solicitations; other link-scoped messages are dropped.
 pub(super) fn handle<T: Transmit>(
     frame: &Frame<'_>,
     asker_mac: Mac,
@@ -34,12 +35,13 @@ pub(super) fn handle<T: Transmit>(
     if !matches!(icmp.kind, ROUTER_SOLICITATION | NEIGHBOUR_SOLICITATION) {
         return;
     }
-    // Sections 6.1.1 and 7.1.1. The checksum is not verified: nothing corrupts a frame between the guest and the engine.
+    // Checks of RFC 4861 sections 6.1.1 and 7.1.1. The checksum is not verified, because no medium between guest and
+    // engine can corrupt a frame.
     if ip.hop_limit != 255 || icmp.code != 0 || source.is_multicast() {
         net.counters.malformed += 1;
         return;
     }
-    let asker = Asker {
+    let asker = Solicitor {
         mac: asker_mac,
         address: source,
     };
@@ -55,14 +57,16 @@ pub(super) fn handle<T: Transmit>(
     advertise_neighbour(asker, target.into(), &own, net, link);
 }
 
+/// The sender of a neighbor or router solicitation: its Ethernet and IPv6 addresses.
 #[derive(Clone, Copy)]
-struct Asker {
+struct Solicitor {
     mac: Mac,
     address: Ipv6Addr,
 }
 
-impl Asker {
-    /// Returns a reply to the asker, or to all nodes if the asker has no address yet.
+impl Solicitor {
+    /// Returns the header fields of a reply to the sender of the solicitation, or to all nodes if the sender has no
+    /// address yet.
     fn reply(self, source: Ipv6Addr) -> Reply {
         let (to, destination) = match self.address.is_unspecified() {
             true => (ALL_NODES_MAC, ALL_NODES),
@@ -78,7 +82,7 @@ impl Asker {
 }
 
 fn advertise_neighbour<T: Transmit>(
-    asker: Asker,
+    asker: Solicitor,
     target: Ipv6Addr,
     own: &Ipv6Plan,
     net: &mut Net,
@@ -88,7 +92,7 @@ fn advertise_neighbour<T: Transmit>(
     let is_guest = own.addresses().any(|net| net.addr() == target);
     let duplicate_detection = asker.address.is_unspecified();
     if is_guest || target == asker.address || (duplicate_detection && !is_own) {
-        // Its own, or an address that it is about to take and may have (RFC 4862 section 5.4.3).
+        // The guest asks for its own address, or for an address that it may configure (RFC 4862 section 5.4.3).
         return;
     }
     let router = if target == own.gateway || target == own.router {
@@ -115,15 +119,15 @@ fn advertise_neighbour<T: Transmit>(
     asker.reply(target).icmp(net, link, &mut message);
 }
 
-fn advertise_router<T: Transmit>(asker: Asker, own: &Ipv6Plan, net: &mut Net, link: &mut T) {
-    // Advertisements are sent only in response to solicitations, so the lifetimes are infinite where the format allows that,
-    // and the router's is the maximum (RFC 8319 section 4).
+fn advertise_router<T: Transmit>(asker: Solicitor, own: &Ipv6Plan, net: &mut Net, link: &mut T) {
+    // The engine sends router advertisements only in response to solicitations. Therefore the lifetimes are infinite
+    // where the format permits it, and the router lifetime is the maximum (RFC 8319 section 4).
     let lifetime = if own.default_route { u16::MAX } else { 0 };
 
     let mut message = ArrayVec::<u8, 512>::new();
     message.extend([ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, OTHER_CONFIGURATION]);
     message.extend(lifetime.to_be_bytes());
-    message.extend([0; 8]); // reachable and retransmission time: the guest's own defaults
+    message.extend([0; 8]); // reachable time and retransmission timer: not specified
 
     message.extend([OPTION_SOURCE_MAC, 1]);
     message.extend(net.config.our_mac.0);
@@ -138,8 +142,8 @@ fn advertise_router<T: Transmit>(asker: Asker, own: &Ipv6Plan, net: &mut Net, li
         0
     };
     message.extend([OPTION_PREFIX, 4, own.address.prefix_len(), ON_LINK | autonomous]);
-    message.extend(FOREVER); // valid
-    message.extend(FOREVER); // preferred
+    message.extend(FOREVER); // valid lifetime
+    message.extend(FOREVER); // preferred lifetime
     message.extend([0; 4]);
     message.extend(own.address.network().octets());
 
@@ -166,17 +170,18 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// Flags of a neighbour advertisement, RFC 4861 section 4.4.
+/// Flags of a neighbor advertisement (RFC 4861 section 4.4).
 const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// The hop limit for the guest's packets, as routers announce it.
+/// Hop limit that router advertisements announce for the guest's packets.
 const HOP_LIMIT: u8 = 64;
-/// The O flag alone: addresses come from the prefix, the rest also from DHCPv6.
+/// Flags of a router advertisement: only O is set, so addresses come from the prefix, and other configuration also from
+/// DHCPv6.
 const OTHER_CONFIGURATION: u8 = 0x40;
 
-/// Flags of a prefix, RFC 4861 section 4.6.2.
+/// Flags of a prefix information option (RFC 4861 section 4.6.2).
 const ON_LINK: u8 = 0x80;
 const AUTONOMOUS: u8 = 0x40;
 const FOREVER: [u8; 4] = [0xff; 4];
@@ -185,10 +190,10 @@ const OPTION_SOURCE_MAC: u8 = 1;
 const OPTION_TARGET_MAC: u8 = 2;
 const OPTION_PREFIX: u8 = 3;
 const OPTION_MTU: u8 = 5;
-/// RFC 8106 sections 5.1 and 5.2.
+/// Option types for DNS servers and search domains (RFC 8106 sections 5.1 and 5.2).
 const OPTION_DNS: u8 = 25;
 const OPTION_SEARCH: u8 = 31;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// RFC 2464 section 7.
+/// Ethernet address of the all-nodes multicast group (RFC 2464 section 7).
 const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);

@@ -1,4 +1,4 @@
-//! Sends the local services' replies to the guest.
+//! Sends replies of the local services to the guest.
 
 use core::net::IpAddr;
 
@@ -8,25 +8,24 @@ use pontoon_wire::{Mac, emit, protocol};
 
 use crate::Transmit;
 use crate::ctx::Net;
-use crate::udp_emit;
+use crate::udp_emit::{self, Emitted};
 
-/// The header fields of a reply that a local service sends to the guest.
+/// Ethernet and IP header fields of a local service's reply to the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
-    /// The receiver's Ethernet address.
+    /// Ethernet address to which the reply is sent.
     pub(super) to: Mac,
-    /// Source address.
+    /// Source IP address of the reply.
     pub(super) source: IpAddr,
-    /// Destination address, of the same family.
+    /// Destination IP address, of the same family as the source.
     pub(super) destination: IpAddr,
-    /// TTL or hop limit.
+    /// TTL (IPv4) or hop limit (IPv6) of the reply.
     pub(super) hop_limit: u8,
 }
 
 impl Reply {
-    /// Sends an ICMP or ICMPv6 message, by the addresses' family, with its checksum, and counts it. Returns true if the
-    /// link has accepted it.
-    pub(super) fn icmp<T: Transmit>(self, net: &mut Net, link: &mut T, message: &mut [u8]) -> bool {
+    /// Sends an ICMP or ICMPv6 message, by the addresses' family, with its checksum, and counts it.
+    pub(super) fn icmp<T: Transmit>(self, net: &mut Net, link: &mut T, message: &mut [u8]) -> Emitted {
         let (protocol, sum) = match self.source {
             IpAddr::V4(_) => (protocol::ICMP, Sum::new()),
             IpAddr::V6(_) => (protocol::ICMPV6, self.pseudo(protocol::ICMPV6, message.len())),
@@ -37,7 +36,7 @@ impl Reply {
         self.send(net, link, protocol, message)
     }
 
-    /// Sends a UDP datagram: `datagram` is eight bytes of room for the header, then the data.
+    /// Sends a UDP datagram. The first eight bytes of `datagram` are room for the UDP header; the data follows.
     pub(super) fn udp<T: Transmit>(
         self,
         net: &mut Net,
@@ -45,14 +44,14 @@ impl Reply {
         source_port: u16,
         destination_port: u16,
         datagram: &mut [u8],
-    ) -> bool {
+    ) -> Emitted {
         let len = u16::try_from(datagram.len()).expect("a service's datagram is short");
         datagram[0..2].copy_from_slice(&source_port.to_be_bytes());
         datagram[2..4].copy_from_slice(&destination_port.to_be_bytes());
         datagram[4..6].copy_from_slice(&len.to_be_bytes());
         datagram[6..8].fill(0);
         let sum = self.pseudo(protocol::UDP, datagram.len()).add(datagram).finish();
-        // Zero means no checksum (RFC 768).
+        // A checksum of 0 would mean that there is none (RFC 768).
         let sum = if sum == 0 { 0xffff } else { sum };
         datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         self.send(net, link, protocol::UDP, datagram)
@@ -62,7 +61,7 @@ impl Reply {
         Sum::pseudo(self.source, self.destination, protocol, len)
     }
 
-    fn send<T: Transmit>(self, net: &mut Net, link: &mut T, protocol: u8, content: &[u8]) -> bool {
+    fn send<T: Transmit>(self, net: &mut Net, link: &mut T, protocol: u8, content: &[u8]) -> Emitted {
         let ip = emit::Ip {
             source: self.source,
             destination: self.destination,
@@ -80,7 +79,6 @@ impl Reply {
             destination: self.to,
         };
         let head = emit::ip(ether, ip, protocol, content.len());
-        let taken = link.send(Offload::NONE, head.bytes(), content).is_ok();
-        udp_emit::count(net, taken)
+        udp_emit::count(net, link.send(Offload::NONE, head.bytes(), content))
     }
 }

@@ -1,4 +1,4 @@
-//! Transcripts: frames from the guest, replies, and the exact changes of counters.
+//! Transcripts of the local services: frames from the guest, replies, and the exact changes of counters.
 
 mod arp;
 mod dhcp4;
@@ -18,7 +18,7 @@ use super::{Handled, handle};
 use crate::ctx::Net;
 use crate::test_world::{FakeLink, GUEST_MAC, OUR_MAC, ether, ip, moved, net, with_frame};
 
-/// The result of one frame.
+/// The result of handling one frame.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     handled: Handled,
@@ -27,7 +27,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// One frame, answered by one frame.
+    /// Checks that the frame was answered by one frame, and returns the answer.
     #[track_caller]
     fn answer(self) -> Vec<u8> {
         assert_eq!(self.handled, Handled::Yes);
@@ -37,7 +37,7 @@ impl Outcome {
         frame
     }
 
-    /// One frame that is handled and not answered.
+    /// Checks that the frame was handled and not answered.
     #[track_caller]
     fn silence(self) {
         assert_eq!(
@@ -50,7 +50,7 @@ impl Outcome {
         );
     }
 
-    /// One frame that is malformed.
+    /// Checks that the frame was counted as malformed.
     #[track_caller]
     fn malformed(self) {
         assert_eq!(
@@ -63,7 +63,7 @@ impl Outcome {
         );
     }
 
-    /// One frame that is not for a local service.
+    /// Checks that the frame is not for a local service.
     #[track_caller]
     fn elsewhere(self) {
         assert_eq!(
@@ -93,7 +93,7 @@ fn give_to(net: &mut Net, link: &mut FakeLink, bytes: &[u8]) -> Outcome {
     }
 }
 
-/// A packet of the guest's; the checksum at `checksum_at` of `content` is filled in.
+/// Returns a packet of the guest. The checksum at the offset `checksum_at` of `content` is computed.
 fn packet(from: &str, to: &str, hop_limit: u8, protocol: u8, checksum_at: usize, content: &[u8]) -> Vec<u8> {
     let (source, destination) = (ip(from), ip(to));
     let mut content = content.to_vec();
@@ -149,7 +149,7 @@ fn check(bytes: &[u8]) {
     }
 }
 
-/// Returns 0 if the checksum in `content` is right.
+/// Returns 0 if the checksum in `content` is correct.
 fn upper_sum(ip: &frame::Ip, content: &[u8]) -> u16 {
     match ip.protocol {
         protocol::ICMP => Sum::new(),

@@ -1,11 +1,11 @@
-//! The host's own addresses: packets to them arrive at the host itself.
+//! The host's own addresses; packets to them arrive at the host itself.
 
 use core::net::IpAddr;
 use std::collections::HashSet;
 
 use ipnet::IpNet;
 
-/// Addresses, and ranges of which the host takes every address for its own (`ip route add local PREFIX`).
+/// Set of the host's own addresses, and of ranges whose addresses all belong to the host (`ip route add local PREFIX`).
 #[derive(Clone, Debug, Default)]
 pub struct Owned {
     addresses: HashSet<IpAddr>,
@@ -13,7 +13,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Returns true if `address` is one of them.
+    /// Returns true if `address` belongs to the host.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.ranges.iter().any(|range| range.contains(&address))

@@ -10,13 +10,13 @@ fn policy(host_loopback: &[&str], host_addresses: bool) -> Policy {
     }
 }
 
-/// `--host-loopback` without an address.
+/// The addresses of `--host-loopback` without an argument: those of the gateway.
 const GATEWAYS: [&str; 2] = ["10.0.2.2", "fd70:6f6e:746f::2"];
 
-/// `--host-loopback` twice, with addresses.
+/// Arguments of `--host-loopback`: one address of each family.
 const CHOSEN: [&str; 2] = ["10.99.0.1", "fd99::1"];
 
-/// Destinations that are refused with all flags.
+/// Destinations that are refused with all options.
 const NEVER: &[&str] = &[
     "0.0.0.0",
     "0.0.0.1",
@@ -59,7 +59,7 @@ const NEVER: &[&str] = &[
     "::ffff:10.0.2.2",
     "::ffff:0:127.0.0.1",
     "::ffff:0:8.8.8.8",
-    // NAT64
+    // NAT64, well-known prefix
     "64:ff9b::",
     "64:ff9b::0.0.0.0",
     "64:ff9b::127.0.0.1",
@@ -67,7 +67,8 @@ const NEVER: &[&str] = &[
     "64:ff9b::224.0.0.1",
     "64:ff9b::255.255.255.255",
     "64:ff9b::10.0.2.255",
-    // NAT64 for local use: /96, and 127.0.0.1, 169.254.169.254 inside a /48, a /56 and a /64
+    // NAT64, prefix for local use: with a prefix length of 96, and with 127.0.0.1 and 169.254.169.254 behind prefixes
+    // of 48, 56 and 64 bits
     "64:ff9b:1::",
     "64:ff9b:1::0.0.0.1",
     "64:ff9b:1::127.0.0.1",
@@ -89,8 +90,8 @@ const NEVER: &[&str] = &[
     "2002:a00:2ff::1",
 ];
 
-/// Written, and the answers: no flag; `--host-loopback`; `--host-loopback=` an address of each family;
-/// `--host-addresses`.
+/// Destinations, and the decision with each option: none; `--host-loopback`; `--host-loopback=` an address of each
+/// family; `--host-addresses`.
 #[rustfmt::skip]
 const TABLE: &[(&str, [Result<&str, Refusal>; 4])] = {
     use Refusal::{HostAddress, HostLoopback, Unassigned};
@@ -141,7 +142,7 @@ const TABLE: &[(&str, [Result<&str, Refusal>; 4])] = {
 
 #[test]
 fn no_flag_allows_a_refused_class() {
-    // Even an address that is itself the argument of --host-loopback.
+    // An address is refused even if it is itself the argument of `--host-loopback`.
     let everything: Vec<&str> = GATEWAYS.iter().chain(&CHOSEN).chain(NEVER).copied().collect();
     for (loopback, addresses) in [
         (&[][..], false),
@@ -336,7 +337,7 @@ fn metadata_address_owned_by_the_host_is_refused() {
         open.translate_destination(ip("169.254.169.254")),
         Err(Refusal::HostAddress)
     );
-    // An address that is named as the host's loopback leads there.
+    // An address that is an argument of `--host-loopback` is translated to the host's loopback.
     let loopback = policy(&["168.63.129.16"], false);
     assert_eq!(
         loopback.translate_destination(ip("168.63.129.16")),
@@ -444,7 +445,7 @@ fn source_address_must_be_unicast() {
     }
 }
 
-/// Addresses of both families, crowded around the places where the table has edges.
+/// Generates addresses of both families, most of them near the boundaries of the policy's address classes.
 fn written() -> impl Strategy<Value = IpAddr> {
     let chosen = NEVER
         .iter()

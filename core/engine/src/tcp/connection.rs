@@ -1,132 +1,136 @@
-//! The state of one connection, from its SYN to the end of TIME_WAIT.
+//! The state of a TCP connection, from its SYN to the end of TIME-WAIT.
 
 use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 
-use super::recovery::Recovery;
+use super::recovery::LossRecovery;
 use super::reorder::Reorder;
 use super::rtt::Rtt;
 use super::seq::Seq;
-use super::stalled::Held;
-use super::traffic::Meter;
+use super::stalled::ReceiveQueueWatch;
+use super::traffic::ByteMeter;
 use crate::Instant;
 use crate::dns::stream::Queries;
-use crate::pool::{Promise, Queue};
+use crate::pool::{BlockPromise, BlockQueue};
 use crate::timer::Timer;
 
-/// The key of a connection: both ends as the guest sees them.
+/// Key of a connection: address and port of both ends, as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionKey {
     pub(super) guest: SocketAddr,
     pub(super) remote: SocketAddr,
 }
 
-/// The engine's window scale (RFC 7323): windows up to 16 MiB in steps of 256 bytes.
+/// Shift of the window scale option that the engine sends (RFC 7323): windows up to 16 MiB in steps of 256 bytes.
 pub(super) const SCALE: u8 = 8;
-/// The window for the guest before the room of the host's send buffer is known: that of a new connection has 39 KB (Linux
-/// 6.18, MTU 1500, the default `tcp_wmem`).
+/// Receive window in bytes before the room in the host's send buffer is known, which is 39 KB for a new connection
+/// (Linux 6.18, MTU 1500, the default `tcp_wmem`).
 pub(super) const BLIND_WINDOW: u32 = 32 << 10;
-/// The initial window of a flow.
+/// Initial maximum of the receive window in bytes.
 pub(super) const FIRST_WINDOW: u32 = 64 << 10;
 
-/// The state of a connection.
+/// State of a connection, which differs from those of RFC 9293 in that it includes the host connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TcpState {
-    /// The guest's SYN was received; the host connection is pending.
+    /// The guest's SYN was received, and the connect to the remote host is pending.
     Connecting {
-        /// The time at which the guest's SYN is refused.
+        /// Time at which the connect is abandoned and the guest's SYN refused; `None` leaves the timeout to the host's
+        /// kernel.
         give_up: Option<Instant>,
     },
-    /// The SYN-ACK was sent; the host connection is established.
+    /// The SYN-ACK was sent to the guest; the host connection is established.
     SynReceived,
-    /// The SYN was sent to the guest (published port); the host connection is established.
+    /// The SYN was sent to the guest, for a client of a published port; the host connection is established.
     SynSent,
-    /// Data flows; either direction may be closed.
+    /// The connection is established; one direction may be closed already.
     Open,
-    /// Both directions are closed, that to the guest first: a retransmitted FIN is still acknowledged.
+    /// Both directions are closed, the one to the guest first. A retransmitted FIN of the guest is still acknowledged.
     TimeWait {
-        /// The time at which the slot is freed.
+        /// Time at which TIME-WAIT ends and the connection is removed.
         until: Instant,
     },
-    /// The host connection failed, and the link had no room for the reset to the guest.
+    /// The host connection has failed, and the reset to the guest waits for room on the link.
     Failed,
 }
 
-/// Guest to host.
+/// State of the direction from the guest to the host.
 #[derive(Debug)]
-pub(super) struct Up {
-    /// Next byte expected; all bytes before it are in the socket, the spill queue or this burst.
+pub(super) struct GuestToHost {
+    /// Next sequence number expected from the guest (RCV.NXT); all bytes before it are in the host socket, in `spill`
+    /// or in the current burst.
     pub(super) next: Seq,
-    /// Right edge of the advertised window: it never moves back.
+    /// Right edge of the receive window that was advertised to the guest, which never moves back.
     pub(super) edge: Seq,
-    /// Right edge that the next segment advertises.
+    /// Right edge of the receive window that the next segment will advertise.
     pub(super) want: Seq,
-    /// The scale that the guest applies to the window field.
+    /// Window scale shift that the guest applies to the window field.
     pub(super) scale: u8,
-    /// The largest window, and the bytes received since it grew.
+    /// Maximum of the receive window in bytes, and the bytes received since it was increased.
     pub(super) limit: u32,
     pub(super) since_growth: u32,
-    /// Bytes of the current burst, not yet sent.
+    /// Bytes of the current burst that were not sent to the host yet.
     pub(super) gathered: u32,
-    /// Bytes for which the socket had no room.
-    pub(super) spill: Queue,
-    /// Memory for the part of the window that the socket may refuse.
-    pub(super) promise: Option<Promise>,
-    /// Segments received out of order.
+    /// Bytes in the buffer pool, which the host socket has not accepted.
+    pub(super) spill: BlockQueue,
+    /// Reserved pool block for the part of the receive window that exceeds the socket's room.
+    pub(super) promise: Option<BlockPromise>,
+    /// Reorder buffer for data from the guest received out of order.
     pub(super) reorder: Reorder,
-    /// The sequence number of the guest's FIN, once received.
+    /// Sequence number of the guest's FIN, if it was received.
     pub(super) fin: Option<Seq>,
-    /// The host socket is shut down for writing, the guest's FIN acknowledged.
+    /// True if the guest's FIN was acknowledged and the host socket shut down for writing.
     pub(super) closed: bool,
-    /// On a connection to the DNS forwarder, which accepts only queries.
+    /// Parser of DNS messages, on a connection to the DNS forwarder, which accepts only queries.
     pub(super) queries: Option<Queries>,
 }
 
-/// Host to guest. The head of the socket's receive queue is the byte at `una` (less `discard`).
+/// State of the direction from the host to the guest. The head of the socket's receive queue is the byte at `una` minus
+/// `discard`.
 #[derive(Debug)]
-pub(super) struct Down {
-    /// Oldest byte not acknowledged.
+pub(super) struct HostToGuest {
+    /// Oldest sequence number that the guest has not acknowledged (SND.UNA).
     pub(super) una: Seq,
-    /// Next to send.
+    /// Next sequence number to send (SND.NXT); it moves back to `una` after a retransmission timeout.
     pub(super) nxt: Seq,
-    /// The byte after the last one that was ever sent.
+    /// Sequence number behind the highest one that was ever sent.
     pub(super) max: Seq,
-    /// The guest's window, scaled, and its maximum so far.
+    /// The guest's receive window in bytes (SND.WND), and its maximum so far.
     pub(super) wnd: u32,
     pub(super) max_wnd: u32,
-    /// Sequence number of the segment that `wnd` is from.
+    /// Sequence number of the segment that has updated `wnd` last (SND.WL1).
     pub(super) wl1: Seq,
-    /// The guest's window scale.
+    /// Window scale shift of the guest's window field.
     pub(super) scale: u8,
-    /// Data bytes in a segment.
+    /// Maximum number of data bytes in a segment to the guest.
     pub(super) mss: u32,
-    /// The guest sends SACK.
+    /// True if the guest has sent the SACK-permitted option.
     pub(super) sack: bool,
-    /// Acknowledged bytes still at the head of the receive queue.
+    /// Number of acknowledged bytes that are still at the head of the receive queue.
     pub(super) discard: u32,
-    /// The stream has ended: no more data follows.
+    /// True if the remote host has sent its FIN and no more data follows.
     pub(super) eof: bool,
-    /// Sequence number of the engine's FIN, once sent.
+    /// Sequence number of the engine's FIN, if it was sent.
     pub(super) fin: Option<Seq>,
-    /// The guest has acknowledged the engine's FIN.
+    /// True if the guest has acknowledged the engine's FIN.
     pub(super) closed: bool,
-    pub(super) recovery: Recovery,
+    pub(super) recovery: LossRecovery,
     pub(super) rtt: Rtt,
 }
 
-impl Down {
-    /// Sent and not acknowledged, before `nxt`.
+impl HostToGuest {
+    /// Returns the number of sequence numbers in flight: sent before `nxt` and not acknowledged.
     pub(super) const fn flight(&self) -> u32 {
         self.nxt.past(self.una)
     }
 
-    /// Returns `bytes` rounded down to whole segments: a partial one would be one more frame.
+    /// Returns `bytes` rounded down to a multiple of the segment size, because a partial segment would be one more
+    /// frame.
     pub(super) const fn whole_segments(&self, bytes: u32) -> u32 {
         bytes / self.mss * self.mss
     }
 
-    /// Returns the sequence number after the last data byte that was ever sent.
+    /// Returns the sequence number behind the last data byte that was ever sent.
     pub(super) const fn data_end(&self) -> Seq {
         match self.fin {
             Some(fin) => fin,
@@ -134,8 +138,9 @@ impl Down {
         }
     }
 
-    /// Returns a sequence number within the guest's window for a segment without data: the highest one sent, or, if the guest
-    /// has shrunk its window, the window's edge (Linux `tcp_acceptable_seq`: to within a step of the window field).
+    /// Returns a sequence number for a segment without data that the guest accepts: the highest one sent or, if the
+    /// guest has shrunk its window, the window's edge (Linux `tcp_acceptable_seq`: to within a step of the window
+    /// field).
     pub(super) fn acceptable(&self) -> Seq {
         let edge = self.una + self.wnd;
         match self.max.after(edge) && self.max.past(edge) >= 1 << self.scale {
@@ -145,90 +150,92 @@ impl Down {
     }
 }
 
-/// Pending work of a connection, which [`flush`](super::Tcp::flush) performs.
+/// Pending work of a connection, which [`flush`](super::Tcp::flush) performs, and the lists that contain the
+/// connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pending {
-    /// The receive queue may have bytes that were not sent yet.
+pub(super) struct PendingWork {
+    /// The host socket's receive queue may have bytes that were not sent to the guest yet.
     pub(super) readable: bool,
-    /// The socket may have room for the bytes in the pool.
+    /// The host socket may have room for the bytes in the buffer pool.
     pub(super) writable: bool,
-    /// An event for room was requested and has not arrived.
+    /// An event for room in the send buffer was requested and has not arrived.
     pub(super) watching: bool,
-    /// The host peer has closed its direction: the queue holds all remaining data.
+    /// The remote host has closed its direction, so the receive queue contains all remaining data.
     pub(super) end: bool,
-    /// The socket has an error, behind the data in its queue.
+    /// The host socket has an error, behind the data in its receive queue.
     pub(super) error: bool,
-    /// A short peek may stop at urgent data, with more data behind it.
+    /// A short peek may have stopped at urgent data, with more data behind it.
     pub(super) urgent: bool,
-    /// The SYN or SYN-ACK is to be sent.
+    /// The SYN or SYN-ACK has to be sent to the guest.
     pub(super) handshake: bool,
-    /// An acknowledgement is to be sent,
+    /// An acknowledgement has to be sent to the guest now.
     pub(super) ack: bool,
-    /// or one that may be delayed, to be sent with a response,
+    /// An acknowledgement has to be sent to the guest, and may be delayed until there is data to send.
     pub(super) ack_later: bool,
-    /// and the flow is in the list of delayed acknowledgements.
+    /// The connection is in the list of delayed acknowledgements.
     pub(super) ack_is_delayed: bool,
-    /// In the list of flows to flush.
+    /// The connection is in the list of connections with pending work.
     pub(super) dirty: bool,
-    /// In the list of flows that wait for the link.
+    /// The connection is in the list of flows that wait for room on the link.
     pub(super) parked: bool,
-    /// In the list of flows to continue.
+    /// The connection is in the list of ready flows.
     pub(super) queued: bool,
-    /// Among the half-closed connections that may be evicted.
+    /// The connection is in the list of half-closed connections that may be evicted.
     pub(super) yields: bool,
-    /// In the list of stalled connections.
+    /// The connection is in the list of stalled connections.
     pub(super) listed_as_stalled: bool,
-    /// Another flow was refused for lack of room: an idle guest is probed early.
+    /// Another flow was refused for lack of room, so an idle guest is probed early.
     pub(super) shortage: bool,
 }
 
-/// A connection.
+/// A TCP connection between the guest and a remote host.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     pub(super) key: ConnectionKey,
     pub(super) state: TcpState,
-    /// The host connection; none after it has ended.
+    /// Host socket of the connection; `None` after the host connection has ended.
     pub(super) socket: Option<S>,
     pub(super) timer: Timer,
-    pub(super) pending: Pending,
-    /// A keepalive probe was received, and keepalive is enabled on the host connection.
+    pub(super) pending: PendingWork,
+    /// True if the guest has sent a keepalive probe, so that keepalive is enabled on the host socket.
     pub(super) keepalive: bool,
-    /// The engine sent its FIN before it received the guest's: it enters TIME_WAIT.
+    /// True if the engine has sent its FIN before it received the guest's, so that the connection will enter TIME-WAIT.
     pub(super) active_close: bool,
-    /// The `Published::share_key` of the published port at which a client opened it: egress rules do not apply to it.
+    /// The `Published::share_key` of the published port through which a client has opened the connection; egress rules
+    /// do not apply to it. `None` if the guest has opened it.
     pub(super) listener: Option<u32>,
-    /// The time of the first segment.
+    /// Time of the connection's first segment.
     pub(super) opened: Instant,
-    /// The host socket's receive queue.
-    pub(super) held: Held,
-    /// Bytes carried.
-    pub(super) meter: Meter,
-    /// The time of the last accepted segment from the guest.
+    /// Measurement of the host socket's receive queue, by which a stalled connection is detected.
+    pub(super) held: ReceiveQueueWatch,
+    /// Counter of the bytes carried in both directions.
+    pub(super) meter: ByteMeter,
+    /// Time of the last acceptable segment from the guest.
     pub(super) last_received: Instant,
-    /// The earliest time of the next challenge acknowledgement (RFC 5961 section 7).
+    /// Earliest time at which another challenge acknowledgement may be sent (RFC 5961 section 7).
     pub(super) next_challenge: Instant,
-    pub(super) up: Up,
-    pub(super) down: Down,
+    pub(super) up: GuestToHost,
+    pub(super) down: HostToGuest,
 }
 
 impl<S> Connection<S> {
-    /// Returns a connection before its handshake, with the initial sequence number `iss`.
+    /// Creates a connection before its handshake, with the initial sequence number `iss`.
     pub(super) fn new(key: ConnectionKey, state: TcpState, iss: Seq, now: Instant) -> Self {
         Self {
             key,
             state,
             socket: None,
             timer: Timer::default(),
-            pending: Pending::default(),
+            pending: PendingWork::default(),
             keepalive: false,
             active_close: false,
             listener: None,
             opened: now,
-            held: Held::default(),
-            meter: Meter::default(),
+            held: ReceiveQueueWatch::default(),
+            meter: ByteMeter::default(),
             last_received: now,
             next_challenge: Instant::default(),
-            up: Up {
+            up: GuestToHost {
                 next: Seq(0),
                 edge: Seq(0),
                 want: Seq(BLIND_WINDOW),
@@ -236,14 +243,14 @@ impl<S> Connection<S> {
                 limit: FIRST_WINDOW,
                 since_growth: 0,
                 gathered: 0,
-                spill: Queue::default(),
+                spill: BlockQueue::default(),
                 promise: None,
                 reorder: Reorder::default(),
                 fin: None,
                 closed: false,
                 queries: None,
             },
-            down: Down {
+            down: HostToGuest {
                 una: iss,
                 nxt: iss,
                 max: iss,
@@ -257,13 +264,13 @@ impl<S> Connection<S> {
                 eof: false,
                 fin: None,
                 closed: false,
-                recovery: Recovery::new(iss),
+                recovery: LossRecovery::new(iss),
                 rtt: Rtt::default(),
             },
         }
     }
 
-    /// Applies the options and the window of the guest's SYN or SYN-ACK.
+    /// Applies the TCP options and the window of the guest's SYN or SYN-ACK.
     pub(super) fn apply_syn(&mut self, segment: &pontoon_wire::frame::Tcp, mtu: usize) {
         let next = Seq(segment.seq) + 1;
         self.up.next = next;
@@ -271,18 +278,18 @@ impl<S> Connection<S> {
         self.up.want = next + BLIND_WINDOW;
         self.meter.begin(next, self.down.una + 1);
         let options = &segment.options;
-        // RFC 7323 section 1.3: scaling only if both SYNs have the option.
+        // RFC 7323 section 1.3: windows are scaled only if both SYNs have the option.
         self.down.scale = options.window_scale.unwrap_or(0);
         self.up.scale = if options.window_scale.is_some() { SCALE } else { 0 };
         self.down.sack = options.sack_permitted;
         self.down.mss = mss(options.mss, self.key.guest, mtu);
-        // RFC 7323 section 2.2: the window of a segment with SYN is never scaled.
+        // RFC 7323 section 2.2: the window in a segment with SYN is not scaled.
         self.down.wnd = u32::from(segment.window);
         self.down.max_wnd = self.down.wnd;
         self.down.wl1 = Seq(segment.seq);
     }
 
-    /// Returns SACK blocks for the next segment.
+    /// Returns the SACK blocks for the next segment to the guest; none if the guest does not permit SACK.
     pub(super) fn sack_blocks(&self) -> ArrayVec<(u32, u32), SACK_BLOCKS> {
         if self.down.sack {
             self.up.reorder.runs().take(SACK_BLOCKS).collect()
@@ -292,15 +299,16 @@ impl<S> Connection<S> {
     }
 }
 
-/// The number of blocks that fit into a header without other options (RFC 2018 section 3).
+/// Maximum number of SACK blocks in a header without other options (RFC 2018 section 3).
 const SACK_BLOCKS: usize = 4;
-/// RFC 9293 section 3.7.1: the default if the peer sends no segment size.
+/// MSS for a guest that has sent no MSS option (RFC 9293 section 3.7.1).
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
-/// A smaller segment size would let a guest cause a header for each byte; Linux's minimum is 48 (`TCP_MIN_MSS` with options).
+/// Minimum segment size in bytes, because a smaller one would let a guest cause a header for each byte; Linux's minimum
+/// is 48 (`TCP_MIN_MSS` with options).
 const MIN_MSS: u32 = 48;
 
-/// Returns the data bytes of a segment to the guest: its MSS, within the MTU of the link.
+/// Returns the segment size in bytes for data to the guest: the MSS that it has sent, limited by the MTU of the link.
 fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {
     let default = if guest.is_ipv4() {
         DEFAULT_MSS_V4
@@ -312,7 +320,7 @@ fn mss(offered: Option<u16>, guest: SocketAddr, mtu: usize) -> u32 {
         .min(u32::from(link_mss(guest, mtu)))
 }
 
-/// Returns the segment size for an MTU; that of the link is also the MSS in the engine's SYN.
+/// Returns the segment size in bytes for an MTU; for the link's MTU, it is also the MSS in the engine's SYN.
 pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
     let headers = if guest.is_ipv4() { 40 } else { 60 };
     u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
@@ -322,7 +330,7 @@ pub(super) fn link_mss(guest: SocketAddr, mtu: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// A worker may have a hundred thousand connections.
+    /// A worker may have a hundred thousand connections, so the size of each matters.
     #[test]
     fn connection_is_at_most_512_bytes() {
         let size = size_of::<Connection<i32>>();

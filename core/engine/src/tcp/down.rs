@@ -1,7 +1,8 @@
-//! Host to guest: the guest's window is filled from the socket's receive queue.
+//! Data from the host to the guest: sends data from the host socket's receive queue as far as the guest's window
+//! permits.
 //!
-//! A byte stays in that queue until the guest acknowledges it, so every send, first or repeated, is a peek straight
-//! into link memory.
+//! A byte stays in the receive queue until the guest acknowledges it. Every transmission and retransmission is a peek
+//! that copies directly into link memory.
 
 use arrayvec::ArrayVec;
 use pontoon_wire::emit;
@@ -11,40 +12,49 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use super::Ended;
 use super::Sending;
 use super::connection::Connection;
-use super::recovery::Retry;
+use super::recovery::RetryKind;
 use super::seq::Seq;
 use crate::ctx::{Ctx, Net};
 use crate::link::{Limits, Room, TransmitError};
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
-/// The bytes that one flow may send in a turn before the other flows (deficit round robin).
+/// Number of bytes that a flow may send in one turn before the other flows (deficit round robin).
 pub(super) const QUANTUM: u32 = 64 << 10;
-/// Frames filled by one peek.
+/// Maximum number of frames that one peek fills.
 const FRAMES: usize = 64;
-/// Slices filled by one peek: eleven of the largest frames in receive buffers of 1,536 bytes.
+/// Maximum number of slices that one peek fills: eleven of the largest frames in receive buffers of 1,536 bytes.
 const SLICES: usize = 512;
-/// Bytes in flight at most if the host cannot peek at an offset: each peek copies them once more.
+/// Maximum number of bytes in flight if the host cannot peek at an offset, because then each peek copies the bytes in
+/// flight once more.
 const HEAD_PEEK_LIMIT: u32 = 256 << 10;
 
-/// The result of a transmission.
+/// The result of sending a part of the stream from the host socket's receive queue to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmission {
-    /// This many bytes were sent; `drained`: the queue had no more.
+    /// `len` bytes were sent; if `drained`, the receive queue contains no more.
     Bytes { len: u32, drained: bool },
-    /// The queue has no bytes there.
+    /// The receive queue has no data at this sequence number yet.
     Nothing,
-    /// The queue ends there.
+    /// The stream ends at this sequence number.
     End,
-    /// The link is full; the flow is parked.
+    /// The link is full, and the flow waits until it has room.
     Full,
-    /// The link has rejected the first segment.
+    /// The link has rejected the first segment permanently.
     Rejected,
 }
 
 impl<S> Connection<S> {
-    /// Headers of a segment that is sent now, with every pending acknowledgement, window update and SACK block.
-    fn head(&mut self, net: &Net, seq: Seq, flags: Flags, syn: Option<emit::Syn>, len: usize) -> emit::Head {
-        // RFC 7323 section 2.2: the window of a segment with SYN is never scaled.
+    /// Returns the headers of a segment that is sent now, with the current acknowledgement number, window and SACK
+    /// blocks.
+    fn head(
+        &mut self,
+        net: &Net,
+        seq: Seq,
+        flags: Flags,
+        syn: Option<emit::SynOptions>,
+        len: usize,
+    ) -> emit::Head {
+        // RFC 7323 section 2.2: the window in a segment with SYN is not scaled.
         let scale = self.up.scale;
         if syn.is_some() {
             self.up.scale = 0;
@@ -52,7 +62,7 @@ impl<S> Connection<S> {
         let window = self.window_field();
         self.up.scale = scale;
         let acks = flags.has(Flags::ACK);
-        // A full segment has no room for SACK blocks: they are sent in a segment without data.
+        // A segment with data has no room for SACK blocks; they are sent in segments without data.
         let sack = if len == 0 {
             self.sack_blocks()
         } else {
@@ -80,13 +90,13 @@ impl<S> Connection<S> {
         head
     }
 
-    /// Sends a segment without data. If the link is full, the flow is parked.
+    /// Sends a segment without data. If the link is full, the flow waits for room.
     pub(super) fn send_bare<H, T: Transmit>(
         &mut self,
         id: FlowId,
         seq: Seq,
         flags: Flags,
-        syn: Option<emit::Syn>,
+        syn: Option<emit::SynOptions>,
         ctx: &mut Ctx<'_, H, T>,
     ) -> Sending {
         let had_ack = self.pending.ack;
@@ -109,7 +119,7 @@ impl<S> Connection<S> {
         Sending::Done
     }
 
-    /// Discards acknowledged bytes from the receive queue.
+    /// Discards the bytes that the guest has acknowledged from the receive queue.
     pub(super) fn discard<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
         let len = core::mem::take(&mut self.down.discard);
         match &mut self.socket {
@@ -118,7 +128,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Retransmits lost segments.
+    /// Retransmits the ranges that loss recovery has detected as lost.
     pub(super) fn resend<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -144,7 +154,8 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Retransmits the last segment. More than one is in flight, so it has data.
+    /// Sends a tail loss probe, which retransmits the last segment. It contains data, because more than one segment is
+    /// in flight.
     pub(super) fn probe_tail<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -158,7 +169,7 @@ impl<S> Connection<S> {
         self.transmit(id, end - len, len, ctx).map(drop)
     }
 
-    /// Fills the guest's window.
+    /// Sends new data as far as the guest's window permits, and the FIN behind the last data.
     pub(super) fn fill<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -174,7 +185,7 @@ impl<S> Connection<S> {
             let again = down.data_end().past(down.nxt);
             let fresh = again == 0;
             if fresh && down.eof {
-                // Once `nxt` is past the FIN, it is in flight or acknowledged.
+                // If `nxt` is behind the FIN, the FIN is in flight or acknowledged.
                 if down.fin.is_none_or(|fin| down.nxt == fin) {
                     self.send_fin(id, ctx);
                 }
@@ -189,7 +200,7 @@ impl<S> Connection<S> {
             if !fresh {
                 room = room.min(again);
             }
-            // RFC 9293 section 3.8.6.2.1: no small segments while an acknowledgement will open the window.
+            // RFC 9293 section 3.8.6.2.1: no small segment is sent while an acknowledgement will open the window.
             if room == 0 || (fresh && flight > 0 && room < down.mss && room < down.max_wnd / 2) {
                 break;
             }
@@ -208,7 +219,7 @@ impl<S> Connection<S> {
                     } else {
                         ctx.net.counters.tcp_retransmits += 1;
                     }
-                    // A FIN in the last segment has moved `max` past the end of the data.
+                    // If the last segment had a FIN, `max` is behind the end of the data.
                     let end = from + len;
                     down.nxt = if down.fin == Some(end) && drained {
                         end + 1
@@ -218,7 +229,8 @@ impl<S> Connection<S> {
                     down.max = down.max.latest(down.nxt);
                 }
                 Transmission::Nothing => {
-                    // If a peek begins at the head, the bytes in flight may hide those behind the urgent mark.
+                    // A peek that begins at the head may end, within the bytes in flight, before the data behind the
+                    // urgent mark.
                     self.pending.urgent &= self.down.flight() > 0;
                     self.pending.readable = self.pending.urgent;
                     break;
@@ -234,8 +246,8 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Takes the error of the host socket if an event has reported one: a peek at the end of the stream returns no error,
-    /// and there is no other event.
+    /// Returns the error of the host socket if an event has reported one: a peek at the end of the stream returns no
+    /// error, and there is no further event.
     fn take_error<H: Host<Socket = S>>(&mut self, host: &mut H) -> Result<(), Ended> {
         match &mut self.socket {
             Some(socket) if self.pending.error => host
@@ -245,7 +257,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Adds the flow to the list of those that continue without an event.
+    /// Adds the flow to the list of ready flows, which continue without an event.
     fn continue_later(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.queued {
             self.pending.queued = true;
@@ -253,7 +265,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Adds the flow to the list of those that continue when the link has room.
+    /// Adds the flow to the list of flows that continue when the link has room.
     pub(super) fn park(&mut self, id: FlowId, net: &mut Net) {
         if !self.pending.parked {
             self.pending.parked = true;
@@ -275,8 +287,8 @@ impl<S> Connection<S> {
         self.down.max = self.down.max.latest(seq + 1);
     }
 
-    /// Returns the part of `len` bytes that the guest's bandwidth permits now, at least one segment; `None` if it permits
-    /// none, and the flow is parked.
+    /// Returns the part of `len` bytes that the bandwidth limit permits now, at least one segment. Returns `None` if it
+    /// permits none; then the flow waits for bandwidth.
     fn throttled(&mut self, id: FlowId, len: u32, net: &mut Net, now: Instant) -> Option<u32> {
         let permitted = net.throttle.down(now);
         if permitted == 0 {
@@ -288,9 +300,10 @@ impl<S> Connection<S> {
         Some(len.min(self.down.whole_segments(permitted).max(self.down.mss)))
     }
 
-    /// Sends up to `len` bytes of the stream from `from` on, segmented unless the link does that.
+    /// Sends up to `len` bytes of the stream from the sequence number `from` on, in segments unless the link segments
+    /// them.
     ///
-    /// If the peer has closed and the bytes are the last, the last segment has the FIN.
+    /// If the remote host has closed its direction and these are the last bytes, the last segment has the FIN flag.
     fn transmit<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -366,7 +379,7 @@ impl<S> Connection<S> {
         Ok(Transmission::Bytes { len, drained })
     }
 
-    /// Writes the header of a segment whose data is in the room's next frame, and sends it.
+    /// Writes the headers of a segment whose data is in the next frame of the reservation, and sends it.
     fn commit(
         &mut self,
         id: FlowId,
@@ -408,7 +421,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Retransmits or probes if the retry timer has expired.
+    /// Retransmits, or probes the guest's closed window, if the retransmission timer has expired.
     pub(super) fn retry<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -421,28 +434,35 @@ impl<S> Connection<S> {
             return Ok(());
         }
         self.down.recovery.retry = None;
-        // The guest has closed its window since: the bytes in flight are beyond it, and only a probe may be sent.
-        let kind = if self.down.wnd == 0 { Retry::Persist } else { kind };
+        // The guest has closed its window since: the bytes in flight are beyond it, and only a window probe may be
+        // sent.
+        let kind = if self.down.wnd == 0 {
+            RetryKind::Persist
+        } else {
+            kind
+        };
         match kind {
-            Retry::Probe => {
+            RetryKind::Probe => {
                 self.probe_tail(id, ctx)?;
-                self.down.recovery.retry = Some((ctx.now + self.down.rtt.timeout(), Retry::Timeout));
+                self.down.recovery.retry = Some((ctx.now + self.down.rtt.timeout(), RetryKind::Timeout));
             }
-            Retry::Timeout => {
+            RetryKind::Timeout => {
                 if self.down.rtt.backoff >= MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));
                 }
                 ctx.net.counters.tcp_timeouts += 1;
                 self.down.go_back();
             }
-            Retry::Persist => {
-                // A window may stay closed for ever, as long as the guest answers probes (RFC 9293 section 3.8.6.1).
+            RetryKind::Persist => {
+                // The guest's window may stay closed for ever, as long as the guest answers probes (RFC 9293 section
+                // 3.8.6.1).
                 self.down.recovery.unanswered += 1;
                 if self.down.recovery.unanswered > MOST_TIMEOUTS {
                     return Err(Ended::Failed(Failure::TimedOut));
                 }
                 self.down.rtt.backoff = self.down.rtt.backoff.saturating_add(1);
-                // An old sequence number without data: the answer contains the current window (Linux probes so, too).
+                // A segment with an old sequence number and no data: the guest's answer contains its current window
+                // (Linux probes in the same way).
                 let seq = self.down.una - 1;
                 self.send_bare(id, seq, Flags::ACK, None, ctx);
             }
@@ -451,14 +471,15 @@ impl<S> Connection<S> {
     }
 }
 
-/// Bytes of the Ethernet and TCP headers of a segment with data, which has no options.
+/// Length in bytes of the Ethernet and TCP headers of a segment with data, which has no TCP options.
 const HEAD: usize = 14 + 20;
 
-/// Consecutive timeouts after which the connection ends: 280 s with the shortest timeout (RFC 9293 section 3.8.3 requires
-/// at least 100 s).
+/// Number of consecutive retransmission timeouts after which the connection is reset: 280 s with the shortest timeout
+/// (RFC 9293 section 3.8.3 requires at least 100 s).
 const MOST_TIMEOUTS: u8 = 12;
 
-/// Data bytes of one frame: one segment, or as many whole ones as fit if the link segments.
+/// Returns the number of data bytes in one frame: one segment, or as many whole segments as fit if the link segments
+/// frames.
 fn frame_payload(limits: &Limits, mss: u32, v4: bool) -> u32 {
     let (uncut, headers) = if v4 { (limits.tso4, 40) } else { (limits.tso6, 60) };
     let room = u32::try_from(limits.max_gso)

@@ -1,4 +1,4 @@
-//! Connections that policy refuses after a change of the rules or of the host's addresses.
+//! Resets connections that the policy refuses after a change of the egress rules or of the host's addresses.
 
 use super::connection::Connection;
 use super::{Tcp, open};
@@ -6,14 +6,14 @@ use crate::ctx::Ctx;
 use crate::{Host, Transmit};
 
 impl<S> Tcp<S> {
-    /// Resets the connections that policy refuses by now, after a change of the rules.
+    /// Resets the connections that the policy refuses after a change of the egress rules.
     pub fn enforce<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let (now, net) = (ctx.now, &*ctx.net);
         let forbidden = self.indices(|connection| !open::is_permitted(connection, now, net));
         forbidden.into_iter().for_each(|index| self.prohibit(index, ctx));
     }
 
-    /// Resets the connections whose destination is the host's by now, after a change of the host's addresses.
+    /// Resets the connections whose remote address belongs to the host after a change of the host's addresses.
     pub fn disown<H: Host<Socket = S>, T: Transmit>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let net = &*ctx.net;
         let disowned = self.indices(|connection| !open::is_reachable(connection, net));

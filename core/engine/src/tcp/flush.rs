@@ -1,4 +1,4 @@
-//! Performs a connection's pending work, recorded by segments, socket events and timers.
+//! Performs the pending work of a connection, which segments, socket events and timers have recorded.
 
 use pontoon_wire::frame::Flags;
 use vm_memory::VolatileSlice;
@@ -11,10 +11,10 @@ use crate::ctx::{Ctx, Net};
 use crate::{FlowId, Host, Transmit};
 
 impl<S> Connection<S> {
-    /// Sends a reset to the guest. The connection is unchanged.
+    /// Sends a reset to the guest, without a change of the connection.
     pub(super) fn send_reset<H, T: Transmit>(&self, ctx: &mut Ctx<'_, H, T>) -> Sending {
-        // Within the guest's window: a reset elsewhere is ignored (RFC 9293 section 3.10.7.4). After a timeout
-        // `nxt` is behind what was sent.
+        // The sequence number is within the guest's window, because a reset elsewhere is ignored (RFC 9293 section
+        // 3.10.7.4). After a retransmission timeout, `nxt` is before the highest sequence number sent.
         let seq = match self.state {
             TcpState::Open => self.down.acceptable(),
             _ => self.down.nxt.latest(self.down.max),
@@ -23,7 +23,8 @@ impl<S> Connection<S> {
         stray::send_reset(&self.key, seq.0, self.up.next.0, flags, ctx)
     }
 
-    /// Acts on everything that is pending: delivers, discards, resends, fills the window, acknowledges.
+    /// Performs all pending work: delivers data to the host, discards, retransmits, fills the guest's window,
+    /// acknowledges.
     pub(super) fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -66,7 +67,7 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Arms the timer for the connection's next deadline.
+    /// Arms the connection's timer for its next deadline.
     pub(super) fn arm<H, T>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) {
         let at = match self.state {
             TcpState::Connecting { give_up } => give_up,
@@ -74,7 +75,8 @@ impl<S> Connection<S> {
             TcpState::Failed => None,
             TcpState::SynReceived | TcpState::SynSent => self.down.recovery.retry.map(|(at, _)| at),
             TcpState::Open => {
-                // Behind the end of the stream there is nothing to read, even if an event has reported the socket readable.
+                // Behind the end of the stream there is nothing to read, even if an event has reported the socket as
+                // readable.
                 let unsent = match self.down.eof {
                     true => self.down.fin.is_none(),
                     false => self.pending.readable,
@@ -91,7 +93,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Returns the connection's memory to the pool.
+    /// Returns the connection's blocks to the buffer pool.
     pub(super) fn release(&mut self, net: &mut Net) {
         self.count_held(0, net);
         let pool = &mut net.pool;

@@ -1,4 +1,4 @@
-//! Half-closed connections that give way to new ones.
+//! List of half-closed connections that may be evicted for new flows.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,20 @@ use super::connection::Connection;
 use crate::FlowId;
 use crate::siblings::ClientShare;
 
-/// Half-closed connections in the order in which they were added: all of them, and those of each share of clients.
+/// Half-closed connections in the order in which they were added: one list of all, and one for each share of
+/// `--max-flows` that counts clients of published ports.
 #[derive(Debug, Default)]
 pub(super) struct HalfClosed {
-    /// By share, `None` for all, and place. A client's connection has three entries.
+    /// Connections by share (`None` for the list of all) and position. A client's connection has three entries, others
+    /// have one.
     order: BTreeMap<(Option<ClientShare>, u64), FlowId>,
-    /// Places by the connections' slots.
+    /// Position of each connection, by the connection's slot.
     places: BTreeMap<u32, u64>,
     next_place: u64,
 }
 
 impl HalfClosed {
-    /// Adds a connection that is not among them, as the last one.
+    /// Appends a connection that is not in the list.
     pub(super) fn add<S>(&mut self, connection: &mut Connection<S>, id: FlowId) {
         let place = self.next_place;
         self.next_place += 1;
@@ -28,7 +30,7 @@ impl HalfClosed {
         }
     }
 
-    /// Removes the connection in the slot `index`, if it is among them.
+    /// Removes the connection in the slot `index` from the list, if it is in it.
     pub(super) fn remove<S>(&mut self, connection: &mut Connection<S>, index: u32) {
         if !core::mem::take(&mut connection.pending.yields) {
             return;
@@ -40,14 +42,15 @@ impl HalfClosed {
         }
     }
 
-    /// Returns the first connection, of all or of a share, whose place is `from` or later, and its place.
+    /// Returns position and flow id of the first connection at the position `from` or later, in the list of all or of a
+    /// share.
     pub(super) fn first(&self, share: Option<ClientShare>, from: u64) -> Option<(u64, FlowId)> {
         let mut entries = self.order.range((share, from)..=(share, u64::MAX));
         entries.next().map(|(&(_, place), &id)| (place, id))
     }
 }
 
-/// The orders that a connection is in.
+/// Returns the lists that contain a connection: that of all and, for a client's connection, those of two shares.
 fn shares<S>(connection: &Connection<S>) -> impl Iterator<Item = Option<ClientShare>> + use<S> {
     let of_client = |port| [ClientShare::AllPorts, ClientShare::Port(port)].map(Some);
     let of_client = connection.listener.map(of_client);

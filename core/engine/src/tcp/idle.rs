@@ -1,10 +1,10 @@
-//! Idle connections: the guest is probed for them, and those that are half closed or in TIME_WAIT are evicted for new
-//! ones.
+//! Idle connections: the engine probes the guest for them, and evicts those that are half closed or in TIME-WAIT for
+//! new ones.
 //!
-//! A probe is an old sequence number without data (RFC 9293 section 3.8.4). A guest with the connection acknowledges it;
-//! a guest without it answers by a reset. So a connection whose guest has closed its socket, and whose kernel keeps
-//! FIN_WAIT_2 only for a minute (Linux `tcp_fin_timeout`), ends here soon after. A connection whose guest has only shut down
-//! its direction, and waits for a response, stays.
+//! A probe is a segment with an old sequence number and no data (RFC 9293 section 3.8.4). A guest that has the
+//! connection acknowledges it, and one that does not have it answers by a reset. So a connection whose guest has closed
+//! its socket, and whose kernel keeps FIN-WAIT-2 only for a minute (Linux `tcp_fin_timeout`), ends here soon after. A
+//! connection whose guest has only shut down its direction, and waits for a response, stays open.
 
 use core::time::Duration;
 
@@ -16,31 +16,31 @@ use crate::ctx::{Ctx, Eviction};
 use crate::siblings::ClientShare;
 use crate::{Failure, FlowId, Host, Instant, Transmit};
 
-/// RFC 9293 section 3.8.4: no less than two hours.
+/// Idle time before the first keepalive probe (RFC 9293 section 3.8.4: at least two hours).
 const KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
-/// The interval of unanswered probes: Linux `tcp_keepalive_intvl`.
+/// Interval between unanswered keepalive probes (Linux `tcp_keepalive_intvl`).
 const INTERVAL: Duration = Duration::from_secs(75);
-/// Unanswered probes after which the connection ends: Linux `tcp_keepalive_probes`.
+/// Number of unanswered probes after which the connection is reset (Linux `tcp_keepalive_probes`).
 const PROBES: u8 = 9;
-/// Idle time after which a half-closed connection is probed: Linux `tcp_fin_timeout`, 60 s, and the inaccuracy of its timers,
-/// 4.1 s.
+/// Idle time before a half-closed connection is probed: Linux `tcp_fin_timeout`, 60 s, and the inaccuracy of Linux's
+/// timers, 4.1 s.
 const FIN_TIMEOUT: Duration = Duration::from_secs(65);
-/// Idle time after which any connection is probed if there is no room for a new one.
+/// Idle time before any connection is probed while there is no room for a new one.
 const SHORTAGE: Duration = Duration::from_secs(60);
-/// The interval of such probes.
+/// Interval between unanswered probes while there is no room for a new connection.
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Idle time after which a half-closed connection may be evicted for a new one.
 const YIELDS: Duration = Duration::from_secs(5);
-/// Connections that are examined for each flow without room, to probe or to evict.
+/// Maximum number of connections that are examined, to probe or to evict, for each new flow that finds no room.
 const LOOKS: u32 = 64;
 
 impl<S> Connection<S> {
-    /// Returns true if the guest's FIN was delivered and the peer's direction is open.
+    /// Returns true if the guest's FIN was delivered to the remote host, whose own direction is open.
     const fn is_half_closed(&self) -> bool {
         self.up.closed && !self.down.eof
     }
 
-    /// Returns the idle time before the first probe, and before each further one.
+    /// Returns the idle time before the first probe, and the interval of further probes.
     const fn probe_times(&self) -> (Duration, Duration) {
         if self.pending.shortage {
             (SHORTAGE, SHORT_INTERVAL)
@@ -51,7 +51,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Returns the time at which [`Tcp::handle_idle`] is to be called if the connection stays idle.
+    /// Returns the time at which [`Tcp::handle_idle`] has to be called if the connection stays idle.
     pub(super) fn idle_deadline(&self) -> Instant {
         if self.is_half_closed() && !self.pending.yields {
             return self.last_received + YIELDS;
@@ -60,12 +60,13 @@ impl<S> Connection<S> {
         self.last_received + first + every * u32::from(self.down.recovery.unanswered)
     }
 
-    /// Probes the guest of an idle connection.
+    /// Sends a keepalive probe to the guest of an idle connection, if it is due.
     ///
     /// # Errors
-    /// The guest has not answered [`PROBES`] of them.
+    /// The guest has not answered [`PROBES`] probes.
     fn probe_guest<H, T: Transmit>(&mut self, id: FlowId, ctx: &mut Ctx<'_, H, T>) -> Result<(), Ended> {
-        // The next probe is sent an interval after this one, even if this one is late: the deadlines count from `last_received`.
+        // The next probe is due one interval after this one, even if this one is late, because deadlines count from
+        // `last_received`.
         let (first, every) = self.probe_times();
         let silent = first + every * u32::from(self.down.recovery.unanswered);
         self.last_received = self.last_received.max(ctx.now - silent);
@@ -82,7 +83,7 @@ impl<S> Connection<S> {
 }
 
 impl<S> Tcp<S> {
-    /// Processes the timer of a connection without data in flight.
+    /// Handles the timer of a connection without data in flight.
     pub(super) fn handle_idle<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -102,8 +103,9 @@ impl<S> Tcp<S> {
         connection.probe_guest(id, ctx)
     }
 
-    /// Returns the half-closed connection that has been idle for longest, of all or of the share `of`; one whose receive
-    /// queue has data, so that its peer would be reset, only if all that are examined have.
+    /// Returns the half-closed connection that has been idle for longest, of all connections or of the share `of`.
+    /// Connections whose receive queue contains data, so that closing would reset the peer, are returned only if there
+    /// is no other among those examined.
     pub(super) fn idlest_half_closed<H, T>(
         &mut self,
         of: Option<ClientShare>,
@@ -131,11 +133,11 @@ impl<S> Tcp<S> {
         with_data
     }
 
-    /// Removes a half-closed connection, whose guest has been sent a reset, for another flow.
+    /// Removes a half-closed connection in favour of a new flow. The caller has sent a reset to its guest.
     ///
-    /// The host socket is closed, not aborted: its kernel sends the guest's remaining data, and keeps FIN_WAIT_2 for its
-    /// usual time. If the receive queue has data, the kernel resets the peer (RFC 2525 section 2.17, Linux `tcp_close`), so
-    /// [`Self::idlest_half_closed`] prefers connections without data.
+    /// The host socket is closed, not aborted: its kernel sends the guest's remaining data, and keeps FIN-WAIT-2 for
+    /// its usual time. If the receive queue contains data, the kernel resets the peer (RFC 2525 section 2.17, Linux
+    /// `tcp_close`), so [`Self::idlest_half_closed`] prefers connections without data.
     pub(super) fn end_half_closed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -146,7 +148,7 @@ impl<S> Tcp<S> {
         self.remove(id.index, ctx);
     }
 
-    /// Removes the oldest connection in TIME_WAIT.
+    /// Removes the oldest connection in TIME-WAIT in favour of a new flow.
     pub(super) fn evict_time_wait<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         ctx: &mut Ctx<'_, H, T>,
@@ -154,13 +156,14 @@ impl<S> Tcp<S> {
         let Some(oldest) = self.waiting.pop_front() else {
             return Eviction::NoneLeft;
         };
-        // It still exists: `replace` removes stale entries in front when a connection leaves TIME_WAIT early.
+        // The connection still exists, because `replace` removes entries in front when a connection leaves TIME-WAIT
+        // early.
         self.remove(oldest.index, ctx);
         Eviction::Evicted
     }
 
-    /// Removes a connection in TIME_WAIT of a client that counts against `share`, the oldest of those that are examined. Each
-    /// call examines some connections; the next call continues behind them.
+    /// Removes a connection in TIME-WAIT of a client that counts against `share`: the oldest of those that are
+    /// examined. Each call examines a limited number of connections, and the next call continues behind them.
     pub(super) fn evict_time_wait_of<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         share: ClientShare,
@@ -186,9 +189,9 @@ impl<S> Tcp<S> {
         Eviction::NoneLeft
     }
 
-    /// Probes some of the idle connections, as there is no room for a new one: connections that the guest does not have any
-    /// more would otherwise hold a slot for two hours. Each call examines some connections; the next call continues behind
-    /// them.
+    /// Probes the guest for some idle connections, because there is no room for a new one: connections that the guest
+    /// does not have any more would otherwise hold a slot for two hours. Each call examines a limited number of
+    /// connections, and the next call continues behind them.
     pub(super) fn probe_some<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) {
         let slots = self.connections.slots();
         for _ in 0..LOOKS.min(slots) {

@@ -1,4 +1,4 @@
-//! Connections that ended by a fault of the engine: a panic of a handler, or the exit of an engine.
+//! Ends connections after a fault of the engine: a panic of a handler, or the exit of an engine process.
 
 use pontoon_wire::frame::Flags;
 
@@ -9,7 +9,7 @@ use crate::ledger::Ends;
 use crate::{FlowId, Host, Transmit};
 
 impl<S> Tcp<S> {
-    /// Ends a connection at once on both sides, such as one whose handler panicked.
+    /// Resets a connection on both sides at once, for example after its handler has panicked.
     pub fn close<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(connection) = self.connections.get_mut(flow.index, flow.generation) {
             if let Some(socket) = connection.socket.take() {
@@ -19,10 +19,10 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Probes the guest for the sequence number of a connection of an earlier engine.
+    /// Probes the guest for the sequence number of a connection of an earlier engine process, to reset that connection.
     ///
-    /// Any segment outside the window is answered by an acknowledgement (RFC 9293 section 3.10.7.4), and of two segments that
-    /// are half the sequence space apart at least one is outside.
+    /// Any segment outside the receive window is answered by an acknowledgement (RFC 9293 section 3.10.7.4). Of two
+    /// segments whose sequence numbers are half the sequence space apart, at least one is outside.
     pub fn handle_orphan<H, T: Transmit>(&mut self, ends: Ends, ctx: &mut Ctx<'_, H, T>) {
         let key = ConnectionKey {
             guest: ends.guest,

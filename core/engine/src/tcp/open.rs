@@ -1,6 +1,7 @@
-//! Opening of connections: the guest's SYN becomes a connect, a client on a published port becomes a SYN.
+//! Opens connections: a SYN of the guest becomes a connect to the remote host, and a client of a published port becomes
+//! a SYN to the guest.
 //!
-//! The guest receives a SYN-ACK only after the host connection is established.
+//! The engine sends the guest a SYN-ACK only after the host connection is established.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,22 +15,24 @@ use super::stray::{reply_reset, send_reset};
 use super::{Sending, Tcp};
 use crate::ctx::{Ctx, Eviction, Net, Routed};
 use crate::dns::stream::Queries;
-use crate::egress::{Decision, Destination, EgressProtocol};
-use crate::flow_rate::Admission;
+use crate::egress::{Decision, EgressProtocol};
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::{AcceptedConnection, Connect};
 use crate::{Failure, FlowId, Frame, Host, Instant, Kind, Transmit};
 
-/// Connections accepted from one listener in one turn.
+/// Maximum number of connections that are accepted from one listener in one turn.
 const ACCEPTS: usize = 64;
-/// More than the clients that can wait at one listener, whose backlog is 4,096 at most.
+/// Number of clients greater than that of any listener's queue, whose backlog is at most 4,096.
 const BACKLOG: usize = 4_097;
-/// Ports tried for a client that appears as the gateway.
+/// Maximum number of random ports that are tried for a client that is shown to the guest with the gateway's address.
 const PORT_TRIES: usize = 16;
-/// First port with which such a client may appear: above those of services (RFC 6056 section 3.2).
+/// Lowest port that is chosen for a client that is shown to the guest with the gateway's address; it is above the ports
+/// of services (RFC 6056 section 3.2).
 const FIRST_PORT: u16 = 1024;
 
 impl<S> Tcp<S> {
-    /// Processes the guest's SYN.
+    /// Handles a SYN of the guest that belongs to no connection: checks the policy and the limits, and connects to the
+    /// remote host.
     pub(super) fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: ConnectionKey,
@@ -43,7 +46,7 @@ impl<S> Tcp<S> {
         let mut victim = None;
         if target.is_some() {
             self.make_room(ctx);
-            // Connections to the forwarder belong to the first worker; other workers would hand them back.
+            // Connections to the DNS forwarder belong to the first worker, and other workers would hand them back.
             if !is_to_forwarder(&key, ctx.net) {
                 let routed = ctx.net.hand_over_to_evict(frame);
                 if routed == Routed::HandedOver {
@@ -60,7 +63,7 @@ impl<S> Tcp<S> {
         let Some(target) = target else {
             return reply_reset(ip, segment, ctx);
         };
-        let admission = admit(victim, ctx);
+        let admission = admit(victim, FlowOpener::Guest, ctx);
         if admission == Admission::Refused {
             return reply_reset(ip, segment, ctx);
         }
@@ -82,7 +85,7 @@ impl<S> Tcp<S> {
                 self.report_failure(&key, segment.seq, failure, ctx);
             }
             Ok((socket, progress)) => {
-                // The guest retransmits its SYN: the link has no room for an answer either.
+                // The guest retransmits its SYN. It is not answered, because the link has no room for an answer either.
                 let sending = self.send_reset_to_victim(victim, ctx);
                 if sending == Sending::LinkFull {
                     ctx.net.release(&key.into());
@@ -99,7 +102,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Answers the guest's SYN after the connect has succeeded, unless policy refuses the destination by now.
+    /// Sends the SYN-ACK after the connect has succeeded, unless the policy refuses the destination by then.
     fn established<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         let connection = self.connections.at_mut(index);
         let took = ctx.now.since(connection.opened);
@@ -107,14 +110,15 @@ impl<S> Tcp<S> {
             return self.prohibit(index, ctx);
         }
         ctx.net
-            .connect_times
+            .histograms
+            .tcp_connect_seconds
             .count(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         connection.state = TcpState::SynReceived;
         connection.pending.handshake = true;
         self.flush(index, &[], ctx);
     }
 
-    /// Resets a connection, on both sides, that policy refuses by now.
+    /// Resets a connection on both sides because the policy refuses its destination.
     pub(super) fn prohibit<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) {
         ctx.net.counters.policy_refused += 1;
         if let Some(socket) = self.connections.at_mut(index).socket.take() {
@@ -123,7 +127,7 @@ impl<S> Tcp<S> {
         self.reset(index, ctx);
     }
 
-    /// Processes an event of a socket whose connect is pending.
+    /// Handles an event of a host socket whose connect is pending.
     pub(super) fn connected<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -140,7 +144,7 @@ impl<S> Tcp<S> {
         }
     }
 
-    /// Refuses the guest's SYN, as the connect has failed, and removes the connection.
+    /// Refuses the guest's SYN because the connect has failed, and removes the connection.
     pub(super) fn refuse<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
@@ -153,7 +157,8 @@ impl<S> Tcp<S> {
         self.remove(index, ctx);
     }
 
-    /// Reports to the guest why its SYN is refused: by ICMP if the host has reported a reason, then by a reset.
+    /// Reports a failed connect to the guest: by an ICMP error if the host's kernel has reported a reason, and by a
+    /// reset.
     fn report_failure<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         key: &ConnectionKey,
@@ -169,20 +174,21 @@ impl<S> Tcp<S> {
         send_reset(key, 0, isn.wrapping_add(1), Flags::RST.and(Flags::ACK), ctx);
     }
 
-    /// Accepts clients that wait at a published port, some in each turn.
+    /// Accepts clients from the listener of a published port, up to a limit for each turn.
     pub fn handle_listener<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let backlog = self.take_clients(listener, ACCEPTS, ctx);
-        // Another event may have queued it since.
+        // Another event may have added the listener to the list of ready flows already.
         if backlog == Backlog::MayHaveMore && !ctx.net.ready.contains(&listener) {
             ctx.net.ready.push_back(listener);
         }
     }
 
-    /// Accepts all clients that wait at a port that is not published any more: others would be reset.
+    /// Accepts all clients in the queue of a port that is unpublished, because the kernel would reset them when the
+    /// listener is closed.
     pub fn drain_listener<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
@@ -191,7 +197,7 @@ impl<S> Tcp<S> {
         self.take_clients(listener, BACKLOG, ctx);
     }
 
-    /// Accepts up to `most` clients.
+    /// Accepts up to `most` clients from a listener.
     fn take_clients<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         listener: FlowId,
@@ -199,7 +205,8 @@ impl<S> Tcp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Backlog {
         for _ in 0..most {
-            // Before the client has a slot: it would get another one if a slot were freed later.
+            // Room is made before the client has a slot, because a client that has its slot would use another one than
+            // a slot freed later.
             let mut eviction = Eviction::Evicted;
             while ctx.net.is_full() && eviction == Eviction::Evicted {
                 eviction = self.evict_time_wait(ctx);
@@ -218,13 +225,13 @@ impl<S> Tcp<S> {
             match ctx.host.tcp_accept(listener.index, id) {
                 Ok(accepted) => self.accept(listener.index, accepted, ctx),
                 Err(Failure::Exhausted) => {
-                    // The host reports the listener again when a descriptor may be free.
+                    // An event reports the listener again when there may be a free descriptor.
                     ctx.net.counters.host_exhausted += 1;
                     return Backlog::Taken;
                 }
                 // No other client waits, or the port is not published any more.
                 Err(Failure::WouldBlock | Failure::Invalid) => return Backlog::Taken,
-                // A client that has disconnected already (accept(2), "Error handling"): the next one.
+                // The client has disconnected already (accept(2), "Error handling"), so the next one is accepted.
                 Err(_gone) => {}
             }
         }
@@ -245,7 +252,7 @@ impl<S> Tcp<S> {
         let Some(victim) = self.room_for_client(published.share_key(), ctx) else {
             return ctx.host.abort(accepted.socket);
         };
-        let admission = admit(victim, ctx);
+        let admission = admit(victim, FlowOpener::Client, ctx);
         if admission == Admission::Refused {
             return ctx.host.abort(accepted.socket);
         }
@@ -255,7 +262,7 @@ impl<S> Tcp<S> {
         let reused = self.find(&key);
         let sending = self.send_reset_to_victim(victim, ctx);
         if sending == Sending::LinkFull {
-            // A key that is reused still belongs to the connection in TIME_WAIT.
+            // The key of a connection in TIME-WAIT still belongs to that connection.
             if reused.is_none() {
                 ctx.net.release(&key.into());
             }
@@ -275,8 +282,8 @@ impl<S> Tcp<S> {
         self.flush(index, &[], ctx);
     }
 
-    /// Makes room for a client: returns the half-closed connection to be evicted, if one has to be and no datagram flow was
-    /// reclaimed; `None` if there is no room.
+    /// Makes room for a client under `--max-flows`. Returns the half-closed connection to evict, if one has to be
+    /// evicted and no datagram flow was reclaimed; the outer `None` means that there is no room.
     fn room_for_client<H, T>(&mut self, port: u32, ctx: &mut Ctx<'_, H, T>) -> Option<Option<FlowId>> {
         if let Some(share) = ctx.net.full_share(port) {
             let victim = self.idlest_half_closed(Some(share), ctx);
@@ -298,8 +305,8 @@ impl<S> Tcp<S> {
         victim.map(Some)
     }
 
-    /// Sends the reset of the half-closed connection that a new flow replaces. If the link is full, the victim would keep
-    /// its slot until there is room, so the new flow is refused, which is counted, and the victim stays.
+    /// Sends a reset to the guest of the half-closed connection `victim` that a new flow will replace. If the link is
+    /// full, the new flow is refused and counted, because the victim would keep its slot until there is room.
     fn send_reset_to_victim<H, T: Transmit>(
         &self,
         victim: Option<FlowId>,
@@ -314,7 +321,7 @@ impl<S> Tcp<S> {
     }
 
     /// Removes the half-closed connection that a new flow replaces, after [`Self::send_reset_to_victim`]. The new flow
-    /// has its slot by then: its socket is registered under the slot that was vacant before.
+    /// has its slot already, because its socket was registered under the slot that was free before.
     fn end_victim<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         victim: Option<FlowId>,
@@ -336,7 +343,8 @@ impl<S> Tcp<S> {
         let shown = ctx.net.policy.visible_client_addr(peer.ip());
         if shown == peer.ip() {
             let key = ConnectionKey { guest, remote: peer };
-            // Otherwise the same client has used its port with another address of the host.
+            // A key that is in use belongs to the same client, which has used its port with another address of the
+            // host.
             let free = match self.find(&key) {
                 Some(old) => matches!(self.connections.at(old).state, TcpState::TimeWait { .. }),
                 None => ctx.net.claim(&key.into()).is_ok(),
@@ -362,7 +370,7 @@ impl<S> Tcp<S> {
         })
     }
 
-    /// Returns an initial sequence number (RFC 6528): a clock of 4 us and a keyed hash of both ends.
+    /// Returns an initial sequence number (RFC 6528): a clock with a period of 4 us, plus a keyed hash of both ends.
     fn first_seq(&self, key: &ConnectionKey, now: Instant) -> Seq {
         let clock = now.0 / 4_000;
         #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
@@ -370,28 +378,28 @@ impl<S> Tcp<S> {
     }
 }
 
-/// The state of a listener's queue after [`Tcp::take_clients`].
+/// State of a listener's queue after a turn has accepted clients from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backlog {
-    /// All clients were accepted, or no descriptor is left for them.
+    /// All clients were accepted, or there is no free descriptor for the others.
     Taken,
-    /// There may be more clients.
+    /// The listener's queue may contain more clients.
     MayHaveMore,
 }
 
-/// Admits a new flow under `--max-flow-rate` and `--max-flows`, and counts it against the rate. A flow that replaces `victim`
-/// needs no room of its own.
-fn admit<H, T>(victim: Option<FlowId>, ctx: &mut Ctx<'_, H, T>) -> Admission {
+/// Decides whether `--max-flow-rate` and `--max-flows` admit a new flow, and counts it against the rate. A flow that
+/// replaces the connection `victim` needs no additional slot.
+fn admit<H, T>(victim: Option<FlowId>, opener: FlowOpener, ctx: &mut Ctx<'_, H, T>) -> Admission {
     if victim.is_some() {
-        let admission = ctx.net.count_against_rate(ctx.now);
+        let admission = ctx.net.count_against_rate(opener, ctx.now);
         if admission == Admission::Admitted {
             return admission;
         }
     }
-    ctx.net.admit(ctx.now)
+    ctx.net.admit(opener, ctx.now)
 }
 
-/// Returns the host-side destination of a connection that the guest opens, or counts a refusal by policy.
+/// Returns the host-side destination of a connection that the guest opens, or counts a refusal by the policy.
 fn destination(
     key: &ConnectionKey,
     dns: Option<SocketAddr>,
@@ -400,14 +408,7 @@ fn destination(
 ) -> Option<SocketAddr> {
     let (written, port) = (key.remote.ip(), key.remote.port());
     let target = if is_to_forwarder(key, net) {
-        let to = Destination {
-            protocol: EgressProtocol::Tcp,
-            written,
-            remote: written,
-            embedded: &[],
-            port: Some(port),
-        };
-        match net.policy.egress.decide_stream_to_forwarder(&to, now) {
+        match net.policy.egress.decide_stream_to_forwarder(key.remote, now) {
             Decision::Allowed => return dns,
             Decision::Refused => None,
         }
@@ -424,11 +425,12 @@ fn is_to_forwarder(key: &ConnectionKey, net: &Net) -> bool {
     net.config.plan.is_dns(key.remote.ip()) && key.remote.port() == DNS_PORT
 }
 
-/// Returns true if policy permits an existing connection: the host's addresses and the rules may have changed since it was opened.
+/// Returns true if the policy permits an existing connection; the host's addresses and the rules may have changed since
+/// it was opened.
 ///
-/// A client's connection stays when the client's address becomes the host's: a published port accepts clients of the host,
-/// too, and the guest's data still reaches only that client. Connections to the forwarder stay, too: its resolvers are the
-/// operator's choice and may be the host's own addresses.
+/// A connection of a published port's client is permitted even if the client's address becomes the host's: a published
+/// port accepts clients on the host, too, and the guest's data still reaches only that client. Connections to the DNS
+/// forwarder are permitted, too, because its resolvers are the operator's choice and may be the host's own addresses.
 pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Net) -> bool {
     let to = connection.key.remote;
     if !is_judged(connection) {
@@ -443,7 +445,8 @@ pub(super) fn is_permitted<S>(connection: &Connection<S>, now: Instant, net: &Ne
             .allows(EgressProtocol::Tcp, to.ip(), Some(to.port()), now)
 }
 
-/// As [`is_permitted`], without the user's rules: after a change of the host's addresses alone.
+/// Returns true if the policy, without the egress rules, permits an existing connection after a change of the host's
+/// addresses.
 pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
     !is_judged(connection)
         || is_to_forwarder(&connection.key, net)
@@ -453,20 +456,21 @@ pub(super) fn is_reachable<S>(connection: &Connection<S>, net: &Net) -> bool {
             .is_ok()
 }
 
-/// Returns true if policy decides about a connection: one that the guest opened and that has not ended.
+/// Returns true if the policy applies to a connection: one that the guest has opened and that has not ended.
 const fn is_judged<S>(connection: &Connection<S>) -> bool {
     connection.listener.is_none() && !matches!(connection.state, TcpState::TimeWait { .. } | TcpState::Failed)
 }
 
-/// Returns true if a connect that succeeded after `took` has reached the host itself although policy does not permit it. The
-/// engine's list of the host's addresses is updated by messages, later than the kernel's.
+/// Returns true if a connect that succeeded after the duration `took` has reached the host itself although the policy
+/// does not permit it. The engine's list of the host's addresses is updated by messages, later than the kernel's.
 fn reaches_host<H: Host, T>(
     connection: &mut Connection<H::Socket>,
     took: Duration,
     ctx: &mut Ctx<'_, H, T>,
 ) -> bool {
     let to = connection.key.remote.ip();
-    // Otherwise the host itself is the intended destination: its loopback by another address, or its resolver.
+    // Otherwise the destination is the host itself intentionally: its loopback by a translated address, or its
+    // resolver.
     if ctx.net.policy.host_addresses || ctx.net.policy.translate_destination(to) != Ok(to) {
         return false;
     }
@@ -474,5 +478,5 @@ fn reaches_host<H: Host, T>(
     connection.socket.as_mut().is_some_and(reaches)
 }
 
-/// Well-known port of DNS.
+/// Port of DNS (IANA "Service Name and Transport Protocol Port Number Registry").
 const DNS_PORT: u16 = 53;

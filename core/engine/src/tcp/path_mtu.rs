@@ -1,7 +1,7 @@
-//! Path MTU behind the guest's first interface: a router there, which may be the guest itself, drops a segment that is too
-//! large and reports the MTU (RFC 1191, RFC 8201).
+//! Path MTU behind the guest's first interface: a router there, which may be the guest itself, drops a segment that is
+//! too large and reports the next-hop MTU by an ICMP error (RFC 1191, RFC 8201).
 //!
-//! The path MTU never grows again: no message reports that.
+//! A connection's segment size does not increase again, because no message reports a larger path MTU.
 
 use pontoon_wire::frame::{Icmp, Ip};
 use pontoon_wire::{protocol, quote};
@@ -12,20 +12,20 @@ use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Transmit};
 
-/// "Fragmentation needed" or "packet too big", about a segment from the engine.
+/// ICMP error "fragmentation needed" or "packet too big" about a segment of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooBig {
     key: ConnectionKey,
     seq: Seq,
-    /// The MTU: bytes of an IP packet.
+    /// Next-hop MTU: maximum length of an IP packet in bytes.
     mtu: usize,
 }
 
 impl TooBig {
-    /// Parses the message; `None` if it is not one.
+    /// Parses the ICMP error; returns `None` if the message is of another type or does not quote a TCP segment.
     pub(crate) fn read(frame: &Frame<'_>, ip: &Ip, icmp: &Icmp) -> Option<Self> {
         let mtu = match (ip.protocol, icmp.kind, icmp.code) {
-            // Routers older than RFC 1191 report 0.
+            // Routers older than RFC 1191 report an MTU of 0.
             (protocol::ICMP, 3, 4) => usize::from(icmp.seq).max(LEAST_V4),
             (protocol::ICMPV6, 2, 0) => {
                 ((usize::from(icmp.ident) << 16) + usize::from(icmp.seq)).max(LEAST_V6)
@@ -35,7 +35,7 @@ impl TooBig {
         let mut bytes = [0; quote::LEN];
         let room = icmp.payload_len.min(quote::LEN);
         let len = frame.copy(icmp.payload_offset, &mut bytes[..room]);
-        let segment = quote::Segment::read(&bytes[..len])?;
+        let segment = quote::QuotedSegment::read(&bytes[..len])?;
         Some(Self {
             key: ConnectionKey {
                 guest: segment.destination,
@@ -48,7 +48,8 @@ impl TooBig {
 }
 
 impl<S> Tcp<S> {
-    /// Processes a router's report that it has dropped a segment, which is retransmitted in smaller ones.
+    /// Handles the ICMP error of a router that has dropped a segment: lowers the segment size, and retransmits the
+    /// data.
     pub(crate) fn handle_too_big<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         too_big: &TooBig,
@@ -68,17 +69,17 @@ impl<S> Tcp<S> {
     }
 }
 
-/// The segment size after a report.
+/// The effect of an ICMP error on a connection's segment size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MssUpdate {
-    /// Segments are smaller from now on.
+    /// The connection's segment size was reduced.
     Lowered,
-    /// The report was ignored.
+    /// The ICMP error was ignored, and the segment size is the same.
     Unchanged,
 }
 
 impl<S> Connection<S> {
-    /// Lowers the segment size, if the report quotes a segment in flight (RFC 5927 section 4.1).
+    /// Reduces the segment size if the ICMP error quotes a segment in flight (RFC 5927 section 4.1).
     fn narrow(&mut self, too_big: &TooBig) -> MssUpdate {
         let down = &mut self.down;
         let in_flight = !too_big.seq.before(down.una) && too_big.seq.before(down.max);
@@ -92,7 +93,8 @@ impl<S> Connection<S> {
     }
 }
 
-/// Linux's `ip_rt_min_pmtu`: a forged smaller MTU would cause many headers.
+/// Minimum path MTU that is accepted for IPv4, equal to Linux's `ip_rt_min_pmtu`, because a forged smaller one would
+/// cause many headers.
 const LEAST_V4: usize = 552;
-/// RFC 8200 section 5.
+/// Minimum path MTU of IPv6 (RFC 8200 section 5).
 const LEAST_V6: usize = 1280;

@@ -1,58 +1,63 @@
-//! Loss recovery: the ranges that the guest lacks, and the time of the next retransmission.
+//! Loss recovery for data to the guest: the ranges that the guest has not received, and the time of the next
+//! retransmission.
 //!
-//! Every byte not acknowledged is still in the host socket's receive queue, so a retransmission is another peek. A hole
-//! below enough selectively acknowledged data is lost (RFC 6675); without SACK, three duplicate acknowledgements indicate a
-//! loss (RFC 5681). An unacknowledged tail is probed after two round trips (RFC 8985 section 7), and after the
-//! retransmission timeout everything is sent again from the oldest byte, with slow start (RFC 6298, RFC 5681 section 3.1).
+//! Every byte that is not acknowledged is still in the host socket's receive queue, so a retransmission is another
+//! peek. A hole below enough selectively acknowledged data is lost (RFC 6675); without SACK, three duplicate
+//! acknowledgements indicate a loss (RFC 5681). An unacknowledged tail is probed after two round trips (RFC 8985
+//! section 7). After the retransmission timeout everything is sent again from the oldest byte, with slow start (RFC
+//! 6298, RFC 5681 section 3.1).
 
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::connection::Down;
+use super::connection::HostToGuest;
 use super::seq::{Seq, absorb};
 use crate::Instant;
 
-/// Runs of selectively acknowledged data that are stored; later blocks report the others again.
+/// Maximum number of selectively acknowledged ranges that are stored; later SACK blocks report the others again.
 const RUNS: usize = 8;
-/// Segments, or duplicate acknowledgements, that may merely be reordering (RFC 5681 section 3.2).
+/// Number of segments or duplicate acknowledgements that may be due to reordering instead of a loss (RFC 5681 section
+/// 3.2).
 const REORDERING: u32 = 3;
-/// A tail-loss probe waits at least this (RFC 8985 section 7.2).
+/// Minimum time before a tail loss probe (RFC 8985 section 7.2).
 const PROBE_FLOOR: Duration = Duration::from_millis(10);
 
-/// The kind of the next retry.
+/// The kinds of transmission that the retransmission timer causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retry {
-    /// Tail loss probe: a loss there is detected before the timeout.
+pub(super) enum RetryKind {
+    /// Tail loss probe, which detects a loss of the last segments before the retransmission timeout (RFC 8985 section
+    /// 7).
     Probe,
-    /// The retransmission timeout.
+    /// Retransmission timeout (RFC 6298).
     Timeout,
-    /// Probe of a closed window.
+    /// Probe of the guest's closed window (RFC 9293 section 3.8.6.1).
     Persist,
 }
 
-/// The sender's state of loss recovery.
+/// Loss recovery state of one connection's data to the guest.
 #[derive(Debug)]
-pub(super) struct Recovery {
-    /// Selectively acknowledged runs, ascending and disjoint, all after `una`.
+pub(super) struct LossRecovery {
+    /// Selectively acknowledged ranges, in ascending order without overlaps, all after `una`.
     sacked: ArrayVec<(Seq, Seq), RUNS>,
-    /// In recovery until this is acknowledged.
+    /// Sequence number whose acknowledgement ends the recovery; `None` outside of recovery.
     until: Option<Seq>,
-    /// Holes before this have been retransmitted.
+    /// Sequence number before which all holes have been retransmitted.
     resent: Seq,
-    /// `max` when the oldest hole was retransmitted: if data after it is acknowledged and the hole is not, that copy is lost.
+    /// `max` at the time when the oldest hole was retransmitted. If later data is acknowledged and the hole is not,
+    /// that retransmission is lost.
     marker: Seq,
     duplicates: u32,
-    /// The tail was probed since the guest last acknowledged new data.
+    /// True if a tail loss probe was sent since the guest last acknowledged new data.
     pub(super) probed: bool,
-    /// The limit on data in flight; unlimited except after a timeout.
+    /// Congestion window in bytes: the limit on data in flight after a retransmission timeout; otherwise unlimited.
     pub(super) cwnd: u32,
-    pub(super) retry: Option<(Instant, Retry)>,
-    /// Probes of a closed window since the last segment from the guest.
+    pub(super) retry: Option<(Instant, RetryKind)>,
+    /// Number of probes of the closed window since the last segment from the guest.
     pub(super) unanswered: u8,
 }
 
-impl Recovery {
+impl LossRecovery {
     pub(super) const fn new(iss: Seq) -> Self {
         Self {
             sacked: ArrayVec::new_const(),
@@ -67,7 +72,7 @@ impl Recovery {
         }
     }
 
-    /// Records the guest's SACK blocks.
+    /// Stores the guest's SACK blocks, as far as they are within the data in flight.
     fn note(&mut self, una: Seq, max: Seq, blocks: &[Option<(u32, u32)>]) {
         for &(begin, end) in blocks.iter().flatten() {
             let (begin, end) = (Seq(begin).latest(una), Seq(end));
@@ -82,12 +87,12 @@ impl Recovery {
         }
     }
 
-    /// The end of the highest run.
+    /// Returns the end of the highest selectively acknowledged range.
     fn highest(&self) -> Option<Seq> {
         self.sacked.last().map(|&(_, end)| end)
     }
 
-    /// Returns the first hole that was not retransmitted: its begin and end.
+    /// Returns the first hole that was not retransmitted, as its begin and end.
     pub(super) fn hole(&self, una: Seq) -> Option<(Seq, Seq)> {
         let mut from = self.resent.latest(una);
         for &(begin, end) in &self.sacked {
@@ -104,8 +109,8 @@ impl Recovery {
     }
 }
 
-impl Down {
-    /// Processes an acknowledgement of new data up to `ack`.
+impl HostToGuest {
+    /// Handles an acknowledgement of new data up to `ack`.
     pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
         let mut bytes = ack.past(self.una);
         let recovery = &mut self.recovery;
@@ -124,7 +129,7 @@ impl Down {
         recovery.sacked.retain(|&mut (_, end)| end.after(ack));
         if let Some(until) = recovery.until {
             if ack.before(until) {
-                // A partial acknowledgement without SACK: the next segment is missing too (RFC 6582 section 3.2).
+                // A partial acknowledgement without SACK: the next segment is lost too (RFC 6582 section 3.2).
                 if !self.sack {
                     recovery.resent = ack;
                 }
@@ -135,7 +140,8 @@ impl Down {
         }
     }
 
-    /// Processes a duplicate acknowledgement while data is in flight. `bare`: it has no data and changes no window.
+    /// Handles a duplicate acknowledgement while data is in flight. `bare` is true if the segment has no data and does
+    /// not change the window.
     pub(super) fn repeated(&mut self, blocks: &[Option<(u32, u32)>], bare: bool) {
         self.recovery.note(self.una, self.max, blocks);
         if bare {
@@ -143,18 +149,19 @@ impl Down {
         }
     }
 
-    /// Processes the SACK blocks of an acknowledgement of new data.
+    /// Stores the SACK blocks of an acknowledgement of new data.
     pub(super) fn selectively(&mut self, blocks: &[Option<(u32, u32)>]) {
         self.recovery.note(self.una, self.max, blocks);
     }
 
-    /// Enters recovery if data is lost, and detects lost retransmissions.
+    /// Enters recovery if data is lost; during recovery, detects lost retransmissions.
     pub(super) fn detect_loss(&mut self) {
         let threshold = REORDERING * self.mss;
         let recovery = &mut self.recovery;
         let highest = recovery.highest();
         if recovery.until.is_some() {
-            // Data first sent after the oldest hole's second copy has arrived, and that copy has not.
+            // Data that was first sent after the oldest hole's retransmission has arrived, and the retransmission has
+            // not.
             if highest.is_some_and(|end| end.past(recovery.marker) >= threshold) {
                 recovery.resent = self.una;
                 recovery.marker = self.max;
@@ -163,7 +170,7 @@ impl Down {
         }
         let evidence = highest.is_some_and(|end| end.past(self.una) > threshold)
             || recovery.duplicates >= REORDERING
-            // A hole that is older than two round trips is not reordering.
+            // A hole that has existed for more than two round trips is not due to reordering.
             || (recovery.probed && highest.is_some());
         if evidence {
             recovery.until = Some(self.max);
@@ -173,7 +180,8 @@ impl Down {
         }
     }
 
-    /// Returns the next run to retransmit: a hole below SACKed data, or the oldest segment if the guest sends no SACK.
+    /// Returns the next range to retransmit as begin and length: a hole below selectively acknowledged data, or the
+    /// oldest segment if the guest sends no SACK.
     pub(super) fn lost(&self) -> Option<(Seq, u32)> {
         if !self.recovery.is_recovering() || self.recovery.cwnd != u32::MAX {
             return None;
@@ -190,18 +198,19 @@ impl Down {
         (len > 0).then_some((from, len))
     }
 
-    /// Records the retransmission of a run that begins at `from`.
+    /// Records the retransmission of `len` bytes from `from` on.
     pub(super) fn sent_again(&mut self, from: Seq, len: u32) {
         self.recovery.resent = from + len;
         self.rtt.resent();
     }
 
-    /// Marks everything in flight as lost: continues at the oldest byte, with one segment at first.
+    /// Treats everything in flight as lost after a retransmission timeout: transmission continues at the oldest byte,
+    /// at first with one segment.
     pub(super) fn go_back(&mut self) {
         self.rtt.backoff = self.rtt.backoff.saturating_add(1);
         self.rtt.resent();
         let recovery = &mut self.recovery;
-        // RFC 2018 section 8: the guest may have dropped data that it has acknowledged only selectively.
+        // RFC 2018 section 8: the guest may discard data that it has only selectively acknowledged.
         recovery.sacked.clear();
         recovery.duplicates = 0;
         recovery.until = Some(self.max);
@@ -209,24 +218,24 @@ impl Down {
         self.nxt = self.una;
     }
 
-    /// Processes the reopening of a closed window: the guest has answered the probes, so their backoff ends.
+    /// Handles the reopening of the guest's closed window: the guest has answered the probes, so their backoff ends.
     pub(super) fn reopened(&mut self) {
         self.rtt.backoff = 0;
         self.recovery.retry = None;
     }
 
-    /// Arms the retry timer.
+    /// Arms the timer for the next retransmission, tail loss probe or window probe.
     pub(super) fn arm_retry(&mut self, blocked: bool, now: Instant) {
         let in_flight = self.max.past(self.una);
         let kind = match self.recovery.retry {
-            Some((_, Retry::Persist)) if in_flight == 0 && blocked => return,
-            // Cleared by any acknowledgement of new data, so that data is in flight here.
-            Some((_, Retry::Probe | Retry::Timeout)) => return,
+            Some((_, RetryKind::Persist)) if in_flight == 0 && blocked => return,
+            // An acknowledgement of new data clears the timer, so there is data in flight here.
+            Some((_, RetryKind::Probe | RetryKind::Timeout)) => return,
             _ if in_flight > self.mss && !self.recovery.is_recovering() && self.rtt.backoff == 0 => {
-                Retry::Probe
+                RetryKind::Probe
             }
-            _ if in_flight > 0 => Retry::Timeout,
-            _ if blocked => Retry::Persist,
+            _ if in_flight > 0 => RetryKind::Timeout,
+            _ if blocked => RetryKind::Persist,
             _ => {
                 self.recovery.retry = None;
                 return;
@@ -234,8 +243,8 @@ impl Down {
         };
         let timeout = self.rtt.timeout();
         let (kind, after) = match (kind, self.rtt.smoothed()) {
-            (Retry::Probe, Some(srtt)) => (Retry::Probe, (srtt * 2).max(PROBE_FLOOR).min(timeout)),
-            (Retry::Probe, None) => (Retry::Timeout, timeout),
+            (RetryKind::Probe, Some(srtt)) => (RetryKind::Probe, (srtt * 2).max(PROBE_FLOOR).min(timeout)),
+            (RetryKind::Probe, None) => (RetryKind::Timeout, timeout),
             (kind, _) => (kind, timeout),
         };
         self.recovery.retry = Some((now + after, kind));

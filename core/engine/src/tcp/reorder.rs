@@ -1,7 +1,7 @@
-//! Data received out of order, anywhere in the advertised window: with a loss of one segment in a hundred there are dozens
-//! of holes in flight.
+//! Reorder buffer: data from the guest received out of order, anywhere in the advertised window. With a loss of one
+//! segment in a hundred, there are dozens of holes in flight.
 //!
-//! The bytes are in pool blocks, each at its distance from a fixed base, and are never moved.
+//! The bytes are in blocks of the buffer pool, at their distance from a fixed sequence number, and are never moved.
 
 use std::collections::VecDeque;
 
@@ -11,37 +11,40 @@ use vm_memory::VolatileSlice;
 use super::seq::{Seq, absorb};
 use crate::pool::{BLOCK, BlockId, Pool};
 
-/// The limit on runs. In a window of 4 MiB, that many holes between segments of 1500 bytes are a loss of one in a hundred.
+/// Maximum number of contiguous ranges. In a window of 4 MiB with segments of 1,500 bytes, that many holes are a loss
+/// of one in a hundred.
 const RUNS: usize = 32;
-/// Blocks from the base on: the widest window, and the part of a block that has been delivered.
+/// Maximum number of blocks: those of the widest window, and the part of a block that was delivered.
 const BLOCKS: usize = 65;
 
-/// Out-of-order data of one flow.
+/// Reorder buffer of one connection, which uses no memory while it is empty.
 #[derive(Debug, Default)]
-pub(super) struct Reorder(Option<Box<Ahead>>);
+pub(super) struct Reorder(Option<Box<ReorderBlocks>>);
 
+/// The blocks and ranges of a reorder buffer that is not empty.
 #[derive(Debug)]
-struct Ahead {
-    /// The sequence number of the first block.
+struct ReorderBlocks {
+    /// Sequence number of the first byte of the first block.
     base: Seq,
     blocks: VecDeque<Option<BlockId>>,
-    /// Disjoint and not adjacent; the run that grew last is the first (RFC 2018 section 4).
+    /// Stored ranges, which neither overlap nor touch each other; the range that has grown last is the first (RFC 2018
+    /// section 4).
     runs: ArrayVec<(Seq, Seq), RUNS>,
 }
 
-/// The result of a segment received out of order.
+/// The result of storing a segment that was received out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// All of it is stored.
+    /// The whole segment is stored.
     Yes,
-    /// The pool has no block for all of it.
+    /// The pool has no block for a part of the segment.
     PoolEmpty,
-    /// It is beyond the reach, or would be one run too many.
+    /// The segment is beyond the last block, or would be one range too many.
     No,
 }
 
 impl Reorder {
-    /// Returns blocks for a SACK option, the most recent first.
+    /// Returns the stored ranges for a SACK option, the most recent one first.
     pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
         let runs = self.0.iter().flat_map(|ahead| &ahead.runs);
         runs.map(|&(begin, end)| (begin.0, end.0))
@@ -51,7 +54,8 @@ impl Reorder {
         self.0.is_none()
     }
 
-    /// Stores the bytes `parts`, the first of which is `seq`. `next` is the byte expected next, before `seq`.
+    /// Stores `parts`, whose first byte has the sequence number `seq`. `next` is the next expected sequence number,
+    /// before `seq`.
     pub(super) fn keep<'a>(
         &mut self,
         next: Seq,
@@ -59,7 +63,7 @@ impl Reorder {
         parts: impl Iterator<Item = VolatileSlice<'a>>,
         pool: &mut Pool,
     ) -> Kept {
-        let ahead = self.0.get_or_insert_with(|| Box::new(Ahead::new(next)));
+        let ahead = self.0.get_or_insert_with(|| Box::new(ReorderBlocks::new(next)));
         let kept = ahead.keep(seq, parts, pool);
         if ahead.runs.is_empty() {
             self.0 = None;
@@ -67,7 +71,8 @@ impl Reorder {
         kept
     }
 
-    /// Returns the run of stored bytes that begins at `next`, as much of it as is contiguous in memory.
+    /// Returns the first stored bytes from `next` on that are contiguous in memory; `None` if the byte at `next` is not
+    /// stored.
     pub(super) fn front<'p>(&self, next: Seq, pool: &'p mut Pool) -> Option<VolatileSlice<'p>> {
         let ahead = self.0.as_ref()?;
         let &(_, end) = ahead
@@ -80,7 +85,7 @@ impl Reorder {
         Some(VolatileSlice::from(&mut pool.bytes(block)[place..place + len]))
     }
 
-    /// Frees the bytes before `next`, which have been delivered.
+    /// Frees the blocks whose bytes are all before `next`, because they have been delivered.
     pub(super) fn advance(&mut self, next: Seq, pool: &mut Pool) {
         let Some(ahead) = &mut self.0 else { return };
         ahead.advance(next, pool);
@@ -89,14 +94,14 @@ impl Reorder {
         }
     }
 
-    /// Returns all blocks to the pool.
+    /// Returns all blocks of the reorder buffer to the pool.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         let blocks = self.0.take().into_iter().flat_map(|ahead| ahead.blocks);
         blocks.flatten().for_each(|block| pool.give(block));
     }
 }
 
-impl Ahead {
+impl ReorderBlocks {
     fn new(base: Seq) -> Self {
         Self {
             base,
@@ -105,7 +110,7 @@ impl Ahead {
         }
     }
 
-    /// Returns the block of a byte and its offset in it.
+    /// Returns the index of the block that contains the byte at `at`, and the byte's offset in it.
     fn place(&self, at: Seq) -> (usize, usize) {
         let distance = at.past(self.base) as usize;
         (distance / BLOCK, distance % BLOCK)
@@ -142,7 +147,7 @@ impl Ahead {
         }
         if at != seq {
             let run = absorb(&mut self.runs, (seq, at));
-            // There is room: a run that neither fits nor is adjacent to another was refused above.
+            // There is room, because a range that neither fits nor touches another was refused above.
             if !self.runs.is_full() {
                 self.runs.insert(0, run);
             }
@@ -150,7 +155,8 @@ impl Ahead {
         kept
     }
 
-    /// Returns the block `index`, allocated if necessary: the flow's first in any case, more while the pool is roomy.
+    /// Returns the block `index`, and allocates it if necessary: the connection's first block in any case, more of them
+    /// while [`Pool::is_roomy`].
     fn block(&mut self, index: usize, pool: &mut Pool) -> Result<&BlockId, Kept> {
         if index >= BLOCKS {
             return Err(Kept::No);
@@ -185,7 +191,7 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    /// The stream's byte at a sequence number.
+    /// Returns the byte of the test stream at a sequence number.
     fn byte(at: u32) -> u8 {
         (at.wrapping_mul(2_654_435_761) >> 24) as u8
     }
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_merge_and_drain_across_sequence_wrap() {
+    fn ranges_merge_and_drain_across_sequence_wrap() {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let next = u32::MAX - 1000;
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn reach_and_number_of_runs_are_limited() {
+    fn reach_and_number_of_ranges_are_limited() {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let most = u32::try_from(RUNS).unwrap();
@@ -267,7 +273,7 @@ mod tests {
         let mut pool = Pool::default();
         let mut reorder = Reorder::default();
         let first = u32::MAX - 100_000;
-        // Every other segment is lost and retransmitted later.
+        // Every second segment is lost, and retransmitted later.
         for segment in (1..60).step_by(2) {
             let begin = first.wrapping_add(segment * STEP as u32);
             assert_eq!(keep(&mut reorder, first, begin, STEP, &mut pool), Kept::Yes);

@@ -1,39 +1,42 @@
-//! Round-trip time towards the guest and the retransmission timeout from it (RFC 6298).
+//! Measures the round-trip time to the guest, and computes the retransmission timeout from it (RFC 6298).
 
 use core::time::Duration;
 
 use super::seq::Seq;
 use crate::Instant;
 
-/// RFC 6298 has one second; links to a guest are local, and Linux uses 200 ms (`TCP_RTO_MIN`).
+/// Minimum retransmission timeout. RFC 6298 recommends one second; links to a guest are local, and Linux uses 200 ms
+/// (`TCP_RTO_MIN`).
 const FLOOR: Duration = Duration::from_millis(200);
-/// Upper bound of the backed-off timeout.
+/// Maximum retransmission timeout, including backoff.
 const CEILING: Duration = Duration::from_secs(60);
 
-/// Smoothed round-trip time. One segment is timed at a time; a retransmission ends its timing (Karn).
+/// Estimator of the round-trip time. One segment is measured at a time; a retransmission ends its measurement (Karn's
+/// algorithm).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rtt {
-    /// Smoothed time and its variation, once there is a sample.
+    /// Smoothed round-trip time and its variation (SRTT, RTTVAR); `None` before the first measurement.
     smoothed: Option<(Duration, Duration)>,
     timing: Option<(Seq, Instant)>,
-    /// The number of times that the timeout was doubled since the guest last acknowledged new data.
+    /// Number of times that the timeout was doubled since the guest last acknowledged new data.
     pub(super) backoff: u8,
 }
 
 impl Rtt {
-    /// Records that data up to `end` is sent for the first time.
+    /// Records that data up to `end` is sent for the first time, and measures its round trip unless another measurement
+    /// is active.
     pub(super) fn sent(&mut self, end: Seq, now: Instant) {
         if self.timing.is_none() {
             self.timing = Some((end, now));
         }
     }
 
-    /// Ends the timing, as data is retransmitted: an acknowledgement would be ambiguous.
+    /// Ends the current measurement because data is retransmitted, so that an acknowledgement would be ambiguous.
     pub(super) fn resent(&mut self) {
         self.timing = None;
     }
 
-    /// Records that the guest has acknowledged everything before `ack`.
+    /// Records that the guest has acknowledged everything before `ack`, which may complete a measurement.
     pub(super) fn acknowledged(&mut self, ack: Seq, now: Instant) {
         self.backoff = 0;
         let Some((end, sent)) = self.timing else { return };
@@ -53,7 +56,7 @@ impl Rtt {
         self.smoothed.map(|(srtt, _)| srtt)
     }
 
-    /// Returns the retransmission timeout, with backoff.
+    /// Returns the retransmission timeout, including backoff.
     pub(super) fn timeout(&self) -> Duration {
         let base = self
             .smoothed

@@ -1,4 +1,4 @@
-//! Processing of a segment from the guest (RFC 9293 section 3.10.7, RFC 5961).
+//! Handles segments from the guest (RFC 9293 section 3.10.7, RFC 5961).
 
 use core::time::Duration;
 
@@ -10,23 +10,23 @@ use super::seq::Seq;
 use crate::ctx::Ctx;
 use crate::{Frame, Host, Instant};
 
-/// The result of processing a segment.
+/// The result of handling a segment from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The segment changed nothing.
+    /// The segment is dropped, or has changed nothing that needs further work.
     Ignored,
-    /// The connection has pending work.
+    /// The segment has caused pending work of the connection.
     Changed,
-    /// The guest has reset the connection.
+    /// The segment is a valid reset of the guest, which ends the connection.
     Reset,
-    /// The segment acknowledges bytes that were never sent: it is answered by a reset, and the connection stays.
+    /// The segment acknowledges bytes that were never sent. It is answered by a reset, and the connection continues.
     Unacceptable,
-    /// TIME_WAIT is over: this SYN opens the next connection.
+    /// TIME-WAIT ends, because this SYN opens a new connection with the same key.
     Reopened,
 }
 
 impl<S> Connection<S> {
-    /// Updates the connection by a segment. Its data is added to the burst; nothing is sent yet.
+    /// Updates the connection with a segment. Its data is added to the burst; nothing is sent to host or guest yet.
     pub(super) fn receive<'a, H: Host<Socket = S>, T>(
         &mut self,
         slot: u32,
@@ -47,11 +47,12 @@ impl<S> Connection<S> {
                 if let Some(verdict) = self.receive_before_establishment(segment, ctx.now) {
                     return verdict;
                 }
-                // The host may have had data for a while.
+                // The host socket may have received data before the handshake with the guest was complete.
                 changed = self.state == TcpState::Open;
             }
             TcpState::TimeWait { .. } => return self.receive_late(segment),
-            // The pending reset answers this segment, too; a SYN is retransmitted until the connection is removed.
+            // The pending reset answers this segment, too. A SYN is retransmitted by the guest until the connection is
+            // removed.
             TcpState::Failed => return Verdict::Ignored,
             TcpState::Open => {}
         }
@@ -74,18 +75,20 @@ impl<S> Connection<S> {
                 return Verdict::Changed;
             }
         } else if !self.is_acceptable(segment) {
-            // A segment with data cannot be part of an ACK loop, and may be a retransmission that needs an acknowledgement.
+            // A segment with data cannot be part of an ACK loop, and may be a retransmission that needs an
+            // acknowledgement.
             return match segment.payload_len > 0 || flags.has(Flags::FIN) {
                 true => self.challenge_ack(ctx),
                 false => self.challenge(ctx),
             };
         }
-        // RFC 5961 section 5.2: neither ahead of what was sent nor older than the widest window.
+        // RFC 5961 section 5.2: the acknowledgement must not exceed the data sent, nor be older than the widest window.
         let ack = Seq(segment.ack);
         if ack.after(self.down.max) || ack.before(self.down.una - self.down.max_wnd) {
             return self.challenge(ctx);
         }
-        changed |= self.receive_ack(segment, ctx.now);
+        let verdict = self.receive_ack(segment, ctx.now);
+        changed |= verdict == Verdict::Changed;
         if segment.payload_len > 0 {
             self.take_data(slot, segment, frame, burst, ctx.net);
         }
@@ -104,7 +107,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Processes a segment in SYN-RECEIVED. Returns none if the state's own checks do not end the processing.
+    /// Handles a segment in SYN-RECEIVED. Returns `None` if the checks of this state do not end the handling.
     fn receive_before_establishment(&mut self, segment: &frame::Tcp, now: Instant) -> Option<Verdict> {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq + 1 == self.up.next {
@@ -126,10 +129,10 @@ impl<S> Connection<S> {
         None
     }
 
-    /// Processes a reset (RFC 5961 section 3.2).
+    /// Handles a reset from the guest (RFC 5961 section 3.2).
     fn receive_reset<H, T>(&mut self, seq: Seq, ctx: &mut Ctx<'_, H, T>) -> Verdict {
-        // The reset of a guest that has filled the window is at its edge. On macOS, segments after the FIN have the FIN's
-        // sequence number, which Linux accepts, too (`tcp_reset_check`).
+        // A guest that has filled the window sends its reset at the window's edge. On macOS, segments after the FIN
+        // have the FIN's sequence number, which Linux accepts, too (`tcp_reset_check`).
         let exact = seq == self.up.next || (self.up.closed && seq + 1 == self.up.next);
         match (exact, self.in_window(seq) || seq == self.up.edge) {
             (true, _) => Verdict::Reset,
@@ -142,8 +145,8 @@ impl<S> Connection<S> {
         !seq.before(self.up.next) && seq.before(self.up.edge)
     }
 
-    /// Returns true if a part of the segment is in the window, or if it is at the window's edge while the window is closed
-    /// (RFC 9293 section 3.10.7.4).
+    /// Returns true if a part of the segment is in the receive window, or if it is at the window's edge while the
+    /// window is closed (RFC 9293 section 3.10.7.4).
     fn is_acceptable(&self, segment: &frame::Tcp) -> bool {
         let seq = Seq(segment.seq);
         let fin = u32::from(segment.flags.has(Flags::FIN));
@@ -159,10 +162,11 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Sends a challenge acknowledgement (RFC 5961), unless the last one is too recent. If the segment is from the guest's
-    /// connection and not from an attacker, the acknowledgement resynchronises it.
+    /// Sends a challenge acknowledgement (RFC 5961), unless the last one is too recent. If the guest itself, not an
+    /// attacker, has sent the segment, the acknowledgement synchronizes the guest's state again.
     ///
-    /// The limit of section 7 is per connection, as a shared limit is a side channel (CVE-2016-5696).
+    /// The rate limit of RFC 5961 section 7 applies to each connection, because a shared limit is a side channel
+    /// (CVE-2016-5696).
     fn challenge<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         if ctx.now < self.next_challenge {
             ctx.net.counters.tcp_challenges_withheld += 1;
@@ -172,14 +176,14 @@ impl<S> Connection<S> {
         self.challenge_ack(ctx)
     }
 
-    /// Acknowledges what was received so far.
+    /// Schedules an acknowledgement of everything that was received so far.
     fn challenge_ack<H, T>(&mut self, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         ctx.net.counters.tcp_challenges += 1;
         self.pending.ack = true;
         Verdict::Changed
     }
 
-    /// Completes the handshake.
+    /// Completes the handshake: the connection is established.
     fn establish(&mut self, now: Instant) {
         let down = &mut self.down;
         down.una = down.nxt;
@@ -189,7 +193,7 @@ impl<S> Connection<S> {
         self.state = TcpState::Open;
     }
 
-    /// Processes the answer to the engine's SYN.
+    /// Handles the guest's answer to the engine's SYN, on a connection of a published port's client.
     fn receive_syn_ack<H, T>(&mut self, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) -> Verdict {
         let flags = segment.flags;
         if flags.has(Flags::ACK) && Seq(segment.ack) != self.down.nxt {
@@ -215,7 +219,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Processes a segment in TIME_WAIT.
+    /// Handles a segment in TIME-WAIT.
     fn receive_late(&mut self, segment: &frame::Tcp) -> Verdict {
         let (seq, flags) = (Seq(segment.seq), segment.flags);
         if flags.has(Flags::RST) {
@@ -225,7 +229,8 @@ impl<S> Connection<S> {
                 Verdict::Ignored
             };
         }
-        // RFC 9293 section 3.10.7.4, "Otherwise, if the TIME-WAIT state": a SYN that begins after the old connection.
+        // RFC 9293 section 3.10.7.4, "Otherwise, if the TIME-WAIT state": a SYN with a sequence number after the old
+        // connection's.
         if flags.has(Flags::SYN) && !flags.has(Flags::ACK) && seq.after(self.up.next) {
             return Verdict::Reopened;
         }
@@ -236,14 +241,14 @@ impl<S> Connection<S> {
         Verdict::Ignored
     }
 
-    /// Updates the connection by the acknowledgement and the window of a segment. Returns true if there is pending work.
-    fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> bool {
+    /// Updates the connection by the acknowledgement and the window of a segment.
+    fn receive_ack(&mut self, segment: &frame::Tcp, now: Instant) -> Verdict {
         let (seq, ack) = (Seq(segment.seq), Seq(segment.ack));
         let down = &mut self.down;
         let window = u32::from(segment.window) << down.scale;
-        // RFC 9293 does not update the window by an older segment that acknowledges more; as `una` moves, the edge would
-        // move beyond what the guest has allowed. This is Linux's rule (`tcp_may_update_window`), which also accepts a
-        // closed window.
+        // RFC 9293 does not update the window from an older segment that acknowledges more data; because `una` moves,
+        // the window's edge would then exceed what the guest has advertised. The rule here is Linux's
+        // (`tcp_may_update_window`), which also accepts a closed window.
         let current = ack.after(down.una)
             || (ack == down.una
                 && (down.wl1.before(seq) || (down.wl1 == seq && (window > down.wnd || window == 0))));
@@ -270,10 +275,13 @@ impl<S> Connection<S> {
             down.max_wnd = down.max_wnd.max(window);
             down.wl1 = seq;
         }
-        changed
+        match changed {
+            true => Verdict::Changed,
+            false => Verdict::Ignored,
+        }
     }
 }
 
-/// The time between two challenge acknowledgements: Linux's `tcp_invalid_ratelimit` (since 4.0), half the shortest timeout
-/// of RFC 6298.
+/// Minimum time between two challenge acknowledgements: Linux's `tcp_invalid_ratelimit` (since 4.0), half of the
+/// shortest timeout of RFC 6298.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);

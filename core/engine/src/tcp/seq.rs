@@ -1,10 +1,11 @@
-//! Sequence numbers (RFC 9293 section 3.4): arithmetic modulo 2^32, order within half of it.
+//! TCP sequence numbers (RFC 9293 section 3.4): arithmetic modulo 2^32, and comparison within half of the sequence
+//! space.
 
 use core::ops::{Add, AddAssign, Sub};
 
 use arrayvec::ArrayVec;
 
-/// A sequence number.
+/// A TCP sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Seq(pub(super) u32);
 
@@ -17,17 +18,17 @@ impl Seq {
         other.before(self)
     }
 
-    /// Returns the later of the two.
+    /// Returns the later of two sequence numbers.
     pub(super) const fn latest(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
-    /// Returns the earlier of the two.
+    /// Returns the earlier of two sequence numbers.
     pub(super) const fn earliest(self, other: Self) -> Self {
         if self.before(other) { self } else { other }
     }
 
-    /// Returns the bytes from `earlier` to `self`, 0 if `earlier` is not earlier.
+    /// Returns the number of bytes from `earlier` to `self`; 0 if `earlier` is not earlier.
     pub(super) const fn past(self, earlier: Self) -> u32 {
         if earlier.before(self) {
             self.0.wrapping_sub(earlier.0)
@@ -57,7 +58,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// Removes from `runs` those that overlap or touch `run`, and returns their union with it.
+/// Removes the ranges from `runs` that overlap or touch `run`, and returns their union with it.
 pub(super) fn absorb<const N: usize>(
     runs: &mut ArrayVec<(Seq, Seq), N>,
     (mut begin, mut end): (Seq, Seq),

@@ -1,9 +1,11 @@
-//! Connections whose guest does not acknowledge the data that the host has received for it.
+//! Detects stalled connections, whose guest does not acknowledge the data that the host has received for it, and limits
+//! the host memory that they use.
 //!
-//! Data stays in the host socket's receive queue until the guest acknowledges it, and a window may stay closed for any
-//! time (RFC 9293 section 3.8.6.1). The kernel grows the receive buffer of a connection that is read quickly, to 6 MiB
-//! and more (`tcp_rmem`), so that a guest that reads quickly and then stops holds that much of the host's memory with
-//! each connection. The receive queues of such connections have a budget in all; beyond it, the largest is reset.
+//! Data stays in the host socket's receive queue until the guest acknowledges it, and the guest's window may stay
+//! closed for any time (RFC 9293 section 3.8.6.1). The kernel increases the receive buffer of a connection that is read
+//! quickly to 6 MiB and more (`tcp_rmem`). So a guest that reads quickly and then stops would hold that much of the
+//! host's memory with each connection. The receive queues of all stalled connections together have a budget; if it is
+//! exceeded, the connection with the largest queue is reset.
 
 use core::time::Duration;
 
@@ -12,31 +14,34 @@ use super::connection::{Connection, TcpState};
 use crate::ctx::{Ctx, Net};
 use crate::{FlowId, Host, Instant, Transmit};
 
-/// The time in which a guest has to acknowledge as much as its receive queue holds. Timers of data in flight and of closed
-/// windows process a connection at least once a minute, so that a stalled one is detected after 90 s at most.
+/// Time within which a guest has to acknowledge as many bytes as its receive queue contains. The timers for data in
+/// flight and for closed windows handle a connection at least once a minute, so that a stalled connection is detected
+/// after at most 90 s.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Memory in the receive queues of one worker's stalled connections: 42 of the largest that Linux makes by default
-/// (`tcp_rmem`, 6 MiB), 2,048 of those that a connection begins with. Paused downloads of a guest are well within it.
+/// Maximum memory in bytes in the receive queues of one worker's stalled connections: 42 queues of the largest size
+/// that Linux allocates by default (`tcp_rmem`, 6 MiB), or 2,048 of the initial size. A guest's paused downloads use
+/// much less.
 const BUDGET: u64 = 256 << 20;
-/// The number of connections, of those stalled for longest, that are compared for the largest one.
+/// Number of connections, those that have stalled earliest, among which the one with the largest receive queue is
+/// chosen.
 const COMPARED: usize = 64;
 
-/// A connection's receive queue.
+/// Measurement of a connection's receive queue, by which a stalled connection is detected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    /// The begin of the period; [`EMPTY`] while the queue is empty.
+pub(super) struct ReceiveQueueWatch {
+    /// Time of the last check; [`EMPTY`] while the queue is empty.
     since: Instant,
-    /// The bytes sent to the guest until then, modulo 2^32: a connection that sends 4 GiB in a period is not stalled,
-    /// but may count as stalled until the next check, which only matters beyond the budget.
+    /// Bytes sent to the guest until the last check, modulo 2^32. A connection that sends 4 GiB in a period may
+    /// therefore count as stalled until the next check, which has an effect only if the budget is exceeded.
     sent: u32,
-    /// Memory that counts against the budget.
+    /// Bytes of this queue that count against the budget.
     counted: u32,
 }
 
-/// Later than any time, so that an empty queue is never checked.
+/// A time later than any other, so that an empty queue is never checked.
 const EMPTY: Instant = Instant(u64::MAX);
 
-impl Default for Held {
+impl Default for ReceiveQueueWatch {
     fn default() -> Self {
         Self {
             since: EMPTY,
@@ -47,12 +52,12 @@ impl Default for Held {
 }
 
 impl<S> Connection<S> {
-    /// Returns true if the receive queue may have data that the guest has not acknowledged.
+    /// Returns true if the host socket's receive queue may have data that the guest has not acknowledged.
     pub(super) fn holds_data(&self) -> bool {
         self.state == TcpState::Open && (self.pending.readable || self.down.max.after(self.down.una))
     }
 
-    /// Sets the part of the budget that this connection holds.
+    /// Sets the number of bytes of this connection's receive queue that count against the budget.
     pub(super) fn count_held(&mut self, bytes: u32, net: &mut Net) {
         net.stalled_bytes -= u64::from(self.held.counted);
         net.stalled_bytes += u64::from(bytes);
@@ -61,7 +66,8 @@ impl<S> Connection<S> {
 }
 
 impl<S> Tcp<S> {
-    /// Checks the receive queue once a [`PERIOD`], and counts it if the guest has acknowledged less than it holds.
+    /// Checks a connection's receive queue once in a [`PERIOD`], and counts it against the budget if the guest has
+    /// acknowledged fewer bytes than it contains.
     pub(super) fn watch_queue<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         id: FlowId,
@@ -103,7 +109,7 @@ impl<S> Tcp<S> {
     }
 
     fn list_stalled(&mut self, id: FlowId) {
-        // The entries of connections that have ended are stale.
+        // Entries of connections that have ended are removed.
         if self.stalled.len() > 2 * self.connections.len() + 64 {
             let connections = &self.connections;
             self.stalled
@@ -112,7 +118,7 @@ impl<S> Tcp<S> {
         self.stalled.push_back(id);
     }
 
-    /// Returns the connection with the largest queue among the first [`COMPARED`] of those that stalled earliest.
+    /// Returns the connection with the largest receive queue among the first [`COMPARED`] that have stalled.
     fn largest_stalled(&mut self) -> Option<FlowId> {
         let mut largest = None;
         let mut at = 0;

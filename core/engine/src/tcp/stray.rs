@@ -1,4 +1,4 @@
-//! Segments to the guest that belong to no connection: resets and acknowledgments.
+//! Sends segments to the guest that belong to no connection: resets, and probes for connections of an earlier engine.
 
 use core::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::Transmit;
 use crate::ctx::Ctx;
 use crate::link::TransmitError;
 
-/// Answers a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
+/// Sends a reset in answer to a segment that belongs to no connection (RFC 9293 section 3.10.7.1).
 pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &mut Ctx<'_, H, T>) {
     let key = ConnectionKey {
         guest: SocketAddr::new(ip.source, segment.source_port),
@@ -34,7 +34,7 @@ pub(super) fn reply_reset<H, T: Transmit>(ip: &Ip, segment: &frame::Tcp, ctx: &m
     );
 }
 
-/// Sends a reset to the guest.
+/// Sends a reset to the guest that belongs to no connection.
 pub(super) fn send_reset<H, T: Transmit>(
     key: &ConnectionKey,
     seq: u32,
@@ -46,7 +46,7 @@ pub(super) fn send_reset<H, T: Transmit>(
     send_stray(key, seq, ack, flags, ctx)
 }
 
-/// Sends a segment that belongs to no connection to the guest.
+/// Sends a segment to the guest that belongs to no connection.
 pub(super) fn send_stray<H, T: Transmit>(
     key: &ConnectionKey,
     seq: u32,

@@ -1,4 +1,4 @@
-//! Lookup of a connection's slot by a segment's addresses.
+//! Hash table of connections by addresses and ports of both ends.
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::ledger::Ends;
 use crate::siblings::FlowKey;
 use crate::table::Secret;
 
-/// Slots by key. The hash is keyed, as the guest chooses the keys.
+/// Slots of connections by their keys. The hash is keyed, because the guest chooses addresses and ports.
 #[derive(Debug)]
 pub(super) struct ConnectionTable {
     slots: HashTable<u32>,
@@ -25,12 +25,12 @@ impl ConnectionTable {
         }
     }
 
-    /// Returns a keyed hash of both ends, which is also used for initial sequence numbers (RFC 6528).
+    /// Returns a keyed hash of both ends of a connection, which is also a part of initial sequence numbers (RFC 6528).
     pub(super) fn hash(&self, key: &ConnectionKey) -> u64 {
         self.secret.hash(key)
     }
 
-    /// Returns the slot with this key, for which `is` returns true.
+    /// Returns the slot of the connection with this key, for which `is` has to return true.
     pub(super) fn find(&self, key: &ConnectionKey, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.slots.find(self.hash(key), |&slot| is(slot)).copied()
     }
@@ -60,8 +60,8 @@ impl From<ConnectionKey> for Ends {
     }
 }
 
-/// Only addresses and ports: the hash is computed for every segment, and that of `SocketAddr` has up to four times as many
-/// bytes.
+/// Hashes addresses and ports only. The hash is computed for every segment, and that of `SocketAddr` would process up
+/// to four times as many bytes.
 impl Hash for ConnectionKey {
     fn hash<S: Hasher>(&self, hasher: &mut S) {
         for end in [self.guest, self.remote] {

@@ -1,4 +1,4 @@
-//! Counts the bytes that a connection has carried in each direction, and lists connections with their counts.
+//! Counts the bytes that a connection has carried in each direction, and makes its entry in the list of flows.
 
 use super::connection::{Connection, TcpState};
 use super::seq::Seq;
@@ -7,36 +7,36 @@ use crate::egress::EgressProtocol;
 use crate::flow_dump::{Flow, Phase, SLOTS, Traffic};
 use crate::{Instant, Kind};
 
-/// A counter of bytes by sequence numbers, so that each byte counts once.
+/// Byte counter of a connection that counts each sequence number once, even if it is retransmitted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct ByteMeter {
     traffic: Traffic,
-    /// The ends of the counted bytes: from the guest, and to it.
+    /// Sequence numbers up to which bytes are counted: from the guest (`up`), and to the guest (`down`).
     up: Seq,
     down: Seq,
 }
 
-impl Meter {
-    /// Sets the sequence numbers at which the streams begin.
+impl ByteMeter {
+    /// Sets the sequence numbers of the first bytes in both directions.
     pub(super) fn begin(&mut self, up: Seq, down: Seq) {
         (self.up, self.down) = (up, down);
     }
 
-    /// Counts the bytes up to these sequence numbers.
+    /// Counts the bytes up to the sequence numbers `up` (from the guest) and `down` (to the guest).
     pub(super) fn note(&mut self, up: Seq, down: Seq) {
         self.traffic.up += u64::from(up.past(self.up));
         self.traffic.down += u64::from(down.past(self.down));
         (self.up, self.down) = (self.up.latest(up), self.down.latest(down));
     }
 
-    /// Bytes sent to the guest, each counted once.
+    /// Returns the number of bytes sent to the guest, each counted once.
     pub(super) const fn sent_down(&self) -> u64 {
         self.traffic.down
     }
 }
 
 impl<S> Connection<S> {
-    /// Counts the bytes received and sent so far.
+    /// Counts the bytes that the connection has received and sent so far.
     pub(super) fn account(&mut self) {
         let fin = u32::from(self.up.closed);
         self.meter.note(self.up.next - fin, self.down.data_end());
@@ -44,7 +44,7 @@ impl<S> Connection<S> {
 }
 
 impl<S> super::Tcp<S> {
-    /// Returns a page of connections, and the number of slots.
+    /// Returns a page of the list of flows that begins at the slot `first`, and the number of slots.
     pub(crate) fn flow_page(&self, first: u32, net: &Net, now: Instant) -> (Vec<Flow>, u32) {
         let flows = self
             .connections
@@ -80,12 +80,12 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_once_across_sequence_wrap() {
-        let mut meter = Meter::default();
+        let mut meter = ByteMeter::default();
         meter.begin(Seq(u32::MAX - 9), Seq(100));
         meter.note(Seq(u32::MAX - 9), Seq(100));
         assert_eq!(meter.traffic, Traffic { up: 0, down: 0 });
         meter.note(Seq(10), Seq(150));
-        // Back to the oldest unacknowledged byte.
+        // The next sequence number to send moves back to the oldest unacknowledged byte.
         meter.note(Seq(5), Seq(120));
         meter.note(Seq(10), Seq(150));
         assert_eq!(meter.traffic, Traffic { up: 20, down: 50 });

@@ -1,4 +1,4 @@
-//! Sends the guest an ICMP error for a SYN whose connect failed.
+//! Sends the guest an ICMP error about a SYN whose connect has failed.
 
 use pontoon_wire::emit;
 use pontoon_wire::frame::Flags;
@@ -8,7 +8,8 @@ use crate::ctx::Ctx;
 use crate::local::icmp_error::{self, Reason};
 use crate::{Failure, Transmit};
 
-/// Sends the guest the ICMP error for a failed connect, if there is one: a refused connect is reported only by a reset.
+/// Sends the guest the ICMP error that corresponds to a failed connect, if there is one; a refused connect is reported
+/// by a reset only.
 pub(super) fn send_error<H, T: Transmit>(
     key: &ConnectionKey,
     isn: u32,
@@ -31,7 +32,7 @@ pub(super) fn send_error<H, T: Transmit>(
     let Some(gateway) = ctx.net.config.plan.gateway(key.guest.ip()) else {
         return;
     };
-    // The quoted SYN has the guest's own sequence number, which Linux checks before it accepts the error.
+    // The quoted SYN has the guest's own sequence number, which Linux checks before it accepts the ICMP error.
     let syn = emit::tcp(
         ctx.net.ether(),
         super::ip(key.guest, key.remote),

@@ -1,14 +1,15 @@
-//! Guest to host: bytes within the advertised window are never dropped.
+//! Data from the guest to the host: bytes within the advertised window are never dropped.
 //!
-//! The segments of a burst are sent by one gathered send. Bytes that the socket refuses are copied to the pool and sent
-//! when the socket is writable again. The window is the room in the send buffer, or [`FIRST_WINDOW`] if the pool can
-//! promise memory for the difference: a small buffer would allow no large segments, and the kernel grows the buffer and
-//! reports new room only after a refused send (`SOCK_NOSPACE`). Without a promise the window closes, and the engine
-//! requests an event for new room. While the pool holds bytes of the connection, the window's right edge does not move.
+//! The segments of a burst are sent to the host socket by one gathered `sendmsg`. Bytes that the socket does not accept
+//! are copied to the buffer pool, and sent when the socket is writable again. The receive window is the room in the
+//! send buffer, or [`FIRST_WINDOW`] if the pool can reserve memory for the difference: a small send buffer would permit
+//! no large segments, and the kernel increases the buffer and reports new room only after a refused send
+//! (`SOCK_NOSPACE`). Without a reservation the window closes, and the engine requests an event for new room. While the
+//! pool contains bytes of the connection, the window's right edge does not move.
 
 use vm_memory::VolatileSlice;
 
-use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW, Up};
+use super::connection::{BLIND_WINDOW, Connection, FIRST_WINDOW, GuestToHost};
 use super::reorder::Kept;
 use super::seq::Seq;
 use super::{Burst, Ended};
@@ -17,16 +18,18 @@ use crate::dns::stream::Queries;
 use crate::pool::Pool;
 use crate::{Counters, Failure, FlowId, Frame, Host, Transmit};
 
-/// The widest window. Throughput does not grow above 2.5 MiB, which Linux allows a loopback sender at once.
+/// Maximum receive window in bytes. Throughput does not increase above 2.5 MiB, which Linux permits a loopback sender
+/// at once.
 const WIDEST_WINDOW: u32 = 4 << 20;
-/// The maximum payload, in bytes, of a segment that is treated as a request: its acknowledgement is delayed, to be sent with
-/// the response.
+/// Maximum payload of a segment in bytes for which the engine treats it as a request: its acknowledgement is delayed,
+/// to be sent with the response.
 const REQUEST: usize = 4 << 10;
-/// The free space, in bytes, below which the advertised window is 0 instead of a small number.
+/// Free space in bytes below which the advertised window is 0 instead of a small number.
 const HARDLY_ANY: u32 = 4 << 10;
 
 impl<S> Connection<S> {
-    /// Accepts data within the window: data in order is added to the burst, data out of order is stored.
+    /// Accepts data within the receive window: data in order is added to the burst, data out of order is stored in the
+    /// reorder buffer.
     pub(super) fn take_data<'a>(
         &mut self,
         slot: u32,
@@ -56,7 +59,7 @@ impl<S> Connection<S> {
             up.next = end;
             up.gathered += end.past(begin);
             up.since_growth = up.since_growth.saturating_add(end.past(begin));
-            // RFC 9293 section 3.8.6.3: for every second segment at the latest.
+            // RFC 9293 section 3.8.6.3: at least every second full segment is acknowledged.
             if self.pending.ack_later || len > REQUEST {
                 self.pending.ack = true;
             } else {
@@ -72,8 +75,8 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Sends the received data to the host: bytes in the pool, then the burst, then data that was received out of order,
-    /// then the end of the stream.
+    /// Sends the received data to the host socket: first the bytes in the buffer pool, then the burst, then data from
+    /// the reorder buffer, then the end of the stream.
     pub(super) fn flush_to_host<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         parts: &[VolatileSlice<'_>],
@@ -95,7 +98,7 @@ impl<S> Connection<S> {
         }
         let gathered = core::mem::take(&mut up.gathered);
         if gathered > 0 {
-            // Room that an event reported before may be used up.
+            // Room that an earlier event has reported may be used up by now.
             self.pending.writable = false;
             let mut sent = 0;
             if up.spill.is_empty() {
@@ -110,8 +113,9 @@ impl<S> Connection<S> {
                 let spilled = up.spill(parts, sent, pool);
                 ctx.net.counters.tcp_spilled_bytes += spilled as u64;
                 if spilled < refused {
-                    // The only exception: the pool is empty, so the bytes count as never received. Segments received out
-                    // of order are stored relative to `next` and are dropped, too.
+                    // The exception to the rule that no byte within the window is dropped: the pool is exhausted, so
+                    // these bytes count as never received. Data in the reorder buffer is stored relative to `next`, and
+                    // is dropped, too.
                     up.next = up.next - u32::try_from(refused - spilled).expect("part of a burst");
                     up.reorder.clear(pool);
                     ctx.net.counters.tcp_pool_empty += 1;
@@ -133,7 +137,7 @@ impl<S> Connection<S> {
             }
         }
         if up.fin == Some(up.next) && up.spill.is_empty() {
-            // If both directions have ended, the socket is closed, which also sends the FIN.
+            // If both directions have ended, the socket is closed instead, which also sends the FIN.
             if !self.down.closed {
                 ctx.host.tcp_shutdown(socket).map_err(Ended::Failed)?;
             }
@@ -145,14 +149,14 @@ impl<S> Connection<S> {
         Ok(())
     }
 
-    /// Moves the window's right edge, and sends a window update if the window opens by much.
+    /// Moves the right edge of the receive window, and schedules a window update if the window opens by enough.
     pub(super) fn update_window<H: Host<Socket = S>>(&mut self, id: FlowId, host: &mut H, net: &mut Net) {
         let Some(socket) = &mut self.socket else { return };
         let up = &mut self.up;
         if up.closed || !up.spill.is_empty() {
             return;
         }
-        // Reading the send buffer's room is a system call, made when half of the window is used.
+        // The room in the send buffer is read by a system call, which is made only when half of the window is used.
         let window = if up.limit == FIRST_WINDOW {
             BLIND_WINDOW
         } else {
@@ -175,23 +179,24 @@ impl<S> Connection<S> {
                 target = FIRST_WINDOW;
             } else if target < HARDLY_ANY && !self.pending.writable {
                 target = 0;
-                // Each request makes the host report all pending events once more.
+                // Each request makes the host report all pending events of the socket once more.
                 if !core::mem::replace(&mut self.pending.watching, true) {
                     host.tcp_watch_room(id, socket);
                 }
             }
         }
         up.want = up.want.latest(up.next + target);
-        // RFC 9293 section 3.8.6.2.2: an update is worth a segment when it opens a good part of the window.
+        // RFC 9293 section 3.8.6.2.2: a window update is sent only if it opens a considerable part of the window.
         if up.edge.past(up.next) < target / 2 {
             self.pending.ack = true;
         }
     }
 
-    /// The window field for a segment that leaves now.
+    /// Returns the window field for a segment that is sent now, and records the advertised right edge.
     pub(super) fn window_field(&mut self) -> u16 {
         let up = &mut self.up;
-        // Rounded up, as rounding down would move the edge back by a fraction of a step (RFC 7323 section 2.4).
+        // Rounded up, because rounding down would move the right edge back by a fraction of a step (RFC 7323 section
+        // 2.4).
         let step = 1_u32 << up.scale;
         let field = up
             .want
@@ -204,9 +209,9 @@ impl<S> Connection<S> {
     }
 }
 
-impl Up {
-    /// Copies the bytes of a burst that the socket refused, those after the first `sent`, to the pool. Returns their
-    /// number, which is smaller if the pool is empty.
+impl GuestToHost {
+    /// Copies the bytes of a burst behind the first `sent`, which the socket has not accepted, to the buffer pool.
+    /// Returns the number of bytes copied, which is smaller if the pool is exhausted.
     fn spill(&mut self, parts: &[VolatileSlice<'_>], sent: usize, pool: &mut Pool) -> usize {
         let mut skip = sent;
         let mut spilled = 0;
@@ -224,7 +229,7 @@ impl Up {
     }
 }
 
-/// Sends `parts` to the host. To the DNS forwarder, only complete queries are sent.
+/// Sends `parts` to the host socket; on a connection to the DNS forwarder, only as far as they consist of queries.
 fn send<H: Host>(
     queries: &mut Option<Queries>,
     host: &mut H,

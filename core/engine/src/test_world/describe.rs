@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use pontoon_wire::frame::{self, Body, Flags, Transport};
 use pontoon_wire::vnet::{Offload, Segmentation};
 
-/// One line about a frame to the guest.
+/// Returns a one-line description of a frame to the guest.
 pub(super) fn describe(offload: Offload, bytes: &[u8]) -> String {
     let parsed = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
     let Body::Ip(ip, transport) = parsed.body else {
@@ -58,7 +58,8 @@ fn is_echo(kind: u8) -> bool {
     matches!(kind, 0 | 8 | 128 | 129)
 }
 
-/// Addresses and first upper-layer fields of a packet of which only the beginning may be there.
+/// Returns a one-line description of an ICMP error's quote, from its addresses and first upper-layer fields; it may be
+/// truncated.
 fn describe_quote(quote: &[u8]) -> String {
     let (source, destination, upper): (IpAddr, IpAddr, _) = match quote[0] >> 4 {
         4 => (

@@ -12,7 +12,7 @@ use super::addr;
 use super::net::{GUEST_MAC, OUR_MAC};
 use crate::Frame;
 
-/// A packet as the guest sends it.
+/// A packet from the guest, as a builder.
 #[derive(Clone)]
 pub(crate) struct Sent {
     pub(crate) from: SocketAddr,
@@ -48,7 +48,7 @@ impl Sent {
         }
     }
 
-    /// A segment with SYN and nothing else.
+    /// Returns a frame with a TCP segment that has only the SYN flag.
     pub(crate) fn syn(&self) -> Vec<u8> {
         let tcp = emit::TcpFields {
             source_port: self.from.port(),
@@ -66,7 +66,7 @@ impl Sent {
         bytes
     }
 
-    /// An ICMP or ICMPv6 message of this type, with the id and sequence number of an echo.
+    /// Returns a frame with an ICMP or ICMPv6 message of this type, with the id and sequence number of an echo message.
     pub(crate) fn icmp(&self, kind: u8, ident: u16, seq: u16) -> Vec<u8> {
         let number = match self.from.is_ipv4() {
             true => protocol::ICMP,
@@ -110,7 +110,7 @@ pub(crate) fn ether() -> emit::Ether {
     }
 }
 
-/// Calls `with` with a frame of the guest, in one slice of link memory, and its parsed headers.
+/// Calls `with` with a frame from the guest, in one slice of link memory, and its parsed headers.
 pub(crate) fn with_frame<R>(
     bytes: &[u8],
     segmentation: Segmentation,
@@ -122,7 +122,7 @@ pub(crate) fn with_frame<R>(
     })
 }
 
-/// Calls `with` with frames of the guest, in link memory cut into slices of `piece` bytes, and their parsed headers.
+/// Calls `with` with frames from the guest, in slices of link memory of `piece` bytes, and their parsed headers.
 pub(crate) fn with_frames<R>(
     packets: &[(Vec<u8>, Segmentation)],
     piece: usize,

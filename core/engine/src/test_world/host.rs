@@ -1,4 +1,4 @@
-//! A fake host: its sockets are scripted, and it records the engine's calls.
+//! A fake host with scripted sockets, which records the engine's calls.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
@@ -9,21 +9,21 @@ use super::{addr, ip};
 use crate::host::{AcceptedConnection, Connect, DatagramMeta, PingReply, Problem, Received};
 use crate::{Failure, FlowId, Host, Readiness};
 
-/// Sockets are numbers, in the order of opening.
+/// A fake host, whose sockets are numbers in the order in which they were opened.
 #[derive(Default)]
 pub(crate) struct FakeHost {
     calls: Vec<String>,
     sockets: HashMap<usize, Queues>,
     opened: usize,
-    /// Sockets, receivers and contents of the datagrams that were sent.
+    /// Socket, destination and content of each datagram that was sent.
     pub(crate) sent: Vec<(usize, SocketAddr, Vec<u8>)>,
-    /// True if the host was kept from fragmenting, one entry for each send.
+    /// For each send, true if the host was not permitted to fragment the datagram.
     pub(crate) dont_fragment: Vec<bool>,
-    /// Destinations to which a connect fails.
+    /// Destinations to which a UDP connect fails.
     pub(crate) unreachable: Vec<SocketAddr>,
-    /// Outcomes of the next sends; then they succeed.
+    /// Results of the next sends; further sends succeed.
     pub(crate) sends: VecDeque<Result<(), Failure>>,
-    /// Outcomes of the next opens; then they succeed.
+    /// Errors of the next opens; further opens succeed.
     pub(crate) opens: VecDeque<Failure>,
 }
 
@@ -45,7 +45,7 @@ impl FakeHost {
         self.sockets[&socket].flow.unwrap()
     }
 
-    /// Puts datagrams of `stride` bytes, received at once, into a socket's queue.
+    /// Adds datagrams of `stride` bytes, received by one call, to a socket's receive queue.
     pub(crate) fn queue(
         &mut self,
         socket: usize,
@@ -91,7 +91,7 @@ impl FakeHost {
         queues.problems.push_back((problem, payload.to_vec()));
     }
 
-    /// Returns the calls since the last call.
+    /// Returns the calls since the previous call of this function.
     pub(crate) fn take_calls(&mut self) -> Vec<String> {
         core::mem::take(&mut self.calls)
     }
@@ -121,7 +121,7 @@ fn bytes(parts: &[VolatileSlice<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// An entry of an error queue.
+/// Returns an entry of an error queue.
 pub(crate) fn problem(destination: &str, offender: Option<&str>, kind: u8, code: u8) -> Problem {
     Problem {
         destination: addr(destination),
@@ -141,13 +141,13 @@ pub(crate) const READABLE: Readiness = Readiness {
     urgent: false,
 };
 
-/// The error queue has an entry.
+/// Event: the error queue has an entry.
 pub(crate) const TROUBLE: Readiness = Readiness {
     error: true,
     ..READABLE
 };
 
-/// The IP header fields of received datagrams.
+/// IP header fields of all received datagrams.
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 57,
     traffic_class: 0,
@@ -158,7 +158,9 @@ impl Host for FakeHost {
     type Socket = usize;
 
     fn close(&mut self, socket: usize) {
-        self.sockets.remove(&socket).expect("closed once");
+        self.sockets
+            .remove(&socket)
+            .expect("a socket is closed only once");
         self.calls.push(format!("{socket}: close"));
     }
 
@@ -254,46 +256,48 @@ impl Host for FakeHost {
         Ok((socket, Connect::Pending))
     }
     fn tcp_connected(&mut self, _: &mut usize) -> Result<(), Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_reaches_host(&mut self, _: &mut usize, _: IpAddr, _: core::time::Duration) -> bool {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_accept(&mut self, _: u32, _: FlowId) -> Result<AcceptedConnection<usize>, Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn peeks_at_offset(&self, _: IpAddr) -> bool {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_peek(&mut self, _: &mut usize, _: u32, _: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_discard(&mut self, _: &mut usize, _: u32) -> Result<(), Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_send(&mut self, _: &mut usize, _: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_receive_memory(&mut self, _: &mut usize) -> u32 {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_send_room(&mut self, _: &mut usize) -> u32 {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_watch_room(&mut self, _: FlowId, _: &mut usize) {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_shutdown(&mut self, _: &mut usize) -> Result<(), Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_error(&mut self, _: &mut usize) -> Option<Failure> {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn tcp_keepalive(&mut self, _: &mut usize) {
-        unreachable!("no TCP here")
+        unreachable!("these tests use no TCP")
     }
     fn abort(&mut self, socket: usize) {
-        self.sockets.remove(&socket).expect("closed once");
+        self.sockets
+            .remove(&socket)
+            .expect("a socket is closed only once");
         self.calls.push(format!("{socket}: abort"));
     }
 }

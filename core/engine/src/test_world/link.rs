@@ -1,4 +1,4 @@
-//! A fake link that stores the frames that are sent on it.
+//! A fake link that records the frames sent to the guest.
 
 use pontoon_wire::checksum;
 use pontoon_wire::vnet::{Offload, Segmentation};
@@ -8,11 +8,11 @@ use super::describe::describe;
 use crate::link::{Room, TransmitError};
 use crate::{Limits, Transmit};
 
-/// Room for an IP packet of the largest size, behind a header.
+/// A fake link, which accepts IP packets of the largest size.
 pub(crate) struct FakeLink {
     pub(crate) frames: Vec<(Offload, Vec<u8>)>,
     pub(crate) limits: Limits,
-    /// Frames that there is room for.
+    /// Number of further frames that the link accepts.
     pub(crate) room: usize,
     memory: Vec<u8>,
 }
@@ -33,7 +33,7 @@ impl FakeLink {
         }
     }
 
-    /// A line about each frame that was sent since the last call.
+    /// Returns a one-line description of each frame that was sent since the previous call of this function.
     pub(crate) fn describe(&mut self) -> Vec<String> {
         core::mem::take(&mut self.frames)
             .iter()
@@ -41,7 +41,7 @@ impl FakeLink {
             .collect()
     }
 
-    /// Returns the frames sent since the last call, with checksums completed.
+    /// Returns the frames sent since the previous call of this function, with completed checksums.
     pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
         let frames = core::mem::take(&mut self.frames);
         let complete = |(offload, mut frame): (Offload, Vec<u8>)| {

@@ -1,4 +1,4 @@
-//! The state of a worker with the default addresses.
+//! The state of a worker with the default addresses, for tests.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -14,11 +14,11 @@ use crate::{Counters, Instant, WorkerId};
 pub(crate) const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const GUEST_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// An endpoint of the guest's.
+/// Address and port of a UDP endpoint of the guest.
 pub(crate) const GUEST: &str = "10.0.2.15:4000";
 pub(crate) const GUEST_V6: &str = "[fd70:6f6e:746f::15]:4000";
 
-/// The host's own addresses.
+/// Addresses of the host in tests.
 pub(crate) const OWNED: [&str; 4] = ["192.168.7.1", "2001:db8:7::1", "127.0.0.1", "::1"];
 
 pub(crate) fn net() -> Net {
@@ -37,7 +37,7 @@ pub(crate) fn net() -> Net {
     net
 }
 
-/// The counters that moved since `before`, by name.
+/// Returns names and differences of the counters that have changed since `before`.
 pub(crate) fn moved(net: &Net, before: &Counters) -> Vec<(&'static str, u64)> {
     net.counters
         .iter()

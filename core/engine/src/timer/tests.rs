@@ -32,7 +32,7 @@ fn arming_later_keeps_the_earlier_deadline() {
     wheel.arm(&mut timer, flow(1), seconds(1));
     assert!(wheel.next() < early);
     assert_eq!(wheel.expired(seconds(2)), Some(flow(1)));
-    assert_eq!(wheel.expired(seconds(10)), None, "one timer, not three");
+    assert_eq!(wheel.expired(seconds(10)), None, "arming again adds no timer");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn timer_in_the_past_expires_at_the_next_tick() {
         wheel.arm(&mut timer, flow(1), Instant(0));
         fired += 1;
     }
-    assert_eq!(fired, 1, "a loop over what is due ends");
+    assert_eq!(fired, 1, "a loop over expired timers ends");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn each_timer_causes_one_wake_up() {
     let mut wheel = Wheel::default();
     let mut timers: Vec<_> = (0..1_000).map(|_| Timer::default()).collect();
     for (n, timer) in (0_u32..).zip(&mut timers) {
-        // A second to half a year, all different.
+        // Times between a second and half a year, all different.
         let at = seconds(1) + Duration::from_secs(u64::from(n).pow(2) * 16);
         wheel.arm(timer, flow(n), at);
     }
@@ -153,7 +153,7 @@ enum Step {
     SleepUntilNext,
 }
 
-/// Times of every magnitude, nanoseconds to years.
+/// Generates times of every magnitude, from nanoseconds to years.
 fn time() -> impl Strategy<Value = u64> {
     (0..56_u32, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1))
 }
@@ -174,7 +174,7 @@ proptest! {
     fn wheel_agrees_with_a_heap(steps in vec(step(), 0..200)) {
         let mut wheel = Wheel::default();
         let mut timers: Vec<_> = (0..FLOWS).map(|_| Timer::default()).collect();
-        // Ticks of live timers, and a heap with entries that may be out of date.
+        // The ticks of armed timers, and a heap whose entries may be outdated.
         let mut ticks = [None; FLOWS];
         let mut heap = BinaryHeap::new();
         let mut now = 0_u64;
@@ -221,8 +221,8 @@ proptest! {
             let earliest = ticks.iter().flatten().min().map(|tick| tick.saturating_mul(TICK));
             let next = wheel.next().map(|next| next.0);
             prop_assert_eq!(next.is_some(), earliest.is_some());
-            prop_assert!(next <= earliest, "never late");
-            prop_assert!(next.is_none_or(|next| next > now), "never now with nothing due");
+            prop_assert!(next <= earliest, "the time is not after the earliest timer");
+            prop_assert!(next.is_none_or(|next| next > now), "the time is in the future if no timer is due");
         }
     }
 
@@ -245,7 +245,7 @@ proptest! {
         while let Some(now) = wheel.next() {
             while wheel.expired(now).is_some() {}
             wake_ups += 1;
-            prop_assert!(wake_ups <= allowed, "one for each time that a timer was put into the wheel");
+            prop_assert!(wake_ups <= allowed, "at most one wake-up for each insertion into the wheel");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sends datagrams that the host's sockets receive to the guest.
+//! Sends datagrams to the guest that host sockets receive.
 
 use core::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use vm_memory::VolatileSlice;
 
 use super::Udp;
 use super::gather::datagrams;
-use super::peers::Side;
+use super::peers::AddressSide;
 use crate::config::UdpFilter;
 use crate::ctx::{Ctx, Net};
 use crate::egress::EgressProtocol;
@@ -15,18 +15,18 @@ use crate::host::Received;
 use crate::link::Room;
 use crate::{Failure, FlowId, Host, Instant, Readiness, Transmit, udp_emit};
 
-/// The result of one receive.
-enum Step {
-    /// The part of the quantum that was used.
+/// The result of one receive from a host socket.
+enum ReceiveStep {
+    /// The receive used this number of bytes of the quantum.
     Took(usize),
-    /// The socket is empty.
+    /// The host socket's receive queue is empty.
     Empty,
-    /// The link has no room.
+    /// The link has no room for the datagram.
     Full,
 }
 
 impl<S> Udp<S> {
-    /// Processes an event of a flow's socket.
+    /// Handles an event of an endpoint's host socket.
     pub fn handle_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         flow: FlowId,
@@ -37,13 +37,13 @@ impl<S> Udp<S> {
             return;
         };
         endpoint.troubled |= ready.error;
-        // A flow that waits is processed in its turn.
+        // An endpoint in a list of waiting flows is handled in its turn.
         if !endpoint.queued && (ready.readable || ready.error) {
             self.serve(flow, ctx);
         }
     }
 
-    /// Continues with a flow that was removed from [`Net::ready`](crate::ctx::Net::ready) or
+    /// Continues with an endpoint that was removed from [`Net::ready`](crate::ctx::Net::ready) or
     /// [`Net::parked`](crate::ctx::Net::parked).
     pub fn handle_ready<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if let Some(endpoint) = self.endpoints.get_mut(flow.index, flow.generation) {
@@ -52,7 +52,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Reads the socket until it is empty, the quantum is used up, or the link is full.
+    /// Reads the host socket until it is empty, the quantum is used up, or the link is full.
     fn serve<H: Host<Socket = S>, T: Transmit>(&mut self, flow: FlowId, ctx: &mut Ctx<'_, H, T>) {
         if self.endpoints.at(flow.index).troubled {
             self.report_problems(flow.index, ctx);
@@ -60,10 +60,10 @@ impl<S> Udp<S> {
         let mut quantum = QUANTUM;
         while quantum > 0 {
             match self.receive(flow.index, ctx) {
-                Step::Took(cost) => quantum = quantum.saturating_sub(cost),
-                Step::Empty if self.endpoints.at(flow.index).troubled => break,
-                Step::Empty => return,
-                Step::Full => {
+                ReceiveStep::Took(cost) => quantum = quantum.saturating_sub(cost),
+                ReceiveStep::Empty if self.endpoints.at(flow.index).troubled => break,
+                ReceiveStep::Empty => return,
+                ReceiveStep::Full => {
                     self.endpoints.at_mut(flow.index).queued = true;
                     ctx.net.parked.push(flow);
                     return;
@@ -74,20 +74,24 @@ impl<S> Udp<S> {
         ctx.net.ready.push_back(flow);
     }
 
-    /// Receives once: into the link's room if the datagrams may stay together, otherwise into the buffer.
-    fn receive<H: Host<Socket = S>, T: Transmit>(&mut self, index: u32, ctx: &mut Ctx<'_, H, T>) -> Step {
+    /// Receives once: into link memory if the datagrams may stay together, otherwise into the buffer.
+    fn receive<H: Host<Socket = S>, T: Transmit>(
+        &mut self,
+        index: u32,
+        ctx: &mut Ctx<'_, H, T>,
+    ) -> ReceiveStep {
         if ctx.net.throttle.down(ctx.now) == 0 {
             ctx.net.counters.held_back += 1;
-            return Step::Full;
+            return ReceiveStep::Full;
         }
         let limits = ctx.link.limits();
         let guest = self.endpoints.key(index).0;
         let headers = if guest.is_ipv4() { 20 + 8 } else { 40 + 8 };
-        // A virtual machine's queue may be too short for that at any time.
+        // The queue of a virtual machine may be too short for a super-frame at any time.
         let straight = limits.uso && limits.max_gso >= LONGEST;
         let payload = if straight { LONGEST } else { 0 };
         let Some(mut room) = ctx.link.reserve(1, ETHERNET + headers, payload) else {
-            return Step::Full;
+            return ReceiveStep::Full;
         };
         let socket = &mut self.endpoints.at_mut(index).socket;
         let outcome = match straight {
@@ -106,7 +110,7 @@ impl<S> Udp<S> {
         let count = datagrams(received.len, received.stride);
         let Some(written) = self.admit(index, &received, ctx.net, ctx.now) else {
             ctx.net.counters.udp_unsolicited += count as u64;
-            return Step::Took(received.len.max(LEAST_COST));
+            return ReceiveStep::Took(received.len.max(LEAST_COST));
         };
         ctx.net
             .throttle
@@ -134,7 +138,7 @@ impl<S> Udp<S> {
                 }
                 Err(_) => counters.link_refused += 1,
             }
-            return Step::Took(received.len.max(LEAST_COST));
+            return ReceiveStep::Took(received.len.max(LEAST_COST));
         }
         if straight {
             let mut left = &mut self.scratch[..received.len];
@@ -150,16 +154,16 @@ impl<S> Udp<S> {
             udp_emit::datagram(ctx.net, ctx.link, written, guest, meta, one);
             left = later;
         }
-        Step::Took(received.len.max(LEAST_COST))
+        ReceiveStep::Took(received.len.max(LEAST_COST))
     }
 
-    /// Processes an error of a receive, which an earlier send may have caused.
+    /// Handles an error of a receive, which an earlier send may have caused.
     fn receive_failed<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         failure: Failure,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Step {
+    ) -> ReceiveStep {
         match failure {
             Failure::Refused
             | Failure::TimedOut
@@ -169,15 +173,16 @@ impl<S> Udp<S> {
             | Failure::TooBig
             | Failure::Other(_) => {
                 self.report_problems(index, ctx);
-                Step::Took(ERROR_COST)
+                ReceiveStep::Took(ERROR_COST)
             }
-            // The datagram is still in the queue, and no further event reports it.
-            Failure::Exhausted => Step::Took(QUANTUM),
-            Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid => Step::Empty,
+            // The datagram is still in the receive queue, and no further event reports it.
+            Failure::Exhausted => ReceiveStep::Took(QUANTUM),
+            Failure::WouldBlock | Failure::Reset | Failure::InUse | Failure::Invalid => ReceiveStep::Empty,
         }
     }
 
-    /// Returns the sender's address as the guest sees it, if the sender is permitted.
+    /// Returns the sender's address as the guest sees it; `None` if the endpoint's filter or the policy refuses the
+    /// sender.
     fn admit(&mut self, index: u32, received: &Received, net: &mut Net, now: Instant) -> Option<SocketAddr> {
         let home = self.home(index);
         let owner = self.owner(home);
@@ -185,11 +190,12 @@ impl<S> Udp<S> {
         let anybody = endpoint.published.is_some() || net.config.udp_filter == UdpFilter::Endpoint;
         let place = endpoint
             .peers
-            .find(&self.pool, owner, Side::Remote, received.from);
+            .find(&self.pool, owner, AddressSide::Remote, received.from);
         let written = match place {
             Some(place) if anybody || endpoint.peers.at(&self.pool, place).is_fresh(now) => {
+                endpoint.peers.set_via(&mut self.pool, place, index);
                 let peer = endpoint.peers.touch(&mut self.pool, place);
-                (peer.via, peer.from, peer.used) = (index, received.to, now);
+                (peer.from, peer.used) = (received.to, now);
                 peer.written_for(received.from)
             }
             None if endpoint.published.is_some() || anybody && may_be_sent_to(received.from, net, now) => {
@@ -207,25 +213,25 @@ impl<S> Udp<S> {
     }
 }
 
-/// Returns true if policy permits the guest to send to a stranger: its replies are not to lead where its own datagrams
-/// may not.
+/// Returns true if the policy permits the guest to send to an unknown sender. Otherwise the sender is refused, because
+/// the guest's replies would reach a destination that its own datagrams may not reach.
 fn may_be_sent_to(stranger: SocketAddr, net: &Net, now: Instant) -> bool {
     let (ip, port) = (stranger.ip(), stranger.port());
     net.policy.translate_destination(ip) == Ok(ip)
         && net.policy.allows(EgressProtocol::Udp, ip, Some(port), now)
 }
 
-/// Bytes that one flow may receive in one turn.
+/// Number of bytes that one endpoint may receive in one turn.
 const QUANTUM: usize = 64 << 10;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// The least cost of a receive: a call takes time even for few bytes.
+/// Minimum cost of a receive in bytes of the quantum, because a system call takes time even for few bytes.
 const LEAST_COST: usize = 512;
 
-/// The cost of a receive that returned an error.
+/// Cost of a receive that returned an error, in bytes of the quantum.
 const ERROR_COST: usize = QUANTUM / 16;
 
-/// The longest datagram: IPv6's payload length is 16 bits and counts the UDP header.
+/// Maximum payload of a UDP datagram in bytes: IPv6's field Payload Length has 16 bits and includes the UDP header.
 const LONGEST: usize = 65_535 - 8;

@@ -1,24 +1,25 @@
-//! ICMP errors to the guest for errors on the host's side.
+//! Sends the guest ICMP errors about UDP datagrams that the host could not send, or about which the network has
+//! reported an error.
 
 use pontoon_wire::protocol;
 use vm_memory::VolatileSlice;
 
 use super::Udp;
-use super::gather::Run;
-use super::peers::Side;
+use super::gather::DatagramRun;
+use super::peers::AddressSide;
 use crate::ctx::Ctx;
 use crate::host::Problem;
-use crate::icmp_errors::{self, QUOTED, Reported, Unsent};
+use crate::icmp_errors::{self, ErrorQueueSummary, QUOTED, SendFailure};
 use crate::local::icmp_error::{self, InvokingPacket, Reason};
 use crate::{Failure, Host, Transmit};
 
 impl<S> Udp<S> {
-    /// Reports the entries of a socket's error queue to the guest, up to a limit for each turn.
+    /// Reports the entries of a host socket's error queue to the guest, up to a limit for each turn.
     pub(super) fn report_problems<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         index: u32,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Reported {
+    ) -> ErrorQueueSummary {
         let reported = icmp_errors::report(
             &mut (&mut *self, ctx),
             |(udp, ctx), quote| ctx.host.problem(&mut udp.endpoints.at_mut(index).socket, quote),
@@ -40,7 +41,7 @@ impl<S> Udp<S> {
         let remote = problem.destination;
         let place = endpoint
             .peers
-            .find(&self.pool, self.owner(home), Side::Remote, remote);
+            .find(&self.pool, self.owner(home), AddressSide::Remote, remote);
         let written = match place {
             Some(place) => endpoint.peers.at(&self.pool, place).written_for(remote),
             None if ctx.net.policy.visible_client_addr(remote.ip()) == remote.ip() => remote,
@@ -55,12 +56,12 @@ impl<S> Udp<S> {
         icmp_errors::send_error(problem, sent, data, ctx);
     }
 
-    /// Reports a datagram that the host did not send to the guest. `parts` begin with it.
+    /// Sends the guest an ICMP error about a datagram that the host did not send. `parts` begin with that datagram.
     pub(super) fn report_unsent<H: Host<Socket = S>, T: Transmit>(
         &self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
-        unsent: Unsent,
+        unsent: SendFailure,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let written = run.heading.written;
@@ -75,7 +76,7 @@ impl<S> Udp<S> {
                     false => LEAST_MTU_V6,
                 }),
             },
-            // Dropped, as any network may drop a datagram.
+            // The datagram is dropped without an error, as any network may drop it.
             Failure::TooBig
             | Failure::WouldBlock
             | Failure::Reset
@@ -103,6 +104,7 @@ impl<S> Udp<S> {
     }
 }
 
-/// The packet that every IPv4 host accepts (RFC 791), and every IPv6 path (RFC 8200 section 5).
+/// MTUs reported if the host knows none: the packet size that every IPv4 host accepts (RFC 791), and that every IPv6
+/// path accepts (RFC 8200 section 5).
 const LEAST_MTU_V4: u32 = 576;
 const LEAST_MTU_V6: u32 = 1280;

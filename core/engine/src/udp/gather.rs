@@ -1,4 +1,4 @@
-//! Consecutive datagrams that are sent by one call.
+//! Gathers consecutive datagrams from the guest that are sent by one call.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -9,119 +9,130 @@ use vm_memory::VolatileSlice;
 use crate::Frame;
 use crate::host::DatagramMeta;
 
-/// Datagrams of one send: `UDP_MAX_SEGMENTS` of Linux before 6.9.
+/// Maximum number of datagrams in one send: `UDP_MAX_SEGMENTS` of Linux before 6.9.
 pub(super) const MAX_SEGMENTS: usize = 64;
 
-/// Bytes of one send: an IP packet less the headers of UDP over IPv6.
+/// Maximum number of payload bytes in one send: an IP packet without the headers of IPv6 and UDP.
 pub(super) const MAX_BYTES: usize = 65_535 - 48;
 
-/// Slices of link memory in one send.
+/// Maximum number of slices of link memory in one send.
 const MAX_PARTS: usize = 2 * MAX_SEGMENTS;
 
-/// The datagrams gathered so far in a burst of frames: of one endpoint to one peer, of one size and with one set of
-/// header fields; only the last may be shorter.
+/// The datagrams that a burst has gathered for one send: from one endpoint to one peer, with equal sizes and header
+/// fields; only the last may be shorter.
 ///
-/// There is one for each burst, which is passed to [`Udp::flush`](super::Udp::flush) while the burst's memory is valid.
+/// Each burst has one `DatagramGather`, which is passed to [`Udp::flush`](super::Udp::flush) while the burst's link
+/// memory is valid.
 #[derive(Debug, Default)]
-pub struct Gather<'a> {
-    pub(super) run: Option<Run>,
+pub struct DatagramGather<'a> {
+    pub(super) run: Option<DatagramRun>,
     pub(super) parts: ArrayVec<VolatileSlice<'a>, MAX_PARTS>,
 }
 
-/// The fields that all gathered datagrams share.
+/// The properties that all gathered datagrams have in common, and their number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
-    pub(super) heading: Heading,
-    /// The route.
-    pub(super) route: Route,
-    /// Bytes of each datagram but the last.
+pub(super) struct DatagramRun {
+    pub(super) heading: RunHeaders,
+    /// Host socket, destination and source of the datagrams.
+    pub(super) route: UdpRoute,
+    /// Bytes of payload in each datagram except the last.
     pub(super) segment: usize,
-    /// Bytes in all.
+    /// Total number of payload bytes.
     pub(super) len: usize,
-    /// Datagrams.
+    /// Number of gathered datagrams.
     pub(super) count: usize,
 }
 
-/// The header fields that datagrams of one send share.
+/// The header fields that all datagrams of one send have in common, as the guest has sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heading {
+pub(super) struct RunHeaders {
     pub(super) guest: SocketAddr,
     pub(super) written: SocketAddr,
     pub(super) meta: DatagramMeta,
 }
 
-/// The route of a datagram on the host's side.
+/// The way of a datagram on the host's side: host socket, destination and source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
-    /// The slot of the socket, and its generation.
+pub(super) struct UdpRoute {
+    /// Slot of the endpoint whose host socket sends the datagram, and the slot's generation.
     pub(super) index: u32,
     pub(super) generation: u16,
-    /// The destination, unless the socket is connected.
+    /// Destination address and port; `None` if the socket is connected.
     pub(super) to: Option<SocketAddr>,
-    /// The source address, if the socket has several.
+    /// Source address, if the socket is bound to a wildcard address and the peer expects a certain one.
     pub(super) from: Option<IpAddr>,
 }
 
-impl<'a> Gather<'a> {
-    /// Adds `len` bytes at `offset` of the frame, datagrams of `segment` bytes. Returns false if they do not fit.
+/// The result of adding a frame's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Gathering {
+    /// They are part of the run.
+    Added,
+    /// They belong to another send, or there is no room for their slices.
+    Rejected,
+}
+
+impl<'a> DatagramGather<'a> {
+    /// Adds datagrams of `segment` bytes, `len` bytes in total at `offset` of the frame.
     pub(super) fn append(
         &mut self,
-        heading: &Heading,
+        heading: &RunHeaders,
         frame: &Frame<'a>,
         offset: usize,
         len: usize,
         segment: usize,
-    ) -> bool {
+    ) -> Gathering {
         let Some(run) = &mut self.run else {
-            return false;
+            return Gathering::Rejected;
         };
         let count = datagrams(len, segment);
         let same_size = segment == run.segment || (count == 1 && len < run.segment);
         let open = run.segment > 0 && run.len == run.count * run.segment;
         let room = run.count + count <= MAX_SEGMENTS && run.len + len <= MAX_BYTES;
         if !(run.heading == *heading && len > 0 && same_size && open && room) {
-            return false;
+            return Gathering::Rejected;
         }
         let before = self.parts.len();
         for part in frame.range(offset, len) {
             if self.parts.try_push(part).is_err() {
                 self.parts.truncate(before);
-                return false;
+                return Gathering::Rejected;
             }
         }
         run.len += len;
         run.count += count;
-        true
+        Gathering::Added
     }
 
-    /// Begins a run. Returns false if the datagrams are in more slices than there is room for.
+    /// Begins a run, unless the datagrams are in more slices than there is room for.
     pub(super) fn begin(
         &mut self,
-        heading: Heading,
-        route: Route,
+        heading: RunHeaders,
+        route: UdpRoute,
         frame: &Frame<'a>,
         offset: usize,
         len: usize,
         segment: usize,
-    ) -> bool {
+    ) -> Gathering {
         self.parts.clear();
         for part in frame.range(offset, len) {
             if self.parts.try_push(part).is_err() {
-                return false;
+                return Gathering::Rejected;
             }
         }
-        self.run = Some(Run {
+        self.run = Some(DatagramRun {
             heading,
             route,
             segment,
             len,
             count: datagrams(len, segment),
         });
-        true
+        Gathering::Added
     }
 }
 
-/// Returns the number of datagrams in `len` bytes; an empty one counts.
+/// Returns the number of datagrams in `len` bytes; an empty datagram counts as one.
 pub(super) fn datagrams(len: usize, segment: usize) -> usize {
     match segment {
         0 => 1,
@@ -129,7 +140,7 @@ pub(super) fn datagrams(len: usize, segment: usize) -> usize {
     }
 }
 
-/// The slices that hold `len` bytes from `offset` on.
+/// Returns the slices that contain `len` bytes from `offset` on.
 pub(super) fn range<'a>(
     parts: &'a [VolatileSlice<'a>],
     offset: usize,

@@ -1,35 +1,37 @@
-//! Peers of a guest's endpoint, and their addresses as the guest sees them.
+//! Peers of the guest's UDP endpoints, with their addresses as the guest sees them.
 
 use core::hash::Hash;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
 use crate::Instant;
 use crate::table::{Secret, Table};
 
-/// The time for which a peer may reply after the guest has sent to it (RFC 4787 REQ-5).
+/// Time for which a peer may send to the guest after the last datagram in either direction (RFC 4787 REQ-5).
 pub(super) const MEMORY: Duration = Duration::from_secs(120);
 
-/// Peers in the pool of one worker that the guest has sent to first, beyond the first peer of each endpoint; and as
-/// many strangers, which have sent to the guest first.
+/// Maximum number of peers in the pool of one worker to which the guest has sent first, beyond the first peer of each
+/// endpoint; and maximum number of strangers, which have sent to the guest first.
 pub(super) const POOL: usize = 65_536;
 
-/// Peers of one kind, which are evicted only for others of their kind: a flood of strangers evicts no peer of the guest's
-/// choice, and a flood at one published port evicts no clients of other ports.
+/// Groups of peers, which are evicted only for others of their group: a flood of strangers evicts no peer to which the
+/// guest has sent first, and a flood at one published port evicts no clients of other ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerGroup {
-    /// The guest has sent to them first.
+    /// Peers to which the guest has sent first.
     Outbound,
-    /// They have sent first, to an endpoint without a published port.
+    /// Peers that have sent first, to an endpoint without a published port.
     Strangers,
-    /// They have sent first, to the published port at this place of the configuration.
+    /// Peers that have sent first, to the published port with this index in the configuration.
     Clients(u32),
 }
 
 impl PeerGroup {
-    /// The group of the strangers at an endpoint.
+    /// Returns the group of peers that send first to an endpoint; `published` is the index of its published port, if
+    /// any.
     pub(super) fn of_strangers(published: Option<u32>) -> Self {
         published.map_or(Self::Strangers, Self::Clients)
     }
@@ -43,23 +45,25 @@ impl PeerGroup {
     }
 }
 
-/// The first index of a group of strangers; those of published ports follow.
+/// Index of the first group of peers that send first; the groups of published ports follow.
 const FIRST_OF_STRANGERS: u32 = 1;
 
-/// One peer of one endpoint. If the filter compares addresses alone, both ports are 0 and stand for every port.
+/// A peer of a UDP endpoint. If the filter compares addresses only, both ports are 0, and the peer represents all
+/// ports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// On the host's side.
+    /// Address and port of the peer on the host's side.
     pub(super) remote: SocketAddr,
-    /// Its address as the guest sees it.
+    /// Address and port of the peer as the guest sees them.
     pub(super) written: SocketAddr,
-    /// Slot of the socket that leads there.
+    /// Slot of the endpoint whose host socket reaches the peer.
     pub(super) via: u32,
-    /// The host's address to which it sent, if that socket is bound to a wildcard.
+    /// Host address to which the peer has sent, if that socket is bound to a wildcard address.
     pub(super) from: Option<IpAddr>,
-    /// When a datagram was last exchanged with it (RFC 4787 REQ-6: traffic in both directions keeps the filter open).
+    /// Time of the last datagram from or to the peer (RFC 4787 REQ-6: traffic in both directions keeps the filter
+    /// open).
     pub(super) used: Instant,
-    /// It is a client of a published port: egress rules do not apply to it.
+    /// True if the peer is a client of a published port, to which egress rules do not apply.
     pub(super) came_in: bool,
 }
 
@@ -68,25 +72,26 @@ impl Peer {
         now.since(self.used) <= MEMORY
     }
 
-    /// Returns the guest's address for `remote`, which is this peer or a port of it.
+    /// Returns the guest's address for `remote`, which is this peer or, if it represents all ports, one of its ports.
     pub(super) fn written_for(&self, remote: SocketAddr) -> SocketAddr {
         at_port(self.written, remote)
     }
 
-    /// Returns the destination of a datagram that the guest sent to `written`, which is this peer or a port of it.
+    /// Returns the destination of a datagram that the guest has sent to `written`, which is this peer or, if it
+    /// represents all ports, one of its ports.
     pub(super) fn remote_for(&self, written: SocketAddr) -> SocketAddr {
         at_port(self.remote, written)
     }
 
-    fn key(&self, side: Side) -> SocketAddr {
+    fn key(&self, side: AddressSide) -> SocketAddr {
         match side {
-            Side::Remote => self.remote,
-            Side::Written => self.written,
+            AddressSide::Remote => self.remote,
+            AddressSide::Written => self.written,
         }
     }
 }
 
-/// Returns a recorded address, with the port of `meant` if it stands for every port.
+/// Returns the stored address, with the port of `meant` if the stored port is 0.
 fn at_port(remembered: SocketAddr, meant: SocketAddr) -> SocketAddr {
     match remembered.port() {
         0 => SocketAddr::new(remembered.ip(), meant.port()),
@@ -94,37 +99,38 @@ fn at_port(remembered: SocketAddr, meant: SocketAddr) -> SocketAddr {
     }
 }
 
-/// One of a peer's two addresses.
+/// Selects one of the two addresses of a peer: on the host's side, or as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum AddressSide {
     Remote,
     Written,
 }
 
-/// An endpoint's slot and its generation. Peers of an earlier generation are never found, and are evicted as the pool's oldest.
+/// The endpoint that a peer belongs to, as slot and generation. Peers of an earlier generation are not found any more,
+/// and are evicted as the idlest ones of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Owner {
+pub(super) struct PeerOwner {
     pub(super) index: u32,
     pub(super) generation: u16,
 }
 
-/// An endpoint's peers: the first in place, the others in the worker's pool.
+/// The peers of one endpoint: the first is stored here, the others in the worker's pool.
 #[derive(Debug)]
-pub(super) struct Peers {
-    /// Peers are distinguished by port, too.
+pub(super) struct EndpointPeers {
+    /// True if peers are distinguished by address and port, false if by address only.
     pub(super) by_port: bool,
     first: Option<Peer>,
     pooled: bool,
 }
 
-/// The place of a peer's record.
+/// Storage location of a peer: with its endpoint, or in the worker's pool.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum PeerPlace {
     First,
     Pool(u32),
 }
 
-impl Peers {
+impl EndpointPeers {
     pub(super) fn new(by_port: bool) -> Self {
         Self {
             by_port,
@@ -133,22 +139,22 @@ impl Peers {
         }
     }
 
-    /// Returns the only peer that there ever was.
+    /// Returns the first peer, if the endpoint has never had another one.
     pub(super) fn only(&self) -> Option<&Peer> {
         self.first.as_ref().filter(|_| !self.pooled)
     }
 
-    /// Removes the peer that is stored in place, if `is` returns true for it.
+    /// Removes the first peer if `is` returns true for it.
     pub(super) fn forget_first(&mut self, is: impl FnOnce(&Peer) -> bool) {
         self.first = self.first.filter(|first| !is(first));
     }
 
-    /// Returns the peer that is stored in place.
+    /// Returns the first peer, which is not stored in the pool.
     pub(super) fn first(&self) -> Option<&Peer> {
         self.first.as_ref()
     }
 
-    /// Returns the form in which an address is recorded.
+    /// Returns an address as peers store it: without port if the filter compares addresses only.
     pub(super) fn key(&self, address: SocketAddr) -> SocketAddr {
         match self.by_port {
             true => address,
@@ -156,39 +162,54 @@ impl Peers {
         }
     }
 
-    pub(super) fn find(&self, pool: &Pool, owner: Owner, side: Side, address: SocketAddr) -> Option<Place> {
+    pub(super) fn find(
+        &self,
+        pool: &PeerPool,
+        owner: PeerOwner,
+        side: AddressSide,
+        address: SocketAddr,
+    ) -> Option<PeerPlace> {
         let key = self.key(address);
         if self.first.is_some_and(|first| first.key(side) == key) {
-            return Some(Place::First);
+            return Some(PeerPlace::First);
         }
         let index = self.pooled.then(|| pool.find(owner, side, key)).flatten()?;
-        Some(Place::Pool(index))
+        Some(PeerPlace::Pool(index))
     }
 
-    /// The record at a place that was just found.
-    pub(super) fn at<'a>(&'a self, pool: &'a Pool, place: Place) -> &'a Peer {
+    /// Returns the peer at a location that [`Self::find`] has just returned.
+    pub(super) fn at<'a>(&'a self, pool: &'a PeerPool, place: PeerPlace) -> &'a Peer {
         match place {
-            Place::First => self.first.as_ref().expect("found there"),
-            Place::Pool(index) => pool.table.at(index),
+            PeerPlace::First => self.first.as_ref().expect("the caller has found the peer there"),
+            PeerPlace::Pool(index) => pool.table.at(index),
         }
     }
 
-    /// As [`Self::at`], for changes to anything but the addresses; in the pool it becomes the newest.
-    pub(super) fn touch<'a>(&'a mut self, pool: &'a mut Pool, place: Place) -> &'a mut Peer {
+    /// Records the socket by which a datagram of the peer at `place` has arrived.
+    pub(super) fn set_via(&mut self, pool: &mut PeerPool, place: PeerPlace, via: u32) {
         match place {
-            Place::First => self.first.as_mut().expect("found there"),
-            Place::Pool(index) => {
+            PeerPlace::First => self.first.as_mut().expect("found there").via = via,
+            PeerPlace::Pool(index) => pool.set_via(index, via),
+        }
+    }
+
+    /// Returns the peer at a location, for changes except of its addresses and its socket; in the pool, it becomes the last
+    /// used one.
+    pub(super) fn touch<'a>(&'a mut self, pool: &'a mut PeerPool, place: PeerPlace) -> &'a mut Peer {
+        match place {
+            PeerPlace::First => self.first.as_mut().expect("the caller has found the peer there"),
+            PeerPlace::Pool(index) => {
                 pool.table.touch(index);
                 pool.table.at_mut(index)
             }
         }
     }
 
-    /// Records a peer, and removes those that share an address with it.
+    /// Stores a peer, and removes peers with the same remote or guest-visible address.
     pub(super) fn learn(
         &mut self,
-        pool: &mut Pool,
-        owner: Owner,
+        pool: &mut PeerPool,
+        owner: PeerOwner,
         group: PeerGroup,
         peer: Peer,
         now: Instant,
@@ -215,26 +236,29 @@ impl Peers {
     }
 }
 
-/// The peers of all endpoints, beyond each one's first. When a group's share is full, the peer of that group that was
-/// not used for longest is evicted.
+/// The peers of all endpoints of one worker, except the first peer of each. If a group has reached its limit, the peer
+/// of that group that was not used for longest is evicted.
 #[derive(Debug)]
-pub(super) struct Pool {
-    /// Sockets of published ports.
+pub(super) struct PeerPool {
+    /// Number of open host sockets of published UDP ports.
     ports: usize,
-    table: Table<(Owner, SocketAddr), Peer>,
+    table: Table<(PeerOwner, SocketAddr), Peer>,
     by_remote: HashTable<u32>,
+    /// Socket and index of the peers with another socket than their endpoint's first one.
+    by_via: BTreeSet<(u32, u32)>,
     secret: Secret,
-    /// Searches of the whole pool.
+    /// Number of searches through the whole pool.
     #[cfg(test)]
     pub(super) scans: u32,
 }
 
-impl Pool {
+impl PeerPool {
     pub(super) fn new(secret: Secret) -> Self {
         Self {
             ports: 0,
             table: Table::new(secret),
             by_remote: HashTable::new(),
+            by_via: BTreeSet::new(),
             secret,
             #[cfg(test)]
             scans: 0,
@@ -246,11 +270,11 @@ impl Pool {
         self.table.len()
     }
 
-    /// One more published port has clients: the shares of the others shrink.
+    /// Counts one more published port, which reduces the limits of the other groups of peers that send first.
     pub(super) fn add_port(&mut self) {
         self.ports += 1;
         let share = self.share(PeerGroup::Strangers);
-        // Ports without clients, as all are at the start, are skipped.
+        // If all peers together are within the limit of one group, no group has to be examined.
         if self.table.len() <= share {
             return;
         }
@@ -263,12 +287,13 @@ impl Pool {
         }
     }
 
-    /// Removes a published port: the shares of the others grow.
+    /// Counts down the published ports, which increases the limits of the other groups.
     pub(super) fn remove_port(&mut self) {
         self.ports -= 1;
     }
 
-    /// Peers that one group may have. Strangers at all endpoints without a published port share like one published port.
+    /// Returns the maximum number of peers of a group. Strangers at all endpoints without a published port have the
+    /// same limit as one published port.
     fn share(&self, group: PeerGroup) -> usize {
         match group {
             PeerGroup::Outbound => POOL,
@@ -293,14 +318,48 @@ impl Pool {
         }
     }
 
+    /// Removes the peers that have this socket, which is not the first one of their endpoint.
+    pub(super) fn forget_via(&mut self, via: u32) {
+        let gone: Vec<u32> = self
+            .by_via
+            .range((via, 0)..=(via, u32::MAX))
+            .map(|&(_, index)| index)
+            .collect();
+        for index in gone {
+            self.remove(index);
+        }
+    }
+
+    fn set_via(&mut self, index: u32, via: u32) {
+        if self.table.at(index).via != via {
+            self.unlist_via(index);
+            self.table.at_mut(index).via = via;
+            self.list_via(index);
+        }
+    }
+
+    fn list_via(&mut self, index: u32) {
+        let via = self.table.at(index).via;
+        if via != self.table.key(index).0.index {
+            self.by_via.insert((via, index));
+        }
+    }
+
+    fn unlist_via(&mut self, index: u32) {
+        let via = self.table.at(index).via;
+        if via != self.table.key(index).0.index {
+            self.by_via.remove(&(via, index));
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.table.iter().map(|(_, peer)| peer)
     }
 
-    fn find(&self, owner: Owner, side: Side, key: SocketAddr) -> Option<u32> {
+    fn find(&self, owner: PeerOwner, side: AddressSide, key: SocketAddr) -> Option<u32> {
         match side {
-            Side::Written => self.table.find(&(owner, key)),
-            Side::Remote => self
+            AddressSide::Written => self.table.find(&(owner, key)),
+            AddressSide::Remote => self
                 .by_remote
                 .find(self.secret.hash(&(owner, key)), |&index| {
                     self.table.key(index).0 == owner && self.table.at(index).remote == key
@@ -309,9 +368,9 @@ impl Pool {
         }
     }
 
-    fn insert(&mut self, owner: Owner, group: PeerGroup, peer: Peer, now: Instant) {
+    fn insert(&mut self, owner: PeerOwner, group: PeerGroup, peer: Peer, now: Instant) {
         let share = self.share(group);
-        // Two for each new one, so that expired peers are removed faster than new ones are added.
+        // Two peers are checked for each new one, so that expired peers are removed faster than new ones are added.
         for _ in 0..2 {
             let full = self.table.len_of(group.index()) >= share;
             match self.table.idlest_in(group.index()) {
@@ -323,11 +382,12 @@ impl Pool {
         let (table, secret) = (&self.table, self.secret);
         let hash = |&index: &u32| secret.hash(&(table.key(index).0, table.at(index).remote));
         self.by_remote.insert_unique(hash(&index), index, hash);
+        self.list_via(index);
     }
 
-    /// Removes the peers that share an address with `peer`.
-    fn forget(&mut self, owner: Owner, peer: &Peer) {
-        for side in [Side::Written, Side::Remote] {
+    /// Removes the peers that have an address in common with `peer`.
+    fn forget(&mut self, owner: PeerOwner, peer: &Peer) {
+        for side in [AddressSide::Written, AddressSide::Remote] {
             if let Some(index) = self.find(owner, side, peer.key(side)) {
                 self.remove(index);
             }
@@ -335,6 +395,7 @@ impl Pool {
     }
 
     fn remove(&mut self, index: u32) {
+        self.unlist_via(index);
         let hash = self
             .secret
             .hash(&(self.table.key(index).0, self.table.at(index).remote));

@@ -1,11 +1,11 @@
-//! Published ports: sockets that are the mapping of a guest's endpoint, and their clients.
+//! Published UDP ports: host sockets that are the mapping of a guest's endpoint, and their clients.
 
 use core::net::{IpAddr, SocketAddr};
 
 use rand_chacha::rand_core::RngCore;
 
 use super::peers::{Peer, PeerGroup};
-use super::{BESIDE, Endpoint, Udp};
+use super::{BESIDE, Udp, UdpEndpoint};
 use crate::config::Published;
 use crate::ctx::{Ctx, Net};
 use crate::host::Received;
@@ -13,11 +13,12 @@ use crate::siblings::FlowKey;
 use crate::{Failure, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// Opens the endpoint of a published port, which never expires and is never evicted. An endpoint that the guest has opened
-    /// itself is closed for it.
+    /// Opens the endpoint of a published port, which never expires and is never evicted. An endpoint that the guest has
+    /// opened from the same port is closed.
     ///
     /// # Errors
-    /// The host did not return the socket, or the guest's port has the largest number of sockets.
+    /// The host did not return the socket, or the number of sockets published to the guest's port has reached its
+    /// limit.
     pub fn publish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -32,7 +33,8 @@ impl<S> Udp<S> {
         self.open_published_socket(place, (guest, nth.ok_or(Failure::Invalid)?), ctx)
     }
 
-    /// Closes the guest's endpoint behind a published port, unless it is a published port's own.
+    /// Closes the endpoint that the guest has opened from the port of `published`; the endpoint of a published port is
+    /// not closed.
     pub fn yield_port<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         published: Published,
@@ -46,8 +48,8 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Returns the socket of a published port to the host. The sockets after it that lead to the same port of the guest move
-    /// up by one place; the records of their clients, which refer to the former slots, are removed.
+    /// Returns the socket of a published port to the host. Later sockets that are published to the same port of the
+    /// guest move up by one number; their clients, which refer to the former slots, are removed.
     pub fn unpublish<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -66,11 +68,12 @@ impl<S> Udp<S> {
         let home = self.endpoints.find(&(guest, 0)).filter(|_| first > 0);
         let mut places = Vec::new();
         for (_, index) in behind {
-            let came_by = |peer: &Peer| peer.via == index;
-            // Without the first one, the endpoint has another generation, and none of its peers is found again.
+            // If the first socket is removed, the endpoint gets a new generation, so that none of its peers is found
+            // any more.
             if let Some(home) = home {
-                self.pool.forget_all(came_by);
-                self.endpoints.at_mut(home).peers.forget_first(came_by);
+                self.pool.forget_via(index);
+                let peers = &mut self.endpoints.at_mut(home).peers;
+                peers.forget_first(|peer| peer.via == index);
             }
             places.extend(self.endpoints.at(index).published);
             self.remove(index, ctx);
@@ -80,7 +83,8 @@ impl<S> Udp<S> {
                 ctx.net.counters.host_exhausted += 1;
             }
         }
-        // With the last of them removed, the guest's port has one socket, as any other port.
+        // If the last published socket was removed, the extra endpoint is closed, and the guest's port has one socket
+        // like any other port.
         if self.endpoints.find(&(guest, 0)).is_none()
             && let Some(beside) = self.endpoints.find(&(guest, BESIDE))
         {
@@ -88,7 +92,7 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Takes the socket of the published port at `place` from the host, for the endpoint with that key.
+    /// Opens the endpoint `key` with the host socket of the published port at index `place` of the configuration.
     pub(super) fn open_published_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         place: u32,
@@ -98,13 +102,14 @@ impl<S> Udp<S> {
         let (index, generation) = self.endpoints.vacant();
         let flow = ctx.net.flow(Kind::Udp, index, generation);
         let socket = ctx.host.udp_published(place, flow)?;
-        // Without a socket the key would never be released, and the guest could send nothing from its port.
+        // Only with a socket is the key claimed; without one it would never be released, and the guest could not send
+        // from its port.
         if let (guest, 0) = key {
             ctx.net.seize(&FlowKey::Udp(guest));
         }
-        let endpoint = Endpoint {
+        let endpoint = UdpEndpoint {
             published: Some(place),
-            ..Endpoint::new(socket, true, ctx.now)
+            ..UdpEndpoint::new(socket, true, ctx.now)
         };
         ctx.net.opened();
         let index = self.endpoints.insert(key, endpoint);
@@ -113,8 +118,8 @@ impl<S> Udp<S> {
         Ok(())
     }
 
-    /// The socket by which the endpoint at `home` sends to a new peer: the first one that can reach there, for a
-    /// socket that is bound to a loopback address cannot leave the host, nor any other reach loopback.
+    /// Returns the slot of the socket by which the endpoint at `home` sends to a new peer: the first socket that can
+    /// reach it. A socket bound to a loopback address reaches only the host, and other sockets do not reach loopback.
     pub(super) fn way_out(&self, home: u32, remote: SocketAddr, net: &Net) -> Option<u32> {
         let reaches = |index: u32| {
             let place = self.endpoints.at(index).published?;
@@ -130,8 +135,8 @@ impl<S> Udp<S> {
             .find(|&index| reaches(index) == Some(true))
     }
 
-    /// Records the socket and the address to which a client has sent, and returns the client's address as the guest sees it:
-    /// its own, or the gateway with a fresh port.
+    /// Stores a client that has sent a datagram, with the socket and host address to which it has sent. Returns its
+    /// address as the guest sees it: its own, or the gateway's with a new port.
     pub(super) fn meet(
         &mut self,
         home: u32,
@@ -162,13 +167,14 @@ impl<S> Udp<S> {
         Some(written)
     }
 
-    /// Returns a port of the gateway that stands for no other client of the guest's port, or for one that has expired.
+    /// Returns the gateway's address with a port that represents no other client of the guest's port, except an expired
+    /// one; `None` if none was found.
     fn fresh_port(&self, home: u32, gateway: IpAddr, net: &mut Net, now: Instant) -> Option<SocketAddr> {
-        // An extra endpoint has peers of its own, with the same addresses.
+        // An extra endpoint has its own peers, with the same guest-visible addresses.
         let (guest, _) = *self.endpoints.key(home);
         let home = self.endpoints.find(&(guest, 0)).unwrap_or(home);
         let first = net.random.next_u32();
-        // The step is odd, so that it reaches every port, and random, so that used ports are not adjacent.
+        // The step is odd, so that all ports are reached, and random, so that ports in use are not adjacent.
         let stride = net.random.next_u32() | 1;
         (0..PORT_TRIES)
             .map(|nth| {
@@ -179,16 +185,17 @@ impl<S> Udp<S> {
     }
 }
 
-/// The guest's endpoint behind a published port.
+/// Returns the address and port of the guest to which a port is published; `None` if the guest has no address of the
+/// family.
 fn guest(published: Published, net: &Net) -> Option<SocketAddr> {
     let address = net.config.plan.guest(published.host.ip())?;
     Some(SocketAddr::new(address, published.guest_port))
 }
 
-/// RFC 6335 section 6: the dynamic ports, 49152 to 65535.
+/// First of the dynamic ports, 49152 to 65535 (RFC 6335 section 6).
 const EPHEMERAL: u16 = 0xc000;
 const EPHEMERAL_MASK: u32 = 0x3fff;
 
-/// Ports tried for a client that appears as the gateway: with nine of ten taken one in a thousand is refused, and a
-/// flood of clients costs the others little.
+/// Maximum number of ports that are tried for a client with the gateway's address: if nine of ten ports are in use, one
+/// client in a thousand is refused, and a flood of clients takes little time from others.
 const PORT_TRIES: u32 = 64;

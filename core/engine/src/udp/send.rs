@@ -1,13 +1,13 @@
-//! Sending of gathered datagrams, by one call if the socket accepts that.
+//! Sends gathered datagrams to host sockets, by one call if the socket supports that.
 
 use vm_memory::VolatileSlice;
 
 use super::Udp;
-use super::gather::{Heading, Run, range};
+use super::gather::{DatagramRun, RunHeaders, range};
 use crate::ctx::Ctx;
 use crate::egress_check;
 use crate::host::DatagramMeta;
-use crate::icmp_errors::{self, Unsent};
+use crate::icmp_errors::{self, SendFailure};
 use crate::local::icmp_error;
 use crate::path_mtu::Treatment;
 use crate::{Failure, Host, Transmit};
@@ -15,7 +15,7 @@ use crate::{Failure, Host, Transmit};
 impl<S> Udp<S> {
     pub(super) fn send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
@@ -36,8 +36,8 @@ impl<S> Udp<S> {
             self.endpoints.at_mut(run.route.index).traffic.up += run.len as u64;
             return;
         };
-        // An error of the path or the device does not concern other endpoints, and an error of size does not concern smaller
-        // datagrams.
+        // The reduced limit applies to this endpoint only, because an error of the path or the device does not concern
+        // other endpoints; after an error of size it still permits smaller datagrams.
         let largest = match unsent.failure {
             Failure::TooBig => segment - 1,
             Failure::Invalid => 0,
@@ -52,7 +52,7 @@ impl<S> Udp<S> {
 
     fn send_singly<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
     ) {
@@ -81,18 +81,18 @@ impl<S> Udp<S> {
         }
     }
 
-    /// Sends a datagram that is too big for the host's interface in fragments, as the host would send its own, if
-    /// [`NarrowPaths`] permits that, and reports the path's MTU to the guest's kernel.
+    /// Sends a datagram that exceeds the MTU of the host's interface in fragments, as the host would send its own
+    /// datagrams, if [`NarrowPaths`] permits that. The path MTU is reported to the guest's kernel.
     ///
     /// [`NarrowPaths`]: crate::path_mtu::NarrowPaths
     fn send_in_fragments<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         parts: &[VolatileSlice<'_>],
-        unsent: Unsent,
+        unsent: SendFailure,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Unsent> {
-        let Heading { guest, written, meta } = run.heading;
+    ) -> Result<(), SendFailure> {
+        let RunHeaders { guest, written, meta } = run.heading;
         if unsent.failure != Failure::TooBig || !meta.dont_fragment {
             return Err(unsent);
         }
@@ -109,11 +109,11 @@ impl<S> Udp<S> {
 
     fn try_send<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         segment: Option<u16>,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), SendFailure> {
         icmp_errors::send(
             &mut (self, ctx),
             |(udp, ctx)| udp.send_once(run, segment, parts, ctx),
@@ -123,7 +123,7 @@ impl<S> Udp<S> {
 
     fn send_once<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        run: &Run,
+        run: &DatagramRun,
         segment: Option<u16>,
         parts: &[VolatileSlice<'_>],
         ctx: &mut Ctx<'_, H, T>,

@@ -1,4 +1,5 @@
-//! Transcripts: frames from the guest, calls of the host, frames to the guest, and the changes of counters.
+//! Transcripts of UDP forwarding: frames from the guest, calls of the host, frames to the guest, and changes of
+//! counters.
 
 mod down;
 mod errors;
@@ -8,12 +9,12 @@ mod up;
 
 use pontoon_wire::frame::{Body, Transport};
 
-use super::{Gather, Udp};
+use super::{DatagramGather, Udp};
 use crate::config::UdpFilter;
 use crate::test_world::{GUEST, GUEST_V6, READABLE, Sent, World, addr, with_frames};
 use crate::{FlowId, Readiness};
 
-/// The UDP protocol with a fake host and link.
+/// The UDP endpoints under test, with a fake host and link.
 struct Nat {
     world: World,
     udp: Udp<usize>,
@@ -32,7 +33,7 @@ impl Nat {
         nat
     }
 
-    /// The guest sends a burst of datagrams.
+    /// Sends a burst of datagrams from the guest.
     fn burst(&mut self, sent: &[Sent]) {
         self.burst_in_pieces(sent, usize::MAX);
     }
@@ -40,7 +41,7 @@ impl Nat {
     fn burst_in_pieces(&mut self, sent: &[Sent], piece: usize) {
         let packets: Vec<_> = sent.iter().map(|sent| (sent.udp(), sent.segmentation)).collect();
         with_frames(&packets, piece, |frames| {
-            let mut gather = Gather::default();
+            let mut gather = DatagramGather::default();
             let ctx = &mut self.world.ctx();
             for (frame, parsed) in frames {
                 let Body::Ip(ip, Transport::Udp(udp)) = &parsed.body else {
@@ -52,12 +53,12 @@ impl Nat {
         });
     }
 
-    /// The guest sends one datagram of five bytes.
+    /// Sends one datagram of five bytes from the guest.
     fn send(&mut self, from: &str, to: &str) {
         self.burst(&[Sent::new(from, to, b"hello")]);
     }
 
-    /// A datagram of four bytes arrives at a socket.
+    /// Lets a host socket receive a datagram of four bytes.
     fn arrive(&mut self, socket: usize, from: &str) {
         self.world.host.queue(socket, from, None, b"data", 4);
         self.event(socket, READABLE);
@@ -72,7 +73,7 @@ impl Nat {
         self.udp.handle_ready(flow, &mut self.world.ctx());
     }
 
-    /// Advances the time, and handles timers that expire.
+    /// Advances the time, and handles timers when they expire.
     fn wait(&mut self, seconds: u64) {
         self.world.wait(seconds);
         for flow in self.world.expired() {

@@ -1,4 +1,4 @@
-//! Sends the guest's datagrams to the host's sockets.
+//! Sends UDP datagrams of the guest to host sockets.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -6,29 +6,29 @@ use pontoon_wire::frame::{self, Transport};
 use pontoon_wire::vnet::Segmentation;
 use vm_memory::VolatileSlice;
 
-use super::gather::{Heading, MAX_BYTES, MAX_SEGMENTS, Route, Run, datagrams};
-use super::peers::{Peer, PeerGroup, Place, Side};
-use super::{BESIDE, Endpoint, Gather, Udp};
+use super::gather::{DatagramRun, Gathering, MAX_BYTES, MAX_SEGMENTS, RunHeaders, UdpRoute, datagrams};
+use super::peers::{AddressSide, Peer, PeerGroup, PeerPlace};
+use super::{BESIDE, DatagramGather, Udp, UdpEndpoint};
 use crate::config::UdpFilter;
 use crate::ctx::{Completion, Ctx, Eviction, Routed};
 use crate::egress_check::Packet;
-use crate::flow_rate::Admission;
+use crate::flow_rate::{Admission, FlowOpener};
 use crate::host::DatagramMeta;
 use crate::siblings::FlowKey;
 use crate::{Failure, Frame, Host, Instant, Kind, Transmit};
 
 impl<S> Udp<S> {
-    /// A datagram from the guest, or a frame of several (UDP segmentation). It waits in `gather` for others with equal
-    /// headers until a different one is received, or until [`Self::flush`].
+    /// Handles a UDP datagram from the guest, or a super-frame of several. It waits in `gather` for others with equal
+    /// headers until a different datagram is received, or until [`Self::flush`].
     pub fn handle_datagram<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
         frame: &Frame<'a>,
         ip: &frame::Ip,
         udp: &frame::Udp,
-        gather: &mut Gather<'a>,
+        gather: &mut DatagramGather<'a>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
-        let heading = Heading {
+        let heading = RunHeaders {
             guest: SocketAddr::new(ip.source, udp.source_port),
             written: SocketAddr::new(ip.destination, udp.destination_port),
             meta: DatagramMeta {
@@ -53,56 +53,58 @@ impl<S> Udp<S> {
         let (mut offset, mut left) = (udp.payload_offset, udp.payload_len);
         loop {
             let len = left.min(most);
-            let routed = self.gather(heading, &packet, (offset, len, segment), gather, ctx);
+            let routing = self.gather(heading, &packet, (offset, len, segment), gather, ctx);
             (offset, left) = (offset + len, left - len);
-            if left == 0 || !routed {
+            if left == 0 || routing == Routing::NoRoute {
                 break;
             }
         }
     }
 
-    /// Sends what was gathered. To be called at the end of each burst.
+    /// Sends the gathered datagrams. The engine calls this at the end of each burst.
     pub fn flush<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        gather: &mut Gather<'_>,
+        gather: &mut DatagramGather<'_>,
         ctx: &mut Ctx<'_, H, T>,
     ) {
         let Some(run) = gather.run.take() else {
             return;
         };
-        // The datagrams may be of another flow than the current one.
+        // The gathered datagrams may belong to another flow than the one that is being handled.
         let completion = ctx.catch_panic(|ctx| self.send(&run, &gather.parts, ctx));
         if completion == Completion::Panicked {
-            let Route {
+            let UdpRoute {
                 index, generation, ..
             } = run.route;
             self.close(ctx.net.flow(Kind::Udp, index, generation), ctx);
         }
     }
 
-    /// Gathers some of a frame's datagrams. Returns false if there is no route for the frame's datagrams.
+    /// Gathers some of a frame's datagrams.
     fn gather<'a, H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        heading: Heading,
+        heading: RunHeaders,
         packet: &Packet<'_, 'a>,
         (offset, len, segment): (usize, usize, usize),
-        gather: &mut Gather<'a>,
+        gather: &mut DatagramGather<'a>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> bool {
-        if gather.append(&heading, packet.frame, offset, len, segment) {
-            return true;
+    ) -> Routing {
+        let gathering = gather.append(&heading, packet.frame, offset, len, segment);
+        if gathering == Gathering::Added {
+            return Routing::Found;
         }
         self.flush(gather, ctx);
         let Some(route) = self.route(&heading, packet, ctx) else {
-            return false;
+            return Routing::NoRoute;
         };
-        if gather.begin(heading, route, packet.frame, offset, len, segment) {
-            return true;
+        let gathering = gather.begin(heading, route, packet.frame, offset, len, segment);
+        if gathering == Gathering::Added {
+            return Routing::Found;
         }
-        // The datagrams are in more slices than one send takes: they are copied into one.
+        // The datagrams are in more slices than one send permits, so they are copied into one slice.
         let mut scratch = core::mem::take(&mut self.scratch);
         let len = packet.frame.copy(offset, &mut scratch[..len]);
-        let run = Run {
+        let run = DatagramRun {
             heading,
             route,
             segment,
@@ -111,17 +113,17 @@ impl<S> Udp<S> {
         };
         self.send(&run, &[VolatileSlice::from(&mut scratch[..len])], ctx);
         self.scratch = scratch;
-        true
+        Routing::Found
     }
 
-    /// Returns the route of a datagram, after the policy's check. A new endpoint is opened, a new peer is recorded.
+    /// Returns the route of a datagram after the policy's check. Opens an endpoint and stores a peer if they are new.
     fn route<H: Host<Socket = S>, T: Transmit>(
         &mut self,
-        heading: &Heading,
+        heading: &RunHeaders,
         packet: &Packet<'_, '_>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Option<Route> {
-        let Heading { guest, written, .. } = *heading;
+    ) -> Option<UdpRoute> {
+        let RunHeaders { guest, written, .. } = *heading;
         let known = self.endpoints.find(&(guest, 0));
         if known.is_none() {
             let routed = ctx.net.hand_over_to_owner(&FlowKey::Udp(guest), packet.frame);
@@ -131,7 +133,7 @@ impl<S> Udp<S> {
         }
         let peer = known.and_then(|home| self.fresh_peer(home, written, ctx.now));
         let remote = match peer {
-            // A peer may stand for every port, of which rules may forbid some.
+            // A peer may represent all ports, some of which the rules may refuse.
             Some((.., peer)) if peer.came_in || ctx.net.policy.egress.is_open() => peer.remote_for(written),
             Some(_) | None => SocketAddr::new(packet.check_egress(ctx).ok()?, written.port()),
         };
@@ -184,27 +186,27 @@ impl<S> Udp<S> {
             let flow = ctx.net.flow(Kind::Udp, index, owner.generation);
             ctx.net.timers.arm(&mut endpoint.timer, flow, at);
         }
-        let connected = connect(endpoint, remote, peer.is_none(), ctx);
+        let state = connect(endpoint, remote, peer.is_none(), ctx);
         self.endpoints.touch(index);
-        Some(Route {
+        Some(UdpRoute {
             index: via,
             generation: self.endpoints.generation(via),
-            to: (!connected).then_some(remote),
+            to: (state == SocketState::Unconnected).then_some(remote),
             from,
         })
     }
 
-    /// Returns a peer to which the guest has sent lately: its endpoint, which is the one at `home` or the one beside it, and where
-    /// its record is.
+    /// Returns a peer to which the guest has sent recently, as the slot of its endpoint (the one at `home`, or the
+    /// extra endpoint) and the peer's location.
     pub(super) fn fresh_peer(
         &self,
         home: u32,
         written: SocketAddr,
         now: Instant,
-    ) -> Option<(u32, Place, Peer)> {
+    ) -> Option<(u32, PeerPlace, Peer)> {
         let among = |index: u32| {
             let peers = &self.endpoints.at(index).peers;
-            let place = peers.find(&self.pool, self.owner(index), Side::Written, written)?;
+            let place = peers.find(&self.pool, self.owner(index), AddressSide::Written, written)?;
             let peer = peers.at(&self.pool, place);
             peer.is_fresh(now).then_some((index, place, *peer))
         };
@@ -215,7 +217,8 @@ impl<S> Udp<S> {
         })
     }
 
-    /// Opens an endpoint that the guest sends from; if there are too many, the idlest is evicted.
+    /// Opens an endpoint from which the guest sends. If there are too many flows or ports, the idlest endpoint is
+    /// evicted.
     fn open<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         (guest, nth): (SocketAddr, u8),
@@ -223,7 +226,8 @@ impl<S> Udp<S> {
         ctx: &mut Ctx<'_, H, T>,
     ) -> Option<u32> {
         if ctx.net.is_out_of_ports(guest.ip()) {
-            // A worker without an endpoint of this family exceeds the limit by one, as it could send no datagram otherwise.
+            // A worker without an endpoint of this family exceeds the limit by one, because it could not send any
+            // datagram otherwise.
             self.evict_at(self.endpoints.idlest_in(super::family(guest)), ctx);
         }
         if ctx.net.is_full() {
@@ -238,11 +242,11 @@ impl<S> Udp<S> {
                 }
             }
         }
-        let admission = ctx.net.admit(ctx.now);
+        let admission = ctx.net.admit(FlowOpener::Guest, ctx.now);
         if admission == Admission::Refused {
             return None;
         }
-        // What is beside a published port's endpoint is on its worker, and the flow is that one's already.
+        // The extra endpoint of a published port is in the same worker, which has claimed the key of the flow already.
         let is_home = nth == 0;
         if is_home && let Err(winner) = ctx.net.claim(&FlowKey::Udp(guest)) {
             ctx.net.hand_over(winner, frame);
@@ -262,7 +266,7 @@ impl<S> Udp<S> {
             }
             return None;
         };
-        let endpoint = Endpoint::new(socket, by_port, ctx.now);
+        let endpoint = UdpEndpoint::new(socket, by_port, ctx.now);
         ctx.net.opened();
         ctx.net.port_taken(guest.ip());
         ctx.net.became_evictable();
@@ -272,7 +276,7 @@ impl<S> Udp<S> {
         )
     }
 
-    /// Opens a socket for the next endpoint's slot.
+    /// Opens a host socket for the endpoint that will use the next free slot.
     fn open_socket<H: Host<Socket = S>, T: Transmit>(
         &mut self,
         family_of: IpAddr,
@@ -286,23 +290,24 @@ impl<S> Udp<S> {
     }
 }
 
-/// Connects the socket while there is one peer only, and disconnects it for a second one. Returns true if the socket is
-/// connected to `remote`.
+/// Connects the socket while there is one peer only, and disconnects it for a second one.
 ///
-/// A connected socket receives from its peer's address and port only, which is right only if the filter does the same:
-/// otherwise it would exclude senders that the filter permits, and hide the refused ones from the counters.
+/// A connected socket receives only from its peer's address and port, so it is connected only if the endpoint's filter
+/// does the same. Otherwise it would exclude senders that the filter permits, and hide refused senders from the
+/// counters.
 fn connect<H: Host, T: Transmit>(
-    endpoint: &mut Endpoint<H::Socket>,
+    endpoint: &mut UdpEndpoint<H::Socket>,
     remote: SocketAddr,
     is_new: bool,
     ctx: &mut Ctx<'_, H, T>,
-) -> bool {
+) -> SocketState {
     if ctx.net.config.udp_filter != UdpFilter::AddressPort || endpoint.published.is_some() {
-        return false;
+        return SocketState::Unconnected;
     }
     let only = !is_new && endpoint.peers.only().is_some_and(|peer| peer.remote == remote);
     match (endpoint.connected, only) {
-        // Only after the first reply: for a single request the call costs more than it saves.
+        // The socket is connected only after the first reply, because for a single request the call costs more than it
+        // saves.
         (false, true) if endpoint.replied => {
             let connected = ctx.host.udp_connect(&mut endpoint.socket, Some(remote));
             endpoint.connected = connected.is_ok();
@@ -313,8 +318,29 @@ fn connect<H: Host, T: Transmit>(
         }
         (false, _) | (true, true) => (),
     }
-    endpoint.connected && only
+    match endpoint.connected && only {
+        true => SocketState::Connected,
+        false => SocketState::Unconnected,
+    }
 }
 
-/// The port of DNS resolvers.
+/// The result of looking up the route of a frame's datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Routing {
+    /// The datagrams were gathered or sent.
+    Found,
+    /// There is none, so the other datagrams of the frame have none either.
+    NoRoute,
+}
+
+/// The state of an endpoint's socket for one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SocketState {
+    /// It is connected to the peer.
+    Connected,
+    /// It is not, so each send names the peer's address.
+    Unconnected,
+}
+
+/// Port of DNS resolvers.
 const DNS: u16 = 53;

@@ -10,7 +10,7 @@ const META: DatagramMeta = DatagramMeta {
     dont_fragment: false,
 };
 
-/// The datagram that the guest reassembles from the frames: the IP header's meaning and the UDP datagram.
+/// Returns the datagram that the guest reassembles from the frames: IP header fields and UDP datagram.
 fn whole(frames: &[Vec<u8>]) -> (frame::Ip, Vec<u8>) {
     let mut first = None;
     let mut content: Vec<u8> = vec![];
@@ -61,7 +61,7 @@ fn datagram_within_the_mtu_is_one_frame() {
                 [("frames_down", frames as u64), ("udp_down", 1)]
             );
             let (ip, content) = whole(&sent);
-            // Fragments have DF clear, as the datagram was fragmented already.
+            // Fragments have DF clear, because the datagram arrived in fragments.
             assert_eq!(
                 ip.dont_fragment,
                 ip.source.is_ipv6() || (dont_fragment && frames == 1)

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv4 packet built by another library.
+/// Returns an IPv4 packet built by etherparse, an independent library.
 fn v4_packet(payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ipv4([10, 0, 0, 1], [239, 1, 1, 1], 17).udp(4000, 5001);
     let mut packet = Vec::new();
@@ -33,7 +33,7 @@ fn changed(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 }
 
 #[test]
-fn parses_ipv4() {
+fn ipv4_datagram_is_parsed() {
     let mut packet = changed(v4_packet(b"hello"), |packet| packet[1] = 0xb9);
     packet.extend([0; 13]);
     let datagram = Datagram::parse(&packet, ChecksumState::Unverified).unwrap();
@@ -49,7 +49,7 @@ fn parses_ipv4() {
     assert_eq!(datagram, expected);
 }
 
-/// A rule for every port matches it, and the kernel sends nothing to port 0.
+/// A rule for any port matches a datagram to port 0, but the kernel sends nothing to port 0.
 #[test]
 fn datagram_to_port_0_is_malformed() {
     for (mut packet, at) in [(v4_packet(b"hello"), 20), (v6_packet(b"hello"), 40)] {
@@ -60,7 +60,7 @@ fn datagram_to_port_0_is_malformed() {
 }
 
 #[test]
-fn parses_ipv6_behind_extension_headers() {
+fn ipv6_datagram_behind_extension_headers_is_parsed() {
     let mut packet = v6_packet(b"hello");
     packet[0] = 0x6b;
     packet[1] = 0x90;
@@ -76,7 +76,7 @@ fn parses_ipv6_behind_extension_headers() {
 }
 
 #[test]
-fn refuses_damaged_packets() {
+fn damaged_packets_are_refused() {
     let packet = v4_packet(b"hello");
     for at in [0, 8, 12, 16, 20, 22, 26, 28, 32] {
         let mut damaged = packet.clone();
@@ -100,7 +100,7 @@ fn refuses_damaged_packets() {
 }
 
 #[test]
-fn refuses_fragments_and_other_protocols() {
+fn fragments_and_other_protocols_are_refused() {
     for flags in [0x20, 0x01] {
         let fragment = changed(v4_packet(b"hello"), |packet| packet[6] = flags);
         assert_eq!(refused(&fragment), DatagramError::Fragment);
@@ -117,7 +117,7 @@ fn refuses_fragments_and_other_protocols() {
 }
 
 #[test]
-fn refuses_truncated_packets() {
+fn truncated_packets_are_refused() {
     for packet in [v4_packet(b"hello"), v6_packet(b"hello")] {
         for len in 0..packet.len() {
             assert_eq!(refused(&packet[..len]), DatagramError::Malformed, "{len} bytes");

@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Rule, RuleTable};
 
-/// Runs a program as the kernel does, on a frame to a group that has arrived on interface 7.
+/// Executes a filter as the kernel does, on a frame to a group that has arrived on interface 7.
 fn accepts(program: &[Instruction], frame: &[u8]) -> bool {
     accepts_of_type(2, program, frame)
 }
 
-/// The same for another packet type (`PACKET_*`).
+/// Executes a filter like [`accepts`], on a frame of packet type `kind` (`PACKET_*`).
 fn accepts_of_type(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
     let load = |at: usize, len: usize| {
         let bytes = frame.get(at..at + len)?;
@@ -40,7 +40,7 @@ fn accepts_of_type(kind: u32, program: &[Instruction], frame: &[u8]) -> bool {
             RETURN => return k > 0,
             other => panic!("instruction {other:#x}"),
         };
-        // The kernel ends a program that reads outside the packet, and drops the packet.
+        // A load beyond the packet's end ends the program, and the kernel drops the packet.
         let Some(loaded) = loaded else { return false };
         a = loaded;
     }
@@ -56,14 +56,14 @@ fn inputs(texts: &[&str]) -> Vec<Input> {
     texts.iter().map(input).collect()
 }
 
-/// An Ethernet frame with a UDP datagram.
+/// Returns an Ethernet frame with a UDP datagram.
 fn frame(from: &str, to: &str, protocol: u8) -> Vec<u8> {
     let from: IpAddr = from.parse().unwrap();
     let to: SocketAddr = to.parse().unwrap();
     let mut frame = vec![0; 14];
     match (from, to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            // With an option of four bytes.
+            // IPv4 header with an option of four bytes.
             frame.extend([0x46, 0, 0, 32, 0, 0, 0, 0, 9, protocol, 0, 0]);
             frame.extend([from.octets(), to.octets(), [1, 1, 1, 1]].concat());
         }
@@ -80,7 +80,7 @@ fn frame(from: &str, to: &str, protocol: u8) -> Vec<u8> {
 }
 
 #[test]
-fn accepts_what_a_rule_matches() {
+fn filter_accepts_packets_that_a_rule_matches() {
     let program = v4(
         14,
         &inputs(&[
@@ -107,7 +107,7 @@ fn accepts_what_a_rule_matches() {
 }
 
 #[test]
-fn accepts_only_packets_of_the_interface() {
+fn filter_accepts_only_packets_of_the_interface() {
     let program = v4(14, &inputs(&["a 239.1.1.1:5001"]));
     let (wanted, other) = (
         frame("10.0.0.1", "239.1.1.1:5001", 17),
@@ -116,13 +116,13 @@ fn accepts_only_packets_of_the_interface() {
     assert!(accepts(&only_own(7, program.clone()), &wanted));
     assert!(!accepts(&only_own(7, program.clone()), &other));
     assert!(!accepts(&only_own(8, program.clone()), &wanted));
-    // PACKET_HOST, PACKET_BROADCAST and PACKET_MULTICAST, but not PACKET_OTHERHOST.
+    // Accepted: PACKET_HOST, PACKET_BROADCAST and PACKET_MULTICAST. Dropped: PACKET_OTHERHOST.
     let kinds = (0..4).filter(|kind| accepts_of_type(*kind, &only_own(7, program.clone()), &wanted));
     assert_eq!(kinds.collect::<Vec<_>>(), [0, 1, 2]);
 }
 
 #[test]
-fn accepts_ipv6() {
+fn filter_accepts_ipv6_packets_of_a_rule() {
     let program = v6(
         14,
         &inputs(&[
@@ -143,7 +143,7 @@ fn accepts_ipv6() {
     ] {
         assert_eq!(accepts(&program, &frame(from, to, 17)), taken, "{from} {to}");
     }
-    // Behind an extension header the table decides.
+    // Behind an extension header the filter accepts any port; the rule table decides.
     assert!(accepts(&program, &frame("2001:db8::1", "[ff3e::1]:5002", 0)));
     assert!(!accepts(&program, &frame("2001:db8::1", "[ff3e::2]:5002", 0)));
     assert!(!accepts(&program, &frame("2001:db8::1", "[ff3e::1]:5001", 58)));
@@ -166,7 +166,7 @@ fn too_many_rules_are_replaced_by_one_range() {
 }
 
 proptest! {
-    /// With fixed offsets, the program and the table agree.
+    /// Without extension headers and IPv4 options, the filter and the rule table make the same decision.
     #[test]
     fn filter_agrees_with_the_table(
         picks in prop::collection::btree_set((0..4_usize, 0..3_usize, 0..3_usize), 0..10),

@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Gathers a batch of (rule, flow, bytes), and returns for each burst its size and the indices of its datagrams.
+/// Groups a batch of (rule, flow, bytes), and returns the size and the indices of the datagrams of each burst.
 fn gathered(batch: &[(u8, usize, usize)]) -> Vec<(usize, Vec<usize>)> {
-    let mut gather = Gather::new(batch.len());
+    let mut gather = BurstGather::new(batch.len());
     for (number, (rule, flow, bytes)) in batch.iter().enumerate() {
         gather.push(*rule, *flow, *bytes, number);
     }
@@ -45,7 +45,7 @@ fn flows_of_one_rule_share_bursts_by_size() {
 
 #[test]
 fn flow_is_not_reordered() {
-    // The third would fit the first burst, but the second of its flow leaves after that.
+    // The third datagram would fit into the first burst, but the second one of its flow is sent later.
     let batch = [(1, 1, 100), (1, 1, 200), (1, 1, 100), (1, 2, 100)];
     assert_eq!(gathered(&batch), [(100, vec![0, 3]), (200, vec![1, 2])]);
 }
@@ -80,7 +80,7 @@ fn empty_datagrams_are_bursts_of_their_own() {
 
 #[test]
 fn coalesced_datagrams_stay_together() {
-    let mut gather = Gather::new(4);
+    let mut gather = BurstGather::new(4);
     gather.push(1_u8, 1, 1400, 0);
     gather.push_coalesced(1, 1, 4000, 1400, 1);
     gather.push(1, 1, 1400, 2);
@@ -107,7 +107,7 @@ fn coalesced_datagrams_stay_together() {
 }
 
 proptest! {
-    /// Nothing is lost or duplicated, every burst can be one send, and each flow keeps its order.
+    /// No datagram is lost or duplicated, every burst fits one send, and each flow keeps its order.
     #[test]
     fn every_datagram_is_kept_in_flow_order(
         batch in prop::collection::vec((0..3_u8, 0..5_usize, prop::sample::select(vec![0, 1, 100, 600, 1400, 30_000])), 0..300)

@@ -1,64 +1,64 @@
-//! IGMP and MLD messages, with their IP headers.
+//! Parses and builds IGMP and MLD packets, including their IP headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use pontoon_wire::checksum::Sum;
 
-/// A message from a host or router.
+/// A parsed IGMP or MLD message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A report or leave of a host.
+    /// Group records of a host's report or leave message.
     Reports(Vec<Record>),
-    /// A query of another router.
+    /// A query that another router has sent.
     Query {
-        /// Address of the router.
+        /// Source address of the query: the other router's.
         from: IpAddr,
-        /// The group; `None` in a general query.
+        /// The group that is queried; `None` in a general query.
         group: Option<IpAddr>,
-        /// The senders that are queried; none in a query for a whole group.
+        /// The senders that are queried; empty in a query for a whole group.
         sources: Vec<IpAddr>,
     },
 }
 
-/// A host's report of one group.
+/// A group record of a host's report, or the equivalent of an older protocol version (RFC 3376 section 4.2.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The group.
+    /// Multicast group to which the record applies.
     pub group: IpAddr,
-    /// The change of the sources that the host wants.
+    /// The change of the host's source filter for the group.
     pub change: SourceChange,
 }
 
-/// A change of the sources of a group that a host wants.
+/// A change of a host's source filter for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceChange {
-    /// Any source (EXCLUDE mode).
+    /// Datagrams of any sender are requested (EXCLUDE mode; the list of excluded senders is ignored).
     Any,
-    /// These sources (INCLUDE mode).
+    /// Datagrams of these senders are requested (INCLUDE mode).
     Include {
-        /// Sources. None, with `exclusive`, is a leave.
+        /// Senders. An empty list with `exclusive` is a leave.
         sources: Vec<IpAddr>,
-        /// The host does not want other sources any more (CHANGE_TO_INCLUDE_MODE).
+        /// True if datagrams of all other senders are no longer requested (CHANGE_TO_INCLUDE_MODE).
         exclusive: bool,
     },
-    /// These sources no longer (BLOCK_OLD_SOURCES).
+    /// Datagrams of these senders are no longer requested (BLOCK_OLD_SOURCES).
     Block(Vec<IpAddr>),
 }
 
-/// A query to hosts.
+/// An IGMP or MLD query that this router sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// The group; `None` queries all groups.
+    /// The group that is queried; `None` in a general query.
     pub group: Option<IpAddr>,
-    /// The sources that are queried; none queries the whole group.
+    /// The senders that are queried; empty in a query for a whole group.
     pub sources: Vec<IpAddr>,
-    /// Time within which hosts respond.
+    /// Maximum response time: time within which hosts report (RFC 3376 section 4.1.1).
     max_response_time: Duration,
 }
 
 impl Query {
-    /// Returns a general query.
+    /// Returns a general query, which asks for the memberships in all groups.
     #[must_use]
     pub fn general() -> Self {
         Self {
@@ -68,13 +68,13 @@ impl Query {
         }
     }
 
-    /// Returns a query for one group.
+    /// Returns a group-specific query.
     #[must_use]
     pub fn group(group: IpAddr) -> Self {
         Self::sources(group, Vec::new())
     }
 
-    /// Returns a query for sources of a group.
+    /// Returns a group-and-source-specific query.
     #[must_use]
     pub fn sources(group: IpAddr, sources: Vec<IpAddr>) -> Self {
         Self {
@@ -84,7 +84,8 @@ impl Query {
         }
     }
 
-    /// Returns the packet, sent from `address`, and its destination; `None` if the families differ.
+    /// Returns the IP packet of the query with source address `own`, and its destination; `None` if the families
+    /// differ.
     #[must_use]
     pub fn packet(&self, own: IpAddr) -> Option<(Vec<u8>, IpAddr)> {
         match own {
@@ -93,14 +94,14 @@ impl Query {
         }
     }
 
-    /// Builds the query of RFC 3376 section 4.1, in IPv4 with the router alert option (RFC 2113).
+    /// Builds an IGMPv3 query (RFC 3376 section 4.1), in IPv4 with the router alert option (RFC 2113).
     fn v4(&self, own: Ipv4Addr) -> Option<(Vec<u8>, IpAddr)> {
         let group = match self.group {
             None => Ipv4Addr::UNSPECIFIED,
             Some(IpAddr::V4(group)) => group,
             Some(IpAddr::V6(_)) => return None,
         };
-        let to = self.group.unwrap_or(IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)));
+        let to = self.group.unwrap_or(IpAddr::V4(ALL_SYSTEMS));
         let IpAddr::V4(destination) = to else {
             return None;
         };
@@ -119,14 +120,14 @@ impl Query {
         message[2..4].copy_from_slice(&sum.to_be_bytes());
 
         let total = u16::try_from(24 + message.len()).ok()?;
-        // Version and header length, DSCP internetwork control, ...
+        // Version 4 and header length of six words, DSCP CS6 (internetwork control), ...
         let mut packet = vec![0x46, 0xc0];
         packet.extend(total.to_be_bytes());
-        // ... not fragmented, TTL 1, ...
+        // ... DF, TTL 1, ...
         packet.extend([0, 0, 0x40, 0, 1, IGMP, 0, 0]);
         packet.extend(own.octets());
         packet.extend(destination.octets());
-        // ... router alert.
+        // ... router alert option.
         packet.extend([0x94, 4, 0, 0]);
         let sum = Sum::new().add(&packet).finish();
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -134,7 +135,7 @@ impl Query {
         Some((packet, to))
     }
 
-    /// Builds the query of RFC 3810 section 5.1, in IPv6 with the router alert option (RFC 2711).
+    /// Builds an MLDv2 query (RFC 3810 section 5.1), in IPv6 with the router alert option (RFC 2711).
     fn v6(&self, own: Ipv6Addr) -> Option<(Vec<u8>, IpAddr)> {
         let group = match self.group {
             None => Ipv6Addr::UNSPECIFIED,
@@ -142,7 +143,7 @@ impl Query {
             Some(IpAddr::V4(_)) => return None,
         };
         let to = match self.group {
-            None => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+            None => ALL_NODES,
             Some(_) => group,
         };
         let milliseconds = u16::try_from(self.max_response_time.as_millis()).unwrap_or(u16::MAX >> 1);
@@ -172,7 +173,7 @@ impl Query {
     }
 }
 
-/// Parses a packet that begins with the IP header; `None` if it is not a valid IGMP or MLD message.
+/// Parses a packet that begins with the IP header; returns `None` if it is not a valid IGMP or MLD message.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<Message> {
     match packet.first()? >> 4 {
@@ -187,8 +188,9 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     let total = usize::from(u16::from_be_bytes(array(packet, 2)?));
     let header = packet.get(..header_len).filter(|header| header.len() >= 20)?;
     let message = packet.get(header_len..total)?;
-    // RFC 3376 section 4: a TTL of 1. That alone does not prove that the message was sent on this link, as the TTL was greater
-    // before the last router. A group address as destination does, because routers do not route it to this host.
+    // RFC 3376 section 4: a TTL of 1. That does not prove that the message was sent on this link, because a remote host
+    // can choose a TTL that routers decrement to 1. A group address as destination does, because routers do not route
+    // it to this host.
     if header[9] != IGMP || header[8] != 1 || header[16] >> 4 != 0xe || Sum::new().add(message).finish() != 0
     {
         return None;
@@ -198,10 +200,15 @@ fn igmp(packet: &[u8]) -> Option<Message> {
     let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         IGMP_QUERY => {
+            let group = Some(group).filter(|group| !group.is_unspecified());
+            let to = IpAddr::V4(Ipv4Addr::from(array(header, 16)?));
+            if to != group.unwrap_or(IpAddr::V4(ALL_SYSTEMS)) {
+                return None;
+            }
             let count = message.get(10..12).map_or(0, count);
             Some(Message::Query {
                 from,
-                group: Some(group).filter(|group| !group.is_unspecified()),
+                group,
                 sources: addresses(message.get(12..).unwrap_or_default(), count, V4)?,
             })
         }
@@ -215,18 +222,19 @@ fn igmp(packet: &[u8]) -> Option<Message> {
 fn mld(packet: &[u8]) -> Option<Message> {
     let len = usize::from(u16::from_be_bytes(array(packet, 4)?));
     let body = packet.get(40..40 + len)?;
-    // Hop limit 1, and the router alert before the message.
+    // Hop limit 1, and a hop-by-hop options header with the router alert before the message (RFC 3810 section 5).
     if packet[7] != 1 || packet[6] != HOP_BY_HOP || *body.first()? != ICMPV6 {
         return None;
     }
     let message = body.get(8 + 8 * usize::from(*body.get(1)?)..)?;
     let (from, to) = (v6(packet, 8)?, v6(packet, 24)?);
-    // RFC 2710 section 3, RFC 3810 section 5: the source is link-local, so that the message was sent on this link.
+    // RFC 2710 section 3, RFC 3810 section 5: a link-local source address proves that the message was sent on this
+    // link.
     let IpAddr::V6(source) = from else {
         return None;
     };
-    // A host that has no address yet reports from ::, which a router discards (RFC 3810 section 5.2.13): the host reports
-    // again when it has one.
+    // A host that has no address yet reports from ::, and a router discards that report (RFC 3810 section 5.2.13): the
+    // host reports again when it has an address.
     if !source.is_unicast_link_local() {
         return None;
     }
@@ -240,10 +248,14 @@ fn mld(packet: &[u8]) -> Option<Message> {
     let one = |change| Some(Message::Reports(vec![Record { group, change }]));
     match message[0] {
         MLD_QUERY => {
+            let group = Some(group).filter(|group| !group.is_unspecified());
+            if to != group.unwrap_or(IpAddr::V6(ALL_NODES)) {
+                return None;
+            }
             let count = message.get(26..28).map_or(0, count);
             Some(Message::Query {
                 from,
-                group: Some(group).filter(|group| !group.is_unspecified()),
+                group,
                 sources: addresses(message.get(28..).unwrap_or_default(), count, V6)?,
             })
         }
@@ -253,8 +265,8 @@ fn mld(packet: &[u8]) -> Option<Message> {
     }
 }
 
-/// Parses group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), whose layout is the same in both protocols: type,
-/// words of auxiliary data, number of sources, group, sources, auxiliary data.
+/// Parses group records (RFC 3376 section 4.2.4, RFC 3810 section 5.2.5), whose layout is the same in IGMP and MLD:
+/// type, number of words of auxiliary data, number of sources, group, sources, auxiliary data.
 fn records(message: &[u8], bytes: usize) -> Option<Message> {
     let count = count(message.get(6..8)?);
     let mut rest = message.get(8..)?;
@@ -292,7 +304,7 @@ fn addresses(bytes: &[u8], count: usize, each: usize) -> Option<Vec<IpAddr>> {
         .collect()
 }
 
-/// Returns the address in 4 or 16 bytes.
+/// Parses an IP address of 4 or 16 bytes.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         V4 => Some(Ipv4Addr::from(array(bytes, 0)?).into()),
@@ -304,7 +316,7 @@ fn v6(bytes: &[u8], at: usize) -> Option<IpAddr> {
     Some(Ipv6Addr::from(array::<16>(bytes, at)?).into())
 }
 
-/// Returns a 16-bit number.
+/// Parses a big-endian 16-bit number of records or sources.
 fn count(bytes: &[u8]) -> usize {
     array(bytes, 0).map_or(0, u16::from_be_bytes).into()
 }
@@ -313,19 +325,23 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// A leave: no source any more.
+/// Change of the source filter that ends a membership: INCLUDE mode without senders.
 const LEAVE: SourceChange = SourceChange::Include {
     sources: Vec::new(),
     exclusive: true,
 };
 
-/// The querier's robustness variable, and its query interval in seconds (RFC 3376 section 4.1.6 and 4.1.7).
+/// Robustness variable and query interval in seconds, as a query carries them (RFC 3376 sections 4.1.6 and 4.1.7).
 const ROBUSTNESS: u8 = 2;
 const QUERY_INTERVAL: u8 = 125;
 
-/// Bytes of an address.
+/// Length in bytes of an IPv4 address, followed by that of an IPv6 address.
 const V4: usize = 4;
 const V6: usize = 16;
+
+/// Destinations of general queries (RFC 3376 section 4.1.12, RFC 3810 section 5.1.15). A query for a group is sent to the group.
+const ALL_SYSTEMS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 const IGMP: u8 = 2;
 const ICMPV6: u8 = 58;

@@ -13,13 +13,13 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A querier, and the memberships that its reports lead to.
-struct Reporting {
+/// A querier, and the memberships that the supervisor learns from its reports.
+struct ReportedQuerier {
     querier: Querier,
     memberships: Memberships,
 }
 
-impl std::ops::Deref for Reporting {
+impl std::ops::Deref for ReportedQuerier {
     type Target = Querier;
 
     fn deref(&self) -> &Querier {
@@ -27,21 +27,21 @@ impl std::ops::Deref for Reporting {
     }
 }
 
-impl std::ops::DerefMut for Reporting {
+impl std::ops::DerefMut for ReportedQuerier {
     fn deref_mut(&mut self) -> &mut Querier {
         &mut self.querier
     }
 }
 
-fn querier_at(own: &str) -> Reporting {
+fn querier_at(own: &str) -> ReportedQuerier {
     let own = address(own);
-    Reporting {
+    ReportedQuerier {
         querier: Querier::new(own, at(0)),
         memberships: Memberships::new(own.is_ipv6()),
     }
 }
 
-fn querier() -> Reporting {
+fn querier() -> ReportedQuerier {
     querier_at("10.0.0.5")
 }
 
@@ -59,8 +59,8 @@ fn from(sources: &[&str], exclusive: bool) -> SourceChange {
     }
 }
 
-/// The memberships after all changes so far have been reported.
-fn wanted(reporting: &mut Reporting) -> Vec<String> {
+/// Returns the memberships after all changes so far have been reported.
+fn wanted(reporting: &mut ReportedQuerier) -> Vec<String> {
     while let Some((group, filter)) = reporting.querier.next_change() {
         reporting.memberships.set(group, filter).unwrap();
     }
@@ -76,7 +76,7 @@ fn shown(memberships: &Memberships) -> Vec<String> {
 }
 
 #[test]
-fn sends_two_startup_queries_and_then_one_every_125_seconds() {
+fn two_startup_queries_are_sent_and_then_one_every_125_seconds() {
     let mut querier = querier();
     let mut sent = Vec::new();
     for second in 0..400 {
@@ -84,7 +84,7 @@ fn sends_two_startup_queries_and_then_one_every_125_seconds() {
             sent.push(second);
         }
     }
-    // The second one is due at 31.25.
+    // The second startup query is due after 31.25 s.
     assert_eq!(sent, [0, 32, 157, 282]);
 }
 
@@ -127,7 +127,7 @@ fn report_after_a_leave_keeps_the_membership() {
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
 
-/// A caller that sleeps until the next tick must not wake at once, also after memberships have expired.
+/// A process that sleeps until the next tick must not wake up at once, even after memberships have expired.
 #[test]
 fn next_tick_is_in_the_future_after_a_tick() {
     let mut querier = querier();
@@ -159,10 +159,10 @@ fn sources_are_added_and_blocked_one_by_one() {
     assert_eq!(querier.tick(at(5)), [query]);
     querier.tick(at(7));
     assert_eq!(wanted(&mut querier), ["232.1.1.1 from 10.0.0.2"]);
-    // Another host wants it from any source.
+    // Another host joins the group for any sender.
     querier.handle(report("232.1.1.1", SourceChange::Any), at(8));
     assert_eq!(wanted(&mut querier), ["232.1.1.1"]);
-    // Then it wants one source only.
+    // Then that host limits its membership to one sender.
     querier.handle(report("232.1.1.1", from(&["10.0.0.3"], true)), at(9));
     querier.tick(at(11));
     assert_eq!(
@@ -197,7 +197,7 @@ fn link_local_groups_are_ignored() {
         v6.handle(report(group, SourceChange::Any), at(0));
     }
     assert!(wanted(&mut v4).is_empty() && wanted(&mut v6).is_empty());
-    // Each family's groups are taken by its own querier alone.
+    // The querier of each family handles the groups of its own family only.
     for group in ["224.0.1.1", "ff05::1"] {
         v4.handle(report(group, SourceChange::Any), at(0));
         v6.handle(report(group, SourceChange::Any), at(0));
@@ -216,7 +216,7 @@ fn groups_beyond_the_limit_are_ignored() {
     assert_eq!(wanted(&mut querier).len(), MAX_GROUPS);
 }
 
-/// A packet with an IGMP message of a host.
+/// Returns an IPv4 packet with an IGMP message of a host.
 fn igmp(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     let sum = Sum::new().add(&message).finish();
@@ -229,7 +229,7 @@ fn igmp(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn parses_igmp() {
+fn igmp_messages_are_parsed() {
     let group = [239, 1, 1, 1];
     let message = |kind: u8| igmp(&[[kind, 0, 0, 0], group].concat());
     for kind in [0x12, 0x16] {
@@ -242,7 +242,7 @@ fn parses_igmp() {
         message::parse(&message(0x17)),
         Some(report("239.1.1.1", from(&[], true)))
     );
-    // Version 3: two sources (ALLOW_NEW_SOURCES), and any (CHANGE_TO_EXCLUDE_MODE without sources).
+    // IGMPv3: two senders (ALLOW_NEW_SOURCES), and any sender (CHANGE_TO_EXCLUDE_MODE without senders).
     let mut records = vec![0x22, 0, 0, 0, 0, 0, 0, 2];
     records.extend([5, 1, 0, 2, 232, 1, 1, 1, 10, 0, 0, 1, 10, 0, 0, 2, 9, 9, 9, 9]);
     records.extend([4, 0, 0, 0, 239, 1, 1, 1]);
@@ -257,7 +257,7 @@ fn parses_igmp() {
         },
     ]);
     assert_eq!(message::parse(&igmp(&records)), Some(expected));
-    // A wrong checksum, a TTL other than 1, another protocol, and a truncated packet.
+    // A wrong checksum, a TTL other than 1, another protocol, and a truncated packet are refused.
     let good = message(0x16);
     for (at, byte) in [(27, 0xff), (8, 2), (9, 17)] {
         let mut bad = good.clone();
@@ -268,7 +268,7 @@ fn parses_igmp() {
 }
 
 #[test]
-fn parses_the_queries_that_it_builds() {
+fn built_queries_parse_back() {
     for (own, query) in [
         ("10.0.0.1", Query::general()),
         ("10.0.0.1", Query::group(address("239.1.1.1"))),
@@ -292,14 +292,40 @@ fn parses_the_queries_that_it_builds() {
         assert_eq!(message::parse(&packet), Some(expected));
         let all = if own.contains(':') { "ff02::1" } else { "224.0.0.1" };
         assert_eq!(to, query.group.unwrap_or(address(all)));
-        // Another library parses the packet, too.
+        // Another library accepts the packet, too.
         let sliced = etherparse::SlicedPacket::from_ip(&packet).unwrap();
         assert!(sliced.net.is_some());
     }
     assert_eq!(Query::group(address("ff1e::1")).packet(address("10.0.0.1")), None);
 }
 
-/// A packet with an MLD message of a node.
+#[test]
+fn query_to_another_destination_than_its_group_is_dropped() {
+    for (own, query, to) in [
+        ("10.0.0.1", Query::group(address("239.1.1.1")), "224.0.0.1"),
+        ("10.0.0.1", Query::general(), "239.1.1.1"),
+        ("fe80::1", Query::group(address("ff1e::1")), "ff02::1"),
+        ("fe80::1", Query::general(), "ff1e::1"),
+    ] {
+        let (mut packet, _) = query.packet(address(own)).unwrap();
+        match address(to) {
+            IpAddr::V4(to) => packet[16..20].copy_from_slice(&to.octets()),
+            IpAddr::V6(to) => {
+                packet[24..40].copy_from_slice(&to.octets());
+                // The checksum covers the destination: the old one is exchanged for the new.
+                let message = packet.len() - 28;
+                packet[message + 2..message + 4].fill(0);
+                let sum =
+                    pontoon_wire::checksum::Sum::pseudo(address(own), to.into(), 58, packet.len() - message);
+                let sum = sum.add(&packet[message..]).finish().to_be_bytes();
+                packet[message + 2..message + 4].copy_from_slice(&sum);
+            }
+        }
+        assert_eq!(message::parse(&packet), None, "{own} to {to}");
+    }
+}
+
+/// Returns an IPv6 packet with an MLD message.
 fn mld(from: &str, to: &str, message: &[u8]) -> Vec<u8> {
     let (from, to) = (address(from), address(to));
     let mut message = message.to_vec();
@@ -317,14 +343,14 @@ fn mld(from: &str, to: &str, message: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An MLDv2 report for ff1e::1 from any source.
+/// Returns an MLDv2 report that joins ff1e::1 for any sender.
 fn mld_report() -> Vec<u8> {
     let mut message = vec![143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0];
     message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
     message
 }
 
-/// An MLDv1 message of this type for ff1e::1.
+/// Returns an MLDv1 message of type `kind` for ff1e::1.
 fn mld_1(kind: u8) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
     message.extend(Ipv6Addr::new(0xff1e, 0, 0, 0, 0, 0, 0, 1).octets());
@@ -332,7 +358,7 @@ fn mld_1(kind: u8) -> Vec<u8> {
 }
 
 #[test]
-fn parses_mld() {
+fn mld_messages_are_parsed() {
     let packet = mld("fe80::7", "ff02::16", &mld_report());
     assert_eq!(
         message::parse(&packet),
@@ -340,7 +366,7 @@ fn parses_mld() {
     );
 }
 
-/// RFC 2710 section 3, RFC 3810 sections 5.1.14 and 5.2.13.
+/// MLD requires link-local source addresses (RFC 2710 section 3, RFC 3810 sections 5.1.14 and 5.2.13).
 #[test]
 fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
     for from in ["2001:db8::7", "fc00::7", "::1"] {
@@ -362,7 +388,7 @@ fn mld_messages_from_a_source_that_is_not_link_local_are_ignored() {
     }
 }
 
-/// RFC 3810 section 5.2.13: the host reports again when it has a link-local address.
+/// The host reports again when it has a link-local address (RFC 3810 section 5.2.13).
 #[test]
 fn mld_reports_from_the_unspecified_address_are_ignored() {
     let packet = mld("::", "ff02::16", &mld_report());
@@ -372,7 +398,8 @@ fn mld_reports_from_the_unspecified_address_are_ignored() {
 #[test]
 fn igmp_messages_to_a_unicast_address_are_ignored() {
     for kind in [0x11, 0x12, 0x16, 0x17] {
-        let good = igmp(&[kind, 0, 0, 0, 239, 1, 1, 1]);
+        let mut good = igmp(&[kind, 0, 0, 0, 239, 1, 1, 1]);
+        good[16..20].copy_from_slice(&[239, 1, 1, 1]);
         assert!(message::parse(&good).is_some(), "{kind:#x}");
         let mut bad = good;
         bad[16..20].copy_from_slice(&[10, 0, 0, 5]);
@@ -387,7 +414,7 @@ fn queries_of_the_other_family_are_ignored() {
         group: None,
         sources: Vec::new(),
     };
-    // Either address is lower than that of the querier, and would win the election.
+    // Each address is numerically lower than that of the querier, and would win the election.
     for (own, other) in [("10.0.0.5", "::2"), ("fe80::5", "10.0.0.1")] {
         let mut querier = querier_at(own);
         querier.tick(at(0));
@@ -483,7 +510,10 @@ fn restored_memberships_expire_unless_they_are_reported() {
         SourceFilter::Sources(vec![address("10.0.0.1")]),
         at(260),
     );
-    assert!(!querier.has_changes(), "they have been reported");
+    assert!(
+        !querier.has_changes(),
+        "restored memberships are not reported again"
+    );
     assert_eq!(querier.tick(at(0)), [Query::general()]);
     querier.handle(report("239.1.1.2", from(&["10.0.0.1"], false)), at(5));
     assert!(!querier.has_changes());
@@ -508,7 +538,7 @@ fn new_querier_address_keeps_memberships() {
     assert_eq!(wanted(&mut querier), ["239.1.1.1"]);
 }
 
-/// The supervisor sends rules to the workers as text, which has to parse.
+/// The supervisor sends rules to the workers as text, which workers have to be able to parse.
 #[test]
 fn every_membership_makes_a_rule_whose_text_parses() {
     for (own, group, source) in [
@@ -521,7 +551,7 @@ fn every_membership_makes_a_rule_whose_text_parses() {
         while let Some((group, filter)) = reporting.querier.next_change() {
             let _ = reporting.memberships.set(group, filter);
         }
-        // A compromised querier may report what the host has sent.
+        // A compromised querier may report an address that a host has sent.
         let filter = SourceFilter::Sources(vec![address(source)]);
         let _ = reporting.memberships.set(address(group), filter);
         let member = |(group, source)| crate::proxy::Member {
@@ -541,7 +571,7 @@ fn every_membership_makes_a_rule_whose_text_parses() {
 fn leave_for_which_no_query_is_sent_ends_no_membership() {
     let mut querier = querier();
     querier.tick(at(0));
-    // A host joins and leaves as many groups as queries can be pending.
+    // A host joins and leaves as many groups as there can be pending queries.
     let groups: Vec<String> = (0..2048_u16)
         .map(|n| format!("239.2.{}.{}", n >> 8, n & 255))
         .collect();
@@ -552,7 +582,7 @@ fn leave_for_which_no_query_is_sent_ends_no_membership() {
     for group in &groups {
         querier.handle(report(group, from(&[], true)), at(2));
     }
-    // And leaves the group of another host.
+    // Then the host leaves a group that another host has joined.
     querier.handle(report("239.1.1.1", from(&[], true)), at(2));
     let asked = |queries: Vec<Query>| {
         queries
@@ -569,7 +599,7 @@ fn leave_for_which_no_query_is_sent_ends_no_membership() {
 fn leave_to_a_router_that_sends_no_queries_ends_no_membership() {
     let mut querier = querier();
     querier.handle(report("239.1.1.1", SourceChange::Any), at(1));
-    // Another router is the querier (RFC 2236 section 7: a non-querier ignores leaves).
+    // Another router is the querier (RFC 2236 section 7: a non-querier ignores leave messages).
     let query = Message::Query {
         from: address("10.0.0.1"),
         group: None,

@@ -1,4 +1,4 @@
-//! Parses rules from their text form.
+//! Parses relay rules from their text form.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU8, NonZeroU16};
@@ -8,59 +8,59 @@ use ipnet::IpNet;
 
 use super::{Hops, Input, Output, Rule};
 
-/// The reason why a rule is invalid, with the text at fault.
+/// The reason why the text of a rule is invalid, with the invalid part.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The arrow is missing.
+    /// The arrow `->` between input and outputs is missing.
     #[error("no '->' (the form is: eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002)")]
     NoArrow,
-    /// A part is missing.
+    /// A part of the rule is missing, such as the interface or the address.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A word where none is expected.
+    /// A word is at a position where none is expected.
     #[error("unexpected '{0}'")]
     Unexpected(String),
-    /// Not a valid interface name.
+    /// The word is not a valid interface name.
     #[error("invalid interface name '{0}'")]
     Interface(String),
-    /// Not ADDRESS:PORT.
+    /// The word is not of the form ADDRESS:PORT.
     #[error("invalid endpoint '{0}' (ADDRESS:PORT; [ADDRESS]:PORT for IPv6)")]
     Endpoint(String),
-    /// Not an address or a range of addresses.
+    /// The word is not an address or a range of addresses.
     #[error("invalid address '{0}'")]
     Address(String),
-    /// Not a port.
+    /// The word is not a port: 1 to 65535, or `*`.
     #[error("invalid port '{0}' (1 to 65535, or *)")]
     Port(String),
-    /// Not a TTL.
+    /// The word is not a TTL: 1 to 255.
     #[error("invalid TTL '{0}' (1 to 255)")]
     Ttl(String),
-    /// Bits are set behind the prefix.
+    /// An address range has bits set behind its prefix.
     #[error("'{0}' has bits set behind its prefix (try: {1})")]
     HostBits(String, IpNet),
-    /// A range that includes unicast addresses.
+    /// A range of destination addresses includes unicast addresses.
     #[error("'{0}' is not a range of multicast groups")]
     NotGroups(IpNet),
-    /// An address that no datagram can be sent to.
+    /// The destination address of an output cannot be a destination, such as 0.0.0.0.
     #[error("nothing can be sent to {0}")]
     Unreachable(IpAddr),
-    /// A unicast address without a port. The relay binds a socket to the port.
+    /// The input is a unicast address without a port, but the relay has to bind a socket to the port.
     #[error("{0} is a unicast address, so it needs a port")]
     UnicastNeedsPort(IpAddr),
-    /// Not a unicast address.
-    #[error("{0} cannot be a sender")]
+    /// The address range after `from` contains addresses that are not unicast.
+    #[error("{0} is not a range of unicast addresses")]
     Sender(IpNet),
-    /// The sender is of the other family.
+    /// The address range after `from` and the destination address are of different families.
     #[error("{0} and the group are of different address families")]
     OtherFamily(IpNet),
-    /// The destination address is kept, but it is the relay's own.
-    #[error("'*' keeps the group, and {0} is a unicast address")]
+    /// The output keeps the destination address (`*`), but that is a unicast address of the relay's host.
+    #[error("'*' keeps the destination address, but {0} is a unicast address of this host")]
     KeepsUnicast(IpAddr),
-    /// The same output a second time.
+    /// The rule has the same output twice.
     #[error("duplicate '{0}'")]
     Duplicate(String),
-    /// The output is the same as the input.
-    #[error("'{0}' is the input")]
+    /// The output is the same as the input, which would be a loop.
+    #[error("'{0}' is the same as the input")]
     Loop(String),
 }
 
@@ -162,8 +162,8 @@ fn ttl(word: Option<&str>) -> Result<NonZeroU8, RuleError> {
     word.parse().map_err(|_| RuleError::Ttl(word.to_owned()))
 }
 
-/// Parses an interface name: what the kernel accepts (`dev_valid_name`, Linux net/core/dev.c), less the characters that rules
-/// use themselves.
+/// Parses an interface name: a name that the kernel accepts (`dev_valid_name`, Linux net/core/dev.c), without the
+/// characters that the text of rules uses itself.
 pub(crate) fn interface(word: Option<&str>) -> Result<String, RuleError> {
     let name = word.ok_or(RuleError::Missing("the interface"))?;
     let fits = |letter: char| letter.is_ascii_graphic() && !"/:,".contains(letter);
@@ -173,14 +173,14 @@ pub(crate) fn interface(word: Option<&str>) -> Result<String, RuleError> {
     Ok(name.to_owned())
 }
 
-/// Splits `A:P` or `[A]:P` into address and port.
+/// Splits `ADDRESS:PORT` or `[ADDRESS]:PORT` into address and port; the port `*` is `None`.
 fn endpoint(word: &str) -> Result<(&str, Option<NonZeroU16>), RuleError> {
     let malformed = || RuleError::Endpoint(word.to_owned());
     let (address, port) = match word.strip_prefix('[') {
         Some(rest) => rest.split_once("]:").ok_or_else(malformed)?,
         None => word.split_once(':').ok_or_else(malformed)?,
     };
-    // An IPv6 address needs brackets, as it has colons itself.
+    // An IPv6 address needs brackets, because it contains colons.
     if word.starts_with('[') != address.contains(':') || port.contains(':') {
         return Err(malformed());
     }
@@ -212,11 +212,11 @@ fn single(word: &str) -> Result<IpAddr, RuleError> {
     Ok(address)
 }
 
-/// Returns true for addresses that are neither the source nor the destination of a datagram that a rule matches.
+/// Returns true for addresses that cannot be the source or destination of a datagram that a rule matches or sends.
 pub(crate) fn unreachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4 == Ipv4Addr::UNSPECIFIED || v4 == Ipv4Addr::BROADCAST,
-        // Datagrams to an IPv4-mapped address leave as IPv4.
+        // The kernel sends datagrams to an IPv4-mapped address as IPv4.
         IpAddr::V6(v6) => v6 == Ipv6Addr::UNSPECIFIED || v6.to_ipv4_mapped().is_some(),
     }
 }

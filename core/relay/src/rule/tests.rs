@@ -7,7 +7,7 @@ fn parse(text: &str) -> Result<Rule, RuleError> {
 }
 
 #[test]
-fn parses_every_part_of_a_rule() {
+fn every_part_of_a_rule_is_parsed() {
     let rule =
         parse("eth0 239.1.1.1:5001 from 10.0.0.1 -> eth1 239.2.2.2:5002 ttl 8, eth2 10.1.2.3:5003").unwrap();
     let expected = Rule {
@@ -36,7 +36,7 @@ fn parses_every_part_of_a_rule() {
 }
 
 #[test]
-fn display_is_the_text_that_was_parsed() {
+fn displayed_rule_is_the_text_that_was_parsed() {
     for text in [
         "eth0 239.1.1.1:5001 -> eth1 239.2.2.2:5002",
         "eth0 239.1.1.1:5001 from 10.0.0.0/8 -> eth0 239.1.1.2:5001 ttl 255",
@@ -135,7 +135,7 @@ fn error_names_the_reason() {
         ),
         (
             "a 239.1.1.1:1 from 239.1.1.1 -> b 239.1.1.1:1",
-            "239.1.1.1/32 cannot be a sender",
+            "239.1.1.1/32 is not a range of unicast addresses",
         ),
         (
             "a 239.1.1.1:1 from ::1 -> b 239.1.1.1:1",
@@ -143,14 +143,17 @@ fn error_names_the_reason() {
         ),
         (
             "a 10.0.0.1:1 -> b *:1",
-            "'*' keeps the group, and 10.0.0.1 is a unicast address",
+            "'*' keeps the destination address, but 10.0.0.1 is a unicast address of this host",
         ),
         (
             "a 239.1.1.1:1 -> b 239.1.1.1:1, b 239.1.1.1:1 ttl 8",
             "duplicate 'b 239.1.1.1:1 ttl 8'",
         ),
-        ("a 239.1.1.1:1 -> a 239.1.1.1:1", "'a 239.1.1.1:1' is the input"),
-        ("a 239.1.1.1:1 -> a *:*", "'a *:*' is the input"),
+        (
+            "a 239.1.1.1:1 -> a 239.1.1.1:1",
+            "'a 239.1.1.1:1' is the same as the input",
+        ),
+        ("a 239.1.1.1:1 -> a *:*", "'a *:*' is the same as the input"),
     ] {
         let error = parse(text).unwrap_err().to_string();
         assert_eq!(error, reason, "{text}");
@@ -169,7 +172,7 @@ fn hops_are_decremented_or_set() {
 }
 
 proptest! {
-    /// No text causes a panic, and a parsed rule is displayed as text that parses to the same rule.
+    /// No text causes a panic, and the display of a parsed rule parses to the same rule.
     #[test]
     fn display_parses_to_the_same_rule(text in "(eth[0-9] )?[0-9a-f:./*\\[\\]]{0,20}( from 10.0.0.1)?( -> eth[0-9] [0-9.*]{1,9}:[0-9*]{1,3}( ttl [0-9]{1,3})?)?") {
         if let Ok(rule) = parse(&text) {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Rule;
 
-/// A table of these inputs, whose values are their indices.
+/// Builds a table of these inputs; the value of each is its index.
 fn table(inputs: &[Input]) -> RuleTable<usize> {
     RuleTable::new(inputs.iter().zip(0..))
 }
@@ -39,23 +39,23 @@ fn most_specific_input_matches() {
         ("10.0.0.1", "239.1.1.1:5001", Some(inputs[1])),
         ("10.0.0.2", "239.1.1.1:5001", Some(inputs[2])),
         ("10.0.1.2", "239.1.1.1:5001", Some(inputs[0])),
-        // A port before any port, even if the input for any port names the sender.
+        // An input with the port precedes one for any port, even if the latter names the sender.
         ("10.0.0.9", "239.1.1.1:5001", Some(inputs[2])),
         ("10.0.0.9", "239.1.1.1:5002", Some(inputs[4])),
         ("10.0.0.1", "239.1.1.1:5002", Some(inputs[3])),
-        // The longer prefix of the group before port and sender.
+        // A longer prefix of the group precedes port and sender.
         ("10.0.0.1", "239.1.1.1:9", Some(inputs[3])),
         ("10.0.0.1", "239.1.1.2:5001", Some(inputs[5])),
         ("10.0.0.1", "239.1.1.2:9", Some(inputs[6])),
         ("10.0.0.2", "239.1.1.2:9", None),
-        // An input with a longer prefix that does not match otherwise is not chosen.
+        // An input with a longer prefix is not chosen if its port or sender does not match.
         ("10.0.0.2", "239.1.9.9:7000", Some(inputs[7])),
         ("10.0.0.1", "239.1.9.9:7000", Some(inputs[6])),
         ("10.0.0.2", "239.2.2.2:7000", Some(inputs[7])),
         ("10.0.0.1", "239.2.2.2:1", Some(inputs[8])),
         ("10.0.0.2", "239.2.2.2:1", None),
         ("10.0.0.2", "239.2.2.2:2", None),
-        // IPv6 and unicast.
+        // IPv6 and unicast inputs.
         ("2001:db8::7", "[ff3e::1]:5001", Some(inputs[10])),
         ("2001:db9::7", "[ff3e::1]:5001", Some(inputs[9])),
         ("2001:db8::7", "[ff3e::1:0:1]:5001", None),
@@ -78,7 +78,7 @@ fn empty_table_matches_nothing() {
 }
 
 proptest! {
-    /// The table agrees with a search of all inputs, in whatever order they were added.
+    /// The table returns the same value as a search of all inputs, in whatever order they were added.
     #[test]
     fn table_agrees_with_a_linear_search(
         picks in prop::collection::vec((0..4_u8, prop::option::of(1..3_u16), prop::option::of(0..3_u8)), 0..12),

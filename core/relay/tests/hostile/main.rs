@@ -1,5 +1,5 @@
-//! Untrusted input of the relay (packets, rules, IGMP and MLD messages) is parsed without panics and with consistent results:
-//! random input, and the fuzzer's corpus.
+//! Checks that parsers of the relay's untrusted input (packets, rules, IGMP and MLD messages) do not panic and return
+//! consistent results, with random input and the fuzzer's corpus.
 
 // A test reports an error by panicking.
 #![allow(clippy::unwrap_used)]
@@ -10,12 +10,12 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn accepts_random_input(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_input_is_parsed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         run(&bytes);
     }
 }
 
 #[test]
-fn accepts_the_fuzzing_corpus() {
+fn fuzzing_corpus_is_parsed_without_panic() {
     replay("relay", 20, run);
 }

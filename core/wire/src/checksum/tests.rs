@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn rfc_1071_example() {
+fn example_of_rfc_1071_has_the_expected_sum() {
     let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
     assert_eq!(Sum::new().add(&bytes).partial(), 0xddf2);
     assert_eq!(Sum::new().add(&bytes).finish(), 0x220d);
@@ -22,7 +22,7 @@ fn sum_of_all_ones_carries() {
 
 #[test]
 fn completed_checksum_is_never_zero() {
-    // The sum of the rest is 0xffff, so that the checksum would be 0.
+    // The sum of the other bytes is 0xffff, so that the checksum would be 0.
     let mut head = [9, 9, 0xff, 0xff, 0, 0];
     let checksum = Checksum::Partial { start: 2, offset: 2 };
     assert_eq!(complete(&mut head, checksum, []), Ok(()));
@@ -30,11 +30,11 @@ fn completed_checksum_is_never_zero() {
 }
 
 #[test]
-fn complete_refuses_field_outside_the_head() {
+fn checksum_field_outside_the_head_is_refused() {
     let mut head = [1; 10];
     for (start, offset) in [(9, 0), (0, 9), (11, 0), (u16::MAX, u16::MAX)] {
         let checksum = Checksum::Partial { start, offset };
-        let misplaced = Misplaced {
+        let misplaced = MisplacedChecksumField {
             start,
             offset,
             len: 10,

@@ -11,7 +11,7 @@ const ETHER: Ether = Ether {
 };
 
 #[test]
-fn encodes_syn_ack() {
+fn syn_ack_is_encoded() {
     let segment = TcpFields {
         source_port: 80,
         destination_port: 40_000,
@@ -19,7 +19,7 @@ fn encodes_syn_ack() {
         ack: 0x0506_0708,
         flags: Flags::SYN.and(Flags::ACK),
         window: 0xffff,
-        syn: Some(Syn {
+        syn: Some(SynOptions {
             mss: 1460,
             window_scale: Some(8),
             sack_permitted: true,
@@ -30,9 +30,9 @@ fn encodes_syn_ack() {
     #[rustfmt::skip]
     let expected = [
         2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00,
-        // 20 + 32 bytes, DF, TTL 64, checksum.
+        // IPv4 header: 20 + 32 bytes, DF, TTL 64, checksum.
         0x45, 0, 0, 52, 0, 0, 0x40, 0, 64, 6, 0x6c, 0xb4, 192, 0, 2, 1, 10, 0, 2, 15,
-        // Eight words; the sum of 192.0.2.1, 10.0.2.15, 6 and 32 where the checksum will be.
+        // TCP header: eight words; the checksum field contains the sum of 192.0.2.1, 10.0.2.15, 6 and 32.
         0, 80, 0x9c, 0x40, 1, 2, 3, 4, 5, 6, 7, 8, 0x80, 0x12, 0xff, 0xff, 0xce, 0x36, 0, 0,
         2, 4, 0x05, 0xb4, 1, 3, 3, 8, 1, 1, 4, 2,
     ];
@@ -47,7 +47,7 @@ fn encodes_syn_ack() {
 }
 
 #[test]
-fn encodes_udp_over_ipv6() {
+fn udp_over_ipv6_is_encoded() {
     let head = udp(ETHER, v6(), 53, 40_000, 100);
     #[rustfmt::skip]
     let expected = [
@@ -55,7 +55,7 @@ fn encodes_udp_over_ipv6() {
         0x6b, 0x80, 0, 0, 0, 108, 17, 63,
         0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
         0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x15,
-        // fd00 + 0002 + fd00 + 0015 + 17 + 108, folded.
+        // The checksum field contains the folded sum fd00 + 0002 + fd00 + 0015 + 17 + 108.
         0, 53, 0x9c, 0x40, 0, 108, 0xfa, 0x95,
     ];
     assert_eq!(head.bytes(), expected);
@@ -77,7 +77,7 @@ fn identification_is_used_without_df() {
 }
 
 #[test]
-fn encodes_sack_blocks() {
+fn at_most_four_sack_blocks_are_encoded() {
     let blocks: Vec<_> = (0..5).map(|n| (n * 100, n * 100 + 50)).collect();
     for n in 0..=5 {
         let segment = TcpFields {
@@ -95,7 +95,7 @@ fn encodes_sack_blocks() {
 
 #[test]
 fn syn_has_no_sack_blocks() {
-    let syn = Some(Syn {
+    let syn = Some(SynOptions {
         mss: 1,
         window_scale: None,
         sack_permitted: false,
@@ -131,7 +131,7 @@ proptest! {
             ack: numbers.1,
             flags,
             window: numbers.2,
-            syn: syn.map(|(mss, window_scale, sack_permitted)| Syn { mss, window_scale, sack_permitted }),
+            syn: syn.map(|(mss, window_scale, sack_permitted)| SynOptions { mss, window_scale, sack_permitted }),
             sack: if syn.is_some() { &[] } else { &sack },
         };
         let packet = completed(tcp(ETHER, ip, segment, data.len()), &data);
@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn emits_largest_super_frames() {
+fn largest_super_frames_are_encoded() {
     let data = vec![0xab; 65_535 - 20 - 20];
     let packet = completed(tcp(ETHER, v4(), ack(), data.len()), &data);
     assert_eq!(packet.len(), 14 + 65_535);
@@ -205,16 +205,16 @@ fn emits_largest_super_frames() {
     assert_eq!(oracle::checksum_is_right(&packet), Some(true));
 }
 
-/// The frame with its checksum completed.
+/// Returns the frame of `head` and `data` with its checksum completed.
 fn completed(head: Head, data: &[u8]) -> Vec<u8> {
     let mut bytes = head.bytes().to_vec();
-    // In two slices, the first of an odd length.
+    // Two slices of payload, the first of an odd length.
     let (first, second) = data.split_at(data.len().min(7));
     checksum::complete(&mut bytes, head.checksum, [first, second]).unwrap();
     [&bytes, data].concat()
 }
 
-/// The frame as both parsers see it.
+/// Parses the frame with this crate and with etherparse, and checks that both results are equal.
 fn parsed(bytes: &[u8]) -> ParsedFrame {
     let frame = frame::parse(&bytes[..bytes.len().min(frame::HEAD)], bytes.len()).unwrap();
     assert_eq!(Some(frame), oracle::parse(bytes));

@@ -1,4 +1,4 @@
-//! Parsing of a frame's headers in one pass.
+//! Parses the headers of a frame in one pass.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use crate::checksum::Sum;
 use crate::layout::{self, ether_type, extension};
 use crate::{Mac, protocol};
 
-/// Parses the headers of a frame of `len` bytes. `head` has all of its bytes, or the first [`super::HEAD`].
+/// Parses the headers of a frame of `len` bytes. `head` contains the whole frame, or its first [`super::HEAD`] bytes.
 ///
 /// Bytes after the IP packet's end (Ethernet padding) are ignored. Transport checksums are not verified: they may be
 /// partial, and the data is not available here. A UDP super-frame (virtio's UDP segmentation) is parsed as one datagram
@@ -20,9 +20,10 @@ use crate::{Mac, protocol};
 /// (`udp_send_skb` and `udp_gro_complete`, 6.2 and later), as into that of the IP header.
 ///
 /// # Errors
-/// The frame is malformed. Code that uses the result need not check lengths again.
+/// The frame is malformed. The offsets and lengths of an accepted frame lie within the frame, so callers need not check
+/// them.
 pub fn parse(head: &[u8], len: usize) -> Result<ParsedFrame, FrameError> {
-    let head = Head::new(head, len);
+    let head = FrameHead::new(head, len);
     let ethernet: &layout::EthernetHeader = head.read(0)?;
     let body = match ethernet.ether_type.get() {
         ether_type::IPV4 => ipv4(head)?,
@@ -37,14 +38,14 @@ pub fn parse(head: &[u8], len: usize) -> Result<ParsedFrame, FrameError> {
     })
 }
 
-/// The first bytes of data that is `len` bytes long.
+/// The first bytes of a frame or packet with a total length of `len`.
 #[derive(Clone, Copy)]
-struct Head<'a> {
+struct FrameHead<'a> {
     bytes: &'a [u8],
     len: usize,
 }
 
-impl<'a> Head<'a> {
+impl<'a> FrameHead<'a> {
     fn new(bytes: &'a [u8], len: usize) -> Self {
         Self {
             bytes: &bytes[..bytes.len().min(len)],
@@ -52,7 +53,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Returns the same, ending at `end` at the latest: headers must lie within the IP packet.
+    /// Returns the same bytes limited to `end`, because the headers of an IP packet must lie within the packet.
     fn until(self, end: usize) -> Result<Self, FrameError> {
         if end > self.len {
             return Err(FrameError::Truncated(self.len));
@@ -60,7 +61,7 @@ impl<'a> Head<'a> {
         Ok(Self::new(self.bytes, end))
     }
 
-    /// Returns `len` bytes from `offset` on.
+    /// Returns `len` bytes from `offset` on, or an error if they are beyond the end of the headers or of the packet.
     fn slice(self, offset: usize, len: usize) -> Result<&'a [u8], FrameError> {
         self.bytes
             .get(offset..offset + len)
@@ -71,7 +72,7 @@ impl<'a> Head<'a> {
             })
     }
 
-    /// Returns the header at `offset`.
+    /// Returns the header of type `T` at `offset`.
     #[inline]
     fn read<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         self,
@@ -82,7 +83,7 @@ impl<'a> Head<'a> {
     }
 }
 
-fn ipv4(head: Head<'_>) -> Result<Body, FrameError> {
+fn ipv4(head: FrameHead<'_>) -> Result<Body, FrameError> {
     let header: &layout::Ipv4Header = head.read(ETHERNET)?;
     let header_len = usize::from(header.version_length & 0x0f) * 4;
     let total_len = usize::from(header.total_length.get());
@@ -117,14 +118,15 @@ fn ipv4(head: Head<'_>) -> Result<Body, FrameError> {
     Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMP)?))
 }
 
-fn ipv6(head: Head<'_>) -> Result<Body, FrameError> {
+fn ipv6(head: FrameHead<'_>) -> Result<Body, FrameError> {
     let header: &layout::Ipv6Header = head.read(ETHERNET)?;
     let word = header.version_class_label.get();
     if word >> 28 != 6 {
         return Err(FrameError::IpHeader);
     }
     let first = ETHERNET + size_of::<layout::Ipv6Header>();
-    // A payload length of 0 (a jumbogram, RFC 2675) leaves no room for headers: refused if there is a next header.
+    // A payload length of 0 (a jumbogram, RFC 2675) leaves no room for headers, so the packet is refused if there is a
+    // next header.
     let end = first + usize::from(header.payload_length.get());
     let head = head.until(end)?;
     let chain = walk(head, header.next_header, first)?;
@@ -142,20 +144,21 @@ fn ipv6(head: Head<'_>) -> Result<Body, FrameError> {
     Ok(Body::Ip(ip, transport(head, &ip, protocol::ICMPV6)?))
 }
 
-/// The result of walking a chain of extension headers.
-struct Chain {
+/// The end of a chain of IPv6 extension headers: the upper-layer protocol, its offset, and the fragment header if there
+/// is one.
+struct ExtensionChain {
     protocol: u8,
     fragment: Option<Fragment>,
     end: usize,
 }
 
-/// Walks extension headers (RFC 8200 section 4) from `offset` on, of which `next` is the first.
+/// Parses the IPv6 extension headers (RFC 8200 section 4) from `offset` on; `next` is the type of the first one.
 ///
-/// A fragment header ends the walk, because a fragment follows. The exception is the atomic fragment, which is a whole
-/// packet (RFC 6946).
-fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
+/// Parsing ends at a fragment header, because the rest is a fragment of a packet. The exception is an atomic fragment,
+/// which contains the whole packet (RFC 6946).
+fn walk(head: FrameHead<'_>, next: u8, offset: usize) -> Result<ExtensionChain, FrameError> {
     let first = offset;
-    let mut chain = Chain {
+    let mut chain = ExtensionChain {
         protocol: next,
         fragment: None,
         end: offset,
@@ -163,7 +166,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
     let mut atomic = false;
     loop {
         let header_len = match chain.protocol {
-            // Only as the first header (RFC 8200 section 4.1).
+            // A hop-by-hop options header is allowed only as the first extension header (RFC 8200 section 4.1).
             extension::HOP_BY_HOP if chain.end != first => return Err(FrameError::IpHeader),
             extension::HOP_BY_HOP | extension::DESTINATION_OPTIONS => {
                 let header: &layout::ExtensionHeader = head.read(chain.end)?;
@@ -172,7 +175,8 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
             }
             extension::ROUTING => {
                 let header: &layout::ExtensionHeader = head.read(chain.end)?;
-                // The final destination would differ from the one in the IP header, which policy checks.
+                // With segments left, the final destination would differ from the one in the IP header, which the
+                // policy checks.
                 if header.segments_left != 0 {
                     return Err(FrameError::IpHeader);
                 }
@@ -181,7 +185,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
             }
             extension::AUTHENTICATION => {
                 let header: &layout::ExtensionHeader = head.read(chain.end)?;
-                // The fixed part alone has three words (RFC 4302 section 2.2).
+                // The fixed part alone has three 32-bit words (RFC 4302 section 2.2).
                 if header.length == 0 {
                     return Err(FrameError::IpHeader);
                 }
@@ -190,7 +194,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
             }
             extension::FRAGMENT => {
                 let header: &layout::FragmentHeader = head.read(chain.end)?;
-                // No sender makes fragments of fragments.
+                // A fragment of a fragment is refused, because no host sends one.
                 if atomic || header.next_header == extension::FRAGMENT {
                     return Err(FrameError::IpHeader);
                 }
@@ -216,7 +220,7 @@ fn walk(head: Head<'_>, next: u8, offset: usize) -> Result<Chain, FrameError> {
     }
 }
 
-fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, FrameError> {
+fn transport(head: FrameHead<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, FrameError> {
     if ip.fragment.is_some() {
         return Ok(Transport::Fragment);
     }
@@ -228,7 +232,7 @@ fn transport(head: Head<'_>, ip: &Ip, icmp_protocol: u8) -> Result<Transport, Fr
     })
 }
 
-fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, FrameError> {
+fn tcp(head: FrameHead<'_>, ip: &Ip) -> Result<Tcp, FrameError> {
     let header: &layout::TcpHeader = head.read(ip.payload_offset)?;
     let header_len = usize::from(header.data_offset >> 4) * 4;
     let fixed_len = size_of::<layout::TcpHeader>();
@@ -250,7 +254,7 @@ fn tcp(head: Head<'_>, ip: &Ip) -> Result<Tcp, FrameError> {
     })
 }
 
-/// Parses a list of TCP options (RFC 9293 section 3.1). An option of unexpected length is treated as unknown.
+/// Parses a list of TCP options (RFC 9293 section 3.1). An option of unexpected length is treated as an unknown option.
 fn options(mut list: &[u8], flags: Flags) -> TcpOptions {
     let mut options = TcpOptions::default();
     let syn = flags.has(Flags::SYN);
@@ -288,12 +292,12 @@ fn options(mut list: &[u8], flags: Flags) -> TcpOptions {
     }
 }
 
-fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, FrameError> {
+fn udp(head: FrameHead<'_>, ip: &Ip) -> Result<Udp, FrameError> {
     let header: &layout::UdpHeader = head.read(ip.payload_offset)?;
     let header_len = size_of::<layout::UdpHeader>();
     let len = usize::from(header.length.get());
-    // 0 would mean a jumbogram (RFC 2675 section 4), which a frame of at most 65,535 bytes cannot be. Less than the IP
-    // payload is valid: the rest is not data (RFC 768).
+    // A length of 0 would mean a jumbogram (RFC 2675 section 4), which a frame of at most 65,535 bytes cannot contain.
+    // A length below that of the IP payload is valid; the remaining bytes are not data (RFC 768).
     if len < header_len || len > ip.payload_len {
         return Err(FrameError::Transport(protocol::UDP));
     }
@@ -305,7 +309,7 @@ fn udp(head: Head<'_>, ip: &Ip) -> Result<Udp, FrameError> {
     })
 }
 
-fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, FrameError> {
+fn icmp(head: FrameHead<'_>, ip: &Ip) -> Result<Icmp, FrameError> {
     let header: &layout::IcmpHeader = head.read(ip.payload_offset)?;
     let header_len = size_of::<layout::IcmpHeader>();
     Ok(Icmp {
@@ -318,5 +322,5 @@ fn icmp(head: Head<'_>, ip: &Ip) -> Result<Icmp, FrameError> {
     })
 }
 
-/// Bytes of an Ethernet header, and so the offset of the packet.
+/// Length of an Ethernet header in bytes, which is also the offset of the IP packet in the frame.
 const ETHERNET: usize = size_of::<layout::EthernetHeader>();

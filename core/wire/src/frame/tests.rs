@@ -34,7 +34,7 @@ fn payload_may_lie_beyond_the_head() {
         panic!("no TCP");
     };
     assert_eq!((tcp.payload_offset, tcp.payload_len), (54, 60_000));
-    // One byte less contradicts the IP header's length.
+    // A frame that is one byte shorter contradicts the length in the IP header.
     let short = frame.len() - 1;
     assert_eq!(parse(&frame[..HEAD], short), Err(FrameError::Truncated(short)));
 }
@@ -73,7 +73,7 @@ fn udp_length_limits_the_data() {
 }
 
 #[test]
-fn refuses_inconsistent_ipv4_headers() {
+fn inconsistent_ipv4_headers_are_refused() {
     let good = ipv4(protocol::UDP, &udp(b"abc"));
     let refused = |at: usize, value: u8| {
         let mut frame = good.clone();
@@ -98,7 +98,7 @@ fn refuses_inconsistent_ipv4_headers() {
     assert_eq!(
         refused(17, 32),
         FrameError::Truncated(good.len()),
-        "past the frame"
+        "total length beyond the frame's end"
     );
     let mut frame = good.clone();
     frame[24] ^= 1;
@@ -106,7 +106,7 @@ fn refuses_inconsistent_ipv4_headers() {
 }
 
 #[test]
-fn parses_arp_and_refuses_other_ethertypes() {
+fn arp_is_parsed_and_other_ethertypes_are_refused() {
     assert_eq!(parse(&[0; 13], 13), Err(FrameError::Truncated(13)));
     assert_eq!(parse(&[], 0), Err(FrameError::Truncated(0)));
     let tagged = ethernet(0x8100, &[0; 50]);
@@ -116,7 +116,7 @@ fn parses_arp_and_refuses_other_ethertypes() {
 }
 
 #[test]
-fn parses_transport_after_ipv6_extension_headers() {
+fn transport_behind_ipv6_extension_headers_is_parsed() {
     let chain = [
         Extension::HopByHop(1),
         Extension::Destination(0),
@@ -177,7 +177,7 @@ fn fragments_are_not_parsed_further() {
 }
 
 #[test]
-fn refuses_invalid_extension_header_chains() {
+fn invalid_extension_header_chains_are_refused() {
     let atomic = Extension::Fragment {
         id: 1,
         offset: 0,
@@ -217,7 +217,7 @@ fn refuses_invalid_extension_header_chains() {
     );
 
     let mut cut = ipv6(&[Extension::Destination(0)], protocol::UDP, &[]);
-    cut[14 + 40 + 1] = 1; // 16 bytes, of which 8 are there
+    cut[14 + 40 + 1] = 1; // a length of 16 bytes, of which 8 are present
     assert_eq!(parse(&cut, cut.len()), Err(FrameError::Truncated(62)));
 
     let mut jumbo = ipv6(&[], protocol::TCP, &tcp(&[]));
@@ -226,7 +226,7 @@ fn refuses_invalid_extension_header_chains() {
 }
 
 #[test]
-fn parses_tcp_options() {
+fn tcp_options_are_parsed() {
     let parsed = |flags: u8, list: &[u8]| {
         let mut segment = tcp(list);
         segment[13] = flags;
@@ -248,18 +248,18 @@ fn parses_tcp_options() {
     assert_eq!(
         parsed(Flags::ACK.0, &linux),
         TcpOptions::default(),
-        "only in a SYN"
+        "SYN options in a segment without SYN are skipped"
     );
     assert_eq!(parsed(syn, &[3, 3, 255, 0]).window_scale, Some(14), "clamped");
     assert_eq!(
         parsed(syn, &[0, 2, 4, 5]).mss,
         None,
-        "nothing counts after the end of the list"
+        "options after the end of the list are ignored"
     );
     assert_eq!(
         parsed(syn, &[3, 3, 2, 99, 1, 4, 2, 0]).window_scale,
         Some(2),
-        "what stood before a malformed option counts"
+        "options before a malformed one are kept"
     );
     assert_eq!(parsed(syn, &[99, 0, 4, 2]), TcpOptions::default(), "length 0");
     assert_eq!(parsed(syn, &[1, 1, 1, 2]), TcpOptions::default(), "no length");
@@ -269,7 +269,7 @@ fn parses_tcp_options() {
             sack_permitted: true,
             ..TcpOptions::default()
         },
-        "an MSS of a wrong length is unknown"
+        "an MSS option of a wrong length is skipped"
     );
 
     let mut sack = vec![1, 1, 5, 34];
@@ -303,16 +303,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn agrees_with_etherparse_on_valid_frames(frame in valid(), padding in 0..30_usize) {
+    fn parser_agrees_with_etherparse_on_valid_frames(frame in valid(), padding in 0..30_usize) {
         let mut frame = frame;
         frame.resize(frame.len() + padding, 0xee);
         let expected = oracle::parse(&frame);
-        prop_assert!(expected.is_some(), "the generator makes what etherparse takes");
+        prop_assert!(expected.is_some(), "etherparse accepts each generated frame");
         prop_assert_eq!(parse(&frame[..frame.len().min(HEAD)], frame.len()).ok(), expected);
     }
 
     #[test]
-    fn agrees_with_etherparse_on_corrupted_frames(
+    fn parser_agrees_with_etherparse_on_corrupted_frames(
         frame in valid(),
         changes in vec((0..120_usize, any::<u8>()), 1..4),
         keep in 0..400_usize,
@@ -358,9 +358,9 @@ proptest! {
     }
 }
 
-/// Compares two parses of a corrupted frame, except where etherparse differs by design: it ends a list of TCP options
-/// at an unknown one, continues past a fragment header into data, supports IPv4's authentication header, and treats a
-/// length of 0 (UDP, IPv6) as the rest of the frame.
+/// Compares two parses of a corrupted frame, except where etherparse differs by design: it stops at an unknown TCP
+/// option, continues behind a fragment header into data, supports IPv4's authentication header, and treats a length of
+/// 0 (UDP, IPv6) as the rest of the frame.
 fn agree(parsed: ParsedFrame, expected: ParsedFrame) -> bool {
     let (Body::Ip(parsed_ip, parsed), Body::Ip(expected_ip, expected)) = (parsed.body, expected.body) else {
         return parsed == expected;

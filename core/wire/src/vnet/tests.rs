@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn parses_tso_header() {
+fn header_of_a_tso_frame_is_parsed() {
     let offload = Offload {
         checksum: Checksum::Partial {
             start: 34,
@@ -11,7 +11,7 @@ fn parses_tso_header() {
         },
         segmentation: Segmentation::Tcp4 { mss: 1460 },
     };
-    // Flags, type, header length, segment size, checksum start and offset, buffers.
+    // Flags, type, header length, segment size, checksum start and offset, number of buffers.
     let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 0, 0];
     assert_eq!(emit(offload, 54), bytes);
     assert_eq!(
@@ -21,7 +21,7 @@ fn parses_tso_header() {
 }
 
 #[test]
-fn parses_plain_header() {
+fn header_without_segmentation_is_parsed() {
     assert_eq!(emit(Offload::NONE, 54), [0; 12]);
     // VIRTIO_NET_HDR_F_DATA_VALID: the sender has verified the checksum.
     assert_eq!(
@@ -31,7 +31,7 @@ fn parses_plain_header() {
 }
 
 #[test]
-fn refuses_malformed_headers() {
+fn malformed_virtio_net_headers_are_refused() {
     let typed = |kind, size| {
         let bytes = [1, kind, 0, 0, size, 0, 34, 0, 16, 0, 0, 0];
         parse(&bytes).map(|(offload, _)| offload.segmentation)
@@ -54,7 +54,7 @@ fn refuses_malformed_headers() {
 }
 
 #[test]
-fn buffers_reads_num_buffers() {
+fn number_of_buffers_is_read_from_num_buffers() {
     let bytes = [1, 1, 54, 0, 0xb4, 0x05, 34, 0, 16, 0, 3, 1];
     assert_eq!(buffers(&bytes), Some(259));
     assert_eq!(buffers(&bytes[..11]), None);

@@ -1,44 +1,44 @@
-//! A network interface with a call of the VMM per frame, without shared memory.
+//! A network interface without shared virtqueues: the guest calls the VMM by an I/O port for each frame.
 
 use core::time::Duration;
 
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use crate::tasks::{Net, Traffic};
+use crate::tasks::{Net, TrafficCounters};
 use crate::{machine, memory};
 use pontoon_microvm_abi::{BootParameters, PORT_READ, PORT_WAIT, PORT_WRITE, READ, READ_LEN, WRITTEN};
 
-/// Bytes of the longest frame.
+/// Length of the longest frame in bytes.
 const FRAME: usize = 1514;
 
-/// An interface of calls.
+/// A network interface that calls the VMM for each frame.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct CallInterface {
     khz: u32,
-    traffic: Traffic,
+    traffic: TrafficCounters,
     frame: [u8; FRAME],
 }
 
-/// A received frame.
+/// A received frame, as smoltcp's `RxToken`.
 pub(crate) struct Read<'c>(&'c [u8]);
 
-/// A frame to be sent.
+/// Room for a frame to be sent, as smoltcp's `TxToken`.
 pub(crate) struct Write<'c> {
-    traffic: &'c mut Traffic,
+    traffic: &'c mut TrafficCounters,
 }
 
-impl Calls {
+impl CallInterface {
     pub(crate) fn new(parameters: &BootParameters) -> Self {
         Self {
             khz: parameters.khz,
-            traffic: Traffic::default(),
+            traffic: TrafficCounters::default(),
             frame: [0; FRAME],
         }
     }
 }
 
-impl Net for Calls {
+impl Net for CallInterface {
     fn now(&mut self) -> Duration {
         machine::now(self.khz)
     }
@@ -54,12 +54,12 @@ impl Net for Calls {
         Ok(())
     }
 
-    fn traffic(&mut self) -> Traffic {
+    fn traffic(&mut self) -> TrafficCounters {
         self.traffic
     }
 }
 
-impl Device for Calls {
+impl Device for CallInterface {
     type RxToken<'c> = Read<'c>;
     type TxToken<'c> = Write<'c>;
 

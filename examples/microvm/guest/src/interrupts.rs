@@ -1,4 +1,4 @@
-//! Interrupts of the device and of the timer, which only end a sleep.
+//! Interrupts of the virtio device and of the timer, whose handler only ends a sleep.
 
 use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
@@ -6,10 +6,10 @@ use core::cell::UnsafeCell;
 use crate::memory::store;
 use pontoon_microvm_abi::VECTOR;
 
-/// The timer's interrupt.
+/// Interrupt vector of the timer.
 const TIMER: u8 = VECTOR + 1;
 
-/// Registers of the local APIC (Intel SDM volume 3, table 11-1).
+/// Address of the local APIC's registers (Intel SDM volume 3, table 11-1).
 const APIC: u64 = 0xfee0_0000;
 const END_OF_INTERRUPT: u64 = APIC + 0xb0;
 const SPURIOUS: u64 = APIC + 0xf0;
@@ -17,33 +17,33 @@ const TIMER_MODE: u64 = APIC + 0x320;
 const TIMER_COUNT: u64 = APIC + 0x380;
 const TIMER_DIVISOR: u64 = APIC + 0x3e0;
 
-/// Divide configuration: by one.
+/// Value of the timer's divide configuration register: divide by one.
 const UNDIVIDED: u32 = 0b1011;
 
-/// APIC enabled, with 0xff as the spurious-interrupt vector.
+/// Value of the spurious-interrupt register: APIC enabled, vector 0xff.
 const ENABLED: u32 = 0x100 | 0xff;
 
-/// Selector of the code segment that the VMM sets up.
+/// Selector of the code segment that the VMM has set up.
 const CODE: u64 = 8;
 
-/// A present interrupt gate (Intel SDM volume 3, section 6.14.1).
+/// Type bits of a present interrupt gate (Intel SDM volume 3, section 6.14.1).
 const GATE: u64 = 0x8e00;
 
 #[repr(C, align(16))]
-struct Table(UnsafeCell<[[u64; 2]; 256]>);
+struct InterruptTable(UnsafeCell<[[u64; 2]; 256]>);
 
 // SAFETY: there is one CPU, and the table is written before interrupts are enabled.
-unsafe impl Sync for Table {}
+unsafe impl Sync for InterruptTable {}
 
-static TABLE: Table = Table(UnsafeCell::new([[0; 2]; 256]));
+static TABLE: InterruptTable = InterruptTable(UnsafeCell::new([[0; 2]; 256]));
 
 #[repr(C, packed)]
-struct Pointer {
+struct TablePointer {
     limit: u16,
-    base: *const Table,
+    base: *const InterruptTable,
 }
 
-/// Installs the handlers of both interrupts.
+/// Installs the handler of both interrupts, and enables the APIC.
 pub(crate) fn set_up() {
     let handler = wake as *const () as u64;
     let low = handler & 0xffff | CODE << 16 | GATE << 32 | (handler >> 16 & 0xffff) << 48;
@@ -51,8 +51,8 @@ pub(crate) fn set_up() {
         // SAFETY: no other code accesses the table: interrupts are disabled, and it is not loaded.
         unsafe { (*TABLE.0.get())[usize::from(vector)] = [low, handler >> 32] };
     }
-    let pointer = Pointer {
-        limit: (size_of::<Table>() - 1) as u16,
+    let pointer = TablePointer {
+        limit: (size_of::<InterruptTable>() - 1) as u16,
         base: &TABLE,
     };
     // SAFETY: the table is valid, and static.
@@ -62,12 +62,12 @@ pub(crate) fn set_up() {
     store(TIMER_MODE, TIMER.into());
 }
 
-/// Starts a one-shot timer of this many nanoseconds (KVM's counts at 1 GHz). 0 stops it.
+/// Starts a one-shot timer of `nanoseconds` (KVM's APIC timer counts at 1 GHz); 0 stops it.
 pub(crate) fn after(nanoseconds: u64) {
     store(TIMER_COUNT, nanoseconds.min(u32::MAX.into()) as u32);
 }
 
-/// The handler of both interrupts.
+/// Handles both interrupts: writes the end-of-interrupt register, which is all that a sleep needs to end.
 // SAFETY: only the CPU's table refers to it, and it restores the one register that it uses.
 #[unsafe(naked)]
 extern "C" fn wake() {

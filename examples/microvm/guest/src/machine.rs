@@ -1,19 +1,19 @@
-//! The platform of the guest library.
+//! Platform of the guest library on the bare machine.
 
 use core::time::Duration;
 
-use pontoon_guest::{Gone, Platform, Ring};
+use pontoon_guest::{DeviceGone, Platform, Ring};
 
 use crate::{interrupts, memory};
 use pontoon_microvm_abi::DEVICE;
 
-/// A machine with a virtio device.
+/// A machine with a virtio device, as platform of the guest library.
 #[derive(Debug)]
 pub(crate) struct Machine {
     khz: u32,
 }
 
-/// QueueNotify (virtio 1.2, section 4.2.2).
+/// Address of the register QueueNotify (virtio 1.2, section 4.2.2).
 const QUEUE_NOTIFY: u64 = DEVICE + 0x50;
 
 impl Machine {
@@ -22,7 +22,7 @@ impl Machine {
     }
 }
 
-/// Returns the time since the counter started.
+/// Returns the time since the time stamp counter has started, whose frequency is `khz`.
 pub(crate) fn now(khz: u32) -> Duration {
     let ticks = u128::from(memory::ticks());
     Duration::from_nanos((ticks * 1_000_000 / u128::from(khz)) as u64)
@@ -37,7 +37,7 @@ impl Platform for Machine {
         memory::store(QUEUE_NOTIFY, ring as u32);
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         if let Some(until) = until {
             let left = until.saturating_sub(self.now()).as_nanos();
             interrupts::after(u64::try_from(left).unwrap_or(u64::MAX).max(1));

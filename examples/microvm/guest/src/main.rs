@@ -1,4 +1,4 @@
-//! A guest without an operating system: the guest library, smoltcp, and a platform for them.
+//! The guest of the example: the guest library and smoltcp, without an operating system.
 
 #![no_std]
 #![no_main]
@@ -13,17 +13,17 @@ mod virtio;
 
 use pontoon_microvm_abi::{BootParameters, Link, PARAMETERS};
 
-/// The entry point, at the image's first byte.
+/// Entry point of the guest, which is the first byte of the image.
 // SAFETY: no other symbol has this name; the linker script places the section.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.start")]
 extern "C" fn start() -> ! {
-    // SAFETY: the VMM wrote the parameters before it started the guest, and does not change them.
+    // SAFETY: the VMM has written the parameters before it started the guest, and does not change them.
     let parameters =
         unsafe { core::ptr::with_exposed_provenance::<BootParameters>(PARAMETERS as usize).read() };
     interrupts::set_up();
     let outcome = match parameters.link {
-        link if link == Link::Calls as u32 => tasks::run(calls::Calls::new(&parameters), &parameters),
+        link if link == Link::Calls as u32 => tasks::run(calls::CallInterface::new(&parameters), &parameters),
         _ => virtio::open(&parameters).and_then(|net| tasks::run(net, &parameters)),
     };
     report::end(outcome)

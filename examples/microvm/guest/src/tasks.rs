@@ -1,4 +1,4 @@
-//! The guest's tasks: configuration by DHCP, then the requested task.
+//! Tasks of the guest: configuration by DHCP, then the task in the boot parameters.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Address};
 
 use crate::report;
-use pontoon_microvm_abi::{BootParameters, Report, Stage, Task};
+use pontoon_microvm_abi::{BootParameters, Stage, Task, TaskReport};
 
 mod crr;
 mod datagrams;
@@ -19,55 +19,55 @@ mod ping;
 /// The guest's Ethernet address.
 const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 
-/// Time limit of each step.
+/// Time limit of each step of a task.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A network interface.
+/// A network interface of the guest, as smoltcp's device.
 pub(crate) trait Net: Device {
-    /// Returns the time.
+    /// Returns the time since a fixed moment.
     fn now(&mut self) -> Duration;
 
-    /// Sends queued frames.
+    /// Sends the queued frames.
     fn flush(&mut self) -> Result<(), pontoon_guest::Error>;
 
-    /// Sends queued frames, and waits for a frame.
+    /// Sends the queued frames, and waits for a frame until the time `until`.
     fn wait(&mut self, until: Option<Duration>) -> Result<(), pontoon_guest::Error>;
 
-    /// Returns the counters.
-    fn traffic(&mut self) -> Traffic;
+    /// Returns the counters of the interface.
+    fn traffic(&mut self) -> TrafficCounters;
 }
 
-/// Counters of an interface.
+/// Counters of the guest's network interface.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Traffic {
+pub(crate) struct TrafficCounters {
     pub(crate) sent: u32,
     pub(crate) received: u32,
     pub(crate) doorbells: u32,
     pub(crate) sleeps: u32,
 }
 
-/// The reason why a task failed.
+/// Reason why a task of the guest has failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum TaskFailure {
     Net(pontoon_guest::Error),
     Text(&'static str),
 }
 
-/// A network stack on its interface.
-struct World<N> {
+/// A smoltcp stack and its network interface.
+struct NetworkStack<N> {
     net: N,
     stack: Interface,
 }
 
-/// Gets an address by DHCP, then runs the task.
-pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Report, Failure> {
+/// Configures the guest by DHCP, then runs the task.
+pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<TaskReport, TaskFailure> {
     let stack = Interface::new(Config::new(MAC.into()), &mut net, Instant::ZERO);
-    let mut world = World { net, stack };
+    let mut world = NetworkStack { net, stack };
     let (address, gateway) = world.configure()?;
     let server = (gateway, parameters.port as u16);
 
     let task = parameters.task;
-    let mut report = Report::EMPTY;
+    let mut report = TaskReport::EMPTY;
     report.address = address.octets();
     // The first ping resolves the gateway's Ethernet address.
     ping::ping(&mut world, gateway, 1)?;
@@ -87,9 +87,9 @@ pub(crate) fn run<N: Net>(mut net: N, parameters: &BootParameters) -> Result<Rep
     Ok(report)
 }
 
-impl<N: Net> World<N> {
-    /// Gets the addresses of the guest and the gateway by DHCP.
-    fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), Failure> {
+impl<N: Net> NetworkStack<N> {
+    /// Obtains the addresses of the guest and of the gateway by DHCP.
+    fn configure(&mut self) -> Result<(Ipv4Address, Ipv4Address), TaskFailure> {
         let mut storage = [SocketStorage::EMPTY];
         let mut sockets = SocketSet::new(&mut storage[..]);
         let client = sockets.add(dhcpv4::Socket::new());
@@ -100,24 +100,24 @@ impl<N: Net> World<N> {
             }
         })?;
         self.stack.update_ip_addrs(|addresses| {
-            // There is room for at least one address.
+            // The list has room for at least one address.
             let _ = addresses.push(IpCidr::Ipv4(address));
         });
         Ok((address.address(), gateway))
     }
 
-    /// Polls the stack until `done` returns a value.
+    /// Polls the stack until `done` returns a value, or the time limit has expired.
     fn until<'s, R>(
         &mut self,
         sockets: &mut SocketSet<'s>,
         mut done: impl FnMut(&mut SocketSet<'s>) -> Option<R>,
-    ) -> Result<R, Failure> {
+    ) -> Result<R, TaskFailure> {
         let end = self.net.now() + TIMEOUT;
         loop {
             let now = self.net.now();
             let moment = Instant::from_micros(now.as_micros() as i64);
             self.stack.poll_maintenance(moment);
-            // One frame at a time: the stack's receive buffers are too small for a burst.
+            // Frames are processed one at a time, because the stack's receive buffers are too small for a burst.
             let taken = self.stack.poll_ingress_single(moment, &mut self.net, sockets);
             while self.stack.poll_egress(moment, &mut self.net, sockets) == PollResult::SocketStateChanged {}
             if let Some(result) = done(sockets) {
@@ -125,7 +125,7 @@ impl<N: Net> World<N> {
                 return Ok(result);
             }
             if now >= end {
-                return Err(Failure::Text("nothing came for a minute"));
+                return Err(TaskFailure::Text("no reply within one minute"));
             }
             if taken != PollIngressSingleResult::None {
                 continue;
@@ -139,13 +139,13 @@ impl<N: Net> World<N> {
     }
 }
 
-impl From<pontoon_guest::Error> for Failure {
+impl From<pontoon_guest::Error> for TaskFailure {
     fn from(error: pontoon_guest::Error) -> Self {
         Self::Net(error)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TaskFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Net(error) => error.fmt(f),

@@ -1,4 +1,4 @@
-//! Initialisation of the virtio device through its registers (virtio 1.2, section 4.2).
+//! Initialisation of the virtio-net device by its registers (virtio 1.2, section 4.2).
 
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::time::Duration;
@@ -9,10 +9,10 @@ use pontoon_ring::{Features, Layout};
 
 use crate::machine::Machine;
 use crate::memory::{load, store};
-use crate::tasks::{Failure, Net, Traffic};
+use crate::tasks::{Net, TaskFailure, TrafficCounters};
 use pontoon_microvm_abi::{BootParameters, DEVICE, MEMORY, RINGS};
 
-/// Frames in each direction.
+/// Number of frame buffers in each direction.
 const SIZE: usize = 256;
 
 const MAGIC: u64 = DEVICE;
@@ -31,25 +31,25 @@ const QUEUE_DESC: u64 = DEVICE + 0x80;
 const QUEUE_DRIVER: u64 = DEVICE + 0x90;
 const QUEUE_DEVICE: u64 = DEVICE + 0xa0;
 
-/// Bits of the device status (2.1).
+/// Bits of the device status register (virtio 1.2, section 2.1).
 const ACKNOWLEDGE: u32 = 1;
 const DRIVER: u32 = 2;
 const DRIVER_OK: u32 = 4;
 const FEATURES_OK: u32 = 8;
 
-/// VIRTIO_F_EVENT_IDX.
+/// Feature bit VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u32 = 1 << 29;
 
-/// VIRTIO_F_VERSION_1, in the second word of the features.
+/// Feature bit VIRTIO_F_VERSION_1, in the second word of the features.
 const VERSION_1: u32 = 1;
 
-/// The interface.
+/// The guest library's interface as a device of smoltcp.
 pub(crate) type Virtio = Phy<Window<Raw<'static>>, Machine, SIZE>;
 
-/// Initialises the device (3.1.1) and the interface.
-pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
+/// Initialises the device (virtio 1.2, section 3.1.1), and creates the interface.
+pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, TaskFailure> {
     if [load(MAGIC), load(VERSION), load(DEVICE_ID)] != [0x7472_6976, 2, 1] {
-        return Err(Failure::Text("no virtio-net device"));
+        return Err(TaskFailure::Text("no virtio-net device"));
     }
     store(STATUS, 0);
     store(STATUS, ACKNOWLEDGE | DRIVER);
@@ -57,19 +57,21 @@ pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
     for (word, wanted) in (0..).zip(wanted) {
         store(DEVICE_FEATURES_SEL, word);
         if load(DEVICE_FEATURES) & wanted != wanted {
-            return Err(Failure::Text("the device does not offer the requested features"));
+            return Err(TaskFailure::Text(
+                "the device does not offer the requested features",
+            ));
         }
         store(DRIVER_FEATURES_SEL, word);
         store(DRIVER_FEATURES, wanted);
     }
     store(STATUS, ACKNOWLEDGE | DRIVER | FEATURES_OK);
     if load(STATUS) & FEATURES_OK == 0 {
-        return Err(Failure::Text("the device refuses the features"));
+        return Err(TaskFailure::Text("the device refuses the features"));
     }
 
     let map = Map::<SIZE>::new(RINGS, 1514);
     let base = NonNull::new(with_exposed_provenance_mut(RINGS as usize));
-    let base = base.ok_or(Failure::Text("no place for the rings"))?;
+    let base = base.ok_or(TaskFailure::Text("invalid address of the rings"))?;
     // SAFETY: the memory from RINGS to MEMORY is mapped, holds no object of the program, and has no other `Raw`.
     let raw = unsafe { Raw::new(base, (MEMORY - RINGS) as usize) };
     let features = Features {
@@ -91,10 +93,10 @@ pub(crate) fn open(parameters: &BootParameters) -> Result<Virtio, Failure> {
     Ok(Phy::new(interface))
 }
 
-fn set_up(number: u32, layout: Layout) -> Result<(), Failure> {
+fn set_up(number: u32, layout: Layout) -> Result<(), TaskFailure> {
     store(QUEUE_SEL, number);
     if load(QUEUE_NUM_MAX) < layout.size.into() {
-        return Err(Failure::Text("the device's queues are too small"));
+        return Err(TaskFailure::Text("the device's queues are too small"));
     }
     store(QUEUE_NUM, layout.size.into());
     let parts = [
@@ -123,9 +125,9 @@ impl Net for Virtio {
         self.interface().poll(until).map(|_| ())
     }
 
-    fn traffic(&mut self) -> Traffic {
+    fn traffic(&mut self) -> TrafficCounters {
         let counters = self.interface().counters();
-        Traffic {
+        TrafficCounters {
             sent: counters.sent as u32,
             received: counters.received as u32,
             doorbells: counters.doorbells as u32,

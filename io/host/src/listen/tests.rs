@@ -13,7 +13,7 @@ fn published(protocol: Protocol, host: SocketAddr) -> Published {
     }
 }
 
-/// A regular file represents a listener that epoll_ctl(2) rejects for now.
+/// A regular file stands in for a listener that epoll_ctl(2) refuses (EPERM).
 #[test]
 fn failed_registration_of_a_listener_is_retried() {
     let epoll = Epoll::new().unwrap();
@@ -22,7 +22,7 @@ fn failed_registration_of_a_listener_is_retried() {
     let held = |fd: OwnedFd| {
         Some(PublishedSocket {
             published: published(Protocol::Tcp, at),
-            socket: Held::Listener(Arc::new(fd)),
+            socket: PublishedFd::Listener(Arc::new(fd)),
         })
     };
     let mut sockets = PublishedSockets {
@@ -57,7 +57,7 @@ fn udp_port_can_be_taken_after_a_failed_attempt() {
         index: 0,
         generation: 3,
     };
-    // In another epoll instance the socket is not registered.
+    // The socket is not registered with this other epoll instance, so that the call fails.
     let refused = sockets.take_udp(&Epoll::new().unwrap(), index, flow);
     assert_eq!(refused.err(), Some(Errno::NOENT));
     assert!(sockets.take_udp(&epoll, index, flow).is_ok());

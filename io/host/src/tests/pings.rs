@@ -10,7 +10,7 @@ use rustix::net::{SocketFlags, SocketType, getsockname, ipproto, socket_with};
 
 use super::*;
 use crate::namespace::{self, ip, sysctl};
-use crate::ping::Next;
+use crate::ping::TakenPacket;
 
 const META: DatagramMeta = DatagramMeta {
     hop_limit: 61,
@@ -22,7 +22,7 @@ fn id(index: u32) -> FlowId {
     flow(Kind::Icmp, index)
 }
 
-/// A host with raw sockets.
+/// Returns a host with raw ICMP and ICMPv6 sockets.
 fn raw() -> KernelHost {
     KernelHost::new(ALL, None, [Family::V4, Family::V6].map(raw_socket)).unwrap()
 }
@@ -36,52 +36,55 @@ fn raw_socket(family: Family) -> Option<OwnedFd> {
     socket_with(family.domain(), SocketType::RAW, flags, Some(protocol)).ok()
 }
 
-/// A new network namespace permits ping sockets to no group, without a sysctl.
+/// Permits ping sockets to root: in a new network namespace no group may open them.
 fn allow_ping_sockets() {
     sysctl("net/ipv4/ping_group_range", "0 0");
 }
 
-/// Deals out what the raw socket of `family` holds: to whom.
+/// Reads all packets from the raw socket of `family`, and returns the flows to which they belong.
 fn deal(host: &mut KernelHost, family: Family) -> Vec<(FlowId, Readiness)> {
     let mut dealt = Vec::new();
     loop {
         match host.take_shared(family) {
-            Next::Drained => return dealt,
-            Next::Unmatched => {}
-            Next::Flow(flow, ready) => dealt.push((flow, ready)),
+            TakenPacket::Drained => return dealt,
+            TakenPacket::Unmatched => {}
+            TakenPacket::Flow(flow, ready) => dealt.push((flow, ready)),
         }
     }
 }
 
 #[test]
-fn ping_sockets_carry_echoes() {
-    namespace::run("tests::pings::ping_sockets_carry_echoes", || {
-        ip("link set lo up");
-        allow_ping_sockets();
-        for ip in loopbacks("ping_sockets_carry_echoes") {
-            let mut host = host(ALL);
-            let mut socket = host.ping_open(id(1), ip).unwrap();
-            host.ping_send(&mut socket, ip, META, 700, b"data").unwrap();
-            until(&host, id(1), |ready| ready.readable);
-            let mut data = [0; 9];
-            let reply = host.ping_receive(&mut socket, &mut data).unwrap();
-            assert_eq!(
-                (reply.from, reply.seq, &data[..reply.len]),
-                (ip, 700, &b"data"[..])
-            );
-            assert_eq!(
-                host.ping_receive(&mut socket, &mut data),
-                Err(Failure::WouldBlock)
-            );
-        }
-    });
+fn ping_sockets_send_requests_and_receive_replies() {
+    namespace::run(
+        "tests::pings::ping_sockets_send_requests_and_receive_replies",
+        || {
+            ip("link set lo up");
+            allow_ping_sockets();
+            for ip in loopbacks("ping_sockets_send_requests_and_receive_replies") {
+                let mut host = host(ALL);
+                let mut socket = host.ping_open(id(1), ip).unwrap();
+                host.ping_send(&mut socket, ip, META, 700, b"data").unwrap();
+                until(&host, id(1), |ready| ready.readable);
+                let mut data = [0; 9];
+                let reply = host.ping_receive(&mut socket, &mut data).unwrap();
+                assert_eq!(
+                    (reply.from, reply.seq, &data[..reply.len]),
+                    (ip, 700, &b"data"[..])
+                );
+                assert_eq!(
+                    host.ping_receive(&mut socket, &mut data),
+                    Err(Failure::WouldBlock)
+                );
+            }
+        },
+    );
 }
 
 #[test]
-fn a_raw_socket_is_shared_by_all_ids() {
-    namespace::run("tests::pings::a_raw_socket_is_shared_by_all_ids", || {
+fn all_echo_ids_share_one_raw_socket() {
+    namespace::run("tests::pings::all_echo_ids_share_one_raw_socket", || {
         ip("link set lo up");
-        for ip in loopbacks("a_raw_socket_is_shared_by_all_ids") {
+        for ip in loopbacks("all_echo_ids_share_one_raw_socket") {
             let (mut host, family) = (raw(), Family::of(ip));
             let mut first = host.ping_open(id(1), ip).unwrap();
             let mut second = host.ping_open(id(2), ip).unwrap();
@@ -90,7 +93,7 @@ fn a_raw_socket_is_shared_by_all_ids() {
 
             let mut data = [0; 9];
             for (nth, seq, text) in [(1, 11, &b"first"[..]), (2, 22, &b"second"[..])] {
-                let Next::Flow(who, ready) = host.take_shared(family) else {
+                let TakenPacket::Flow(who, ready) = host.take_shared(family) else {
                     panic!("there is a reply")
                 };
                 assert!(who == id(nth) && ready.readable && !ready.error);
@@ -103,9 +106,9 @@ fn a_raw_socket_is_shared_by_all_ids() {
                 assert_eq!((reply.from, reply.seq, &data[..reply.len]), (ip, seq, text));
                 assert_eq!(host.ping_receive(mine, &mut data), Err(Failure::WouldBlock));
             }
-            assert_eq!(host.take_shared(family), Next::Drained);
+            assert_eq!(host.take_shared(family), TakenPacket::Drained);
 
-            // Replies to an id that was closed belong to no flow.
+            // Replies for an echo id that was closed belong to no flow.
             host.ping_send(&mut first, ip, META, 33, b"").unwrap();
             host.close(first);
             assert_eq!(deal(&mut host, family), []);
@@ -114,8 +117,8 @@ fn a_raw_socket_is_shared_by_all_ids() {
 }
 
 #[test]
-fn pings_that_are_too_big_for_the_path_are_reported_with_its_mtu() {
-    let name = "tests::pings::pings_that_are_too_big_for_the_path_are_reported_with_its_mtu";
+fn requests_larger_than_the_path_mtu_are_reported_with_it() {
+    let name = "tests::pings::requests_larger_than_the_path_mtu_are_reported_with_it";
     namespace::run(name, || {
         ip("link set lo mtu 1500 up");
         for allowed in [false, true] {
@@ -143,26 +146,23 @@ fn pings_that_are_too_big_for_the_path_are_reported_with_its_mtu() {
 }
 
 #[test]
-fn shared_socket_sends_from_the_outbound_address() {
-    namespace::run(
-        "tests::pings::shared_socket_sends_from_the_outbound_address",
-        || {
-            ip("link set lo up");
-            let open = || raw_socket(Family::V4);
-            let address: IpAddr = "127.0.0.7".parse().unwrap();
-            let socket = open().unwrap();
-            let same = socket.try_clone().unwrap();
-            KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
-            let bound = getsockname(&same).unwrap();
-            assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
+fn raw_socket_sends_from_the_outbound_address() {
+    namespace::run("tests::pings::raw_socket_sends_from_the_outbound_address", || {
+        ip("link set lo up");
+        let open = || raw_socket(Family::V4);
+        let address: IpAddr = "127.0.0.7".parse().unwrap();
+        let socket = open().unwrap();
+        let same = socket.try_clone().unwrap();
+        KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
+        let bound = getsockname(&same).unwrap();
+        assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
 
-            let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
-            for (name, exists) in [("lo", true), ("nowhere", false)] {
-                let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
-                assert_eq!(host.raw[0].is_some(), exists, "{name}");
-            }
-        },
-    );
+        let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
+        for (name, exists) in [("lo", true), ("nowhere", false)] {
+            let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
+            assert_eq!(host.raw[0].is_some(), exists, "{name}");
+        }
+    });
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn icmp_errors_of_routers_are_reported() {
             let mut socket = host.ping_open(id(4), to).unwrap();
             host.ping_send(&mut socket, to, META, 77, b"data").unwrap();
 
-            // The request, as it left.
+            // The echo request as the tap receives it.
             let mut request = Vec::new();
             receiver.receive(BURST, StopAt::Empty, |frames| {
                 for frame in frames {
@@ -201,7 +201,7 @@ fn icmp_errors_of_routers_are_reported() {
                 "its checksum is right"
             );
 
-            // A router on the way reports that time is exceeded (RFC 792).
+            // A router on the path sends Time Exceeded (RFC 792).
             let mut complaint = vec![11, 0, 0, 0, 0, 0, 0, 0];
             complaint.extend_from_slice(&request);
             let sum = Sum::new().add(&complaint).finish();
@@ -223,7 +223,7 @@ fn icmp_errors_of_routers_are_reported() {
             transmitter.send(Offload::NONE, head.bytes(), &complaint).unwrap();
 
             if !allowed {
-                let Next::Flow(who, ready) = host.take_shared(Family::V4) else {
+                let TakenPacket::Flow(who, ready) = host.take_shared(Family::V4) else {
                     panic!("there is an error")
                 };
                 assert!(who == id(4) && ready.error);

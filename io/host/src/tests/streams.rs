@@ -2,6 +2,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use pontoon_test_support::exhaustion::without_descriptors;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 
 use super::*;
 use crate::namespace::{self, ip};
@@ -12,7 +15,7 @@ fn id() -> FlowId {
     flow(Kind::Tcp, FLOW)
 }
 
-/// A connection to `at`, and its other end.
+/// Returns a connection of the host to a listener on `ip`, and the accepted socket.
 fn connection(host: &mut KernelHost, ip: IpAddr) -> (Socket, TcpStream) {
     let (listener, at) = listener(ip);
     let (socket, connect) = host.tcp_connect(id(), at).unwrap();
@@ -29,12 +32,12 @@ fn peek(host: &mut KernelHost, socket: &mut Socket, at: u32, len: usize) -> Resu
     Ok(bytes)
 }
 
-/// The kernel's peek offset where it has one, and never without.
+/// Returns a host that uses `SO_PEEK_OFF` if the kernel has it, and a host that does not use it.
 fn variants() -> [KernelHost; 2] {
-    [host(Can::probe(&Disabled::default())), host(NONE)]
+    [host(HostFeatures::probe(&Disabled::default())), host(NONE)]
 }
 
-/// A byte like the others, in front of which a peek stops.
+/// A peek stops in front of urgent data, but returns it inline like the other bytes.
 #[test]
 fn urgent_data_is_received_inline() {
     for ip in loopbacks("urgent_data_is_received_inline") {
@@ -66,7 +69,7 @@ fn in_line(host: &mut KernelHost, mut socket: Socket, mut peer: TcpStream) {
     assert_eq!(peek(host, &mut socket, 0, 10), Err(Failure::WouldBlock));
 }
 
-/// Bytes in flight towards the guest stay in the socket and do not hide the reset.
+/// Bytes that are in flight to the guest remain in the receive queue, and must not hide the reset behind them.
 #[test]
 fn reset_after_peeked_bytes_is_an_error() {
     for ip in loopbacks("reset_after_peeked_bytes_is_an_error") {
@@ -84,8 +87,8 @@ fn reset_after_peeked_bytes_is_an_error() {
 }
 
 #[test]
-fn peeks_anywhere_and_discards() {
-    for ip in loopbacks("peeks_anywhere_and_discards") {
+fn peek_starts_at_any_offset_and_discard_removes_bytes() {
+    for ip in loopbacks("peek_starts_at_any_offset_and_discard_removes_bytes") {
         for mut host in variants() {
             let (mut socket, mut peer) = connection(&mut host, ip);
             let socket = &mut socket;
@@ -121,7 +124,7 @@ fn peeks_anywhere_and_discards() {
 }
 
 #[test]
-fn peeks_behind_what_is_in_flight_up_to_a_bound() {
+fn peek_without_peek_off_is_limited_to_the_size_of_its_buffer() {
     let mut host = host(NONE);
     let (mut socket, mut peer) = connection(&mut host, Family::V4.loopback());
     peer.write_all(&[1; 20_000]).unwrap();
@@ -139,7 +142,7 @@ fn peeks_behind_what_is_in_flight_up_to_a_bound() {
 }
 
 #[test]
-fn sends_until_there_is_no_room() {
+fn send_accepts_data_until_the_buffer_is_full() {
     let mut host = host(ALL);
     let (mut socket, mut peer) = connection(&mut host, Family::V4.loopback());
     let before = host.tcp_send_room(&mut socket);
@@ -161,15 +164,15 @@ fn sends_until_there_is_no_room() {
 }
 
 #[test]
-fn a_refused_connect_is_reported_at_once() {
-    for ip in loopbacks("a_refused_connect_is_reported_at_once") {
+fn refused_connect_is_reported_at_once() {
+    for ip in loopbacks("refused_connect_is_reported_at_once") {
         let (_, closed) = listener(ip);
         assert_eq!(host(ALL).tcp_connect(id(), closed).unwrap_err(), Failure::Refused);
     }
 }
 
 #[test]
-fn abort_resets_and_close_does_not() {
+fn abort_resets_the_connection_and_close_does_not() {
     let mut host = host(ALL);
     let (socket, mut peer) = connection(&mut host, Family::V4.loopback());
     host.abort(socket);
@@ -183,20 +186,24 @@ fn abort_resets_and_close_does_not() {
 }
 
 #[test]
-fn a_reset_is_reported() {
+fn reset_by_the_peer_is_reported() {
     let mut host = host(ALL);
     let (mut socket, peer) = connection(&mut host, Family::V4.loopback());
     tcp::reset_on_close(&peer).unwrap();
     drop(peer);
     until(&host, id(), |ready| ready.error);
     assert_eq!(host.tcp_error(&mut socket), Some(Failure::Reset));
-    assert_eq!(host.tcp_error(&mut socket), None, "it was taken");
+    assert_eq!(
+        host.tcp_error(&mut socket),
+        None,
+        "the error was returned already"
+    );
     assert_eq!(host.tcp_send(&mut socket, &slice(&mut [0])), Err(Failure::Reset));
 }
 
 #[test]
-fn accepts_from_published_ports() {
-    for ip in loopbacks("accepts_from_published_ports") {
+fn clients_of_published_ports_are_accepted() {
+    for ip in loopbacks("clients_of_published_ports_are_accepted") {
         let (listener, at) = listener(ip);
         let mut host = published(Protocol::Tcp, listener, at);
         assert_eq!(host.tcp_accept(0, id()).unwrap_err(), Failure::WouldBlock);
@@ -216,11 +223,11 @@ fn accepts_from_published_ports() {
     }
 }
 
-/// In a process of its own, as it takes every descriptor.
+/// Runs in its own process, as it uses up all descriptors.
 #[test]
-fn a_listener_without_descriptors_is_registered_again_when_a_socket_closes() {
+fn listener_without_descriptors_is_registered_again_when_a_socket_closes() {
     namespace::run(
-        "tests::streams::a_listener_without_descriptors_is_registered_again_when_a_socket_closes",
+        "tests::streams::listener_without_descriptors_is_registered_again_when_a_socket_closes",
         || {
             ip("link set lo up");
             let (listener, at) = listener(Family::V4.loopback());
@@ -239,11 +246,11 @@ fn a_listener_without_descriptors_is_registered_again_when_a_socket_closes() {
     );
 }
 
-/// Another process had the descriptors, so that no event reports that there is one again.
+/// Another process holds the descriptors, so that no event reports a free one.
 #[test]
-fn a_listener_without_descriptors_is_registered_again_after_a_pause() {
+fn listener_without_descriptors_is_registered_again_after_a_pause() {
     namespace::run(
-        "tests::streams::a_listener_without_descriptors_is_registered_again_after_a_pause",
+        "tests::streams::listener_without_descriptors_is_registered_again_after_a_pause",
         || {
             ip("link set lo up");
             let (listener, at) = listener(Family::V4.loopback());
@@ -264,6 +271,49 @@ fn a_listener_without_descriptors_is_registered_again_after_a_pause() {
     );
 }
 
+/// The other client's event came before the first one was accepted, and no further event reports it.
+#[test]
+fn a_listener_is_registered_again_after_the_registration_of_a_client_failed() {
+    namespace::run(
+        "tests::streams::a_listener_is_registered_again_after_the_registration_of_a_client_failed",
+        || {
+            ip("link set lo up");
+            let (listener, at) = listener(Family::V4.loopback());
+            let mut host = published(Protocol::Tcp, listener, at);
+            let _clients = [(); 2].map(|()| TcpStream::connect(at).unwrap());
+            until(&host, flow_of_listener(), |ready| ready.readable);
+            let accepted = without_registrations(|| host.tcp_accept(0, id()));
+            assert_eq!(accepted.unwrap_err(), Failure::Exhausted);
+
+            std::thread::sleep(host.retry_accept().unwrap());
+            host.prepare();
+            until(&host, flow_of_listener(), |ready| ready.readable);
+            assert!(host.tcp_accept(0, id()).is_ok());
+        },
+    );
+}
+
+/// Does something in a thread whose sockets the kernel does not register with an epoll instance, for want of memory.
+fn without_registrations<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    let add = u64::from(libc::EPOLL_CTL_ADD.unsigned_abs());
+    let is_add = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, add).unwrap();
+    let rule = SeccompRule::new(vec![is_add]).unwrap();
+    let filter = SeccompFilter::new(
+        [(libc::SYS_epoll_ctl, vec![rule])].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOMEM.unsigned_abs()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    std::thread::scope(|scope| {
+        let filtered = scope.spawn(|| {
+            seccompiler::apply_filter(&program).unwrap();
+            act()
+        });
+        filtered.join().unwrap()
+    })
+}
+
 fn flow_of_listener() -> FlowId {
     FlowId {
         kind: Kind::Listener,
@@ -274,36 +324,39 @@ fn flow_of_listener() -> FlowId {
 }
 
 #[test]
-fn pending_connects_wait_for_an_event() {
-    namespace::run("tests::streams::pending_connects_wait_for_an_event", || {
-        // No host replies behind this tap.
-        let _tap = pontoon_sys::tun::open("tap0", pontoon_sys::tun::TapOffload::NONE, 1).unwrap();
-        ip("link set tap0 up");
-        ip("addr add 10.9.9.1/24 dev tap0");
-        ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");
-        ip("route add unreachable 10.8.8.0/24");
-        let mut host = host(ALL);
-        let to = "10.9.9.2:80".parse().unwrap();
-        let (mut socket, connect) = host.tcp_connect(id(), to).unwrap();
-        assert_eq!(connect, Connect::Pending);
-        assert_eq!(host.tcp_connected(&mut socket), Err(Failure::WouldBlock));
-        host.abort(socket);
-        let unreachable = "10.8.8.1:80".parse().unwrap();
-        assert_eq!(
-            host.tcp_connect(id(), unreachable).unwrap_err(),
-            Failure::HostUnreachable
-        );
-        let nowhere = "10.7.7.7:80".parse().unwrap();
-        assert_eq!(
-            host.tcp_connect(id(), nowhere).unwrap_err(),
-            Failure::NetUnreachable
-        );
-    });
+fn event_reports_the_end_of_a_pending_connect() {
+    namespace::run(
+        "tests::streams::event_reports_the_end_of_a_pending_connect",
+        || {
+            // No host behind this tap replies to the SYN.
+            let _tap = pontoon_sys::tun::open("tap0", pontoon_sys::tun::TapOffload::NONE, 1).unwrap();
+            ip("link set tap0 up");
+            ip("addr add 10.9.9.1/24 dev tap0");
+            ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent");
+            ip("route add unreachable 10.8.8.0/24");
+            let mut host = host(ALL);
+            let to = "10.9.9.2:80".parse().unwrap();
+            let (mut socket, connect) = host.tcp_connect(id(), to).unwrap();
+            assert_eq!(connect, Connect::Pending);
+            assert_eq!(host.tcp_connected(&mut socket), Err(Failure::WouldBlock));
+            host.abort(socket);
+            let unreachable = "10.8.8.1:80".parse().unwrap();
+            assert_eq!(
+                host.tcp_connect(id(), unreachable).unwrap_err(),
+                Failure::HostUnreachable
+            );
+            let nowhere = "10.7.7.7:80".parse().unwrap();
+            assert_eq!(
+                host.tcp_connect(id(), nowhere).unwrap_err(),
+                Failure::NetUnreachable
+            );
+        },
+    );
 }
 
 #[test]
-fn outbound_chooses_the_source() {
-    namespace::run("tests::streams::outbound_chooses_the_source", || {
+fn outbound_option_sets_the_source_address() {
+    namespace::run("tests::streams::outbound_option_sets_the_source_address", || {
         ip("link set lo up");
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 192.0.2.2/32 dev lo");
@@ -321,10 +374,11 @@ fn outbound_chooses_the_source() {
     });
 }
 
-/// To 127.0.0.2 the kernel connects from 127.0.0.1: only the look at the host's addresses finds out.
+/// The kernel connects to 127.0.0.2 from 127.0.0.1; so only the check of the host's addresses recognizes the
+/// destination.
 #[test]
-fn a_connection_to_the_host_itself_is_recognized() {
-    for ip in loopbacks("a_connection_to_the_host_itself_is_recognized") {
+fn connection_to_the_host_itself_is_recognized() {
+    for ip in loopbacks("connection_to_the_host_itself_is_recognized") {
         let mut host = host(NONE);
         let (mut socket, _peer) = connection(&mut host, ip);
         assert!(host.tcp_reaches_host(&mut socket, ip, Duration::ZERO));
@@ -342,10 +396,10 @@ fn a_connection_to_the_host_itself_is_recognized() {
     }
 }
 
-/// The data behind an urgent byte is not the end of the stream, though the peer has sent its FIN.
+/// Data behind an urgent byte is not the end of the stream, although the peer has sent its FIN.
 #[test]
-fn urgent_data_in_front_of_the_fin_is_no_end() {
-    for ip in loopbacks("urgent_data_in_front_of_the_fin_is_no_end") {
+fn urgent_data_before_the_fin_is_not_reported_as_the_end() {
+    for ip in loopbacks("urgent_data_before_the_fin_is_not_reported_as_the_end") {
         for (nth, mut host) in variants().into_iter().enumerate() {
             let (mut socket, mut peer) = connection(&mut host, ip);
             peer.write_all(b"ab").unwrap();
@@ -354,7 +408,7 @@ fn urgent_data_in_front_of_the_fin_is_no_end() {
             peer.shutdown(Shutdown::Write).unwrap();
             until(&host, id(), |ready| ready.readable && ready.urgent && ready.end);
             assert_eq!(peek(&mut host, &mut socket, 0, 10).unwrap(), b"ab");
-            // "ab" is in flight to the guest.
+            // The bytes "ab" are in flight to the guest.
             let behind = peek(&mut host, &mut socket, 2, 10);
             assert_ne!(behind, Ok(Vec::new()), "variant {nth}: an end, with cdef unread");
         }

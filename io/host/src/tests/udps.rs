@@ -11,7 +11,7 @@ fn id() -> FlowId {
     flow(Kind::Udp, 9)
 }
 
-/// A peer on loopback.
+/// Returns a UDP socket on loopback, which is the guest's peer, and its address.
 fn peer(ip: IpAddr) -> (UdpSocket, SocketAddr) {
     let peer = UdpSocket::bind((ip, 0)).unwrap();
     peer.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -31,8 +31,8 @@ fn receive(host: &mut KernelHost, socket: &mut Socket) -> Result<(Received, Vec<
 }
 
 #[test]
-fn datagrams_go_out_and_back() {
-    for ip in loopbacks("datagrams_go_out_and_back") {
+fn datagrams_are_sent_and_replies_are_received() {
+    for ip in loopbacks("datagrams_are_sent_and_replies_are_received") {
         let mut host = host(ALL);
         let (peer, at) = peer(ip);
         let mut socket = host.udp_open(id(), ip).unwrap();
@@ -61,8 +61,8 @@ fn datagrams_go_out_and_back() {
 }
 
 #[test]
-fn properties_leave_with_each_datagram() {
-    for ip in loopbacks("properties_leave_with_each_datagram") {
+fn header_fields_are_those_of_each_datagram() {
+    for ip in loopbacks("header_fields_are_those_of_each_datagram") {
         let mut sender = host(ALL);
         let mut receiver = host(ALL);
         let mut from = sender.udp_open(id(), ip).unwrap();
@@ -89,8 +89,8 @@ fn properties_leave_with_each_datagram() {
 }
 
 #[test]
-fn segments_leave_together_and_arrive_together() {
-    for ip in loopbacks("segments_leave_together_and_arrive_together") {
+fn segments_are_sent_and_received_in_one_call() {
+    for ip in loopbacks("segments_are_sent_and_received_in_one_call") {
         let mut host = host(ALL);
         let (peer, at) = peer(ip);
         udp_sys::coalesce(&peer).unwrap();
@@ -127,8 +127,8 @@ fn datagrams_are_sent_one_by_one_without_offloads() {
 }
 
 #[test]
-fn port_is_kept_after_a_disconnect() {
-    for ip in loopbacks("port_is_kept_after_a_disconnect") {
+fn endpoint_keeps_its_port_after_a_disconnect() {
+    for ip in loopbacks("endpoint_keeps_its_port_after_a_disconnect") {
         let mut host = host(ALL);
         let ((first, one), (second, two)) = (peer(ip), peer(ip));
         let mut socket = host.udp_open(id(), ip).unwrap();
@@ -168,12 +168,12 @@ fn port_unreachable_is_reported_as_a_problem() {
 }
 
 #[test]
-fn datagrams_that_are_too_big_are_reported_with_the_mtu() {
+fn datagrams_larger_than_the_path_mtu_are_reported_with_it() {
     namespace::run(
-        "tests::udps::datagrams_that_are_too_big_are_reported_with_the_mtu",
+        "tests::udps::datagrams_larger_than_the_path_mtu_are_reported_with_it",
         || {
             ip("link set lo mtu 1500 up");
-            for ip in loopbacks("datagrams_that_are_too_big_are_reported_with_the_mtu") {
+            for ip in loopbacks("datagrams_larger_than_the_path_mtu_are_reported_with_it") {
                 let mut host = host(ALL);
                 let (peer, at) = peer(ip);
                 let mut socket = host.udp_open(id(), ip).unwrap();
@@ -214,7 +214,7 @@ fn truncated_datagram_is_an_error() {
 }
 
 #[test]
-fn published_port_is_taken_once_and_returned() {
+fn published_udp_socket_is_used_by_one_flow_at_a_time() {
     let (server, at) = peer(Family::V4.loopback());
     let mut host = published(Protocol::Udp, server, at);
     let (client, from) = peer(at.ip());
@@ -232,7 +232,7 @@ fn published_port_is_taken_once_and_returned() {
 }
 
 #[test]
-fn published_wildcard_replies_from_the_queried_address() {
+fn published_wildcard_port_replies_from_the_queried_address() {
     let server = UdpSocket::bind("0.0.0.0:0").unwrap();
     let at = server.local_addr().unwrap();
     let mut host = published(Protocol::Udp, server, at);
@@ -248,9 +248,9 @@ fn published_wildcard_replies_from_the_queried_address() {
 }
 
 #[test]
-fn ports_come_from_the_hosts_range_until_it_is_full() {
+fn endpoints_use_ports_of_the_ephemeral_range_until_it_is_full() {
     namespace::run(
-        "tests::udps::ports_come_from_the_hosts_range_until_it_is_full",
+        "tests::udps::endpoints_use_ports_of_the_ephemeral_range_until_it_is_full",
         || {
             ip("link set lo up");
             namespace::sysctl("net/ipv4/ip_local_port_range", "40000 40001");
@@ -261,7 +261,7 @@ fn ports_come_from_the_hosts_range_until_it_is_full() {
                     panic!("it is one")
                 };
                 let at = SocketAddr::try_from(rustix::net::getsockname(endpoint.as_fd()).unwrap()).unwrap();
-                // Kept open to the end.
+                // The endpoint stays open until the end of the test.
                 std::mem::forget(endpoint);
                 at.port()
             });

@@ -1,4 +1,5 @@
-//! Copies of frames that wait to be written to a file.
+//! Queue of captured frames between the workers, which capture them, and the writer thread, which writes them to a
+//! file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -7,50 +8,51 @@ use std::time::SystemTime;
 
 use crossbeam_queue::ArrayQueue;
 
-/// Frames that may wait for the writer, and bytes of them.
+/// Limits on the number of frames in the queue and on their captured bytes.
 const MOST_FRAMES: usize = 4096;
 const MOST_BYTES: usize = 16 << 20;
 
-/// A frame's way, as the interface sees it: `epb_flags`.
+/// Direction of a frame from the view of the guest's gateway; the numbers are those of `epb_flags` in pcapng.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the guest.
+    /// Inbound: from the guest to the engine.
     Up = 1,
-    /// To the guest.
+    /// Outbound: from the engine to the guest.
     Down = 2,
 }
 
-/// Frames that wait to be written to the file.
+/// Queue of captured frames that the writer thread has not written to the file yet. Workers never wait for it: frames
+/// that do not fit are dropped.
 #[derive(Debug)]
 pub struct CaptureQueue {
-    records: ArrayQueue<Record>,
-    /// Bytes of them.
+    records: ArrayQueue<CaptureRecord>,
+    /// Captured bytes of the frames in `records`.
     bytes: AtomicUsize,
-    /// Bytes that are kept of a frame.
+    /// Limit on the captured bytes of each frame (snap length).
     snap: usize,
-    /// No further records are accepted.
+    /// True if the capture has ended and no further frames are accepted.
     closed: AtomicBool,
-    /// In the file.
+    /// Number of frames that were written to the file.
     frames: AtomicU64,
     dropped: AtomicU64,
     writer: OnceLock<Thread>,
 }
 
-/// The captured bytes of a frame.
+/// A captured frame in the queue: its time, direction, length and first bytes.
 #[derive(Debug)]
-pub struct Record {
-    /// The time at which the frame passed the link.
+pub struct CaptureRecord {
+    /// Time at which the link received or sent the frame.
     pub at: SystemTime,
-    /// The way of the frame.
+    /// Direction of the frame: from or to the guest.
     pub way: Way,
-    /// The length of the frame.
+    /// Length of the whole frame in bytes.
     pub len: u32,
-    /// Its first bytes.
+    /// First bytes of the frame, at most the snap length.
     pub bytes: Vec<u8>,
 }
 
 impl CaptureQueue {
-    /// An empty queue for records of up to `snap` bytes.
+    /// Creates an empty queue. `snap` is the limit on the captured bytes of each frame.
     #[must_use]
     pub fn new(snap: usize) -> Self {
         Self {
@@ -64,8 +66,9 @@ impl CaptureQueue {
         }
     }
 
-    /// An empty record of a frame of `len` bytes, to be filled with [`Self::room`] bytes at most. `None`: there is no room.
-    pub fn record(&self, way: Way, len: usize) -> Option<Record> {
+    /// Returns an empty record for a frame of `len` bytes, to which the caller appends at most [`Self::room`] bytes. If
+    /// the queue is full, the frame is counted as dropped and `None` is returned.
+    pub fn record(&self, way: Way, len: usize) -> Option<CaptureRecord> {
         if self.closed.load(Ordering::Relaxed) {
             return None;
         }
@@ -73,7 +76,7 @@ impl CaptureQueue {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(Record {
+        Some(CaptureRecord {
             at: SystemTime::now(),
             way,
             len: u32::try_from(len).unwrap_or(u32::MAX),
@@ -81,21 +84,21 @@ impl CaptureQueue {
         })
     }
 
-    /// Bytes that a record still takes.
-    pub fn room(&self, record: &Record) -> usize {
+    /// Returns how many more bytes of its frame the record may contain.
+    pub fn room(&self, record: &CaptureRecord) -> usize {
         self.snap.saturating_sub(record.bytes.len())
     }
 
-    /// Puts a record in the queue.
-    pub fn put(&self, record: Record) {
+    /// Appends a record to the queue and wakes the writer if the queue is half full.
+    pub fn put(&self, record: CaptureRecord) {
         let len = record.bytes.len();
         let before = self.bytes.fetch_add(len, Ordering::Relaxed);
         if self.records.push(record).is_err() {
             self.bytes.fetch_sub(len, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        // The writer polls the queue. It is woken once the queue is half full, so that it does not overflow before the next
-        // poll; waking it does not block, and is a system call only if the writer sleeps.
+        // The writer polls the queue. It is woken when the queue becomes half full, so that the queue does not overflow
+        // before the next poll. Waking it never blocks, and is a system call only if the writer sleeps.
         let half_full = before < MOST_BYTES / 2 && before + len >= MOST_BYTES / 2;
         if (half_full || self.records.len() == MOST_FRAMES / 2)
             && let Some(writer) = self.writer.get()
@@ -104,24 +107,24 @@ impl CaptureQueue {
         }
     }
 
-    /// Takes the next record out.
-    pub fn take(&self) -> Option<Record> {
+    /// Removes and returns the oldest record.
+    pub fn take(&self) -> Option<CaptureRecord> {
         let record = self.records.pop()?;
         self.bytes.fetch_sub(record.bytes.len(), Ordering::Relaxed);
         Some(record)
     }
 
-    /// Sets the thread that takes records out, which is woken when the queue is half full.
+    /// Sets the writer thread, which is woken when the queue is half full.
     pub fn set_writer(&self, writer: Thread) {
         let _ = self.writer.set(writer);
     }
 
-    /// Counts frames that have been written to the file.
+    /// Counts frames that the writer has written to the file.
     pub fn count_written(&self, frames: u64) {
         self.frames.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Accepts no further records, and wakes the writer.
+    /// Ends the capture: no further frames are accepted, and the writer is woken.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if let Some(writer) = self.writer.get() {
@@ -129,26 +132,27 @@ impl CaptureQueue {
         }
     }
 
-    /// Returns true if no further records are accepted.
+    /// Returns true if the capture has ended and no further frames are accepted.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns the number of frames in the file and of those that were dropped.
+    /// Returns the number of frames that were written to the file, and of frames that were dropped because the queue
+    /// was full.
     #[must_use]
     pub fn counts(&self) -> [u64; 2] {
         [&self.frames, &self.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
-impl Record {
-    /// Appends bytes.
+impl CaptureRecord {
+    /// Appends bytes of the frame.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends `len` bytes, which `copy` writes.
+    /// Appends `len` bytes of the frame, which `copy` writes into the record.
     pub fn fill(&mut self, len: usize, copy: impl FnOnce(&mut [u8])) {
         let begin = self.bytes.len();
         self.bytes.resize(begin + len, 0);
@@ -169,9 +173,10 @@ mod tests {
         }
     }
 
-    /// Without a writer: what finds no room is counted, and nothing waits.
+    /// Without a writer thread, frames that do not fit into the queue are counted as dropped, and the worker does not
+    /// wait.
     #[test]
-    fn frames_without_room_are_counted() {
+    fn frames_that_do_not_fit_into_the_queue_are_counted() {
         let many = CaptureQueue::new(96);
         put(&many, MOST_FRAMES + 5, 60);
         assert_eq!(many.counts(), [0, 5]);

@@ -1,4 +1,4 @@
-//! The capture queue has exactly the frames that passed the link.
+//! Tests that the capture queue receives exactly the frames that pass the link.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::{CaptureQueue, CapturingLink, Way};
 use crate::socket::{Packet, Socket};
 use crate::{Link, Receive, Source, StopAt};
 
-/// A link whose guest is the other end of a socket, and that end.
+/// Returns a captured packet link, and the guest's end of its socket.
 fn open(snap: usize) -> (CapturingLink<Socket<Packet>>, UnixDatagram) {
     let (ours, guest) = UnixDatagram::pair().unwrap();
     let link = Socket::new(Source::Connected(ours.into()), 1500).unwrap();
     (CapturingLink::new(link, Arc::new(CaptureQueue::new(snap))), guest)
 }
 
-/// Returns the next frame in the capture queue.
+/// Returns direction, length and bytes of the next frame in the capture queue.
 fn next(link: &CapturingLink<Socket<Packet>>) -> Option<(Way, u32, Vec<u8>)> {
     let record = link.capture_queue.take()?;
     Some((record.way, record.len, record.bytes))
@@ -37,7 +37,7 @@ fn frames_of_both_directions_are_captured_up_to_the_snap_length() {
         let (head, data) = up.split_at(14);
         let mut transmitter = link.transmitter();
         transmitter.send(Offload::NONE, head, data).unwrap();
-        // As many frames as are committed, of as many bytes.
+        // Only committed frames are captured, with the committed length.
         let mut room = transmitter.reserve(2, 14, 100).unwrap();
         room.payloads()[0].copy_from(data);
         room.commit(Offload::NONE, head, 46).unwrap();
@@ -51,10 +51,10 @@ fn frames_of_both_directions_are_captured_up_to_the_snap_length() {
     }
 }
 
-/// A frame that the link refuses is not captured.
+/// A frame that the link refuses to send is not captured.
 #[test]
 fn refused_frames_are_not_captured() {
-    // A guest that takes nothing.
+    // The guest does not read, so that the socket becomes full.
     let (mut link, _guest) = open(96);
     let mut transmitter = link.transmitter();
     while transmitter.send(Offload::NONE, &[0; 14], &[]).is_ok() {

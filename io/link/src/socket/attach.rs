@@ -1,4 +1,4 @@
-//! The engine's end of a stream or packet link: the socket that the supervisor has opened.
+//! Attachment of a stream or packet link to an engine: the socket that the supervisor has opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use pontoon_sys::context;
 
 use super::{Framing, Socket, Source};
-use crate::attachment::{Attach, Serve};
+use crate::attachment::{Attach, LinkServer};
 
 impl<F: Framing> Attach for Socket<F> {
     type Endpoint = Source;
@@ -23,14 +23,14 @@ impl<F: Framing> Attach for Socket<F> {
         source.try_clone()
     }
 
-    /// In a connected stream the position of the next frame is unknown.
+    /// After a crash the position of the next frame in a connected stream is unknown.
     fn outlives_engine(source: &Source) -> bool {
         F::PREFIX == 0 || !matches!(source, Source::Connected(_))
     }
 
-    fn serve(source: Source, mtu: u16, server: impl Serve) -> io::Result<()> {
+    fn serve(source: Source, mtu: u16, server: impl LinkServer) -> io::Result<()> {
         let link =
-            Self::new(source, mtu).map_err(|error| context("cannot take over the guest's socket", &error))?;
+            Self::new(source, mtu).map_err(|error| context("cannot use the guest's socket", &error))?;
         server.serve(vec![link])
     }
 }

@@ -1,4 +1,4 @@
-//! The connection of a stream or packet link to its guest.
+//! The connected guest of a stream or packet link: its socket and the registrations with epoll.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,25 +13,27 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use crate::guest_listener::GuestConnection;
 use crate::rx_interest::{RxInterest, is_now};
 
-/// Bytes on their way to the guest, at most, as far as the host allows (`net.core.wmem_max`). The kernel reports room
-/// when three fourths of it are free: with its default of 208 KiB both sides slept between bursts, and TCP down was 10,600
-/// Mbit/s where it is 15,100 (medians of 4 interleaved, 2026-11-21); 4 MiB bring no more.
+/// Size of the socket's send buffer in bytes, which the host may limit (`net.core.wmem_max`). The kernel reports room
+/// only when three quarters of the buffer are free: with the default of 208 KiB both sides slept between bursts, and
+/// TCP to the guest reached 10,600 Mbit/s instead of 15,100 (medians of 4 interleaved runs, 2026-11-21). A buffer of 4
+/// MiB is not faster.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// A connected guest, if there is one.
+/// The guest that is connected to the link; empty if none is.
 #[derive(Debug)]
-pub(super) struct GuestSlot(Option<Guest>);
+pub(super) struct GuestSlot(Option<ConnectedGuest>);
 
 #[derive(Debug)]
-struct Guest {
+struct ConnectedGuest {
     socket: Arc<OwnedFd>,
     rx_interest: RxInterest,
-    /// The same socket: epoll has one registration for each descriptor, and this one's is for room.
+    /// Duplicate of the guest's socket, registered for room. A second descriptor is necessary as epoll has one
+    /// registration for each.
     room: OwnedFd,
 }
 
-impl Guest {
-    /// `socket` does not block.
+impl ConnectedGuest {
+    /// Prepares the guest's socket, which is non-blocking.
     fn new(socket: OwnedFd) -> io::Result<Self> {
         set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
         Ok(Self {
@@ -48,21 +50,21 @@ impl Guest {
 }
 
 impl GuestSlot {
-    /// The place of a guest, which is on `socket` if it is connected already.
+    /// Creates the slot, with the guest on `socket` if it is connected already.
     pub(super) fn new(socket: Option<OwnedFd>) -> io::Result<Self> {
-        Ok(Self(socket.map(Guest::new).transpose()?))
+        Ok(Self(socket.map(ConnectedGuest::new).transpose()?))
     }
 
     pub(super) fn socket(&self) -> Option<Arc<OwnedFd>> {
         self.0.as_ref().map(|guest| Arc::clone(&guest.socket))
     }
 
-    /// Registers a guest that was connected from the start.
+    /// Registers the socket of a guest that was connected from the start.
     pub(super) fn watch(&self, epoll: &Epoll) -> Result<(), Errno> {
         self.0.as_ref().map_or(Ok(()), |guest| guest.watch(epoll))
     }
 
-    /// Requests one [`Edge::Room`] event when the guest's socket has room.
+    /// Requests one [`Edge::Room`] event for the time at which the guest's socket has room.
     pub(super) fn watch_room(&self, epoll: &Epoll) -> Result<(), Errno> {
         match &self.0 {
             Some(guest) => epoll.rouse(&guest.room, Edge::Room.token()),
@@ -70,19 +72,20 @@ impl GuestSlot {
         }
     }
 
-    /// Returns true if the guest has frames that no event reports.
+    /// Returns true if the guest has sent frames that no event reports.
     pub(super) fn has_frames(&self) -> bool {
         let guest = self.0.as_ref();
         guest.is_some_and(|guest| guest.rx_interest.misses(&guest.socket))
     }
 
-    /// Returns the longest time for which the worker may sleep; `frames`: it waits for frames.
+    /// Requests events before the worker sleeps; with `frames`, also for frames from the guest. Returns the longest
+    /// time for which the worker may sleep.
     pub(super) fn sleep(&mut self, epoll: &Epoll, frames: bool) -> Option<Duration> {
         let guest = self.0.as_mut()?;
         guest.rx_interest.sleep(&guest.socket, epoll, frames)
     }
 
-    /// Releases the guest.
+    /// Removes the guest and closes its socket.
     pub(super) fn vacate(&mut self) {
         self.0 = None;
     }
@@ -99,7 +102,7 @@ impl GuestConnection for GuestSlot {
     }
 
     fn connect(&mut self, socket: OwnedFd, epoll: &Epoll) -> io::Result<()> {
-        let guest = Guest::new(socket)?;
+        let guest = ConnectedGuest::new(socket)?;
         guest.watch(epoll)?;
         self.0 = Some(guest);
         Ok(())

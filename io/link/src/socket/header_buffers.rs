@@ -1,4 +1,4 @@
-//! Copies of the headers of frames in a receive buffer.
+//! Copies of the headers of the frames in a receive buffer.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use vm_memory::VolatileSlice;
 
 use crate::BURST;
 
-/// The ranges of frames in a buffer.
-pub(super) type Places = ArrayVec<Range<usize>, BURST>;
+/// Ranges of the receive buffer that contain the frames of a burst.
+pub(super) type FrameRanges = ArrayVec<Range<usize>, BURST>;
 
-/// Buffers for the headers of a burst.
+/// Buffers into which the headers of a burst's frames are copied.
 #[derive(Debug)]
 pub(super) struct HeaderBuffers(Box<[[u8; HEAD]; BURST]>);
 
@@ -24,7 +24,7 @@ impl Default for HeaderBuffers {
 }
 
 impl HeaderBuffers {
-    /// Hands the frames at `places` in `bytes` to `sink` together, unless there is none. Returns their number.
+    /// Passes the frames at `places` in `bytes` to `sink` in one call, unless there is none. Returns their number.
     pub(super) fn hand_on(
         &mut self,
         bytes: &mut [u8],

@@ -11,15 +11,15 @@ use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use vm_memory::VolatileSlice;
 
-use super::header_buffers::{HeaderBuffers, Places};
+use super::header_buffers::{FrameRanges, HeaderBuffers};
 use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, StopAt};
 
-/// Each frame in a message of its own.
+/// Framing by message boundaries: each message is one frame.
 #[derive(Debug)]
 pub struct Packet;
 
-/// Bytes for one frame.
+/// Bytes of the receive buffer for one frame.
 const STRIDE: usize = 66 << 10;
 const _: () = assert!(STRIDE >= MAX_FRAME);
 
@@ -34,11 +34,11 @@ impl Framing for Packet {
     }
 }
 
-/// The receiving half.
+/// The half of a packet link that receives frames.
 #[derive(Debug)]
 pub struct PacketReceiver {
     socket: Option<Arc<OwnedFd>>,
-    /// A message of no bytes is the end of the connection.
+    /// True for a SOCK_SEQPACKET socket, on which an empty message is the end of the connection.
     has_end: bool,
     buffer: Box<[u8]>,
     headers: HeaderBuffers,
@@ -87,7 +87,7 @@ impl Receive for PacketReceiver {
         if received.len() == asked || received.is_empty() {
             burst.rest = Rest::More;
         }
-        let mut places = Places::new();
+        let mut places = FrameRanges::new();
         for (nth, message) in received.iter().enumerate() {
             if message.len == 0 && self.has_end {
                 burst.rest = Rest::Disconnected(Disconnected::Closed);
@@ -104,7 +104,7 @@ impl Receive for PacketReceiver {
     }
 }
 
-/// Reads up to `count` messages, each to its own part of the buffer.
+/// Receives up to `count` messages, each into its own part of the buffer.
 fn read(
     socket: &OwnedFd,
     buffer: &mut [u8],

@@ -1,6 +1,6 @@
-//! The stream link: each frame behind its length, 32 bits in big endian, on a SOCK_STREAM socket.
+//! The stream link: on a SOCK_STREAM socket each frame follows its length, 32 bits in big endian.
 //!
-//! QEMU's `-netdev stream`, libkrun and passt's clients use it.
+//! QEMU's `-netdev stream`, libkrun and the clients of passt use this protocol.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -11,18 +11,18 @@ use pontoon_engine::Frame;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use super::header_buffers::{HeaderBuffers, Places};
+use super::header_buffers::{FrameRanges, HeaderBuffers};
 use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, StopAt};
 
-/// Frames behind their lengths.
+/// Framing by lengths: each frame follows its length.
 #[derive(Debug)]
 pub struct Stream;
 
-/// Bytes of a length.
+/// Size of a frame's length in bytes.
 const PREFIX: usize = 4;
 
-/// Bytes that are read at once: what the kernel's default buffer of a Unix socket holds.
+/// Size of the receive buffer in bytes: the content of a Unix socket's default buffer.
 const BUFFER: usize = 256 << 10;
 
 impl Framing for Stream {
@@ -36,14 +36,14 @@ impl Framing for Stream {
     }
 }
 
-/// The receiving half.
+/// The half of a stream link that receives frames.
 #[derive(Debug)]
 pub struct StreamReceiver {
     socket: Option<Arc<OwnedFd>>,
     buffer: Box<[u8]>,
-    /// The range of the buffer that was read from the socket and not yet passed to the engine.
+    /// Range of the buffer that was read from the socket and not passed to the engine yet.
     unread: Range<usize>,
-    /// The last read took all that was there.
+    /// True if the last read has emptied the socket.
     drained: bool,
     headers: HeaderBuffers,
 }
@@ -78,7 +78,7 @@ impl Receive for StreamReceiver {
         if self.socket.is_none() {
             return burst;
         }
-        let mut places = Places::new();
+        let mut places = FrameRanges::new();
         let taken = self.take(max, &mut places, &mut burst.malformed).and_then(|()| {
             if places.is_empty() {
                 self.read()?;
@@ -89,7 +89,7 @@ impl Receive for StreamReceiver {
         burst.frames = self.headers.hand_on(&mut self.buffer, &places, sink);
         burst.rest = match taken {
             Err(how) if places.is_empty() => Rest::Disconnected(how),
-            // The kernel does not report a frame that was read already, or the end.
+            // The next call reports the error: epoll reports neither frames that were read already nor the end again.
             Err(_) => Rest::More,
             Ok(()) if self.drained && !self.has_whole() => Rest::Drained,
             Ok(()) => Rest::More,
@@ -99,14 +99,19 @@ impl Receive for StreamReceiver {
 }
 
 impl StreamReceiver {
-    /// Takes up to `max` whole frames out of what was read.
+    /// Removes up to `max` complete frames from the bytes that were read, and stores their ranges in `places`.
     ///
     /// # Errors
-    /// The next bytes are no frame, so that the position of the next frame is unknown.
-    fn take(&mut self, max: usize, places: &mut Places, malformed: &mut u64) -> Result<(), Disconnected> {
+    /// The next length is invalid, so that the position of the next frame is unknown.
+    fn take(
+        &mut self,
+        max: usize,
+        places: &mut FrameRanges,
+        malformed: &mut u64,
+    ) -> Result<(), Disconnected> {
         while places.len() < max.min(BURST) {
             match self.length() {
-                // Counted like any frame without an Ethernet header.
+                // A frame of length 0 is counted as malformed, like any frame without an Ethernet header.
                 Some(0) => {
                     *malformed += 1;
                     self.unread.start += PREFIX;
@@ -125,19 +130,19 @@ impl StreamReceiver {
         Ok(())
     }
 
-    /// The next frame's length, if that was read.
+    /// Returns the length of the next frame; `None` if it was not read completely yet.
     fn length(&self) -> Option<usize> {
         let prefix = self.buffer[self.unread.clone()].first_chunk::<PREFIX>()?;
         usize::try_from(u32::from_be_bytes(*prefix)).ok()
     }
 
-    /// Returns true if the next frame was read in whole, or cannot be valid.
+    /// Returns true if the next frame was read completely, or its length is invalid.
     fn has_whole(&self) -> bool {
         self.length()
             .is_some_and(|len| len > MAX_FRAME || self.unread.len() >= PREFIX + len)
     }
 
-    /// Reads more, behind the beginning of a frame if there is one.
+    /// Reads from the socket, behind an incomplete frame in the buffer if there is one.
     fn read(&mut self) -> Result<(), Disconnected> {
         let Some(socket) = &self.socket else {
             return Ok(());

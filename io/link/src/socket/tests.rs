@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
 use crate::conformance::{
-    self, FRAMES_AND_ROOM, PAIRS, Pair, checked, datagram, drain, head, head_up, suite, whole,
+    self, AddressPair, FRAMES_AND_ROOM, PAIRS, checked, datagram, drain, head, head_up, suite, whole,
 };
 use crate::{BURST, ReceivedBurst, Rest, StopAt};
 
@@ -34,14 +34,14 @@ mod packet {
 
     suite!(Machine<Packet>);
 }
-/// A guest that sends and receives frames at the other end of the socket.
+/// A guest that sends and receives frames at the other end of the link's socket.
 struct Machine<F> {
     socket: UnixStream,
     framing: PhantomData<F>,
 }
 
-/// The guest's side of a framing.
-trait Speaks: Framing {
+/// The guest's side of a framing: type of the socket, sending and receiving of a frame.
+trait GuestFraming: Framing {
     const KIND: SocketType;
 
     fn put(socket: &UnixStream, frame: &[u8]);
@@ -49,7 +49,7 @@ trait Speaks: Framing {
     fn take(socket: &UnixStream) -> std::io::Result<Vec<u8>>;
 }
 
-impl Speaks for Stream {
+impl GuestFraming for Stream {
     const KIND: SocketType = SocketType::STREAM;
 
     fn put(mut socket: &UnixStream, frame: &[u8]) {
@@ -66,7 +66,7 @@ impl Speaks for Stream {
     }
 }
 
-impl Speaks for Packet {
+impl GuestFraming for Packet {
     const KIND: SocketType = SocketType::SEQPACKET;
 
     fn put(mut socket: &UnixStream, frame: &[u8]) {
@@ -81,18 +81,18 @@ impl Speaks for Packet {
     }
 }
 
-/// A connected pair: ours, and the guest's.
-fn pair<F: Speaks>() -> (OwnedFd, Machine<F>) {
+/// Returns two connected sockets: the link's, and the guest's.
+fn pair<F: GuestFraming>() -> (OwnedFd, Machine<F>) {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, F::KIND, SocketFlags::CLOEXEC, None).unwrap();
     (ours, Machine::new(theirs))
 }
 
-fn open<F: Speaks>(mtu: u16) -> (Socket<F>, Machine<F>) {
+fn open<F: GuestFraming>(mtu: u16) -> (Socket<F>, Machine<F>) {
     let (ours, guest) = pair();
     (Socket::new(Source::Connected(ours), mtu).unwrap(), guest)
 }
 
-impl<F: Speaks> Machine<F> {
+impl<F: GuestFraming> Machine<F> {
     fn new(socket: OwnedFd) -> Self {
         let socket = UnixStream::from(socket);
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -103,21 +103,21 @@ impl<F: Speaks> Machine<F> {
     }
 }
 
-impl<F: Speaks> conformance::Guest for Machine<F> {
+impl<F: GuestFraming> conformance::Guest for Machine<F> {
     type Link = Socket<F>;
 
     fn open(mtu: u16) -> (Socket<F>, Self) {
         open(mtu)
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let mut frame = [head.bytes(), data].concat();
         checksum::complete(&mut frame, head.checksum, []).unwrap();
         F::put(&self.socket, &frame);
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         let frame = match F::take(&self.socket) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
             frame => frame.unwrap(),
@@ -125,7 +125,7 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
         Some(checked(&frame, pair))
     }
 
-    fn receives(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: AddressPair) -> bool {
         self.socket.set_nonblocking(true).unwrap();
         let receives = F::take(&self.socket).is_ok();
         self.socket.set_nonblocking(false).unwrap();
@@ -135,12 +135,12 @@ impl<F: Speaks> conformance::Guest for Machine<F> {
     fn leave(self) {}
 }
 
-/// One burst.
+/// Receives one burst.
 fn burst<F: Framing>(link: &mut Socket<F>, sink: impl FnOnce(&[Frame<'_>])) -> ReceivedBurst {
     link.halves().0.receive(BURST, StopAt::Empty, sink)
 }
 
-/// Fills the link until it refuses, and returns how many datagrams it took.
+/// Sends datagrams until the link refuses one, and returns the number of accepted datagrams.
 fn fill<F: Framing>(link: &mut Socket<F>) -> u16 {
     for nth in 0_u16.. {
         let data = [&nth.to_be_bytes()[..], &[0; 998]].concat();
@@ -155,8 +155,8 @@ fn fill<F: Framing>(link: &mut Socket<F>) -> u16 {
     unreachable!("a link holds less");
 }
 
-/// The link refuses frames for which it has no room, and reports when it has room again.
-fn pushes_back<F: Speaks>() {
+/// Checks that the link refuses frames when it is full, and reports when it has room again.
+fn pushes_back<F: GuestFraming>() {
     let (mut link, mut guest) = open::<F>(1500);
     let epoll = Epoll::new().unwrap();
     link.watch(&epoll).unwrap();
@@ -197,7 +197,7 @@ fn full_packet_socket_refuses_frames_until_the_guest_reads() {
     pushes_back::<Packet>();
 }
 
-/// Only sending shows that the peer of a datagram socket has closed it.
+/// On a datagram socket only a failed send shows that the peer has closed its socket.
 #[test]
 fn datagram_socket_carries_frames() {
     let (ours, theirs) =
@@ -217,7 +217,7 @@ fn datagram_socket_carries_frames() {
     let received = conformance::Guest::receive(&mut guest, PAIRS[0]);
     assert_eq!(received, Some(b"down".to_vec()));
 
-    // No frame, and no end either.
+    // An empty datagram is neither a frame nor the end of the connection.
     rustix::net::send(&guest.socket, &[], rustix::net::SendFlags::empty()).unwrap();
     let nothing = burst(&mut link, |_| panic!("a frame of no bytes"));
     assert_eq!((nothing.malformed, nothing.rest), (1, Rest::Drained));
@@ -227,7 +227,7 @@ fn datagram_socket_carries_frames() {
     assert_eq!(link.take_full(), Err(Disconnected::Closed));
 }
 
-/// QEMU's virtio-net hands frames of up to 64 KiB on with their checksums unfinished.
+/// QEMU's virtio-net sends frames of up to 64 KiB with partial checksums.
 #[test]
 fn long_frame_with_partial_checksum_is_accepted() {
     let (mut link, guest) = open::<Stream>(1500);
@@ -244,9 +244,9 @@ fn long_frame_with_partial_checksum_is_accepted() {
     assert_eq!(received, [(conformance::to(PAIRS[1]), data)]);
 }
 
-/// A stream's reads cut frames anywhere.
+/// Reads of a stream may end within a frame.
 #[test]
-fn frames_in_pieces_are_reassembled() {
+fn frames_that_arrive_in_several_reads_are_joined() {
     let (mut link, mut guest) = open::<Stream>(65_520);
     let head = head_up(PAIRS[0], 500);
     let frame = [head.bytes(), &[3; 500]].concat();

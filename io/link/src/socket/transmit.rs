@@ -1,4 +1,5 @@
-//! Frames to the guest: gathered in a buffer of ours, finished and sent together when a burst ends.
+//! Sending of frames to the guest over a socket: frames are gathered in a buffer, completed and sent together when a
+//! burst ends.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -17,29 +18,30 @@ use vm_memory::VolatileSlice;
 use super::{Framing, MAX_FRAME, SocketHalf};
 use crate::Disconnected;
 
-/// Bytes that wait for the end of a burst, at most: what the kernel's default buffer of a Unix socket holds.
+/// Size of the buffer in bytes for frames that wait for the end of a burst: the content of a Unix socket's default
+/// buffer.
 const ROOM: usize = 256 << 10;
 
-/// Frames that wait, at most.
+/// Limit on the number of frames in the buffer.
 const MAX_WAITING: usize = 1024;
 
-/// Frames of one reservation, and of one system call.
+/// Limit on the frames of one reservation, and of one system call.
 const MAX_FRAMES: usize = 64;
 
-/// Bytes in front of each reserved payload, for the prefix and the frame's headers.
+/// Bytes in front of each reserved payload, for the frame's length and headers.
 const HEADROOM: usize = 128;
 
-/// The sending half.
+/// The half of a socket link that sends frames.
 pub struct SocketTransmitter<F> {
     socket: Option<Arc<OwnedFd>>,
     limits: Limits,
     bytes: Box<[u8]>,
     waiting: WaitingFrames,
-    /// The kernel did not take all that was waiting, the last time.
+    /// True if the kernel has not accepted all frames at the last attempt.
     blocked: bool,
-    /// A frame was refused for want of room.
+    /// True if a frame was refused for lack of room since the last `take_full`.
     full: bool,
-    /// Nothing can be sent any more.
+    /// Reason for which nothing can be sent any more; `None` while the guest is connected.
     disconnected: Option<Disconnected>,
     framing: PhantomData<F>,
 }
@@ -58,7 +60,7 @@ impl<F> SocketTransmitter<F> {
         }
     }
 
-    /// Returns true if a frame was refused for lack of room since the last call, or some are still waiting.
+    /// Returns true if a frame was refused for lack of room since the last call, or if frames are not sent yet.
     pub(super) fn take_full(&mut self) -> Result<bool, Disconnected> {
         let full = std::mem::take(&mut self.full) || self.blocked;
         self.disconnected.take().map_or(Ok(full), Err)
@@ -74,10 +76,10 @@ impl<F> SocketHalf for SocketTransmitter<F> {
 }
 
 impl<F: Framing> SocketTransmitter<F> {
-    /// Sends waiting frames if the buffer has no room for `bytes` more at its end, for one frame or several.
+    /// Sends waiting frames if the buffer has no room for `bytes` contiguous bytes at its end.
     ///
     /// # Errors
-    /// There is no room even so.
+    /// The buffer has no room although waiting frames were sent.
     fn make_room(&mut self, bytes: usize) -> Result<(), TransmitError> {
         let fits =
             |waiting: &WaitingFrames| ROOM - waiting.end >= bytes && waiting.frames.len() < MAX_WAITING;
@@ -91,7 +93,7 @@ impl<F: Framing> SocketTransmitter<F> {
         Ok(())
     }
 
-    /// Sends what waits, as far as the kernel takes it.
+    /// Sends the waiting frames until all are sent or the kernel accepts no more.
     fn drain(&mut self) -> Result<(), Errno> {
         let Some(socket) = &self.socket else {
             self.waiting.clear();
@@ -102,7 +104,7 @@ impl<F: Framing> SocketTransmitter<F> {
             match F::send(socket.as_fd(), &runs) {
                 Ok(sent) => self.waiting.advance(sent),
                 Err(Errno::INTR) => {}
-                // The guest does not take this frame; there may be others.
+                // The frame is too long for the guest's socket; it is dropped, and the next ones are sent.
                 Err(Errno::MSGSIZE) => self.waiting.skip(),
                 Err(error) => return Err(error),
             }
@@ -192,13 +194,13 @@ impl<F> fmt::Debug for SocketTransmitter<F> {
     }
 }
 
-/// Reserved frames.
+/// Reserved frames of a socket link, into which the engine peeks data.
 #[derive(Debug)]
 pub struct SocketReservation<'a> {
     waiting: &'a mut WaitingFrames,
-    /// Frames side by side, each [`HEADROOM`] and then its payload.
+    /// Memory of the reserved frames, each of which is [`HEADROOM`] bytes and then its payload.
     room: VolatileSlice<'a>,
-    /// The position of the reserved bytes in the buffer.
+    /// Offset of the reserved memory in the buffer.
     begin: usize,
     stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
@@ -232,7 +234,7 @@ impl Room for SocketReservation<'_> {
     }
 }
 
-/// Returns true if a frame needs no completion but its checksum, whose place is in its head.
+/// Returns true if a frame is not to be segmented, and its partial checksum, if any, is in its header.
 fn is_whole(offload: Offload, head_len: usize) -> bool {
     let checksum = match offload.checksum {
         Checksum::Complete => true,
@@ -241,22 +243,22 @@ fn is_whole(offload: Offload, head_len: usize) -> bool {
     checksum && offload.segmentation == Segmentation::Whole
 }
 
-/// Frames that wait in the buffer, in order.
+/// The frames that wait in the buffer, in the order in which they are sent.
 #[derive(Debug)]
 struct WaitingFrames {
-    frames: Vec<Place>,
-    /// The number of finished frames.
+    frames: Vec<FramePosition>,
+    /// Number of frames at the front whose length and checksum were written.
     finished: usize,
-    /// The first one that is not sent, and how much of it is.
+    /// Index of the first frame that is not sent completely, and the number of its bytes that were sent.
     next: usize,
     sent: usize,
-    /// Bytes of the buffer up to the end of the last one.
+    /// Offset of the end of the last frame in the buffer.
     end: usize,
 }
 
-/// A frame with its prefix.
+/// Position of a waiting frame in the buffer, with its length in front.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct FramePosition {
     begin: usize,
     len: usize,
     checksum: Checksum,
@@ -275,10 +277,10 @@ impl WaitingFrames {
 
     fn push(&mut self, begin: usize, len: usize, checksum: Checksum) {
         self.end = begin + len;
-        self.frames.push(Place { begin, len, checksum });
+        self.frames.push(FramePosition { begin, len, checksum });
     }
 
-    /// Writes prefixes and checksums.
+    /// Writes the lengths and checksums of the frames that have none yet.
     fn finish(&mut self, bytes: &mut [u8], prefix: usize) {
         for place in &self.frames[self.finished..] {
             let (length, frame) = bytes[place.begin..][..place.len].split_at_mut(prefix);
@@ -286,13 +288,13 @@ impl WaitingFrames {
                 let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
                 *length = len.to_be_bytes();
             }
-            // The place of the checksum was validated when the frame was queued.
+            // The position of the checksum was validated when the frame was queued.
             let _ = checksum::complete(frame, place.checksum, []);
         }
         self.finished = self.frames.len();
     }
 
-    /// The next ones to be sent.
+    /// Returns slices of the next frames to be sent, at most [`MAX_FRAMES`].
     fn runs<'a>(&self, bytes: &'a [u8]) -> Option<ArrayVec<IoSlice<'a>, MAX_FRAMES>> {
         let mut skip = self.sent;
         let runs: ArrayVec<_, MAX_FRAMES> = self.frames[self.next..]
@@ -306,7 +308,7 @@ impl WaitingFrames {
         (!runs.is_empty()).then_some(runs)
     }
 
-    /// So many bytes more were sent.
+    /// Advances the position by `bytes` bytes that were sent.
     fn advance(&mut self, bytes: usize) {
         self.sent += bytes;
         while let Some(place) = self.frames.get(self.next)
@@ -317,7 +319,7 @@ impl WaitingFrames {
         }
     }
 
-    /// Leaves the next one out.
+    /// Drops the next frame without sending it.
     fn skip(&mut self) {
         self.sent = 0;
         self.next += 1;

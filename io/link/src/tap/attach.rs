@@ -1,4 +1,4 @@
-//! A tap that the supervisor has opened, with or without vhost-net.
+//! Attachment of a tap link to an engine: the tap's queues that the supervisor has opened, with or without vhost-net.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,27 +8,28 @@ use pontoon_sys::tun::TapOffload;
 use tracing::info;
 
 use super::Tap;
-use crate::attachment::{Attach, Serve};
-use crate::vhost_net::{Pair, VhostNet};
+use crate::attachment::{Attach, LinkServer};
+use crate::vhost_net::{VhostNet, VhostPair};
 
-/// The queues of a tap.
+/// The queues of a tap, and how the engine uses them.
 #[derive(Debug)]
 pub struct TapQueues {
-    /// One for each worker, and one at least: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR` and TUNSETOFFLOAD if `offload`
-    /// has metadata, and with `IFF_MULTI_QUEUE` if there are several.
+    /// File descriptors of the queues, one for each worker and at least one: `IFF_TAP | IFF_NO_PI`, with `IFF_VNET_HDR`
+    /// and TUNSETOFFLOAD if `offload` has metadata, and with `IFF_MULTI_QUEUE` if there are several.
     pub queues: Vec<OwnedFd>,
-    /// The offloads that were negotiated with the kernel.
+    /// Offloads that were negotiated with the kernel.
     pub offload: TapOffload,
-    /// The use of the kernel's vhost-net for its frames; `None`: frames are read from and written to the tap.
+    /// Use of the kernel's vhost-net for the tap's frames; `None` if frames are read from and written to the tap.
     pub vhost: Option<Vhost>,
 }
 
-/// `/dev/vhost-net`, which the engine opens for itself: a device works for the one process that took it first.
+/// Requirement to use `/dev/vhost-net`. The engine process opens the device itself, because a device belongs to the
+/// process that has set its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vhost {
-    /// Unless it does not work.
+    /// vhost-net is used if it works; otherwise the tap is used without it.
     Wanted,
-    /// It is an error when it does not.
+    /// vhost-net is used, and it is an error if it does not work.
     Required,
 }
 
@@ -36,7 +37,7 @@ impl Attach for Tap {
     type Endpoint = TapQueues;
 
     fn workers(tap: &TapQueues) -> u8 {
-        // More than 255 are refused when they are built.
+        // More than 255 queues are refused when the queues are opened.
         tap.queues.len().try_into().unwrap_or(u8::MAX)
     }
 
@@ -57,10 +58,10 @@ impl Attach for Tap {
         true
     }
 
-    fn serve(tap: TapQueues, mtu: u16, server: impl Serve) -> io::Result<()> {
+    fn serve(tap: TapQueues, mtu: u16, server: impl LinkServer) -> io::Result<()> {
         let open = |queue| Self::new(queue, tap.offload, mtu);
         let taps: io::Result<Vec<_>> = tap.queues.into_iter().map(open).collect();
-        let taps = taps.map_err(|error| context("cannot take over the tap", &error))?;
+        let taps = taps.map_err(|error| context("cannot use the tap", &error))?;
         let Some(pairs) = vhost_pairs(&taps, tap.vhost)? else {
             return server.serve(taps);
         };
@@ -70,17 +71,17 @@ impl Attach for Tap {
     }
 }
 
-/// Starts vhost-net on the taps. `None`: they are used without it.
-fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<Pair>>> {
+/// Starts a vhost-net device for each tap. Returns `None` if the taps are used without vhost-net.
+fn vhost_pairs(taps: &[Tap], vhost: Option<Vhost>) -> io::Result<Option<Vec<VhostPair>>> {
     let Some(vhost) = vhost else {
         return Ok(None);
     };
-    let pairs: io::Result<Vec<_>> = taps.iter().map(Pair::start).collect();
+    let pairs: io::Result<Vec<_>> = taps.iter().map(VhostPair::start).collect();
     match (pairs, vhost) {
         (Ok(pairs), _) => Ok(Some(pairs)),
         (Err(error), Vhost::Required) => Err(context("cannot set up vhost-net", &error)),
         (Err(error), Vhost::Wanted) => {
-            info!("cannot set up vhost-net ({error}); using the tap without it");
+            info!("cannot set up vhost-net ({error}); the tap is used without it");
             Ok(None)
         }
     }

@@ -1,4 +1,4 @@
-//! Receives frames of the guest from a queue of the tap.
+//! Receiving of frames from the guest by reading a queue of the tap.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -13,23 +13,25 @@ use vm_memory::VolatileSlice;
 use super::QueueFd;
 use crate::{BURST, Disconnected, Receive, ReceivedBurst, Rest, StopAt};
 
-/// Bytes for one frame: `virtio_net_hdr`, Ethernet header with a tag, and the largest IP packet, with room to spare.
+/// Bytes of the receive buffer for one frame: more than `virtio_net_hdr`, Ethernet header with a VLAN tag, and the
+/// largest IP packet.
 const STRIDE: usize = 66 << 10;
 
-/// The longest message whose sender most likely waits for a response; longer ones are part of a stream.
+/// Length in bytes up to which a TCP message is considered a request, whose sender probably waits for a response;
+/// longer ones are part of a stream.
 const SHORT: usize = 4096;
 
-/// Reads that fail one after the other, for a reason that is not known to be the end, until it is taken for that.
+/// Number of consecutive failed reads, with unknown errors, after which the interface is considered deleted.
 const MOST_FAILURES: u32 = 1000;
 
-/// The receiving half.
+/// The half of a tap link that receives frames.
 #[derive(Debug)]
 pub struct TapReceiver {
     queue: QueueFd,
     header_len: usize,
     frames: Vec<u8>,
     headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
-    /// Reads that failed, one after the other.
+    /// Number of consecutive reads that have failed.
     failures: u32,
 }
 
@@ -70,7 +72,7 @@ impl Receive for TapReceiver {
                     break;
                 }
                 Err(Errno::INTR) => {}
-                // The device is detached, or being removed (`tun_get`, `tun_ring_recv`). Anything else may pass.
+                // The tap is detached or being removed (`tun_get`, `tun_ring_recv`). Other errors may be temporary.
                 Err(error @ (Errno::BADFD | Errno::FAULT | Errno::BADF)) => {
                     rest = Rest::Disconnected(Disconnected::Interface(error));
                     break;
@@ -106,7 +108,7 @@ impl AsFd for TapReceiver {
     }
 }
 
-/// A frame that was read.
+/// A frame that was read from the tap.
 struct ReadFrame<'a> {
     offload: Offload,
     head: &'a [u8],
@@ -114,7 +116,8 @@ struct ReadFrame<'a> {
 }
 
 impl<'a> ReadFrame<'a> {
-    /// Takes the offload metadata off the `len` bytes that were read into `buffer`, and copies the frame's head.
+    /// Parses the offload metadata in front of the `len` bytes that were read into `buffer`, and copies the frame's
+    /// headers.
     fn new(
         buffer: &VolatileSlice<'a>,
         len: usize,
@@ -136,7 +139,8 @@ impl<'a> ReadFrame<'a> {
         })
     }
 
-    /// Returns true if it opens a TCP connection, or ends a short message of one (PSH).
+    /// Returns true if the frame opens a TCP connection (SYN), or ends a short TCP message (PSH), so that its sender
+    /// probably waits for a response.
     fn awaits_response(&self) -> bool {
         let Ok(frame::ParsedFrame {
             body: Body::Ip(_, Transport::Tcp(segment)),

@@ -8,7 +8,7 @@ use pontoon_sys::tun;
 use pontoon_wire::vnet::{Checksum, Offload, Segmentation};
 
 use super::*;
-use crate::conformance::{self, PAIRS, PORTS, Pair, datagram, head, suite, whole};
+use crate::conformance::{self, AddressPair, PAIRS, PORTS, datagram, head, suite, whole};
 use crate::namespace::{self, ip, sysctl};
 use crate::{BURST, Receive, StopAt};
 
@@ -20,7 +20,7 @@ mod without_metadata {
     super::suite!(super::Namespace<false>);
 }
 
-/// The stack of this namespace behind a tap, with offload metadata or without.
+/// The network stack of the test's namespace as guest behind a tap, with offload metadata or without.
 pub(crate) struct Namespace<const METADATA: bool>([UdpSocket; 2]);
 
 impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
@@ -40,18 +40,18 @@ impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
         (link, Self(PAIRS.map(socket)))
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         self.socket(pair).send(data).unwrap();
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         let mut data = vec![0; 65_536];
         let len = self.socket(pair).recv(&mut data).ok()?;
         data.truncate(len);
         Some(data)
     }
 
-    fn receives(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: AddressPair) -> bool {
         let socket = self.socket(pair);
         socket.set_nonblocking(true).unwrap();
         let receives = socket.recv(&mut []).is_ok();
@@ -65,23 +65,24 @@ impl<const METADATA: bool> conformance::Guest for Namespace<METADATA> {
 }
 
 impl<const METADATA: bool> Namespace<METADATA> {
-    fn socket(&self, pair: Pair) -> &UdpSocket {
+    fn socket(&self, pair: AddressPair) -> &UdpSocket {
         &self.0[usize::from(pair.guest.contains(':'))]
     }
 }
 
-/// A tap in this namespace, set up as a guest's.
+/// Opens a tap in the test's namespace and configures it as a guest's interface.
 pub(crate) fn guest(requested: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     let mut tap = tun::open("tap0", requested, 1).unwrap();
     sysctl("net/ipv6/conf/tap0/accept_ra", "0");
     sysctl("net/ipv6/conf/tap0/addr_gen_mode", "1");
-    // Without ARP and NDP the kernel joins no solicited-node group, whose MLD reports it would send amid a test's frames.
+    // Without ARP and NDP the kernel joins no solicited-node multicast group; its MLD reports would be among the frames
+    // of a test.
     ip(&format!(
         "link set tap0 address 52:54:00:12:34:56 mtu {mtu} txqueuelen 4000 arp off up"
     ));
     ip("addr add 10.0.2.15/24 dev tap0");
     ip("addr add fd00::15/64 dev tap0 nodad");
-    for Pair { gateway, .. } in PAIRS {
+    for AddressPair { gateway, .. } in PAIRS {
         ip(&format!(
             "neigh add {gateway} lladdr 9a:55:9a:55:9a:55 dev tap0 nud permanent"
         ));
@@ -91,8 +92,8 @@ pub(crate) fn guest(requested: TapOffload, mtu: u16) -> (Tap, TapOffload) {
     (link, tap.offload)
 }
 
-/// The kernel adds an IPv6 address's own route by and by, from a work queue, even without DAD; until then packets to it
-/// are dropped.
+/// Waits until the guest's IPv6 address can receive packets. The kernel adds the local route of an address from a work
+/// queue, even without DAD, and drops packets to it before.
 fn until_address_is_up() {
     for _ in 0..1000 {
         let routes = std::fs::read_to_string("/proc/net/ipv6_route").unwrap();
@@ -111,15 +112,15 @@ pub(crate) fn all() -> TapOffload {
     TapOffload::all_but(&Disabled::default())
 }
 
-/// A guest's socket, which knows the gateway's port 9 as its peer.
-pub(crate) fn socket(pair: Pair) -> UdpSocket {
+/// Returns a UDP socket of the guest, connected to port 9 of the gateway.
+pub(crate) fn socket(pair: AddressPair) -> UdpSocket {
     let socket = UdpSocket::bind((pair.guest, PORTS.0)).unwrap();
     socket.connect((pair.gateway, PORTS.1)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     socket
 }
 
-/// Groups that need no MLD report are those of all nodes (RFC 3810 section 6).
+/// The kernel may join only the all-nodes group on the tap, for which it sends no MLD report (RFC 3810 section 6).
 #[test]
 fn kernel_joins_no_group_that_needs_a_report_on_the_tap() {
     namespace::run(

@@ -1,4 +1,4 @@
-//! Sends frames to the guest through a queue of the tap.
+//! Sending of frames to the guest by writing to a queue of the tap.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -14,30 +14,30 @@ use vm_memory::VolatileSlice;
 
 use super::{MAX_PACKET, QueueFd};
 
-/// Bytes that reservations are carved from.
+/// Size in bytes of the buffer from which frames are reserved.
 const ROOM: usize = 1 << 20;
 
-/// Frames of one reservation.
+/// Limit on the frames of one reservation.
 const MAX_FRAMES: usize = 64;
 
-/// Bytes in front of each payload, for `virtio_net_hdr` and the frame's headers: a frame then leaves by one write of
-/// one run of bytes.
+/// Bytes in front of each reserved payload, for `virtio_net_hdr` and the frame's headers: then a frame is one
+/// contiguous range of bytes, for one write(2).
 const HEADROOM: usize = 128;
 
-/// The sending half.
+/// The half of a tap link that sends frames.
 #[derive(Debug)]
 pub struct TapTransmitter {
-    writer: Writer,
+    writer: TapWriter,
     limits: Limits,
     room: Vec<u8>,
 }
 
 impl TapTransmitter {
     pub(super) fn new(queue: QueueFd, vnet_hdr: bool, limits: Limits) -> Self {
-        // Without metadata a frame is put together and summed here.
+        // On a tap without offload metadata, frames are assembled here and their checksums completed.
         let plain = (!vnet_hdr).then(|| Vec::with_capacity(HEADROOM + MAX_PACKET));
         Self {
-            writer: Writer {
+            writer: TapWriter {
                 queue,
                 plain,
                 full: false,
@@ -84,15 +84,15 @@ impl Transmit for TapTransmitter {
         (frames > 0).then_some(reservation)
     }
 
-    /// Nothing to do: a frame is in the guest's stack when its write returns.
+    /// Does nothing: a frame has reached the guest's network stack when its write(2) returns.
     fn flush(&mut self) {}
 }
 
-/// Reserved frames.
+/// Reserved frames of a tap link, into which the engine peeks data.
 #[derive(Debug)]
 pub struct TapReservation<'a> {
-    writer: &'a mut Writer,
-    /// Frames side by side, each [`HEADROOM`] and then its payload.
+    writer: &'a mut TapWriter,
+    /// Memory of the reserved frames, each of which is [`HEADROOM`] bytes and then its payload.
     room: VolatileSlice<'a>,
     stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
@@ -117,16 +117,16 @@ impl Room for TapReservation<'_> {
     }
 }
 
-/// Writes frames, each with its metadata or complete.
+/// Writer of frames to the tap's queue, with offload metadata or with completed checksums.
 #[derive(Debug)]
-struct Writer {
+struct TapWriter {
     queue: QueueFd,
-    /// A buffer in which frames are completed, on a tap without offload metadata.
+    /// Buffer in which frames are assembled; `None` on a tap with offload metadata.
     plain: Option<Vec<u8>>,
     full: bool,
 }
 
-impl Writer {
+impl TapWriter {
     fn send(&mut self, offload: Offload, head: &[u8], payload: &[u8]) -> Result<(), TransmitError> {
         if let Some(frame) = &mut self.plain {
             frame.clear();
@@ -141,7 +141,8 @@ impl Writer {
         self.outcome(written)
     }
 
-    /// Sends the first `len` bytes of `slot`'s payload behind `head`, which goes in front of it.
+    /// Sends a reserved frame: `head`, which is copied in front of the payload in `slot`, and the first `len` bytes of
+    /// the payload.
     fn commit(
         &mut self,
         offload: Offload,
@@ -176,12 +177,12 @@ impl Writer {
         self.outcome(written)
     }
 
-    /// Completes and writes the frame in `plain`.
+    /// Completes the checksum of the frame in `plain`, and writes the frame to the tap.
     fn write_plain(&mut self, offload: Offload) -> Result<(), TransmitError> {
         let Some(frame) = &mut self.plain else {
             return Err(TransmitError::Rejected);
         };
-        // `limits` declares no segmentation here.
+        // The link's `limits` permit no segmentation without offload metadata.
         if offload.segmentation != Segmentation::Whole {
             return Err(TransmitError::Rejected);
         }
@@ -197,7 +198,7 @@ impl Writer {
                 self.full = true;
                 Err(TransmitError::Full)
             }
-            // EIO: the interface is down. EINVAL, EMSGSIZE: it does not take this frame. EBADFD: it is gone.
+            // EIO: the interface is down. EINVAL, EMSGSIZE: the frame is refused. EBADFD: the interface was deleted.
             Err(_) => Err(TransmitError::Rejected),
         }
     }

@@ -1,63 +1,64 @@
-//! Places for frames in a circular buffer: produced, then submitted, each in order; given back in whatever order; and
-//! reclaimed in order again.
+//! Allocation of frames in a circular buffer. Frames are produced and submitted in order, given back by the kernel in
+//! any order, and their memory is reclaimed in order.
 //!
-//! Positions count up for ever; a position's place is its remainder by the buffer's size. No frame crosses the end.
+//! Positions increase without wrapping; the offset in the buffer is the position modulo the buffer's size. No frame
+//! extends over the end of the buffer.
 
 use std::collections::VecDeque;
 
-/// Frames begin at multiples of this, so that two of them share no cache line.
+/// Alignment of frames in bytes, so that two of them share no cache line.
 const ALIGN: usize = 64;
 
-/// The places of one buffer.
+/// The allocated frames of one circular buffer.
 #[derive(Debug)]
 pub(super) struct FrameRing {
     bytes: usize,
-    /// From the oldest that is not reclaimed to the newest.
-    frames: VecDeque<Frame>,
-    /// Frames, at most.
+    /// Frames that are not reclaimed, from the oldest to the newest.
+    frames: VecDeque<AllocatedFrame>,
+    /// Limit on the number of frames in the buffer.
     most: usize,
-    /// Name of the oldest one; the others' follow, and wrap.
+    /// Identifier of the oldest frame; those of the next frames follow it, and wrap at 2^32.
     first: u32,
-    /// The number of submitted frames, which are the oldest.
+    /// Number of frames that were submitted to the kernel; they are the oldest ones.
     submitted: usize,
-    /// The position at which the next one may begin.
+    /// Position at which the next frame may begin.
     produced: u64,
-    /// The position of the oldest one, or one before it.
+    /// Position of the oldest frame, or a position before it.
     reclaimed: u64,
 }
 
-/// Bytes side by side that are free.
+/// A contiguous range of free bytes in the circular buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct FreeRange {
     position: u64,
-    /// The offset of the first byte.
+    /// Offset of the first byte in the buffer.
     pub(super) at: usize,
-    /// The number of bytes.
+    /// Length of the free range in bytes.
     pub(super) len: usize,
 }
 
-/// A frame for the device.
+/// A frame that was submitted to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Submitted {
-    /// The name that it is given back by.
+pub(super) struct SubmittedFrame {
+    /// Identifier by which the kernel gives the frame back (the tag of its descriptor).
     pub(super) name: u32,
-    /// The offset of its first byte.
+    /// Offset of the frame's first byte in the buffer.
     pub(super) at: usize,
-    /// Its bytes.
+    /// Length of the frame in bytes.
     pub(super) len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+struct AllocatedFrame {
     at: usize,
     len: usize,
-    /// The position behind it.
+    /// Position behind the frame in the circular buffer.
     end: u64,
     given_back: bool,
 }
 
 impl FrameRing {
-    /// A buffer of `bytes`, a multiple of [`ALIGN`], for `most` frames at one time.
+    /// Creates an empty buffer of `bytes` bytes, a multiple of [`ALIGN`], for at most `most` frames.
     pub(super) fn new(bytes: usize, most: u16) -> Self {
         debug_assert!(bytes.is_multiple_of(ALIGN));
         let most = usize::from(most);
@@ -72,21 +73,21 @@ impl FrameRing {
         }
     }
 
-    /// Free bytes side by side: `least` of them at least.
-    pub(super) fn room(&mut self, least: usize) -> Option<Run> {
+    /// Returns a contiguous range of at least `least` free bytes; `None` if there is none.
+    pub(super) fn room(&mut self, least: usize) -> Option<FreeRange> {
         if self.frames.is_empty() {
-            // From the beginning, which is in the cache.
+            // An empty buffer is used from its beginning, which is in the processor's cache.
             (self.produced, self.reclaimed) = (0, 0);
         }
         let free = self.bytes - (self.produced - self.reclaimed) as usize;
         let at = (self.produced % self.bytes as u64) as usize;
         let to_end = self.bytes - at;
-        let here = Run {
+        let here = FreeRange {
             position: self.produced,
             at,
             len: free.min(to_end),
         };
-        let beginning = Run {
+        let beginning = FreeRange {
             position: self.produced + to_end as u64,
             at: 0,
             len: free.saturating_sub(to_end),
@@ -96,19 +97,20 @@ impl FrameRing {
             .find(|run| run.len >= least && run.len > 0)
     }
 
-    /// Frames that may be produced before one is reclaimed.
+    /// Returns how many frames may be produced before one is reclaimed.
     pub(super) fn vacancies(&self) -> usize {
         self.most - self.frames.len()
     }
 
-    /// There is a frame of `len` bytes now, `skip` bytes into `run`: room that was found since the last one was produced,
-    /// and is large enough. There is a vacancy.
-    pub(super) fn produce(&mut self, run: Run, skip: usize, len: usize) {
+    /// Adds a frame of `len` bytes, `skip` bytes behind the start of `run`. The caller has found `run` with
+    /// [`Self::room`] after the last frame was produced, and has checked that it is large enough and that
+    /// [`Self::vacancies`] is not 0.
+    pub(super) fn produce(&mut self, run: FreeRange, skip: usize, len: usize) {
         debug_assert!(
             skip + len <= run.len && self.vacancies() > 0 && run.position + skip as u64 >= self.produced
         );
         self.produced = run.position + (skip + len).next_multiple_of(ALIGN) as u64;
-        self.frames.push_back(Frame {
+        self.frames.push_back(AllocatedFrame {
             at: run.at + skip,
             len,
             end: self.produced,
@@ -116,20 +118,20 @@ impl FrameRing {
         });
     }
 
-    /// Returns true if a frame is produced and not submitted.
+    /// Returns true if a frame was produced and not submitted.
     pub(super) fn has_unsubmitted(&self) -> bool {
         self.submitted < self.frames.len()
     }
 
-    /// Submits the next frame.
-    pub(super) fn submit(&mut self) -> Option<Submitted> {
-        let Frame { at, len, .. } = *self.frames.get(self.submitted)?;
+    /// Marks the next frame as submitted, and returns it; `None` if all frames are submitted.
+    pub(super) fn submit(&mut self) -> Option<SubmittedFrame> {
+        let AllocatedFrame { at, len, .. } = *self.frames.get(self.submitted)?;
         let name = self.first.wrapping_add(self.submitted as u32);
         self.submitted += 1;
-        Some(Submitted { name, at, len })
+        Some(SubmittedFrame { name, at, len })
     }
 
-    /// Takes a submitted frame back, and reclaims what can be.
+    /// Marks a submitted frame as given back, and reclaims the oldest frames up to the first that the kernel still has.
     pub(super) fn give_back(&mut self, name: u32) {
         let nth = name.wrapping_sub(self.first) as usize;
         if nth < self.submitted
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_given_back_out_of_order_wait_for_older_ones() {
+    fn frames_given_back_out_of_order_are_reclaimed_in_order() {
         let mut ring = FrameRing::new(192, 3);
         let names: Vec<u32> = (0..3)
             .map(|_| {
@@ -214,13 +216,13 @@ mod tests {
         assert_eq!(ring.submit(), None);
     }
 
-    /// Against a plain list of what is out: no two frames overlap, and room is found whenever the buffer is empty.
+    /// Compares the buffer with a plain list of frames: no two frames overlap, and an empty buffer always has room.
     #[test]
     fn no_two_frames_overlap() {
         const BYTES: usize = 4096;
         let mut ring = FrameRing::new(BYTES, 16);
         ring.first = u32::MAX - 100;
-        let mut out: Vec<Submitted> = Vec::new();
+        let mut out: Vec<SubmittedFrame> = Vec::new();
         let mut state = 1_u64;
         let mut random = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -236,7 +238,7 @@ mod tests {
                     ring.produce(run, skip, len);
                     let frame = ring.submit().unwrap();
                     assert!(frame.at + frame.len <= BYTES);
-                    let apart = |other: &Submitted| {
+                    let apart = |other: &SubmittedFrame| {
                         frame.at + frame.len <= other.at || other.at + other.len <= frame.at
                     };
                     assert!(out.iter().all(apart), "{frame:?} among {out:?}");

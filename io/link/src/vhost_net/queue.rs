@@ -1,4 +1,5 @@
-//! One queue of a device, as both halves of the link have one: the ring in the device's memory, and its eventfds.
+//! One virtqueue of a vhost-net device, as each half of the link has one: its ring in the device's memory, and its
+//! eventfds.
 
 use std::fmt;
 use std::io;
@@ -7,53 +8,53 @@ use std::sync::{Arc, OnceLock};
 
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::Window;
-use pontoon_ring::{Features, Layout, LayoutError};
-use pontoon_sys::vhost::{Device, Vring, Which};
+use pontoon_ring::{Features, Layout, LayoutError, Notification};
+use pontoon_sys::vhost::{VhostDevice, Vring, VringIndex};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vm_memory::VolatileSlice;
 
-/// The negotiated features of the ring.
+/// Virtio features of the ring that are negotiated with the kernel.
 const FEATURES: Features = Features {
     event_idx: true,
-    // A frame has one descriptor.
+    // Each frame has one descriptor, so that no indirect tables are needed.
     indirect: false,
 };
 
-/// A queue of ours.
+/// A virtqueue of a vhost-net device, of which this process is the driver.
 pub(super) struct VhostNetQueue {
-    device: Arc<Device>,
+    device: Arc<VhostDevice>,
     driver: Driver<Box<[Slot]>>,
     call: OwnedFd,
-    alarm: Arc<Alarm>,
-    /// The kernel is to be woken.
+    alarm: Arc<FailureAlarm>,
+    /// True if the kernel has requested a notification for published buffers.
     due: bool,
 }
 
-/// The ring, found in memory.
+/// The ring of a virtqueue, attached to the device's memory for the time of a burst.
 pub(super) type AttachedRing<'a> = driver::DriverQueue<'a, Window<VolatileSlice<'a>>, Box<[Slot]>>;
 
-/// The reason for which the link stopped using vhost-net.
+/// Reason for which the link stopped using vhost-net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Failure {
-    /// The kernel has reported an error, without a reason.
-    #[error("the kernel cannot make sense of a queue")]
+pub(super) enum VhostNetFailure {
+    /// The kernel has reported an error in a virtqueue; it gives no reason.
+    #[error("the kernel has reported an error in a virtqueue")]
     Kernel,
-    /// The kernel broke the protocol.
+    /// The kernel has violated the virtqueue protocol.
     #[error("{0}")]
     Ring(#[from] driver::VirtqueueError),
-    /// A frame's buffers are not all there, or more than it can have.
-    #[error("the kernel completed a frame of {0} buffers")]
+    /// A frame from the kernel has fewer buffers than it needs, or more than the longest frame needs.
+    #[error("the kernel completed a frame with an invalid number of buffers, {0}")]
     Frame(u16),
-    /// A buffer could not be added to a ring with free descriptors, or the ring is not mapped any more.
-    #[error("cannot add a buffer to the ring")]
+    /// A buffer could not be added to a ring with free descriptors, or its address is outside the device's memory.
+    #[error("cannot add a buffer to the virtqueue")]
     Add,
-    /// The kernel could not be woken.
-    #[error("cannot wake the kernel: {0}")]
+    /// The kernel could not be notified (write to the eventfd).
+    #[error("cannot notify the kernel: {0}")]
     Wake(Errno),
 }
 
-impl From<LayoutError> for Failure {
+impl From<LayoutError> for VhostNetFailure {
     fn from(_: LayoutError) -> Self {
         Self::Add
     }
@@ -62,12 +63,12 @@ impl From<LayoutError> for Failure {
 impl VhostNetQueue {
     /// Creates a queue of `size` descriptors at offset `at` of the device's memory, and registers it with the kernel.
     pub(super) fn new(
-        device: &Arc<Device>,
-        which: Which,
+        device: &Arc<VhostDevice>,
+        which: VringIndex,
         size: u16,
         at: usize,
-        bell: &Bell,
-        alarm: &Arc<Alarm>,
+        kick: &EventFd,
+        alarm: &Arc<FailureAlarm>,
     ) -> io::Result<Self> {
         let layout = Layout::contiguous(size, device.memory().address() + at as u64);
         let slots = vec![Slot::default(); size.into()].into_boxed_slice();
@@ -85,7 +86,7 @@ impl VhostNetQueue {
             descriptors: within.descriptors as usize,
             available: within.available as usize,
             used: within.used as usize,
-            kick: bell.as_fd(),
+            kick: kick.as_fd(),
             call: queue.call.as_fd(),
             error: alarm.as_fd(),
         };
@@ -93,20 +94,20 @@ impl VhostNetQueue {
         Ok(queue)
     }
 
-    /// The ring, for a burst.
-    pub(super) fn ring(&mut self) -> Result<AttachedRing<'_>, Failure> {
+    /// Returns the ring, attached to the device's memory for a burst.
+    pub(super) fn ring(&mut self) -> Result<AttachedRing<'_>, VhostNetFailure> {
         Ok(self.driver.attach(window(&self.device))?)
     }
 
-    /// The address of a place in the device's memory, as descriptors have it.
+    /// Returns the address that a descriptor has for offset `at` of the device's memory.
     pub(super) fn address(&self, at: usize) -> u64 {
         self.device.memory().address() + at as u64
     }
 
-    /// Shows the kernel what was added.
-    pub(super) fn publish(&mut self) -> Result<(), Failure> {
-        let due = self.ring()?.publish();
-        self.due |= due;
+    /// Makes the added buffers available to the kernel, and records whether it needs a notification.
+    pub(super) fn publish(&mut self) -> Result<(), VhostNetFailure> {
+        let notification = self.ring()?.publish();
+        self.due |= notification == Notification::Required;
         Ok(())
     }
 
@@ -115,14 +116,15 @@ impl VhostNetQueue {
         std::mem::take(&mut self.due)
     }
 
-    /// The eventfd with which the kernel reports used buffers. Its count is never read: registered edge triggered, each
-    /// write to it is an event.
+    /// Returns the eventfd with which the kernel reports used buffers. Its count is never read: as the descriptor is
+    /// registered edge triggered, each write is an event.
     pub(super) fn call(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }
 
-    /// Returns the value of `outcome`, or raises the alarm if it has failed.
-    pub(super) fn checked<T>(&self, outcome: Result<T, Failure>) -> Option<T> {
+    /// Returns the value of `outcome`; if it has failed, reports the failure to the link's [`FailureAlarm`] and returns
+    /// `None`.
+    pub(super) fn checked<T>(&self, outcome: Result<T, VhostNetFailure>) -> Option<T> {
         outcome.map_err(|failure| self.alarm.raise(failure)).ok()
     }
 }
@@ -136,65 +138,65 @@ impl fmt::Debug for VhostNetQueue {
     }
 }
 
-fn window(device: &Device) -> Window<VolatileSlice<'_>> {
+fn window(device: &VhostDevice) -> Window<VolatileSlice<'_>> {
     let memory = device.memory();
     Window::new(memory.whole(), memory.address())
 }
 
-/// An eventfd to write to. One of them wakes the kernel for both queues of a pair, by one system call; the kernel
-/// then also checks the queue that has nothing new, which costs little.
+/// An eventfd that notifies its reader. One of them notifies the kernel of both virtqueues of a device by one system
+/// call; the kernel's check of a virtqueue without new buffers costs little.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    pub(super) fn ring(&self) -> Result<(), Failure> {
-        // The count is never read. It has room for the next 500 years.
-        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(Failure::Wake)?;
+    pub(super) fn signal(&self) -> Result<(), VhostNetFailure> {
+        // The count is never reset; it does not overflow in 500 years.
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes()).map_err(VhostNetFailure::Wake)?;
         Ok(())
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Rings when vhost-net has failed: the kernel rings it for a queue that makes no sense to it, we for the rest.
+/// An eventfd that is written when vhost-net has failed: by the kernel for an invalid queue, by the link otherwise.
 #[derive(Debug)]
-pub(super) struct Alarm {
-    bell: Bell,
-    /// The first thing that we rang for.
-    failure: OnceLock<Failure>,
+pub(super) struct FailureAlarm {
+    event: EventFd,
+    /// First failure that this process has found.
+    failure: OnceLock<VhostNetFailure>,
 }
 
-impl Alarm {
+impl FailureAlarm {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            bell: Bell::new()?,
+            event: EventFd::new()?,
             failure: OnceLock::new(),
         })
     }
 
-    pub(super) fn raise(&self, failure: Failure) {
+    pub(super) fn raise(&self, failure: VhostNetFailure) {
         let _ = self.failure.set(failure);
-        // An error cannot be reported to anything else.
-        let _ = self.bell.ring();
+        // An error of the write is ignored, because there is no other way to report it.
+        let _ = self.event.signal();
     }
 
-    /// Resets the alarm. Returns its reason if it was raised.
-    pub(super) fn take_failure(&self) -> Option<Failure> {
-        rustix::io::read(&self.bell.0, &mut [0; size_of::<u64>()]).ok()?;
-        Some(self.failure.get().copied().unwrap_or(Failure::Kernel))
+    /// Resets the eventfd. Returns the failure if one was reported.
+    pub(super) fn take_failure(&self) -> Option<VhostNetFailure> {
+        rustix::io::read(&self.event.0, &mut [0; size_of::<u64>()]).ok()?;
+        Some(self.failure.get().copied().unwrap_or(VhostNetFailure::Kernel))
     }
 }
 
-impl AsFd for Alarm {
+impl AsFd for FailureAlarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event.as_fd()
     }
 }

@@ -1,4 +1,5 @@
-//! Frames from the guest: the kernel writes them to buffers of ours, as many for each as it takes.
+//! Receiving of frames from the guest through a virtqueue: the kernel writes each frame into one or several buffers of
+//! this process.
 
 use std::io;
 use std::ops::Range;
@@ -7,50 +8,58 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use pontoon_engine::Frame;
 use pontoon_ring::driver::{Buffer, Used};
-use pontoon_sys::vhost::{Device, Which};
+use pontoon_sys::vhost::{VhostDevice, VringIndex};
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::{self, Offload};
 use vm_memory::VolatileSlice;
 
 use super::places;
-use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use super::queue::{EventFd, FailureAlarm, VhostNetFailure, VhostNetQueue};
 use crate::{BURST, ReceivedBurst, Rest};
 
-/// Buffers: a burst of the longest frames with us, and another with the kernel.
+/// Number of buffers: enough for a burst of the longest frames that the engine processes, and for another in the
+/// kernel.
 pub(super) const BUFFERS: u16 = 128;
 
-/// Bytes of a buffer. Four hold the longest frame, `virtio_net_hdr`, Ethernet header with a tag and all; most frames are
-/// that long, or fit into one.
+/// Size of a buffer in bytes. Four buffers hold the longest frame with `virtio_net_hdr` and VLAN tag; most frames have
+/// the maximum length or fit into one buffer.
 const STRIDE: usize = (16 << 10) + 512;
 
-/// Buffers that are given back together: a kernel that has run out of them is woken once for so many.
+/// Number of buffers that are returned together, so that a kernel that has run out of buffers is notified once for all
+/// of them.
 const TOGETHER: usize = BUFFERS as usize / 2;
 
-/// Bytes of all buffers.
+/// Total size in bytes of the receive buffers.
 pub(super) const BYTES: usize = BUFFERS as usize * STRIDE;
 
-/// Buffers of the longest frame.
+/// Number of buffers of the longest frame.
 const MOST: usize = 4;
 
-/// The receiving half.
+/// The receive virtqueue of a vhost-net device and its buffers.
 #[derive(Debug)]
 pub(super) struct VringReceiver {
-    device: Arc<Device>,
+    device: Arc<VhostDevice>,
     queue: VhostNetQueue,
     headers: Box<[[u8; vnet::LEN + HEAD]; BURST]>,
-    /// Buffers that are not the kernel's. Where it has none left to write to, they are all here, or written to and wait.
+    /// Indices of the buffers that the kernel does not have. If the kernel has none left, each buffer is here or in the
+    /// used ring.
     ours: ArrayVec<u32, { BUFFERS as usize }>,
-    /// Bytes that were received.
+    /// Number of bytes that were received since the last `take_bytes`.
     bytes: usize,
 }
 
 impl VringReceiver {
-    /// Offers all buffers to the kernel, which fills them once the queue has started.
-    pub(super) fn new(device: &Arc<Device>, bell: &Bell, alarm: &Arc<Alarm>) -> io::Result<Self> {
-        let (which, at) = (Which::Receive, places::RECEIVE_RING);
+    /// Creates the virtqueue and makes all buffers available to the kernel, which fills them after the queue has
+    /// started.
+    pub(super) fn new(
+        device: &Arc<VhostDevice>,
+        kick: &EventFd,
+        alarm: &Arc<FailureAlarm>,
+    ) -> io::Result<Self> {
+        let (which, at) = (VringIndex::Receive, places::RECEIVE_RING);
         let mut receiver = Self {
             device: device.clone(),
-            queue: VhostNetQueue::new(device, which, BUFFERS, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, BUFFERS, at, kick, alarm)?,
             headers: Box::new([[0; vnet::LEN + HEAD]; BURST]),
             ours: (0..u32::from(BUFFERS)).collect(),
             bytes: 0,
@@ -63,32 +72,33 @@ impl VringReceiver {
         &self.queue
     }
 
-    /// As [`VhostNetQueue::take_due`].
+    /// Returns true if the kernel needs a notification for buffers that were published since the last call.
     pub(super) fn take_due(&mut self) -> bool {
         self.queue.take_due()
     }
 
-    /// Bytes that were received since this was last asked.
+    /// Returns the number of bytes that were received since the last call.
     pub(super) fn take_bytes(&mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Buffers that the kernel has written to and that wait here.
-    pub(super) fn waiting(&mut self) -> Result<u16, Failure> {
+    /// Returns the number of used buffers in the ring: filled by the kernel and not received yet.
+    pub(super) fn waiting(&mut self) -> Result<u16, VhostNetFailure> {
         Ok(self.queue.ring()?.poll()?)
     }
 
-    /// Requests a notification for the next frame. Returns the number that are waiting, as [`Self::waiting`].
-    pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
+    /// Requests a notification for the next used buffer. Returns the number of used buffers in the ring, as
+    /// [`Self::waiting`].
+    pub(super) fn rearm(&mut self) -> Result<u16, VhostNetFailure> {
         Ok(self.queue.ring()?.rearm()?)
     }
 
-    /// As [`crate::Receive::receive`].
+    /// Implements [`crate::Receive::receive`].
     pub(super) fn receive(
         &mut self,
         max: usize,
         sink: impl FnOnce(&[Frame<'_>]),
-    ) -> Result<ReceivedBurst, Failure> {
+    ) -> Result<ReceivedBurst, VhostNetFailure> {
         let memory = self.device.memory().whole();
         let mut parts = ArrayVec::<VolatileSlice<'_>, { BURST * MOST }>::new();
         let mut taken = ArrayVec::<UsedFrame, BURST>::new();
@@ -106,11 +116,15 @@ impl VringReceiver {
             let copied = buffer.copy_to(&mut head[..]);
             let count = vnet::buffers(&head[..copied]).unwrap_or(0);
             if !(1..=MOST).contains(&count.into()) {
-                return Err(Failure::Frame(count));
+                return Err(VhostNetFailure::Frame(count));
             }
-            parts.push(buffer.offset(vnet::LEN).map_err(|_| Failure::Frame(count))?);
+            parts.push(
+                buffer
+                    .offset(vnet::LEN)
+                    .map_err(|_| VhostNetFailure::Frame(count))?,
+            );
             for _ in 1..count {
-                let next = ring.reap()?.ok_or(Failure::Frame(count))?;
+                let next = ring.reap()?.ok_or(VhostNetFailure::Frame(count))?;
                 self.ours.push(next.tag);
                 parts.push(written(&memory, next)?);
             }
@@ -151,32 +165,34 @@ impl VringReceiver {
         })
     }
 
-    /// Gives our buffers to the kernel.
-    fn offer(&mut self) -> Result<(), Failure> {
+    /// Makes the buffers in `ours` available to the kernel.
+    fn offer(&mut self) -> Result<(), VhostNetFailure> {
         let base = self.queue.address(places::RECEIVE_BUFFERS);
         let mut ring = self.queue.ring()?;
         for buffer in self.ours.drain(..) {
             let address = base + u64::from(buffer) * STRIDE as u64;
             ring.add(buffer, &[Buffer::writable(address, STRIDE as u32)])
-                .map_err(|_| Failure::Add)?;
+                .map_err(|_| VhostNetFailure::Add)?;
         }
         self.queue.publish()
     }
 }
 
-/// The bytes that the kernel has written to a buffer.
-fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, Failure> {
+/// Returns the bytes that the kernel has written into a buffer.
+fn written<'a>(memory: &VolatileSlice<'a>, used: Used) -> Result<VolatileSlice<'a>, VhostNetFailure> {
     let at = places::RECEIVE_BUFFERS + used.tag as usize * STRIDE;
-    // The ring has checked that it had this buffer, and that it has room for so much.
-    memory.subslice(at, used.len as usize).map_err(|_| Failure::Add)
+    // The ring has checked that the kernel had this buffer, and that the length does not exceed the buffer's.
+    memory
+        .subslice(at, used.len as usize)
+        .map_err(|_| VhostNetFailure::Add)
 }
 
-/// A frame that was taken.
+/// A frame in one or several used buffers.
 struct UsedFrame {
     offload: Offload,
-    /// The range of its head in the copy of its first buffer.
+    /// Range of the frame's headers in the copy of its first buffer.
     head: Range<usize>,
-    /// The range of its parts among those of all frames.
+    /// Range of the frame's parts in the list of parts of all frames.
     parts: Range<usize>,
 }
 

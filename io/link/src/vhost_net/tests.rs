@@ -7,14 +7,15 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use super::*;
 use crate::BURST;
 use crate::conformance::{
-    self, FRAMES, FRAMES_AND_ROOM, NO_FRAMES, PAIRS, Pair, datagram, drain, flush, head, suite, to, whole,
+    self, AddressPair, FRAMES, FRAMES_AND_ROOM, NO_FRAMES, PAIRS, datagram, drain, flush, head, suite, to,
+    whole,
 };
 use crate::namespace::{self, ip};
 use crate::tap::tests::{all, guest, socket};
 
 suite!(Namespace);
 
-/// The stack of this namespace behind a tap and vhost-net.
+/// The network stack of the test's namespace as guest behind a tap and vhost-net.
 struct Namespace([UdpSocket; 2]);
 
 impl conformance::Guest for Namespace {
@@ -35,15 +36,15 @@ impl conformance::Guest for Namespace {
         });
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         self.socket(pair).send(data).unwrap();
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         received(self.socket(pair))
     }
 
-    fn receives(&mut self, pair: Pair) -> bool {
+    fn receives(&mut self, pair: AddressPair) -> bool {
         let socket = self.socket(pair);
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let has_data = received(socket).is_some();
@@ -57,12 +58,12 @@ impl conformance::Guest for Namespace {
 }
 
 impl Namespace {
-    fn socket(&self, pair: Pair) -> &UdpSocket {
+    fn socket(&self, pair: AddressPair) -> &UdpSocket {
         &self.0[usize::from(pair.guest.contains(':'))]
     }
 }
 
-/// Rounds in which a ring is filled, and datagrams of each.
+/// Number of times that the ring is filled, and number of datagrams each time.
 const ROUNDS: u32 = 100;
 const DATAGRAMS: u32 = 1000;
 
@@ -145,7 +146,7 @@ fn link_continues_on_the_tap_when_the_kernel_reports_an_error() {
                 if events.edges().any(|(edge, _)| edge == Edge::Control) {
                     link.control(&epoll).unwrap();
                 }
-                link.counters().withdrawals == 1
+                link.counters().link_withdrawals == 1
             });
             assert_eq!(link.take_full(), Ok(true), "no event for room");
 
@@ -160,7 +161,7 @@ fn link_continues_on_the_tap_when_the_kernel_reports_an_error() {
                 flush(&mut link);
                 assert_eq!(received(&socket).as_deref(), Some(&b"down"[..]));
             }
-            assert_eq!(link.counters().withdrawals, 1);
+            assert_eq!(link.counters().link_withdrawals, 1);
         },
     );
 }
@@ -191,7 +192,7 @@ fn frames_beyond_the_rate_limit_do_not_wake_a_sleeping_worker_on_the_tap() {
     );
 }
 
-/// A link that has only the tap, which every kernel has.
+/// Returns a link without vhost-net, which uses the tap as after a failure. Every kernel has a tap.
 fn withdrawn() -> VhostNet {
     let (tap_receiver, tap_transmitter) = guest(all(), 1500).0.into_halves();
     VhostNet {
@@ -203,7 +204,7 @@ fn withdrawn() -> VhostNet {
             ring: None,
             tap: tap_transmitter,
         },
-        bell: Bell::new().unwrap(),
+        kick: EventFd::new().unwrap(),
         alarm: None,
         rx_interest: RxInterest::default(),
         gathered: None,
@@ -214,7 +215,7 @@ fn withdrawn() -> VhostNet {
     }
 }
 
-/// Runs the test of that full name where there is vhost-net.
+/// Runs the test `test` with the full name `name` if `/dev/vhost-net` can be opened, or prints that it is skipped.
 fn run(name: &str, test: fn()) {
     match vhost::check() {
         Ok(_) => namespace::run(name, test),
@@ -224,11 +225,11 @@ fn run(name: &str, test: fn()) {
 
 fn link(mtu: u16) -> VhostNet {
     let (tap, _) = guest(all(), mtu);
-    let pair = super::Pair::start(&tap).unwrap();
+    let pair = super::VhostPair::start(&tap).unwrap();
     VhostNet::new(tap, pair)
 }
 
-/// Registers a link with an epoll instance and discards its first events.
+/// Returns a link that is registered with an epoll instance and whose first events were discarded.
 fn watched() -> (VhostNet, Epoll) {
     let mut link = link(1500);
     let epoll = Epoll::new().unwrap();
@@ -240,7 +241,7 @@ fn watched() -> (VhostNet, Epoll) {
     (link, epoll)
 }
 
-/// As the worker waits for room.
+/// Waits for room with the calls of the worker.
 fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     link.transmitter().flush();
     assert_eq!(link.take_full(), Ok(true));
@@ -248,7 +249,8 @@ fn until_room(link: &mut VhostNet, epoll: &Epoll) {
     wait_for(epoll, timeout, Edge::Room);
 }
 
-/// Waits for an event, for as long as the link may sleep; without a limit the event has to arrive.
+/// Waits for an event of `edge` until `timeout`, the longest time for which the link may sleep; without a timeout the
+/// event has to arrive.
 fn wait_for(epoll: &Epoll, timeout: Option<Duration>, edge: Edge) {
     let mut events = Events::new();
     if let Some(timeout) = timeout {

@@ -1,5 +1,5 @@
-//! Frames to the guest: put together in a circular buffer, shown to the kernel when a burst ends, and its room had back
-//! when more is needed. One frame is one descriptor.
+//! Sending of frames to the guest through a virtqueue: frames are assembled in a circular buffer and made available to
+//! the kernel when a burst ends; their memory is reclaimed when more room is needed. Each frame has one descriptor.
 
 use std::io;
 use std::sync::Arc;
@@ -8,56 +8,56 @@ use arrayvec::ArrayVec;
 use pontoon_engine::Limits;
 use pontoon_engine::link::{Room, TransmitError};
 use pontoon_ring::driver::Buffer;
-use pontoon_sys::vhost::{Device, Which};
+use pontoon_sys::vhost::{VhostDevice, VringIndex};
 use pontoon_wire::vnet::{self, Offload, Segmentation};
 use vm_memory::VolatileSlice;
 
-use super::frame_ring::{FrameRing, Run};
+use super::frame_ring::{FrameRing, FreeRange};
 use super::places;
-use super::queue::{Alarm, Bell, Failure, VhostNetQueue};
+use super::queue::{EventFd, FailureAlarm, VhostNetFailure, VhostNetQueue};
 
-/// Frames that the kernel may have at one time.
+/// Limit on the number of frames that the kernel has not sent yet.
 pub(super) const FRAMES: u16 = 256;
 
-/// Bytes that frames are put together in.
+/// Size of the circular buffer in bytes.
 pub(super) const BYTES: usize = 2 << 20;
 
-/// Frames of one reservation.
+/// Limit on the frames of one reservation.
 const MAX_FRAMES: usize = 64;
 
 /// Bytes in front of each reserved payload, for `virtio_net_hdr` and the frame's headers.
 const HEADROOM: usize = 128;
 
-/// Bytes of the largest IP packet, segmented or not.
+/// Size in bytes of the largest IP packet, also if it will be segmented.
 const MAX_PACKET: usize = 65_535;
 
-/// Bytes of the longest frame: Ethernet header with a tag, and the largest packet.
+/// Size of the longest frame in bytes: Ethernet header with a VLAN tag, and the largest packet.
 const MAX_FRAME: usize = 18 + MAX_PACKET;
 
-/// The sending half.
+/// The transmit virtqueue of a vhost-net device and its circular buffer.
 #[derive(Debug)]
 pub(super) struct VringTransmitter {
-    device: Arc<Device>,
+    device: Arc<VhostDevice>,
     queue: VhostNetQueue,
     ring: FrameRing,
     limits: Limits,
-    /// A frame was refused for want of room.
+    /// True if a frame was refused for lack of room since the last `take_full`.
     full: bool,
-    /// Bytes that were shown to the kernel.
+    /// Number of bytes that were made available to the kernel since the last `take_bytes`.
     bytes: usize,
 }
 
 impl VringTransmitter {
     pub(super) fn new(
-        device: &Arc<Device>,
-        bell: &Bell,
-        alarm: &Arc<Alarm>,
+        device: &Arc<VhostDevice>,
+        kick: &EventFd,
+        alarm: &Arc<FailureAlarm>,
         limits: Limits,
     ) -> io::Result<Self> {
-        let (which, at) = (Which::Transmit, places::TRANSMIT_RING);
+        let (which, at) = (VringIndex::Transmit, places::TRANSMIT_RING);
         Ok(Self {
             device: device.clone(),
-            queue: VhostNetQueue::new(device, which, FRAMES, at, bell, alarm)?,
+            queue: VhostNetQueue::new(device, which, FRAMES, at, kick, alarm)?,
             ring: FrameRing::new(BYTES, FRAMES),
             limits,
             full: false,
@@ -69,12 +69,12 @@ impl VringTransmitter {
         &self.queue
     }
 
-    /// As [`VhostNetQueue::take_due`].
+    /// Returns true if the kernel needs a notification for buffers that were published since the last call.
     pub(super) fn take_due(&mut self) -> bool {
         self.queue.take_due()
     }
 
-    /// Bytes that were shown to the kernel since this was last asked.
+    /// Returns the number of bytes that were made available to the kernel since the last call.
     pub(super) fn take_bytes(&mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }
@@ -84,12 +84,13 @@ impl VringTransmitter {
         std::mem::take(&mut self.full)
     }
 
-    /// Requests a notification when the kernel has sent another frame. Returns the number that it has sent already.
-    pub(super) fn rearm(&mut self) -> Result<u16, Failure> {
+    /// Requests a notification for the next frame that the kernel has sent. Returns the number of frames that it has
+    /// sent already.
+    pub(super) fn rearm(&mut self) -> Result<u16, VhostNetFailure> {
         Ok(self.queue.ring()?.rearm()?)
     }
 
-    /// As [`pontoon_engine::Transmit::send`].
+    /// Implements [`pontoon_engine::Transmit::send`].
     pub(super) fn send(
         &mut self,
         offload: Offload,
@@ -109,7 +110,7 @@ impl VringTransmitter {
         Ok(())
     }
 
-    /// As [`pontoon_engine::Transmit::reserve`].
+    /// Implements [`pontoon_engine::Transmit::reserve`].
     pub(super) fn reserve(&mut self, frames: usize, payload: usize) -> Option<VringReservation<'_>> {
         let payload = payload.min(MAX_PACKET);
         let stride = (HEADROOM + payload).next_multiple_of(HEADROOM);
@@ -135,8 +136,8 @@ impl VringTransmitter {
         })
     }
 
-    /// Shows the kernel what was produced.
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    /// Makes the produced frames available to the kernel.
+    pub(super) fn flush(&mut self) -> Result<(), VhostNetFailure> {
         if !self.ring.has_unsubmitted() {
             return Ok(());
         }
@@ -144,14 +145,15 @@ impl VringTransmitter {
         let mut ring = self.queue.ring()?;
         while let Some(frame) = self.ring.submit() {
             let buffer = Buffer::readable(base + frame.at as u64, frame.len as u32);
-            ring.add(frame.name, &[buffer]).map_err(|_| Failure::Add)?;
+            ring.add(frame.name, &[buffer])
+                .map_err(|_| VhostNetFailure::Add)?;
             self.bytes += frame.len;
         }
         self.queue.publish()
     }
 
-    /// Room for a frame of `len` bytes, had back from the kernel if need be.
-    fn room(&mut self, len: usize) -> Option<Run> {
+    /// Returns room for a frame of `len` bytes, after reclaiming the memory of sent frames.
+    fn room(&mut self, len: usize) -> Option<FreeRange> {
         let reclaimed = self.reclaim();
         self.queue.checked(reclaimed);
         let run = match self.ring.vacancies() {
@@ -160,13 +162,13 @@ impl VringTransmitter {
         };
         if run.is_none() {
             self.full = true;
-            // However little it is, more cannot gather.
+            // As no more frames can gather, the kernel has to be notified however few bytes have gathered.
             self.bytes += BYTES;
         }
         run
     }
 
-    /// Shows the kernel a frame that is nowhere.
+    /// Makes a frame with an invalid address available to the kernel.
     #[cfg(test)]
     pub(super) fn offer_nonsense(&mut self) {
         let mut ring = self.queue.ring().unwrap();
@@ -174,8 +176,8 @@ impl VringTransmitter {
         self.queue.publish().unwrap();
     }
 
-    /// Takes back what the kernel is done with.
-    fn reclaim(&mut self) -> Result<(), Failure> {
+    /// Reclaims the memory of frames that the kernel has sent.
+    fn reclaim(&mut self) -> Result<(), VhostNetFailure> {
         let mut ring = self.queue.ring()?;
         ring.suppress();
         if ring.poll()? > 0 {
@@ -187,14 +189,14 @@ impl VringTransmitter {
     }
 }
 
-/// Reserved frames.
+/// Reserved frames in the circular buffer, into which the engine peeks data.
 #[derive(Debug)]
 pub struct VringReservation<'a> {
-    device: &'a Device,
+    device: &'a VhostDevice,
     ring: &'a mut FrameRing,
     limits: &'a Limits,
-    /// Frames side by side, each [`HEADROOM`] and then its payload.
-    run: Run,
+    /// Range of the reserved frames, each of which is [`HEADROOM`] bytes and then its payload.
+    run: FreeRange,
     stride: usize,
     payloads: ArrayVec<VolatileSlice<'a>, MAX_FRAMES>,
     next: usize,
@@ -221,7 +223,7 @@ impl Room for VringReservation<'_> {
     }
 }
 
-/// Returns true if the limits permit the segmentation of a frame.
+/// Returns true if the limits permit the segmentation that a frame requires.
 fn takes(limits: &Limits, offload: Offload) -> bool {
     match offload.segmentation {
         Segmentation::Whole => true,
@@ -231,15 +233,15 @@ fn takes(limits: &Limits, offload: Offload) -> bool {
     }
 }
 
-/// `len` bytes of the circular buffer.
-fn place(device: &Device, at: usize, len: usize) -> Result<VolatileSlice<'_>, TransmitError> {
+/// Returns `len` bytes at offset `at` of the circular buffer.
+fn place(device: &VhostDevice, at: usize, len: usize) -> Result<VolatileSlice<'_>, TransmitError> {
     let memory = device.memory().whole();
     memory
         .subslice(places::TRANSMIT_BUFFERS + at, len)
         .map_err(|_| TransmitError::Rejected)
 }
 
-/// Copies bytes to `at` in a frame.
+/// Copies `bytes` to offset `at` of a frame.
 fn write(frame: &VolatileSlice<'_>, at: usize, bytes: &[u8]) -> Result<(), TransmitError> {
     let to = frame
         .subslice(at, bytes.len())

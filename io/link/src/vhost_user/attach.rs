@@ -1,4 +1,4 @@
-//! The engine's end of a vhost-user link: the socket that the supervisor has opened.
+//! Attachment of a vhost-user link to an engine: the socket that the supervisor has opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,15 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use pontoon_sys::context;
 
 use super::VhostUser;
-use crate::attachment::{Attach, Serve};
+use crate::attachment::{Attach, LinkServer};
 use crate::guest_listener::Source;
 
 /// A SOCK_STREAM socket on which a front-end uses the vhost-user protocol.
 #[derive(Debug)]
 pub struct FrontEndSocket {
-    /// The socket.
+    /// The listening or connected socket.
     pub source: Source,
-    /// The number of workers, and of queue pairs that are offered.
+    /// Number of workers, which is the number of queue pairs that the device offers.
     pub workers: u8,
 }
 
@@ -36,14 +36,14 @@ impl Attach for VhostUser {
         })
     }
 
-    /// On a connected socket the memory layout of the machine is unknown.
+    /// After a crash the memory layout that the machine has sent on a connected socket is unknown.
     fn outlives_engine(socket: &FrontEndSocket) -> bool {
         !matches!(socket.source, Source::Connected(_))
     }
 
-    fn serve(socket: FrontEndSocket, mtu: u16, server: impl Serve) -> io::Result<()> {
+    fn serve(socket: FrontEndSocket, mtu: u16, server: impl LinkServer) -> io::Result<()> {
         let links = super::open(socket.source, socket.workers, mtu)
-            .map_err(|error| context("cannot take over the guest's socket", &error))?;
+            .map_err(|error| context("cannot use the guest's socket", &error))?;
         server.serve(links)
     }
 }

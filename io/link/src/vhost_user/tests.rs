@@ -12,7 +12,7 @@ use vm_memory::{Bytes as _, GuestAddress};
 
 use super::*;
 use crate::BURST;
-use crate::conformance::{self, FRAMES, Pair, checked, head_up, suite, whole};
+use crate::conformance::{self, AddressPair, checked, head_up, suite, whole};
 use crate::namespace;
 
 suite!(Guest);
@@ -21,7 +21,7 @@ mod captured {
     super::suite!(crate::conformance::CapturingGuest<super::Guest>);
 }
 
-/// Receive buffers that hold any frame, as the suite fills the one slice of its room.
+/// Receive buffers of the guest that hold any frame, because the suite writes each frame into a single slice.
 const OPTIONS: Options = Options {
     features: u64::MAX,
     pairs: 1,
@@ -29,7 +29,7 @@ const OPTIONS: Options = Options {
     buffer: 70_000,
 };
 
-/// A guest that is a driver in this process.
+/// A guest that is a virtio-net driver in this process.
 struct Guest {
     machine: Machine,
     queues: Queues,
@@ -37,7 +37,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Connects while the link's worker is awake.
+    /// Connects and negotiates, while the test makes the calls of an awake worker.
     fn connect(link: &mut VhostUser, socket: UnixStream, epoll: &Epoll) -> Self {
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let (machine, mut queues) = thread::scope(|scope| {
@@ -55,7 +55,7 @@ impl Guest {
         }
     }
 
-    /// Takes what has come, as a guest does that completes checksums.
+    /// Receives the frames that have arrived, and completes their checksums as guests do.
     fn listen(&mut self) {
         self.queues
             .rx
@@ -69,7 +69,7 @@ impl Guest {
     }
 }
 
-/// A worker's turn. Frames are dropped.
+/// Makes the calls of a worker's turn, without the processing of frames.
 fn turn(link: &mut VhostUser, epoll: &Epoll) -> Result<(), Disconnected> {
     Receive::receive(&mut link.receiver, BURST, StopAt::Empty, |_| {});
     pontoon_engine::Transmit::flush(&mut link.transmitter);
@@ -86,7 +86,7 @@ impl conformance::Guest for Guest {
         (link, guest)
     }
 
-    fn send(&mut self, pair: Pair, data: &[u8]) {
+    fn send(&mut self, pair: AddressPair, data: &[u8]) {
         let head = head_up(pair, data.len());
         let frame = [head.bytes(), data].concat();
         let tx = &mut self.queues.tx;
@@ -94,7 +94,7 @@ impl conformance::Guest for Guest {
         tx.flush().unwrap();
     }
 
-    fn receive(&mut self, pair: Pair) -> Option<Vec<u8>> {
+    fn receive(&mut self, pair: AddressPair) -> Option<Vec<u8>> {
         if !self.receives(pair) {
             self.queues.rx.queue.wait(Duration::from_secs(2)).unwrap();
             self.listen();
@@ -102,7 +102,7 @@ impl conformance::Guest for Guest {
         self.received.pop_front().map(|frame| checked(&frame, pair))
     }
 
-    fn receives(&mut self, _: Pair) -> bool {
+    fn receives(&mut self, _: AddressPair) -> bool {
         self.listen();
         !self.received.is_empty()
     }
@@ -110,7 +110,7 @@ impl conformance::Guest for Guest {
     fn leave(self) {}
 }
 
-/// A listener for guests, and where it is.
+/// Returns a listening socket for guests, and its path.
 fn listening(name: &str) -> (Source, PathBuf) {
     let path = std::env::temp_dir().join(format!("pontoon-{name}-{}", std::process::id()));
     let source = Source::Listening {
@@ -120,7 +120,7 @@ fn listening(name: &str) -> (Source, PathBuf) {
     (source, path)
 }
 
-/// Returns true if an event reports that the link needs [`Link::control`].
+/// Returns true if an event reports that [`Link::control`] must be called.
 fn reports_control(epoll: &Epoll, events: &mut Events) -> bool {
     epoll.wait(events, Some(Duration::ZERO)).unwrap();
     events.edges().any(|(edge, _)| edge == Edge::Control)
@@ -147,7 +147,7 @@ fn guests_are_served_one_after_the_other_and_one_at_a_time() {
         assert_eq!(std::io::Read::read(&mut &another, &mut [0]).unwrap(), 0);
         assert_eq!(second.control(&epolls[1]), Ok(()));
 
-        // The disconnection is reported to each worker, once.
+        // Each worker is notified of the disconnection once.
         drop(guest);
         let disconnected = (0..100).find_map(|_| {
             let disconnected = turn(first, &epolls[0]).err();
@@ -168,7 +168,8 @@ fn guests_are_served_one_after_the_other_and_one_at_a_time() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// One that goes while a queue has something left to do for it does not keep the next one out.
+/// A guest that disconnects while a message to one of its queues is not processed yet does not prevent the next one's
+/// connection.
 #[test]
 fn guest_that_connects_while_another_disconnects_is_served_next() {
     let (source, path) = listening("next-guest");
@@ -182,7 +183,7 @@ fn guest_that_connects_while_another_disconnects_is_served_next() {
     let mut reports_control = || reports_control(&epoll, &mut events);
     while reports_control() {}
 
-    // SET_VRING_ENABLE of ring 0, whose reply is not awaited.
+    // The message SET_VRING_ENABLE for ring 0; the test does not wait for the reply.
     let words = [18_u32, 1, 8, 0, 1];
     let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     std::io::Write::write_all(&mut front_end, &message).unwrap();
@@ -200,11 +201,11 @@ fn guest_that_connects_while_another_disconnects_is_served_next() {
     drop(guest);
 }
 
-/// In a process of its own, as it takes every descriptor.
+/// Runs in its own process, as it uses up all descriptors.
 #[test]
-fn guest_without_descriptor_is_accepted_after_a_pause() {
+fn guest_is_accepted_after_a_pause_if_no_descriptor_was_free() {
     namespace::run(
-        "vhost_user::tests::guest_without_descriptor_is_accepted_after_a_pause",
+        "vhost_user::tests::guest_is_accepted_after_a_pause_if_no_descriptor_was_free",
         || {
             let (source, path) = listening("no-descriptor");
             let mut link = open(source, 1, 1500).unwrap().remove(0);
@@ -218,11 +219,11 @@ fn guest_without_descriptor_is_accepted_after_a_pause() {
             assert_eq!(without_descriptors(|| turn(&mut link, &epoll)), Ok(()));
             assert!(!reports_control(), "the listener is not registered");
 
-            thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            thread::sleep(link.retry_accept(&epoll).unwrap());
+            assert_eq!(link.retry_accept(&epoll), None);
             assert!(reports_control());
             let guest = Guest::connect(&mut link, socket, &epoll);
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert_eq!(link.retry_accept(&epoll), None);
             drop(guest);
         },
     );
@@ -232,8 +233,8 @@ fn guest_without_descriptor_is_accepted_after_a_pause() {
 fn queue_faults_are_counted() {
     let (mut link, guest) = <Guest as conformance::Guest>::open(1500);
     let available = guest.queues.tx.queue.layout().available;
-    assert_eq!(link.counters().queue_faults, 0);
-    // More descriptors than there are.
+    assert_eq!(link.counters().link_queue_faults, 0);
+    // The available index exceeds the number of descriptors.
     let index = GuestAddress(available + 2);
     guest
         .machine
@@ -242,11 +243,11 @@ fn queue_faults_are_counted() {
         .unwrap();
     for _ in 0..2 {
         Receive::receive(&mut link.receiver, BURST, StopAt::Empty, |_| panic!("no frame"));
-        assert_eq!(link.counters().queue_faults, 1);
+        assert_eq!(link.counters().link_queue_faults, 1);
     }
 }
 
-/// A guest that was there from the start is the only one.
+/// No other guest can connect to a link whose guest was connected from the start.
 #[test]
 fn connected_guest_has_no_successor() {
     let (ours, theirs) = UnixStream::pair().unwrap();

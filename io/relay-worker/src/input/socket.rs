@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use pontoon_relay::Datagram;
 use pontoon_relay::datagram::DatagramError;
-use pontoon_sys::message::{self, Take};
+use pontoon_sys::message::{self, RecvMode};
 use pontoon_sys::udp::{self, Ancillary};
 use vm_memory::VolatileSlice;
 
@@ -49,7 +49,7 @@ impl SocketInput {
         }
         let into = [VolatileSlice::from(&mut self.buffers[number][..])];
         let mut control = [0; udp::CONTROL];
-        let received = message::receive(&self.socket, &into, &mut control, Take::Next).ok()?;
+        let received = message::receive(&self.socket, &into, &mut control, RecvMode::Next).ok()?;
         self.lengths.push(received.len);
         let beside = Ancillary::decode(&control[..received.control_len]);
         let content = match (received.address, beside.destination) {

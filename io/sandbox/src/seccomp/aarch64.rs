@@ -1,5 +1,6 @@
-//! Additional system calls of aarch64: none, as it never had the older calls.
+//! Permitted system calls of aarch64 only: none, as the architecture lacks the older calls that have successors, such
+//! as epoll_wait(2).
 
-use super::Entry;
+use super::PermittedCall;
 
-pub(super) const ALLOWED: &[Entry] = &[];
+pub(super) const ALLOWED: &[PermittedCall] = &[];

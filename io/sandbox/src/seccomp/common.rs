@@ -1,68 +1,117 @@
-//! System calls of every process that forwards packets.
+//! Permitted system calls of every sandboxed process, the engine and the relay's workers.
 
 use libc::*;
 
-use super::{Entry, NOT_EXECUTABLE, call, only};
+use super::{ArgumentCondition, NOT_EXECUTABLE, PermittedCall, WHOLE, call, only};
 
-pub(super) const ALLOWED: &[Entry] = &[
-    // The loop.
+/// Signals whose actions may be set: those of faults and of abort(3), then glibc's SIGCANCEL and SIGSETXID.
+const SETTABLE_SIGNALS: [u32; 7] = [
+    SIGILL as u32,
+    SIGABRT as u32,
+    SIGBUS as u32,
+    SIGFPE as u32,
+    SIGSEGV as u32,
+    32,
+    33,
+];
+
+pub(super) const ALLOWED: &[PermittedCall] = &[
+    // Event loop of a worker.
     call(
         SYS_epoll_ctl,
-        "loop: registers each socket once, when it is opened",
+        "event loop: registers each socket once, when it is opened",
     ),
     call(SYS_epoll_pwait, "loop: waits"),
-    call(SYS_epoll_pwait2, "loop: waits, to the nanosecond"),
-    call(SYS_restart_syscall, "kernel: goes on waiting after SIGCONT"),
-    call(SYS_clock_gettime, "loop: the time, where the vDSO has no clock"),
-    // Descriptors.
+    call(
+        SYS_epoll_pwait2,
+        "event loop: waits for events, with a timeout in nanoseconds",
+    ),
+    call(
+        SYS_restart_syscall,
+        "kernel: continues an interrupted wait after SIGCONT",
+    ),
+    call(
+        SYS_clock_gettime,
+        "event loop: reads the clock if the vDSO cannot",
+    ),
+    // Descriptors other than sockets.
     call(
         SYS_write,
-        "log; tap: frames; mesh: a worker's doorbell; vhost-net: the kernel's",
+        "log; tap: sends frames; mesh: wakes a worker (eventfd); vhost-net: notifies the kernel (eventfd)",
     ),
-    call(SYS_close, "sockets: end of a flow, or of an output"),
-    // Sockets.
+    call(
+        SYS_close,
+        "sockets: closes the socket of a flow or of a relay's output",
+    ),
+    // Host sockets.
     call(
         SYS_getsockopt,
-        "sockets: pending errors; room in the send buffer; packet link: the type",
+        "sockets: reads pending errors and the room in the send buffer; packet link: reads the socket type",
     ),
-    call(SYS_setsockopt, "sockets: those options that may be set"),
+    call(SYS_setsockopt, "sockets: sets the options in `options.rs`"),
     call(
         SYS_recvfrom,
-        "TCP: discards what the guest has acknowledged; stream link: frames",
+        "TCP: discards data that the guest has acknowledged; stream link: receives frames",
     ),
     call(
         SYS_sendmsg,
-        "sockets: gathered payload; stream link: frames; supervisor's channel",
+        "sockets: sends payload; stream link: sends frames; supervisor's channel: sends messages",
     ),
     call(
         SYS_recvmsg,
-        "sockets: peeked data; error queue; supervisor's channel",
+        "sockets: peeks data, reads the error queue; supervisor's channel: receives messages",
     ),
     // Memory.
-    call(SYS_brk, "allocator"),
+    call(SYS_brk, "allocator: extends the heap"),
     only(
         SYS_mmap,
         &[NOT_EXECUTABLE],
-        "allocator; stacks of threads; relay: a ring's memory",
+        "allocator; stacks of threads; relay: maps packet rings",
     ),
     only(
         SYS_mprotect,
         &[NOT_EXECUTABLE],
-        "allocator; guard pages of stacks",
+        "allocator; guard pages of thread stacks",
     ),
-    call(SYS_mremap, "allocator: a large table grows"),
+    call(SYS_mremap, "allocator: grows a large allocation"),
     call(
         SYS_munmap,
-        "allocator; stacks of threads; relay: a ring that goes; vhost-net: one that has failed",
+        "allocator; stacks of threads; relay: unmaps a removed packet ring; vhost-net: unmaps the memory of a failed device",
     ),
-    call(SYS_madvise, "allocator: gives memory back"),
-    // The standard library's and the kernel's own.
-    call(SYS_futex, "threads: locks, and waiting for the end of one"),
-    call(SYS_sigaltstack, "threads: the stack for an overflow of theirs"),
-    call(SYS_rt_sigprocmask, "threads: start of one"),
-    call(SYS_rt_sigreturn, "signals: the end of a handler, of SIGSYS too"),
-    call(SYS_gettid, "threads: the standard library's name of one"),
-    call(SYS_getrandom, "ports and sequence numbers; keys of hashes"),
-    call(SYS_exit, "threads: end of one"),
-    call(SYS_exit_group, "end of the process"),
+    call(SYS_madvise, "allocator: returns memory to the kernel"),
+    // Calls of the standard library, the C library and the kernel.
+    call(SYS_futex, "threads: locks, and waits for the end of a thread"),
+    call(
+        SYS_sigaltstack,
+        "threads: sets the signal stack on which a stack overflow is handled",
+    ),
+    call(
+        SYS_rt_sigprocmask,
+        "threads: blocks signals while a thread starts",
+    ),
+    call(
+        SYS_rt_sigreturn,
+        "signals: returns from a handler, also that of SIGSYS",
+    ),
+    // Without it, a process that faults or aborts would not end: the standard library's handler sets the default action and
+    // returns, and abort(3) does the same before its last instruction, which faults.
+    only(
+        SYS_rt_sigaction,
+        &[ArgumentCondition {
+            argument: 0,
+            mask: WHOLE,
+            values: &SETTABLE_SIGNALS,
+        }],
+        "faults, abort: the default action, which ends the process; threads: glibc's own signals",
+    ),
+    call(
+        SYS_gettid,
+        "threads: the standard library identifies the thread in messages",
+    ),
+    call(
+        SYS_getrandom,
+        "random numbers: ports, sequence numbers, keys of hashes",
+    ),
+    call(SYS_exit, "threads: ends a thread"),
+    call(SYS_exit_group, "process: ends it"),
 ];

@@ -1,24 +1,27 @@
-//! Additional system calls of the engine: it opens its own sockets, and its workers are threads.
+//! Permitted system calls of the engine only: it opens sockets of its own, and its workers are threads.
 
 use libc::*;
 
-use super::{Entry, Only, WHOLE, call, only};
+use super::{ArgumentCondition, PermittedCall, WHOLE, call, only};
 
-/// SIGCANCEL and SIGSETXID.
-const GLIBCS_SIGNALS: [u32; 2] = [32, 33];
-
-pub(super) const ALLOWED: &[Entry] = &[
-    // Descriptors.
+pub(super) const ALLOWED: &[PermittedCall] = &[
+    // Descriptors other than sockets.
     call(
         SYS_read,
-        "tap: frames; mesh: a worker's doorbell; vhost-net: whether it has failed",
+        "tap: receives frames; mesh: resets a worker's doorbell (eventfd); vhost-net: checks for a failure (eventfd)",
     ),
-    call(SYS_writev, "tap: frames in parts"),
+    call(
+        SYS_writev,
+        "tap: sends a frame whose header and payload are in separate buffers",
+    ),
     call(SYS_pwrite64, "capture: its file"),
-    call(SYS_lseek, "capture: where what is whole of its file ends"),
+    call(
+        SYS_lseek,
+        "capture: finds the end of the last complete record in its file",
+    ),
     only(
         SYS_fcntl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
             values: &[F_GETFD as u32, F_DUPFD_CLOEXEC as u32],
@@ -28,64 +31,70 @@ pub(super) const ALLOWED: &[Entry] = &[
     ),
     only(
         SYS_ioctl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
             values: &[FIONBIO as u32],
         }],
         "vhost-user: what signals a guest is not to block",
     ),
-    call(SYS_fstat, "vhost-user: how long a file of the guest's memory is"),
-    // Sockets.
+    call(
+        SYS_fstat,
+        "vhost-user: reads the length of a file with the guest's memory",
+    ),
+    // Host sockets.
     only(
         SYS_socket,
         &[
-            Only {
+            ArgumentCondition {
                 argument: 0,
                 mask: WHOLE,
                 values: &[AF_INET as u32, AF_INET6 as u32],
             },
-            Only {
+            ArgumentCondition {
                 argument: 1,
-                // Without the flags.
+                // Bits of the socket type, without SOCK_NONBLOCK and SOCK_CLOEXEC.
                 mask: 0xf,
                 values: &[SOCK_STREAM as u32, SOCK_DGRAM as u32],
             },
-            Only {
+            ArgumentCondition {
                 argument: 2,
                 mask: WHOLE,
                 values: &[0, IPPROTO_ICMP as u32, IPPROTO_ICMPV6 as u32],
             },
         ],
-        "sockets: a flow's, TCP, UDP or echo",
+        "sockets: opens the TCP, UDP or ping socket of a flow",
     ),
-    call(SYS_bind, "sockets: an explicit port; --outbound"),
-    call(SYS_connect, "sockets: TCP; UDP with one peer"),
+    call(
+        SYS_bind,
+        "sockets: binds to an ephemeral port or to the address of --outbound",
+    ),
+    call(SYS_connect, "sockets: connects TCP, and UDP with one peer"),
     call(
         SYS_accept4,
-        "published TCP ports: a client; links over sockets: a guest",
+        "published TCP ports: accepts a client; links over sockets: accepts a guest",
     ),
     call(SYS_shutdown, "TCP: half-close"),
-    call(SYS_getpeername, "TCP: whether a connect came to something"),
+    call(SYS_getpeername, "TCP: checks whether a connect has succeeded"),
     call(
         SYS_getsockname,
-        "TCP: whether a connect has reached the host itself",
+        "TCP: checks whether the connection leads to the host itself",
     ),
     call(
         SYS_recvmmsg,
-        "UDP: several datagrams; packet link: several frames",
+        "UDP: receives several datagrams; packet link: receives several frames",
     ),
-    call(SYS_sendmmsg, "packet link: several frames"),
+    call(SYS_sendmmsg, "packet link: sends several frames"),
     call(
         SYS_ppoll,
-        "links: whether the guest has hung up, or has frames that had to wait",
+        "links: checks whether the guest has disconnected or has sent more frames",
     ),
-    // Threads, of which every worker but the first is one.
+    // Threads: every worker but the first is started as one.
     only(
         SYS_clone,
-        &[Only {
+        &[ArgumentCondition {
             argument: 0,
-            // In none of the namespaces' bits: a thread, and nothing more.
+            // CLONE_THREAD must be set, and none of the namespace flags: the call can only start a thread.
             mask: (CLONE_THREAD
                 | CLONE_NEWUSER
                 | CLONE_NEWNS
@@ -96,28 +105,28 @@ pub(super) const ALLOWED: &[Entry] = &[
                 | CLONE_NEWCGROUP) as u32,
             values: &[CLONE_THREAD as u32],
         }],
-        "threads: start of one",
+        "threads: starts a thread",
     ),
-    call(SYS_set_robust_list, "threads: start of one"),
-    call(SYS_rseq, "threads: start of one"),
-    only(
-        SYS_rt_sigaction,
-        &[Only {
-            argument: 0,
-            mask: WHOLE,
-            values: &GLIBCS_SIGNALS,
-        }],
-        "threads: glibc's own signals, at the start of the first one",
+    call(
+        SYS_set_robust_list,
+        "threads: the C library at the start of a thread",
     ),
+    call(SYS_rseq, "threads: the C library at the start of a thread"),
     only(
         SYS_prctl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 0,
             mask: WHOLE,
             values: &[PR_SET_NAME as u32, PR_SET_VMA as u32],
         }],
-        "threads: their names; allocator: names of its memory",
+        "threads: sets their names; allocator: names its memory mappings",
     ),
-    call(SYS_sched_getaffinity, "allocator: how many arenas"),
-    call(SYS_sched_yield, "mesh: another worker is about to finish"),
+    call(
+        SYS_sched_getaffinity,
+        "allocator: determines the number of arenas",
+    ),
+    call(
+        SYS_sched_yield,
+        "mesh: waits for another worker that is about to finish writing",
+    ),
 ];

@@ -1,27 +1,27 @@
-//! The socket options that may be set. Both the level and the name are in registers, where a filter sees them; the value is
-//! in memory, where none does.
+//! Socket options that a sandboxed process may set. A filter can check level and name of an option, which are in
+//! registers, but not its value, which is in memory.
 //!
-//! The list omits, among others: `IP_HDRINCL`, with which a raw ICMP socket sends packets of any protocol, from any address;
-//! `SO_ATTACH_FILTER` and similar options, which run programs in the kernel; `SO_REUSEPORT`, which shares ports of other
-//! processes; and memberships, by which the host receives groups that no other process has joined.
+//! The list omits, among others: `IP_HDRINCL`, with which a raw ICMP socket could send packets of any protocol from any
+//! address; `SO_ATTACH_FILTER` and similar options, which run programs in the kernel; `SO_REUSEPORT`, which shares
+//! ports with other processes; memberships of multicast groups, which no other process of the host has joined.
 
 use libc::*;
 use pontoon_sys::bind::IP_LOCAL_PORT_RANGE;
 
 use super::Role;
 
-/// A socket option that a forwarding process may set.
+/// A socket option that a sandboxed process may set.
 #[derive(Clone, Copy, Debug)]
 pub struct SettableOption {
-    /// The protocol level of setsockopt(2).
+    /// Protocol level of the option (argument 1 of setsockopt(2)).
     pub level: c_int,
-    /// The name of the option at that level.
+    /// Name of the option at that level (argument 2 of setsockopt(2)).
     pub name: c_int,
-    /// The code that needs it, and the purpose.
+    /// Component that sets the option, and its purpose.
     pub reason: &'static str,
 }
 
-/// Returns the options that a process of this role may set.
+/// Returns the options that a process with this role may set.
 pub fn settable(role: Role) -> impl Iterator<Item = &'static SettableOption> {
     let own: [&[SettableOption]; 2] = match role {
         Role::Engine => [ENGINE, &[]],
@@ -36,62 +36,114 @@ const fn option(level: c_int, name: c_int, reason: &'static str) -> SettableOpti
 }
 
 const COMMON: &[SettableOption] = &[
-    option(SOL_IP, IP_TTL, "datagrams: TTL, as the sender's"),
+    option(
+        SOL_IP,
+        IP_TTL,
+        "datagrams: sends with the TTL of the guest's or sender's datagram",
+    ),
     option(
         SOL_IPV6,
         IPV6_UNICAST_HOPS,
-        "datagrams: hop limit, as the sender's",
+        "datagrams: sends with the hop limit of the guest's or sender's datagram",
     ),
-    option(SOL_IP, IP_TOS, "datagrams: traffic class, as the sender's"),
-    option(SOL_IPV6, IPV6_TCLASS, "datagrams: traffic class, as the sender's"),
+    option(
+        SOL_IP,
+        IP_TOS,
+        "datagrams: sends with the TOS of the guest's or sender's datagram",
+    ),
+    option(
+        SOL_IPV6,
+        IPV6_TCLASS,
+        "datagrams: sends with the traffic class of the guest's or sender's datagram",
+    ),
 ];
 
 const ENGINE: &[SettableOption] = &[
-    option(SOL_SOCKET, SO_OOBINLINE, "TCP: urgent data is data"),
-    option(SOL_TCP, TCP_NODELAY, "TCP: what is sent leaves at once"),
-    option(SOL_SOCKET, SO_PEEK_OFF, "TCP: peeks behind what is in flight"),
-    option(SOL_SOCKET, SO_KEEPALIVE, "TCP: whether an idle peer is there"),
+    option(SOL_SOCKET, SO_OOBINLINE, "TCP: receives urgent data inline"),
+    option(
+        SOL_TCP,
+        TCP_NODELAY,
+        "TCP: sends data without delay (no Nagle's algorithm)",
+    ),
+    option(
+        SOL_SOCKET,
+        SO_PEEK_OFF,
+        "TCP: peeks behind the data in flight to the guest",
+    ),
+    option(SOL_SOCKET, SO_KEEPALIVE, "TCP: probes idle peers"),
     option(
         SOL_SOCKET,
         SO_LINGER,
-        "TCP: a reset, by a time of 0, which no filter sees",
+        "TCP: resets the connection, with a timeout of 0 (a filter cannot check the value)",
     ),
     option(
         SOL_IP,
         IP_BIND_ADDRESS_NO_PORT,
-        "TCP: --outbound with an address, in both families",
+        "TCP: --outbound with an address, IPv4 and IPv6",
     ),
     option(
         SOL_IP,
         IP_LOCAL_PORT_RANGE,
-        "TCP: a share of the host's ephemeral ports, in both families",
+        "TCP: limits source ports to a share of the host's ephemeral ports, IPv4 and IPv6",
     ),
-    option(SOL_IPV6, IPV6_V6ONLY, "sockets: IPv6 is not IPv4"),
-    option(SOL_SOCKET, SO_RCVBUF, "UDP: room for bursts"),
-    option(SOL_UDP, UDP_GRO, "UDP: several datagrams in one receive"),
-    option(SOL_IP, IP_RECVERR, "UDP, echo: the error queue"),
-    option(SOL_IPV6, IPV6_RECVERR, "UDP, echo: the error queue"),
-    option(SOL_IP, IP_RECVTTL, "UDP, echo: TTL of what is received"),
+    option(
+        SOL_IPV6,
+        IPV6_V6ONLY,
+        "sockets: IPv6 sockets send and receive no IPv4",
+    ),
+    option(
+        SOL_SOCKET,
+        SO_RCVBUF,
+        "UDP: enlarges the receive buffer for bursts",
+    ),
+    option(SOL_UDP, UDP_GRO, "UDP: receives several datagrams in one call"),
+    option(SOL_IP, IP_RECVERR, "UDP, echo: enables the error queue"),
+    option(SOL_IPV6, IPV6_RECVERR, "UDP, echo: enables the error queue"),
+    option(
+        SOL_IP,
+        IP_RECVTTL,
+        "UDP, echo: reports the TTL of received packets",
+    ),
     option(
         SOL_IPV6,
         IPV6_RECVHOPLIMIT,
-        "UDP, echo: hop limit of what is received",
+        "UDP, echo: reports the hop limit of received packets",
     ),
-    option(SOL_IP, IP_RECVTOS, "UDP, echo: traffic class of what is received"),
+    option(
+        SOL_IP,
+        IP_RECVTOS,
+        "UDP, echo: reports the TOS of received packets",
+    ),
     option(
         SOL_IPV6,
         IPV6_RECVTCLASS,
-        "UDP, echo: traffic class of what is received",
+        "UDP, echo: reports the traffic class of received packets",
     ),
-    option(SOL_IP, IP_MTU_DISCOVER, "UDP, echo: DF, as the guest's"),
-    option(SOL_IPV6, IPV6_MTU_DISCOVER, "UDP, echo: DF, as the guest's"),
-    option(SOL_IP, IP_PKTINFO, "published UDP ports: which address was asked"),
+    option(
+        SOL_IP,
+        IP_MTU_DISCOVER,
+        "UDP, echo: sets DF as in the guest's packet",
+    ),
+    option(
+        SOL_IPV6,
+        IPV6_MTU_DISCOVER,
+        "UDP, echo: forbids fragmentation as the guest's packet does",
+    ),
+    option(
+        SOL_IP,
+        IP_PKTINFO,
+        "published UDP ports: reports the address to which a client has sent",
+    ),
     option(
         SOL_IPV6,
         IPV6_RECVPKTINFO,
-        "published UDP ports: which address was asked",
+        "published UDP ports: reports the address to which a client has sent",
     ),
-    option(SOL_SOCKET, SO_SNDBUF, "links over sockets: room for a burst"),
+    option(
+        SOL_SOCKET,
+        SO_SNDBUF,
+        "links over sockets: enlarges the send buffer for a burst",
+    ),
 ];
 
 const ON_INTERFACE: &[SettableOption] = &[option(
@@ -104,12 +156,12 @@ const RELAY: &[SettableOption] = &[
     option(
         SOL_IP,
         IP_MULTICAST_TTL,
-        "outputs: TTL, as the sender's or the rule's",
+        "outputs: TTL of the sender's datagram or of the rule",
     ),
     option(
         SOL_IPV6,
         IPV6_MULTICAST_HOPS,
-        "outputs: hop limit, as the sender's or the rule's",
+        "outputs: hop limit of the sender's datagram or of the rule",
     ),
 ];
 

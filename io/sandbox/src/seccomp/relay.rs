@@ -1,24 +1,24 @@
-//! System calls that a relay worker needs beside the common ones. It opens no socket, as the supervisor passes it all.
+//! Permitted system calls of a relay worker only. It opens no socket, because its supervisor passes all descriptors.
 
 use libc::*;
 
-use super::{Entry, Only, WHOLE, call, only};
+use super::{ArgumentCondition, PermittedCall, WHOLE, call, only};
 
-pub(super) const ALLOWED: &[Entry] = &[
+pub(super) const ALLOWED: &[PermittedCall] = &[
     call(
         SYS_clock_nanosleep,
-        "batch clock: a datagram waits for others (--max-delay)",
+        "batch timer: a datagram waits for others of its batch (--max-delay)",
     ),
     #[cfg(target_arch = "x86_64")]
     call(SYS_poll, "loop: waits"),
     call(SYS_ppoll, "loop: waits"),
     only(
         SYS_fcntl,
-        &[Only {
+        &[ArgumentCondition {
             argument: 1,
             mask: WHOLE,
             values: &[F_GETFD as u32],
         }],
-        "standard library, built with assertions: what is closed is open",
+        "standard library built with assertions: checks that a descriptor to be closed is open",
     ),
 ];

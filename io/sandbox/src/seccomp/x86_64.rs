@@ -1,7 +1,7 @@
-//! Additional system calls of x86-64: older calls that have successors.
+//! Permitted system calls of x86-64 only: older calls that have successors.
 
 use libc::SYS_epoll_wait;
 
-use super::{Entry, call};
+use super::{PermittedCall, call};
 
-pub(super) const ALLOWED: &[Entry] = &[call(SYS_epoll_wait, "loop: waits")];
+pub(super) const ALLOWED: &[PermittedCall] = &[call(SYS_epoll_wait, "loop: waits")];

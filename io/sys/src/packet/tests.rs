@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A ring on the loopback interface that receives only UDP to `port`; `None` without CAP_NET_RAW.
+/// Opens a ring on the loopback interface that receives only UDP datagrams to `port`; `None` without CAP_NET_RAW.
 fn on_loopback(size: Size, port: u16) -> Option<OwnedFd> {
     let socket = match open(size) {
         Ok(socket) => socket,
@@ -29,7 +29,7 @@ fn on_loopback(size: Size, port: u16) -> Option<OwnedFd> {
     Some(socket)
 }
 
-/// A sending and a receiving socket, and a ring that receives the packets between them.
+/// Returns a sending socket, a receiving socket, and a ring that receives the packets between them.
 fn between(size: Size) -> Option<(UdpSocket, UdpSocket, OwnedFd)> {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = receiver.local_addr().unwrap();
@@ -50,13 +50,13 @@ fn wait_for(ring: &Ring, ahead: u32) -> RingPacket<'_> {
     }
 }
 
-/// The UDP payload of an IPv4 packet without options.
+/// Returns the UDP payload of an IPv4 packet without IP options.
 fn payload(packet: &RingPacket<'_>) -> Vec<u8> {
     packet.bytes[28..].to_vec()
 }
 
 #[test]
-fn sizes_are_those_that_the_kernel_accepts() {
+fn kernel_accepts_all_ring_sizes() {
     assert_eq!(Size::new(100, 1514).parts(), [128, 2048]);
     assert_eq!(Size::new(100, 9014).parts(), [100, 16384]);
     assert_eq!(Size::new(1, 65550).parts(), [4, 16384]);
@@ -75,7 +75,7 @@ fn packets_arrive_in_order_and_slots_are_reused() {
     };
     let mut ring = Ring::map(&socket, size, 7).unwrap();
     assert!(ring.packet(0).is_none());
-    // The position is 7, and the kernel begins at 0.
+    // The position of the ring is slot 7, but the kernel puts the first packet into slot 0.
     sender.send(&[0; 3]).unwrap();
     ring.find();
     assert_eq!(ring.position(), 0);
@@ -92,7 +92,7 @@ fn packets_arrive_in_order_and_slots_are_reused() {
 }
 
 #[test]
-fn full_ring_drops_and_counts() {
+fn kernel_drops_and_counts_packets_while_the_ring_is_full() {
     let size = Size::new(32, 1514);
     let Some((sender, _receiver, socket)) = between(size) else {
         return;
@@ -106,7 +106,7 @@ fn full_ring_drops_and_counts() {
 }
 
 #[test]
-fn long_packet_is_kept_beside_the_ring() {
+fn long_packet_is_received_whole_beside_the_ring() {
     let size = Size::new(32, 1514);
     let Some((sender, _receiver, socket)) = between(size) else {
         return;
@@ -119,7 +119,7 @@ fn long_packet_is_kept_beside_the_ring() {
     assert!(packet.kept && packet.len == 30_028 && packet.bytes.len() < 2048);
     assert!(!wait_for(&ring, 0).kept);
     let mut buffer = vec![0; 1 << 16];
-    // The header, Ethernet, IP and UDP.
+    // The `virtio_net_hdr`, then the headers of Ethernet, IPv4 and UDP.
     assert_eq!(receive_long(&socket, &mut buffer), Ok(10 + 14 + 28 + 30_000));
     assert_eq!(&buffer[10 + 14 + 28..][..30_000], long);
     assert_eq!(receive_long(&socket, &mut buffer), Err(Errno::AGAIN));

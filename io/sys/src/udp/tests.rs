@@ -3,9 +3,10 @@ use std::net::UdpSocket;
 use vm_memory::VolatileSlice;
 
 use super::*;
-use crate::message::{self, Take};
+use crate::message::{self, RecvMode};
 
-/// Two sockets on loopback, the second connected to the first; `None`, with a line, if there is no loopback of the family.
+/// Returns two sockets on the loopback address, the second connected to the first. Without a loopback address of the
+/// family it prints a line and returns `None`.
 fn pair(family: Family) -> Option<(UdpSocket, UdpSocket)> {
     let Ok(server) = UdpSocket::bind((family.loopback(), 0)) else {
         crate::skipped("udp", family);
@@ -20,7 +21,7 @@ fn receive(socket: &UdpSocket) -> (usize, Ancillary) {
     let mut bytes = vec![0; 65536];
     let mut control = [0; CONTROL];
     let into = [VolatileSlice::from(&mut bytes[..])];
-    let got = message::receive(socket, &into, &mut control, Take::Next).unwrap();
+    let got = message::receive(socket, &into, &mut control, RecvMode::Next).unwrap();
     (got.len, Ancillary::decode(&control[..got.control_len]))
 }
 

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::messages::SupervisorChannel;
+use crate::stats::StatsTable;
 
 /// Limit on the time until a report.
 const TIMEOUT: Timespec = Timespec {
@@ -34,6 +35,7 @@ pub(super) fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
 /// A capture_control, and the supervisor's end of its channel.
 struct Scene {
     capture_control: CaptureControl,
+    table: StatsTable,
     reports: EngineChannel,
     supervisor: SupervisorChannel,
     file: File,
@@ -42,12 +44,20 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let (supervisor, reports) = seqpacket::pair().unwrap();
+        let table = StatsTable::private(1, 0);
         Self {
-            capture_control: CaptureControl::default(),
+            capture_control: CaptureControl::new(table.process()),
+            table,
             reports: EngineChannel::new(reports, 0).unwrap(),
             supervisor: SupervisorChannel::new(supervisor, 0).unwrap(),
             file: tempfile::tempfile().unwrap(),
         }
+    }
+
+    /// Frames and drops among the counters of the process.
+    fn counted(&self) -> [u64; 2] {
+        let process = self.table.read(0).process();
+        [process.capture_frames, process.capture_dropped]
     }
 
     fn start(&self, size: Option<u64>, time: Option<Duration>) -> Arc<CaptureQueue> {
@@ -137,10 +147,7 @@ fn stopped_capture_has_all_frames_in_its_file() {
     );
     put(&capture_queue, 1, 60);
     scene.capture_control.finish();
-    assert_eq!(
-        scene.capture_control.counts(),
-        [("capture_frames", 1000), ("capture_dropped", 0)]
-    );
+    assert_eq!(scene.counted(), [1000, 0]);
 }
 
 #[test]
@@ -227,8 +234,32 @@ fn a_writer_that_hangs_delays_no_other_capture() {
 
     drop(hanging);
     scene.capture_control.finish();
-    assert_eq!(
-        scene.capture_control.counts(),
-        [("capture_frames", 10), ("capture_dropped", 0)]
-    );
+    assert_eq!(scene.counted(), [10, 0]);
+}
+
+/// A supervisor that reads no reports represents one that is slow.
+#[test]
+fn failed_start_is_reported_later_if_the_supervisor_does_not_read() {
+    let mut scene = Scene::new();
+    let mut unread = 0;
+    while scene.reports.try_send(&Report::Ready).is_ok() {
+        unread += 1;
+    }
+    let _hanging: Vec<_> = (1..=3)
+        .map(|number| {
+            let hanging = scene.hang(number);
+            scene.capture_control.lock().stop();
+            hanging
+        })
+        .collect();
+    let begin = Instant::now();
+    assert!(scene.begin(4, None, None).is_none());
+    // Another one, while the report of the first one waits.
+    assert!(scene.begin(5, None, None).is_none());
+    let waited = begin.elapsed();
+    assert!(waited < Duration::from_millis(500), "it waited for {waited:?}");
+    for _ in 0..unread {
+        assert_eq!(scene.supervisor.receive().unwrap(), Some(Report::Ready));
+    }
+    assert_eq!(scene.captured().number, 4);
 }

@@ -15,6 +15,7 @@ use tracing::debug;
 
 use super::pcapng::{self, Statistics};
 use crate::messages::{CaptureResult, CaptureStart, EngineChannel, Report};
+use crate::stats::{ProcessCounters, ProcessRow};
 
 /// The interval of looking for frames, and so the longest delay of the file.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -34,6 +35,9 @@ pub(super) struct Writer {
     file: File,
     capture_queue: Arc<CaptureQueue>,
     reports: EngineChannel,
+    process_stats: ProcessRow,
+    /// Frames and drops that are in `process_stats` already.
+    counted: [u64; 2],
     /// Not yet written.
     buffer: Vec<u8>,
     /// Frames among that.
@@ -61,6 +65,7 @@ impl Writer {
         file: File,
         capture_queue: Arc<CaptureQueue>,
         reports: EngineChannel,
+        process_stats: ProcessRow,
     ) -> Self {
         Self {
             number: start.number,
@@ -71,6 +76,8 @@ impl Writer {
             file,
             capture_queue,
             reports,
+            process_stats,
+            counted: [0; 2],
             buffer: Vec::new(),
             buffered: 0,
             bytes: 0,
@@ -86,6 +93,7 @@ impl Writer {
         {
             end = CaptureEnd::Failed(error);
         }
+        self.count();
         let [frames, dropped] = self.capture_queue.counts();
         let captured = CaptureResult {
             number: self.number,
@@ -125,6 +133,7 @@ impl Writer {
             if let Err(error) = self.write() {
                 return CaptureEnd::Failed(error);
             }
+            self.count();
             if closed && !more {
                 return CaptureEnd::Stopped;
             }
@@ -144,6 +153,18 @@ impl Writer {
     fn fits(&self, more: u64) -> bool {
         let len = self.bytes + self.buffer.len() as u64 + more + pcapng::STATISTICS_LEN;
         len <= self.most_bytes
+    }
+
+    /// Adds the frames and drops since the last call to the counters of the process.
+    fn count(&mut self) {
+        let now = self.capture_queue.counts();
+        let [capture_frames, capture_dropped] = [0, 1].map(|at: usize| now[at] - self.counted[at]);
+        self.counted = now;
+        self.process_stats.add(&ProcessCounters {
+            capture_frames,
+            capture_dropped,
+            ..ProcessCounters::default()
+        });
     }
 
     fn conclude(&mut self) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use pontoon_engine::Frame;
-use pontoon_engine::siblings::Handed;
+use pontoon_engine::siblings::{HandOver, Handed};
 use pontoon_ipc::ChannelMessage as _;
 use pontoon_wire::frame::HEAD;
 use pontoon_wire::vnet::Offload;
@@ -26,19 +26,19 @@ const BURST: usize = pontoon_link::BURST;
 /// One worker's inbox.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    frames: ArrayQueue<Box<Parcel>>,
-    /// Parcels that were opened, for those to come: nothing is allocated once there are as many as are ever on their way.
-    spare: ArrayQueue<Box<Parcel>>,
+    frames: ArrayQueue<Box<QueuedFrame>>,
+    /// Frames that were taken, whose buffers are reused: nothing is allocated once there are as many as ever wait.
+    spare: ArrayQueue<Box<QueuedFrame>>,
     /// One of each kind at most, but for events.
     updates: Mutex<Vec<Update>>,
-    bell: OwnedFd,
-    /// The bell has rung since the worker last looked.
-    rung: AtomicBool,
+    event: OwnedFd,
+    /// The eventfd was written since the last [`Self::receive`].
+    signalled: AtomicBool,
 }
 
 /// A copy of a frame.
 #[derive(Debug)]
-struct Parcel {
+struct QueuedFrame {
     offload: Offload,
     reassembled: bool,
     head: ArrayVec<u8, HEAD>,
@@ -53,30 +53,30 @@ impl Inbox {
             frames: ArrayQueue::new(ROOM),
             spare: ArrayQueue::new(ROOM),
             updates: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            rung: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            signalled: AtomicBool::new(false),
         })
     }
 
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 
-    /// Puts a copy of `frame` in. False: there is no room.
-    pub(super) fn put(&self, frame: &Frame<'_>, reassembled: bool) -> bool {
+    /// Adds a copy of `frame`.
+    pub(super) fn put(&self, frame: &Frame<'_>, reassembled: bool) -> HandOver {
         if self.frames.is_full() {
-            return false;
+            return HandOver::Dropped;
         }
-        let mut parcel = self.spare.pop().unwrap_or_else(Parcel::empty);
-        parcel.fill(frame, reassembled);
-        match self.frames.push(parcel) {
+        let mut copy = self.spare.pop().unwrap_or_else(QueuedFrame::empty);
+        copy.fill(frame, reassembled);
+        match self.frames.push(copy) {
             Ok(()) => {
-                self.ring();
-                true
+                self.signal();
+                HandOver::Queued
             }
-            Err(parcel) => {
-                let _ = self.spare.push(parcel);
-                false
+            Err(copy) => {
+                let _ = self.spare.push(copy);
+                HandOver::Dropped
             }
         }
     }
@@ -87,43 +87,43 @@ impl Inbox {
         updates.retain(|earlier| !update.replaces(earlier));
         updates.push(update);
         drop(updates);
-        self.ring();
+        self.signal();
     }
 
     /// Notifies the worker, once for all entries that it has not yet taken.
-    pub(super) fn ring(&self) {
+    pub(super) fn signal(&self) {
         // The owner clears the mark before it reads the queue. If the owner clears it first, this call finds the mark clear
         // and writes to the eventfd. If this call sets it first, the owner's later read finds the entries that were put in
         // before, by the order of the two exchanges.
-        if !self.rung.swap(true, Ordering::AcqRel) {
+        if !self.signalled.swap(true, Ordering::AcqRel) {
             // It fails only where the count is at its end, which 2^64 calls do not reach. The count is never
             // read: each write is an edge.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 
     /// Hands up to a burst of frames to `sink`: how many, and whether there may be more.
     pub(super) fn receive(&self, sink: impl FnOnce(&[Handed<'_>])) -> (usize, bool) {
-        self.rung.swap(false, Ordering::AcqRel);
-        let mut parcels = ArrayVec::<Box<Parcel>, BURST>::new();
-        while !parcels.is_full()
-            && let Some(parcel) = self.frames.pop()
+        self.signalled.swap(false, Ordering::AcqRel);
+        let mut queued = ArrayVec::<Box<QueuedFrame>, BURST>::new();
+        while !queued.is_full()
+            && let Some(copy) = self.frames.pop()
         {
-            parcels.push(parcel);
+            queued.push(copy);
         }
-        if parcels.is_empty() {
+        if queued.is_empty() {
             return (0, false);
         }
-        let count = parcels.len();
+        let count = queued.len();
         let mut wholes = ArrayVec::<(&[u8], VolatileSlice<'_>, Offload, bool), BURST>::new();
-        for parcel in &mut parcels {
-            let Parcel {
+        for copy in &mut queued {
+            let QueuedFrame {
                 offload,
                 reassembled,
                 head,
                 bytes,
                 len,
-            } = &mut **parcel;
+            } = &mut **copy;
             let whole = VolatileSlice::from(&mut bytes[..*len]);
             wholes.push((head, whole, *offload, *reassembled));
         }
@@ -142,9 +142,9 @@ impl Inbox {
         sink(&frames);
         drop(frames);
         drop(wholes);
-        for parcel in parcels {
-            // If the queue of spare parcels is full, this one is freed.
-            let _ = self.spare.push(parcel);
+        for copy in queued {
+            // If the queue of spare frames is full, this one is freed.
+            let _ = self.spare.push(copy);
         }
         (count, count == BURST)
     }
@@ -158,7 +158,7 @@ impl Inbox {
     }
 }
 
-impl Parcel {
+impl QueuedFrame {
     fn empty() -> Box<Self> {
         Box::new(Self {
             offload: Offload::NONE,

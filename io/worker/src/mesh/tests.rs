@@ -27,7 +27,7 @@ fn with_frame<R>(bytes: &[u8], run: impl FnOnce(&Frame<'_>) -> R) -> R {
     })
 }
 
-fn send(from: &WorkerHandle, to: u8, bytes: &[u8]) -> bool {
+fn send(from: &WorkerHandle, to: u8, bytes: &[u8]) -> HandOver {
     with_frame(bytes, |frame| from.hand_over(WorkerId(to), frame, false))
 }
 
@@ -108,7 +108,7 @@ fn frames_arrive_in_order_and_whole() {
         .collect();
     for _ in 0..3 {
         for frame in &frames {
-            assert!(send(&handles[0], 1, frame));
+            assert_eq!(send(&handles[0], 1, frame), HandOver::Queued);
         }
         assert_eq!(drain(&handles[1]), frames);
     }
@@ -119,12 +119,12 @@ fn frames_arrive_in_order_and_whole() {
 fn a_full_inbox_refuses_frames_and_keeps_its_content() {
     let handles = handles(2, MAC).unwrap();
     for n in 0..ROOM {
-        assert!(send(&handles[0], 1, &n.to_ne_bytes()));
+        assert_eq!(send(&handles[0], 1, &n.to_ne_bytes()), HandOver::Queued);
     }
-    assert!(!send(&handles[0], 1, b"one too many"));
+    assert_eq!(send(&handles[0], 1, b"one too many"), HandOver::Dropped);
     let kept: Vec<Vec<u8>> = (0..ROOM).map(|n| n.to_ne_bytes().to_vec()).collect();
     assert_eq!(drain(&handles[1]), kept);
-    assert!(send(&handles[0], 1, b"again"));
+    assert_eq!(send(&handles[0], 1, b"again"), HandOver::Queued);
 }
 
 /// A worker is notified once for several frames, and does not sleep while a frame waits.
@@ -134,15 +134,15 @@ fn frame_after_a_rung_bell_is_received() {
     let handles = handles(4, MAC).unwrap();
     let (to, from) = handles.split_first().unwrap();
     let epoll = Epoll::new().unwrap();
-    epoll.add(to.bell(), Edge::Inbox.token()).unwrap();
+    epoll.add(to.event(), Edge::Inbox.token()).unwrap();
     thread::scope(|scope| {
         for handle in from {
             scope.spawn(move || {
                 let mut sent = 0;
                 while sent < EACH {
                     match send(handle, 0, &[handle.me.0; 60]) {
-                        true => sent += 1,
-                        false => thread::yield_now(),
+                        HandOver::Queued => sent += 1,
+                        HandOver::Dropped => thread::yield_now(),
                     }
                 }
             });
@@ -188,13 +188,13 @@ fn limits_hold_for_all_workers_together() {
     assert_eq!((one.flows(), two.flows()), (1, 1));
 
     let at = |seconds: u64| Instant(seconds * 1_000_000_000 + 5);
-    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, at(7)));
+    let taken = [one, two, one].map(|handle| handle.count_against_rate(2, FlowOpener::Guest, at(7)));
     assert_eq!(
         taken,
         [Admission::Admitted, Admission::Admitted, Admission::Refused]
     );
     assert_eq!(
-        [one, two, two].map(|handle| handle.count_against_rate(2, at(8))),
+        [one, two, two].map(|handle| handle.count_against_rate(2, FlowOpener::Guest, at(8))),
         [Admission::Admitted, Admission::Admitted, Admission::Refused]
     );
 }

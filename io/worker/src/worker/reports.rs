@@ -1,35 +1,59 @@
-//! Reports of a worker's counters and state.
+//! A worker's statistics, and its reports to the supervisor.
 
-use pontoon_engine::{Counters, siblings};
+use pontoon_engine::{Counters, Instant};
 use pontoon_link::{Link, LinkCounters};
-use pontoon_sandbox::trap;
+use pontoon_sandbox::{Layers, trap};
 use tracing::debug;
 
 use super::Worker;
-use crate::messages::{BATCHES, CONNECT_TIMES, Distribution, PortError, Report, Stats};
+use crate::messages::{Confirmation, PortError, Report};
+use crate::stats::{Gauges, INTERVAL, ProcessCounters, Values};
 
 impl<L: Link> Worker<L> {
-    /// Reports the worker's counters and state.
-    pub(super) fn answer(&self, round: u64) {
-        let counters = self.engine.counters().iter();
-        let stats = Stats {
+    /// Publishes the worker's statistics. See [`crate::stats`].
+    #[inline]
+    pub(crate) fn publish(&mut self, now: Instant) {
+        self.published_at = now;
+        let values = Values {
+            gauges: Gauges {
+                flows: self.engine.flows() as u64,
+                pool_bytes: self.engine.pool_in_use() as u64,
+            },
+            layers: self.sandbox.as_ref().map_or([0; _], Layers::gauges),
+            link: self.link_counters(),
+        };
+        let egress = self.engine.egress();
+        let rules = Some((self.rules_generation, egress.matches()));
+        let changed = (self.published_rules != rules).then(|| (self.rules_generation, egress.hits()));
+        self.published_rules = rules;
+        self.stats.publish(
+            &values,
+            self.engine.counters(),
+            (self.engine.histograms(), &self.histograms),
+            changed,
+        );
+        self.process_stats.raise(&ProcessCounters {
+            sandbox_refused: trap::refused(),
+            ..ProcessCounters::default()
+        });
+    }
+
+    /// Publishes the statistics of a worker that does not sleep, if the last time was an [`INTERVAL`] ago.
+    #[inline]
+    pub(super) fn publish_awake(&mut self, now: Instant) {
+        if now.since(self.published_at) >= INTERVAL {
+            self.publish(now);
+        }
+    }
+
+    /// Confirms that all earlier updates were applied.
+    pub(super) fn confirm(&mut self, round: u64, now: Instant) {
+        self.publish(now);
+        self.report(&Report::Confirmed(Confirmation {
             round,
             worker: self.engine.worker().0,
-            flows: self.engine.flows() as u64,
-            pool_bytes: self.engine.pool_in_use() as u64,
-            rules: self.engine.egress().counts().map(|(_, hits)| hits).collect(),
             port_errors: self.port_errors.values().take(PortError::MOST).cloned().collect(),
-            histograms: vec![
-                Distribution::of(CONNECT_TIMES, self.engine.connect_times()),
-                Distribution::of(BATCHES, &self.bursts),
-            ],
-            counters: counters
-                .chain(self.link_counters().iter())
-                .chain(self.of_the_process())
-                .map(|(name, count)| (name.to_owned(), count))
-                .collect(),
-        };
-        self.report(&Report::Stats(stats));
+        }));
     }
 
     /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
@@ -37,14 +61,6 @@ impl<L: Link> Worker<L> {
         if let Err(error) = self.reports.try_send(report) {
             debug!("cannot send a report to the supervisor: {error}");
         }
-    }
-
-    /// Returns the counters that do not belong to one worker.
-    fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let layers = self.sandbox.iter();
-        let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
-        let first = self.engine.worker() == siblings::FIRST;
-        layers.chain(first.then(|| self.capture_control.counts()).into_iter().flatten())
     }
 
     /// Returns the counters of the worker.
@@ -59,7 +75,7 @@ impl<L: Link> Worker<L> {
     /// Returns the counters of the link, with the malformed frames of its bursts.
     fn link_counters(&self) -> LinkCounters {
         LinkCounters {
-            malformed: self.malformed,
+            link_malformed: self.malformed,
             ..self.link.counters()
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use pontoon_engine::{Instant, Transmit as _};
 use pontoon_event::{EVENTS, Edge, Events};
-use pontoon_host::ping::Next;
+use pontoon_host::ping::TakenPacket;
 use pontoon_link::{BURST, Disconnected, Link, Receive as _, ReceivedBurst, Rest, StopAt};
 use pontoon_sys::Family;
 
@@ -113,19 +113,17 @@ impl<L: Link> Worker<L> {
         Ok(None)
     }
 
-    /// Sends frames that waited for room in the link, then one quantum of each ready flow. Returns true if a flow has more
-    /// to send.
+    /// Sends frames that waited for room in the link, then one quantum of each ready flow.
     #[inline]
-    pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) -> bool {
+    pub(super) fn send_output(&mut self, pending: &mut PendingInput, now: Instant) {
         let mut link = self.link.transmitter();
         if std::mem::take(&mut pending.room) {
             self.engine.handle_link_ready(&mut link, &mut self.host, now);
         }
-        let more = self.engine.handle_ready(&mut link, &mut self.host, now);
+        self.engine.handle_ready(&mut link, &mut self.host, now);
         link.flush();
         drop(link);
         pending.note_full(self.link.take_full());
-        more
     }
 
     /// Receives a burst of at most `most` frames.
@@ -139,7 +137,7 @@ impl<L: Link> Worker<L> {
         });
         self.malformed += burst.malformed;
         if burst.frames > 0 {
-            self.bursts.count(burst.frames as u64);
+            self.histograms.batch_frames.count(burst.frames as u64);
         }
         burst
     }
@@ -159,9 +157,9 @@ impl<L: Link> Worker<L> {
     fn receive_echoes(&mut self, family: Family, now: Instant) -> RawSocketState {
         for _ in 0..EVENTS {
             match self.host.take_shared(family) {
-                Next::Drained => return RawSocketState::Drained,
-                Next::Unmatched => {}
-                Next::Flow(flow, ready) => {
+                TakenPacket::Drained => return RawSocketState::Drained,
+                TakenPacket::Unmatched => {}
+                TakenPacket::Flow(flow, ready) => {
                     self.engine
                         .handle_socket(flow, ready, &mut self.link.transmitter(), &mut self.host, now);
                 }

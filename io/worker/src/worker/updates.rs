@@ -62,14 +62,17 @@ impl<L: Link> Worker<L> {
                 engine.set_host_addresses(addresses, &mut link.transmitter(), host, now);
             }
             Update::Ipv6Route(exists) => engine.set_ipv6_route(exists),
-            Update::Rules(list) => engine.set_rules(&list, &mut link.transmitter(), host, now),
+            Update::Rules(update) => {
+                engine.set_rules(&update.rules, &mut link.transmitter(), host, now);
+                self.rules_generation = update.generation;
+            }
             Update::Published(port_updates) => {
                 for port_update in port_updates {
                     self.change(port_update, now);
                 }
             }
             Update::LogLevel(level) => (self.set_log_level)(level),
-            Update::Ask(round) => self.answer(round),
+            Update::Confirm(round) => self.confirm(round, now),
             Update::Flows(request) if request.worker == engine.worker().0 => {
                 let page = engine.flows_from(request.from, now);
                 self.report(&Report::Flows(FlowPage {

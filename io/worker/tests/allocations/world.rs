@@ -14,9 +14,10 @@ use pontoon_sys::disabled::Disabled;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::{self, Tap};
 use pontoon_wire::Mac;
-use pontoon_worker::ledger::Shared;
+use pontoon_worker::ledger::SharedLedger;
 use pontoon_worker::messages::{EngineChannel, Report, SupervisorChannel};
-use pontoon_worker::{Attachment, Pacing, Setup, TapOffload, TapQueues};
+use pontoon_worker::stats::StatsTable;
+use pontoon_worker::{Attachment, EngineSetup, Pacing, TapOffload, TapQueues};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -83,14 +84,16 @@ fn worker(tap: Tap) -> (SupervisorChannel, JoinHandle<io::Result<()>>) {
     let (supervisor, ours) = seqpacket::pair().unwrap();
     let ours = EngineChannel::new(ours, 0).unwrap();
     let mut supervisor = SupervisorChannel::new(supervisor, 0).unwrap();
-    let setup = Setup {
+    let setup = EngineSetup {
         config: config(),
         owned: Vec::new(),
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing: Pacing::Hybrid,
         outbound: None,
-        ledger: Shared::new(1, 1024).unwrap(),
+        ledger: SharedLedger::new(1, 1024).unwrap(),
+        stats: StatsTable::shared(1, 16).unwrap(),
+        rules_generation: 1,
         set_log_level: |_| {},
     };
     let attachment = Attachment::Tap(TapQueues {

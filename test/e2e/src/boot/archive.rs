@@ -1,14 +1,15 @@
-//! An initramfs (Linux `Documentation/driver-api/early-userspace/buffer-format.rst`, "newc").
+//! The archive format of an initramfs, "newc" (Linux, `Documentation/driver-api/early-userspace/buffer-format.rst`).
 
-/// An archive in the making.
+/// An archive to which files and directories are added.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-/// S_IFDIR and S_IFREG, with permissions.
+/// Mode of a directory in the archive: S_IFDIR with permissions 0755.
 const DIRECTORY: u32 = 0o040_755;
+/// Mode of a file in the archive: S_IFREG with permissions 0755.
 const FILE: u32 = 0o100_755;
 
 impl Archive {
@@ -22,7 +23,7 @@ impl Archive {
         self.entries += 1;
     }
 
-    /// The whole of it.
+    /// Returns the bytes of the archive, with its trailer.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         entry(&mut bytes, 0, "TRAILER!!!", 0, &[]);
@@ -32,7 +33,8 @@ impl Archive {
 
 fn entry(bytes: &mut Vec<u8>, inode: u32, name: &str, mode: u32, contents: &[u8]) {
     let (size, name_size) = (contents.len() as u32, name.len() as u32 + 1);
-    // Inode, mode, user, group, links, time, size, device, device of a node, length of the name, checksum.
+    // Fields: inode, mode, user, group, links, time, size, device numbers, device numbers of a node, length of the
+    // name, checksum.
     let fields = [inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
     bytes.extend_from_slice(b"070701");
     for field in fields {
@@ -45,7 +47,7 @@ fn entry(bytes: &mut Vec<u8>, inode: u32, name: &str, mode: u32, contents: &[u8]
     pad(bytes);
 }
 
-/// Name and contents each end at a multiple of 4.
+/// Appends zeros up to a multiple of 4 bytes, to which names and contents are padded.
 fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
@@ -60,7 +62,7 @@ mod tests {
         archive.file("init", b"hello");
         let bytes = archive.bytes();
         assert_eq!(&bytes[..14], b"07070100000000");
-        // A header of 110 bytes, the name with its end, to 116; then the contents, to 124.
+        // A header of 110 bytes, the name with its terminating zero up to 116, and the contents up to 124.
         assert_eq!(&bytes[110..121], b"init\0\0hello");
         assert_eq!(&bytes[124..130], b"070701");
         assert_eq!(&bytes[124 + 110..124 + 120], b"TRAILER!!!");

@@ -1,4 +1,4 @@
-//! Modules of an unpacked kernel package, with those that they need.
+//! Kernel modules of an unpacked kernel package, with their dependencies.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The modules of these names, each behind what it needs, so that they can be loaded in this order. What the kernel has
-/// built in is left out.
+/// Returns the contents of the named modules, each after its dependencies, so that they can be loaded in this order.
+/// Modules that are built into the kernel are omitted.
 pub(super) fn closure(kernel: &Path, names: &[&str]) -> Result<Vec<Vec<u8>>> {
     let mut files = HashMap::new();
     let directory = super::only(&kernel.join("lib/modules"), "")?;
@@ -41,14 +41,14 @@ fn collect(directory: &Path, files: &mut HashMap<String, PathBuf>) -> Result<()>
     Ok(())
 }
 
-/// The name of the module in a file, compressed or not.
+/// Returns the name of the module in a file `NAME.ko`, compressed or not.
 fn name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let name = name.strip_suffix(".xz").unwrap_or(name).strip_suffix(".ko")?;
     Some(name.replace('-', "_"))
 }
 
-/// A module's contents.
+/// Reads a module's file, and decompresses it if necessary.
 fn read(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_none_or(|extension| extension != "xz") {
         return Ok(fs::read(path)?);
@@ -102,7 +102,7 @@ mod tests {
     use super::{name, needs};
 
     #[test]
-    fn names_are_those_of_the_files() {
+    fn module_names_are_those_of_their_files() {
         assert_eq!(
             name(Path::new("kernel/net/9p/9pnet-virtio.ko.xz")).unwrap(),
             "9pnet_virtio"
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_a_module_needs() {
+    fn dependencies_of_a_module_are_read() {
         assert_eq!(
             needs(b"\x7fELF\0license=GPL\0depends=vhost,tap-x\0name=y\0"),
             ["vhost", "tap_x"]

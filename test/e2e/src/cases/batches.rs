@@ -1,4 +1,4 @@
-//! Datagrams that leave together.
+//! Cases about UDP datagrams that are sent in one call (UDP_SEGMENT).
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,15 +13,16 @@ use crate::case::{Case, Context, Family};
 use crate::guest::udp::BATCH;
 use crate::network::Network;
 use crate::process::wait_until;
-use crate::run::{Running, own_path};
+use crate::run::{RunningProgram, own_path};
 use crate::strace::{self, Strace};
 use crate::sys;
 
-/// Bytes of a datagram that every link here takes.
+/// Payload of a datagram in bytes, for which all links of these cases have room.
 const SIZE: u16 = 1200;
 
-/// Sends of a flow that is measured, and of one that is refused.
+/// Number of sends of a flow whose batches are measured.
 const MEASURED: usize = 50;
+/// Number of sends of a flow whose sends fail.
 const REFUSED: usize = 5;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -35,13 +36,13 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// EMSGSIZE, EINVAL and EIO for some flows' sends leave the batches of other flows as large as they were.
+/// Tests that sends of some flows that fail with EMSGSIZE, EINVAL or EIO do not reduce the batches of other flows.
 fn beside_refusals(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     network.set_mtu(0, 1400)?;
     let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
     let nowhere = SocketAddr::new(nowhere, 7000);
-    // EINVAL, at every send.
+    // A blackhole route makes each send fail with EINVAL.
     ip(&format!("route add blackhole {}", nowhere.ip()))?;
     let echo = udp_server(&network, family)?;
     let receiver = network
@@ -52,7 +53,7 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
     super::tmpfs(Path::new("/mnt"))?;
     let mut guest = network.run().command(["sh"]).spawn()?;
 
-    // The host and the guest learn their neighbours.
+    // Makes host and guest resolve the addresses of their neighbours before the measurement.
     expect(
         &guest.ask(&format!("{} guest udp peer {echo}", own_path()))?,
         "ok",
@@ -63,7 +64,7 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
         "{before} datagrams together: there is little to lose"
     );
 
-    // The kernel returns EIO where a device or a route leaves no way to segment, which few do; here strace does.
+    // The kernel returns EIO if neither device nor route can segment, which is rare, so strace injects the error.
     let options = [
         "-Z",
         "-e",
@@ -74,7 +75,7 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
     let strace = Strace::attach(context.program.engine()?, &options, Path::new("/mnt/refused"))?;
     send(&mut guest, 5000, echo, SIZE, REFUSED, true)?;
     send(&mut guest, 5001, nowhere, SIZE, REFUSED, true)?;
-    // More than the link takes.
+    // Datagrams larger than the MTU of the link.
     send(&mut guest, 5002, echo, 1472, REFUSED, false)?;
     send(&mut guest, 5003, echo, 1472, REFUSED, true)?;
     for errno in ["EMSGSIZE", "EINVAL", "EIO"] {
@@ -97,8 +98,15 @@ fn beside_refusals(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Has the guest send `count` times [`BATCH`] datagrams.
-fn send(guest: &mut Running, port: u16, to: SocketAddr, size: u16, count: usize, df: bool) -> Result<()> {
+/// Makes the guest send [`BATCH`] datagrams `count` times.
+fn send(
+    guest: &mut RunningProgram,
+    port: u16,
+    to: SocketAddr,
+    size: u16,
+    count: usize,
+    df: bool,
+) -> Result<()> {
     let line = format!(
         "{} guest udp segments {port} {to} {size} {count} {df}",
         own_path()
@@ -106,8 +114,8 @@ fn send(guest: &mut Running, port: u16, to: SocketAddr, size: u16, count: usize,
     expect(&guest.ask(&line)?, "ok")
 }
 
-/// Returns the mean number of a flow's datagrams that arrive together.
-fn mean_batch(guest: &mut Running, port: u16, receiver: &UdpSocket) -> Result<f64> {
+/// Returns the mean number of a flow's datagrams that arrive in one receive call (UDP_GRO).
+fn mean_batch(guest: &mut RunningProgram, port: u16, receiver: &UdpSocket) -> Result<f64> {
     let to = receiver.local_addr()?;
     std::thread::scope(|scope| {
         let received = scope.spawn(|| receive(receiver));
@@ -127,6 +135,9 @@ fn receive(receiver: &UdpSocket) -> Result<f64> {
             Err(error) => return Err(error.into()),
         }
     }
-    ensure!(datagrams >= wanted / 2, "{datagrams} of {wanted} datagrams came");
+    ensure!(
+        datagrams >= wanted / 2,
+        "{datagrams} of {wanted} datagrams arrived"
+    );
     Ok(datagrams as f64 / f64::from(receives))
 }

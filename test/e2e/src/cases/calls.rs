@@ -1,4 +1,4 @@
-//! The engine's system calls, counted.
+//! Cases that count the engine's system calls.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::{expect, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process::Process;
-use crate::run::{Running, own_path};
+use crate::run::{RunningProgram, own_path};
 use crate::strace::Strace;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -20,13 +20,14 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Connect, request, response, close costs as many system calls with a thousand connects pending as without.
+/// Tests that a transaction (connect, request, response, close) takes as many system calls with a thousand pending
+/// connects as without.
 fn per_syn(context: &Context, family: Family) -> Result<()> {
     const PENDING: usize = 1000;
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
     super::tmpfs(Path::new("/mnt"))?;
-    // With hybrid pacing, how often the engine asks for events depends on how fast everybody else is.
+    // With hybrid pacing the number of epoll_wait calls depends on the speed of the other processes.
     let mut guest = network.run().options(["--io", "event"]).command(["sh"]).spawn()?;
     expect(&guest.ask("echo ready")?, "ready")?;
     let engine = context.program.engine()?;
@@ -48,12 +49,12 @@ fn per_syn(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// The median of five rounds: frames that a busy machine delays come in other bursts.
-fn calls_per_syn(engine: Process, guest: &mut Running, server: SocketAddr) -> Result<f64> {
+/// Returns the median of five measurements, as frames that a busy machine delays arrive in other bursts.
+fn calls_per_syn(engine: Process, guest: &mut RunningProgram, server: SocketAddr) -> Result<f64> {
     const CONNECTS: u32 = 200;
     const ROUNDS: usize = 5;
     let line = format!("{} guest tcp {server} connects {CONNECTS}", own_path());
-    // The first one teaches the host and the guest their neighbours.
+    // The first transaction makes host and guest resolve the addresses of their neighbours.
     expect(&guest.ask(&line)?, "ok")?;
     let mut counts = Vec::new();
     for _ in 0..ROUNDS {
@@ -65,10 +66,16 @@ fn calls_per_syn(engine: Process, guest: &mut Running, server: SocketAddr) -> Re
     Ok(f64::from(counts[ROUNDS / 2]) / f64::from(CONNECTS))
 }
 
-/// Calls in all, of a table of `strace -c`.
+/// Returns the total number of calls in a table of `strace -c`.
 fn total(table: &str) -> Result<u32> {
     eprint!("{table}");
     let mut lines = table.lines();
-    let line = lines.find(|line| line.ends_with(" total")).context("no total")?;
-    Ok(line.split_whitespace().nth(3).context("no calls")?.parse()?)
+    let line = lines
+        .find(|line| line.ends_with(" total"))
+        .context("the table of strace has no line with the total")?;
+    Ok(line
+        .split_whitespace()
+        .nth(3)
+        .context("the total of strace has no number of calls")?
+        .parse()?)
 }

@@ -1,4 +1,5 @@
-//! The limits of what the command of `run` reaches beside its network, and what it can do as before.
+//! Cases about the confinement of the command of `pontoon run`: resources of the host that it must not reach, and
+//! actions that stay possible.
 
 use std::fs::File;
 use std::path::Path;
@@ -33,7 +34,8 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// Input into the terminal, and socket families that belong to no network namespace, by each ABI of the machine.
+/// Tests, with each system call ABI of the machine, that the command cannot insert input into its terminal, nor open
+/// sockets of families that belong to no network namespace.
 fn system_calls(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let refused = |count: usize| "EPERM ".repeat(count) + "EAFNOSUPPORT EAFNOSUPPORT EBADF";
@@ -43,7 +45,7 @@ fn system_calls(context: &Context) -> Result<()> {
     #[cfg(target_arch = "x86_64")]
     {
         let output = network.run().guest(["filter", "32"]).output()?;
-        // SIGSEGV: the kernel has no such ABI.
+        // A SIGSEGV means that the kernel lacks the ABI.
         if output.status.code() != Some(128 + 11) {
             expect(&String::from_utf8(output.stdout)?, &refused(2))?;
         }
@@ -51,7 +53,7 @@ fn system_calls(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The request that wrote into the terminal of a user's shell, with a terminal.
+/// Tests that the command cannot insert input into the shell's terminal (ioctl TIOCSTI).
 fn terminal(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let own = std::env::current_exe()?.display().to_string();
@@ -67,7 +69,8 @@ fn terminal(context: &Context) -> Result<()> {
     expect(&text, "EPERM")
 }
 
-/// The command has the three descriptors of any program; `ls` has one more, of the directory that it lists.
+/// Tests that the command inherits only standard input, output and error; `ls` opens one more descriptor for the
+/// directory that it lists.
 fn descriptors(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     super::tmpfs(Path::new("/run"))?;
@@ -77,7 +80,8 @@ fn descriptors(context: &Context) -> Result<()> {
     expect(&run.command(["ls", "/proc/self/fd"]).text()?, "0\n1\n2\n3")
 }
 
-/// Process 1 is a copy of the supervisor, with its memory layout and a socket to it.
+/// Tests that the command cannot read the memory layout and the descriptors of process 1, which is a fork of the
+/// supervisor with a socket to it.
 fn process_1(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     network.run().shell("cat /proc/$$/maps").text()?;
@@ -89,7 +93,7 @@ fn process_1(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Puts the host's network namespace at a path where `ip` finds it by the name `host`, too.
+/// Mounts the host's network namespace at a path where `ip` finds it by the name `host`.
 fn name_host_network() -> Result<()> {
     super::tmpfs(Path::new("/run"))?;
     std::fs::create_dir("/run/netns")?;
@@ -97,7 +101,7 @@ fn name_host_network() -> Result<()> {
     Ok(mount_bind("/proc/self/ns/net", "/run/netns/host")?)
 }
 
-/// Every way that names the host's namespace of networks, of mounts, or a device.
+/// Commands that would enter the host's network or mount namespace, or create a device.
 const REFUSED: &[&str] = &[
     "nsenter --net=/run/netns/host true",
     "ip netns exec host true",
@@ -116,7 +120,7 @@ fn namespaces(context: &Context) -> Result<()> {
     for way in REFUSED {
         let output = network.run().shell(way).output()?;
         let text = String::from_utf8_lossy(&output.stderr);
-        ensure!(!output.status.success(), "done: {way}");
+        ensure!(!output.status.success(), "the command succeeded: {way}");
         ensure!(text.contains("not permitted"), "{way}: {text}");
         let now = links()?;
         ensure!(now == before, "{way} changed\n{before}into\n{now}");
@@ -133,7 +137,7 @@ fn keep_capabilities(context: &Context) -> Result<()> {
     expect(&text.text()?, &host.display().to_string())
 }
 
-/// Root of a host that has no user namespaces does not get a command with all capabilities unless it asks for it.
+/// Tests that root on a host without user namespaces has to request a command with all capabilities explicitly.
 fn without_user_namespaces(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let with = |options: &str| {
@@ -157,7 +161,7 @@ fn without_user_namespaces(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Root inside may do to its own namespaces what root of the host may to the host's.
+/// Tests that root in the guest's user namespace may configure the guest's own namespaces.
 fn capabilities_inside(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -177,7 +181,7 @@ fn capabilities_inside(context: &Context) -> Result<()> {
         network.run().shell(line).text()?;
     }
     if !context.program.drop_privileges {
-        // It sets its groups, which an unprivileged user may not map.
+        // tcpdump changes its user and groups, which an unprivileged user may not map.
         network.run().shell("tcpdump -Z root -n -i tap0 -c 1 > /dev/null 2>&1 & sleep 0.5; ping -c 2 -W 1 10.0.2.2 > /dev/null; wait $!").text()?;
         let line = "touch /run/file && chown 1000:1000 /run/file && setpriv --reuid 1000 --regid 1000 --clear-groups \
                     sh -c 'id -u; test -O /run/file'";
@@ -191,7 +195,7 @@ fn binary(context: &Context) -> Result<String> {
     binary.ok_or_else(|| anyhow::anyhow!("there is no program under test"))
 }
 
-/// The filter is there without `no_new_privs`.
+/// Tests that programs with set-user-id work, as the command's seccomp filter is installed without `no_new_privs`.
 fn set_user_id(context: &Context) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let network = Network::new(context)?;
@@ -202,11 +206,12 @@ fn set_user_id(context: &Context) -> Result<()> {
     expect(&network.run().shell(line).text()?, "1\n0")
 }
 
-/// The files of a command in bubblewrap, as in `docs/cookbook.md`.
+/// Options of bubblewrap for the file system of a command, as in `docs/cookbook.md`.
 const FILES: &str = "--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib \
     --symlink usr/lib64 /lib64 --ro-bind /etc /etc --dev /dev --tmpfs /tmp";
 
-/// Neither the home directory, nor a socket, nor the tap's device is there; the network is.
+/// A command that prints which of the home directory, the sockets and the tap's device are visible, and whether the
+/// gateway is reachable.
 const LOOK: &str =
     "ls -d /home /run /var /dev/net 2>/dev/null; ping -c 1 -W 5 10.0.2.2 > /dev/null && echo reached";
 
@@ -225,7 +230,7 @@ fn bubblewrap_inside(context: &Context) -> Result<()> {
 fn bubblewrap_around(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let program = context.program.command()?;
-    // The user in whose place the program runs is that of bubblewrap.
+    // Where the program runs as an unprivileged user, bubblewrap runs as that user.
     let user: Vec<String> = match program.get_program() == "unshare" {
         true => ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"]
             .map(String::from)
@@ -239,6 +244,6 @@ fn bubblewrap_around(context: &Context) -> Result<()> {
         binary(context)?
     );
     let text = process::output(Command::new("sh").args(["-c", &line]))?;
-    // The device is there, as the program makes a tap by it.
+    // The tap's device is visible, as the program needs it inside of bubblewrap.
     expect(&text, "/dev/net\nreached")
 }

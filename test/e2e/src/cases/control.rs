@@ -1,4 +1,4 @@
-//! The control socket, while a guest runs.
+//! Cases about the control socket of `pontoon run`.
 
 mod capture;
 mod publish;
@@ -11,16 +11,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::add_address;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::{OBEDIENT, expect, talk, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
+use crate::http::HttpClient;
 use crate::lint;
 use crate::network::Network;
 use crate::process;
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 const SOCKET: &str = "/run/control";
 
@@ -32,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("control.metrics-over-tcp", 30, metrics_over_tcp),
         Case::new("control.log-level", 30, log_level),
         Case::new("control.engine-killed", 30, engine_killed),
+        Case::new("control.engine-stopped", 30, engine_stopped),
         Case::new("control.not-for-the-guest", 30, not_for_the_guest),
     ]
     .into_iter()
@@ -43,20 +46,20 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A guest with a shell, and a server at the far end.
-struct Scene<'a> {
+/// A running guest with a shell and the control socket, and a server at the far end of the network.
+struct ControlScene<'a> {
     context: &'a Context,
     server: SocketAddr,
-    guest: Running,
+    guest: RunningProgram,
     _network: Network<'a>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ControlScene<'a> {
     fn new(context: &'a Context) -> Result<Self> {
         Self::with(context, &[])
     }
 
-    /// The same, with more options of `pontoon run`.
+    /// Starts the guest with additional options of `pontoon run`.
     fn with(context: &'a Context, options: &[&str]) -> Result<Self> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
@@ -71,13 +74,13 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Returns the output of `pontoon ctl`.
+    /// Runs `pontoon ctl` with these arguments, and returns its output.
     fn ctl(&self, words: &[&str]) -> Result<String> {
         let mut command = self.context.program.command()?;
         process::output(command.args(["ctl", "--control", SOCKET]).args(words))
     }
 
-    /// Returns true if the guest reaches the server.
+    /// Returns true if the guest can connect to the server.
     fn reaches(&mut self) -> Result<bool> {
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
@@ -88,10 +91,10 @@ impl<'a> Scene<'a> {
 }
 
 fn stats(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let mode = std::fs::metadata(SOCKET)?.permissions().mode() & 0o777;
     ensure!(mode == 0o600, "mode {mode:o}");
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     let json = scene.ctl(&["stats", "--json"])?;
     ensure!(json.contains("\"tcp_opened\":1"), "{json}");
     let text = scene.ctl(&["stats"])?;
@@ -111,16 +114,19 @@ fn stats(context: &Context) -> Result<()> {
             process::output(Command::new("curl").args(["-sS", "--fail", "--unix-socket", SOCKET, &url]))?;
         ensure!(text.contains(holds), "{path}: {text}");
     }
-    let Scene { mut guest, .. } = scene;
+    let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;
-    ensure!(!Path::new(SOCKET).exists(), "the socket is left");
+    ensure!(
+        !Path::new(SOCKET).exists(),
+        "the file of the control socket was not removed"
+    );
     Ok(())
 }
 
-/// Other rules end the flow that they forbid, and hold for the next one.
+/// Tests that new rules end the flows that they forbid, and apply to later flows.
 fn policy(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
@@ -136,7 +142,7 @@ fn policy(context: &Context) -> Result<()> {
     })?;
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
     expect(&scene.guest.line()?, "ended")?;
-    ensure!(!scene.reaches()?, "the server is reached");
+    ensure!(!scene.reaches()?, "the guest reaches the server");
     let text = scene.ctl(&["policy"])?;
     expect(text.trim_start(), &format!("1 deny {rule}"))?;
 
@@ -144,15 +150,18 @@ fn policy(context: &Context) -> Result<()> {
         scene.ctl(&["policy", "--load", "/run/wrong.toml"]).is_err(),
         "wrong rules were taken"
     );
-    ensure!(!scene.reaches()?, "the server is reached with wrong rules");
+    ensure!(
+        !scene.reaches()?,
+        "the guest reaches the server after invalid rules were loaded"
+    );
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
-/// A connection is seen while it is there, by who asks for its like.
+/// Tests that a connection is listed while it exists, to a client whose filter matches it.
 fn flows(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let server = scene.server;
     let line = format!("$E2E guest tcp {server} rr 100000000 >/dev/null 2>&1 &");
     scene.guest.send_line(&line)?;
@@ -186,7 +195,7 @@ fn flows(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The supervisor and the engine log more after a request.
+/// Tests that supervisor and engine log more after the log level was changed.
 fn log_level(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -241,28 +250,91 @@ fn metrics_over_tcp(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The restarted engine answers, and has the rules that were loaded before.
+/// The restarted engine has the rules that were loaded before. No total decreases, and the flows of the engine are gone.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let rule = scene.server.ip().to_string();
     std::fs::write("/run/deny.toml", format!("deny = [\"{rule}\"]\n"))?;
     std::fs::write("/run/open.toml", "")?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     scene.ctl(&["policy", "--load", "/run/deny.toml"])?;
-    context.program.engine()?.signal(Signal::KILL)?;
-    let json = scene.ctl(&["stats", "--json"])?;
-    ensure!(json.contains("\"tcp_opened\":0"), "{json}");
     ensure!(!scene.reaches()?, "the server is reached");
-    let text = scene.ctl(&["policy"])?;
-    expect(text.trim_start(), &format!("1 deny {rule}"))?;
+    let hits = |scene: &ControlScene<'_>| -> Result<u64> {
+        let text = scene.ctl(&["policy"])?;
+        let hits = text.trim().strip_suffix(&format!(" deny {rule}"));
+        hits.and_then(|hits| hits.parse().ok())
+            .with_context(|| format!("the rules are others: {text}"))
+    };
+    process::wait_until("the refusal is counted", Duration::from_secs(5), || {
+        Ok(hits(&scene)? == 1)
+    })?;
+
+    let mut http = HttpClient::connect(SOCKET)?;
+    let mut total = || -> Result<Value> {
+        let stats: Value = serde_json::from_str(&http.get("/v1/stats")?)?;
+        Ok(stats["total"].clone())
+    };
+    let before = total()?;
+    let engine = context.program.engine()?;
+    engine.signal(Signal::KILL)?;
+    process::wait_until("another engine runs", Duration::from_secs(5), || {
+        let during = total()?;
+        for (name, count) in before["counters"].as_object().into_iter().flatten() {
+            let is_gauge = name.starts_with("sandbox_layer_");
+            let now = during["counters"][name].as_u64();
+            ensure!(is_gauge || now >= count.as_u64(), "{name}: {count}, then {now:?}");
+        }
+        Ok(during["flows"] == 0 && context.program.engine().is_ok_and(|other| other != engine))
+    })?;
+    ensure!(before["counters"]["tcp_opened"] == 1, "{before}");
+    ensure!(hits(&scene)? == 1, "the hits of the rule are lost");
+    ensure!(!scene.reaches()?, "the guest reaches the server");
+    process::wait_until("both refusals are counted", Duration::from_secs(5), || {
+        Ok(hits(&scene)? == 2)
+    })?;
     scene.ctl(&["policy", "--load", "/run/open.toml"])?;
+    ensure!(scene.reaches()?, "the guest does not reach the server");
+    process::wait_until("both connections are counted", Duration::from_secs(5), || {
+        let counters = &total()?["counters"];
+        Ok(counters["tcp_opened"] == 2 && counters["sandbox_layer_seccomp"] == 1)
+    })?;
+    Ok(())
+}
+
+/// Statistics are served at once while the engine is stopped; only queries for flows wait for it.
+fn engine_stopped(context: &Context) -> Result<()> {
+    let mut scene = ControlScene::with(context, &["--workers", "2"])?;
+    ensure!(scene.reaches()?, "the server is not reached");
+    let opened = |scene: &ControlScene<'_>| Ok(scene.ctl(&["stats", "--json"])?.contains("\"tcp_opened\":1"));
+    process::wait_until("the connection is counted", Duration::from_secs(5), || {
+        opened(&scene)
+    })?;
+    let engine = context.program.engine()?;
+    engine.signal(Signal::STOP)?;
+    let mut http = HttpClient::connect(SOCKET)?;
+    for _ in 0..3 {
+        for (path, holds) in [
+            ("/v1/stats", "\"tcp_opened\":1"),
+            ("/metrics", "\npontoon_tcp_connect_seconds_count{worker="),
+            ("/v1/policy", "\"unlisted\":0"),
+        ] {
+            let body = http.get_at_once(path)?;
+            ensure!(body.contains(holds), "{path}: {body}");
+        }
+    }
+    ensure!(opened(&scene)?, "the connection is not counted");
+    let error = http.get("/v1/flows").map(|_| "flows were listed".to_owned());
+    let error = error.unwrap_or_else(|error| error.to_string());
+    ensure!(error.contains("the engine does not respond"), "{error}");
+    engine.signal(Signal::CONT)?;
     ensure!(scene.reaches()?, "the server is not reached");
     Ok(())
 }
 
-/// The guest sees the file, and may open it, but no process there is served, in nested namespaces either.
+/// Tests that processes of the guest, which can see and open the socket, are not served, not even in nested
+/// namespaces.
 fn not_for_the_guest(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let curl = format!("curl -s -m 5 --unix-socket {SOCKET} http://pontoon/v1/stats");
     for way in [
         "",
@@ -275,7 +347,7 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
             "{way:?}: curl ends with status {status}"
         );
     }
-    // Nor is who connects there, and is gone when that is looked at.
+    // A client of the guest is not served either if it exits before the supervisor checks its process.
     scene.guest.signal(Signal::STOP)?;
     let change = r#"{"add":["127.0.0.1:8080:80"]}"#;
     let line =
@@ -292,13 +364,13 @@ fn not_for_the_guest(context: &Context) -> Result<()> {
         Ok(())
     };
     served("")?;
-    // Beside the guest's namespace, where the program may look at who is there.
+    // A client in another user namespace of the host is served if the program may read that process's namespaces.
     if !context.program.drop_privileges {
         served("unshare --user --map-root-user --pid --fork")?;
     }
     Ok(())
 }
 
-/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT where it is at once, CURLE_GOT_NOTHING,
-/// CURLE_SEND_ERROR and CURLE_RECV_ERROR.
+/// Exit statuses of a curl whose connection is closed: CURLE_COULDNT_CONNECT if it is closed at once, otherwise
+/// CURLE_GOT_NOTHING, CURLE_SEND_ERROR or CURLE_RECV_ERROR.
 const CUT_OFF: [&str; 4] = ["7", "52", "55", "56"];

@@ -1,4 +1,4 @@
-//! Names.
+//! Cases about the DNS forwarder.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A network whose host asks the far end, over `family`.
+/// Returns a network whose host has the DNS server at the far end as its resolver, over `family`.
 fn with_resolver<'a>(context: &'a Context, family: Family, before: &str) -> Result<Network<'a>> {
     let network = Network::new(context)?;
     let address = network.server_address(family);
@@ -47,7 +47,7 @@ fn ask(context: &Context, family: Family, transport: &str) -> Result<()> {
     Ok(())
 }
 
-/// Operations other than QUERY do not reach the resolver.
+/// Tests that operations other than QUERY are not forwarded to the resolver.
 fn update(context: &Context, family: Family) -> Result<()> {
     let network = with_resolver(context, family, "")?;
     let line = "dig +notcp +tries=1 +time=3 +opcode=update some.test SOA";
@@ -71,7 +71,7 @@ fn big(context: &Context, family: Family) -> Result<()> {
         answers == 15 && text.contains("(UDP)"),
         "{answers} records:\n{text}"
     );
-    // Without EDNS the answer is cut, and dig asks again over TCP.
+    // Without EDNS the response is truncated (TC), and dig repeats the query over TCP.
     let text = network.run().shell("dig +tries=1 +noedns big.test TXT").text()?;
     ensure!(
         text.contains("Truncated") && text.contains("(TCP)"),
@@ -80,7 +80,8 @@ fn big(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// The first resolver does not answer: the first query is answered by the second one, and later ones go to it at once.
+/// Tests a first resolver that does not answer: the first query is answered by the second resolver, and later queries
+/// are sent to that one at once.
 fn first_silent(context: &Context, family: Family) -> Result<()> {
     let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
     let network = with_resolver(context, family, &format!("nameserver {nowhere}\n"))?;
@@ -105,7 +106,7 @@ fn many(context: &Context, family: Family) -> Result<()> {
     )
 }
 
-/// The host's configuration changes under a running guest.
+/// Tests that the forwarder uses a changed resolv.conf of the host while the guest runs.
 fn change(context: &Context, family: Family) -> Result<()> {
     let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
     let network = Network::new(context)?;
@@ -113,7 +114,7 @@ fn change(context: &Context, family: Family) -> Result<()> {
     network
         .server()
         .enter(|| server::dns::start(SocketAddr::new(address, 53)))?;
-    // The directory is the host's, so that a new file can take the old one's place as resolvconf does it.
+    // The directory is the host's own, so that a new file can be renamed over the old one, as resolvconf does.
     replace_directory()?;
     std::fs::write("/etc/resolv.conf", format!("nameserver {nowhere}\n"))?;
     let line = "before=$(cat /etc/resolv.conf); dig +short +tries=1 +time=1 one.test A >/dev/null; \
@@ -123,11 +124,11 @@ fn change(context: &Context, family: Family) -> Result<()> {
     std::fs::write("/etc/resolv.conf.new", format!("nameserver {address}\n"))?;
     std::fs::rename("/etc/resolv.conf.new", "/etc/resolv.conf")?;
     expect(&running.line()?, &server::dns::A.to_string())?;
-    // The guest's own file is in the new one's place, too.
+    // The guest's resolv.conf is mounted over the new file as well.
     expect(&running.line()?, "same")
 }
 
-/// Gives the case an /etc of its own, with what programs need from it.
+/// Mounts a new /etc for the case, with the files that programs need.
 fn replace_directory() -> Result<()> {
     let copy = "mkdir -p /run/etc && mount -t tmpfs tmpfs /run/etc \
                 && for f in passwd group hosts nsswitch.conf subuid subgid ld.so.cache; do \

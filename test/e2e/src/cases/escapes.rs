@@ -1,4 +1,4 @@
-//! Limits of an attacker who controls the engine: system calls from inside, one by one.
+//! Cases in which an attacker controls the engine: system calls that a test makes inside of the engine by ptrace.
 
 use std::time::Duration;
 
@@ -8,26 +8,27 @@ use super::sandbox::idle;
 use super::{expect, talk, tcp_server};
 use crate::case::{Case, Context, Family};
 use crate::counters::Counters;
-use crate::inject::{Answer, TracedProcess};
+use crate::inject::{CallResult, TracedProcess};
 use crate::network::Network;
 use crate::process;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("escapes.refused", 30, escapes),
-        Case::new("escapes.killed", 60, deadly),
+        Case::new("escapes.killed", 60, forbidden_calls),
     ]
     .into_iter()
     .map(Case::pontoon_only)
     .collect()
 }
 
-/// An attempt: name, call, arguments, text.
-type Attempt = (&'static str, libc::c_long, Vec<u64>, &'static str);
+/// A system call that the sandbox must refuse: description, number, arguments, and a text whose address may be an
+/// argument.
+type RefusedCall = (&'static str, libc::c_long, Vec<u64>, &'static str);
 
-const EPERM: Answer = Answer::Result(-(libc::EPERM as i64));
+const EPERM: CallResult = CallResult::Result(-(libc::EPERM as i64));
 
-/// Options of sockets that flows do not need: what each would do, level, name.
+/// Socket options that flows do not need and the sandbox must refuse: purpose, level, option name.
 const OPTIONS: [(&str, libc::c_int, libc::c_int); 13] = [
     ("option: IP headers of its own", libc::SOL_IP, libc::IP_HDRINCL),
     (
@@ -64,7 +65,8 @@ const OPTIONS: [(&str, libc::c_int, libc::c_int); 13] = [
     ),
 ];
 
-/// Arguments that set an option of no socket: what is looked at is refused before that is seen.
+/// Returns the arguments of a setsockopt on an invalid descriptor. The filter refuses the option before the kernel
+/// checks the descriptor.
 fn option_of(level: libc::c_int, name: libc::c_int) -> Vec<u64> {
     vec![u64::MAX, level.unsigned_abs().into(), name.unsigned_abs().into()]
 }
@@ -78,7 +80,7 @@ fn escapes(context: &Context) -> Result<()> {
     let here = i64::from(libc::AT_FDCWD).cast_unsigned();
     let socket = |family: libc::c_int| vec![family.unsigned_abs().into(), libc::SOCK_DGRAM as u64, 0];
     let signal = libc::SIGTERM as u64;
-    let attempts: Vec<Attempt> = vec![
+    let attempts: Vec<RefusedCall> = vec![
         (
             "open the root",
             libc::SYS_openat,
@@ -206,16 +208,16 @@ fn escapes(context: &Context) -> Result<()> {
         "",
     )?;
     ensure!(
-        answer == Answer::Result(-i64::from(libc::EBADF)),
+        answer == CallResult::Result(-i64::from(libc::EBADF)),
         "an option that flows need: {answer:?}"
     );
     let answer = traced.call(libc::SYS_clone3, &[text, 64], "")?;
     ensure!(
-        answer == Answer::Result(-i64::from(libc::ENOSYS)),
+        answer == CallResult::Result(-i64::from(libc::ENOSYS)),
         "clone3: {answer:?}"
     );
     traced.release()?;
-    // It went on as if nothing had happened, and has counted.
+    // The engine has continued to run, and has counted the refused calls.
     let server = tcp_server(&network, Family::V4)?;
     let round = format!("{} guest tcp {server} connects 1", crate::run::own_path());
     expect(&running.ask(&round)?, "ok")?;
@@ -224,10 +226,10 @@ fn escapes(context: &Context) -> Result<()> {
     Counters::read(&talk)?.expect("sandbox_refused", attempts.len() as u64)
 }
 
-/// Each ends the engine, and another one takes its place.
-fn deadly(context: &Context) -> Result<()> {
+/// Tests system calls that end the engine (SIGSYS), after which another engine is started.
+fn forbidden_calls(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let attempts: [Attempt; 9] = [
+    let attempts: [RefusedCall; 9] = [
         ("execve", libc::SYS_execve, vec![], "/bin/sh"),
         ("ptrace", libc::SYS_ptrace, vec![], ""),
         ("setns", libc::SYS_setns, vec![3, 0], ""),
@@ -243,7 +245,7 @@ fn deadly(context: &Context) -> Result<()> {
         let mut traced = TracedProcess::take(engine)?;
         let answer = traced.call(number, &arguments, text)?;
         eprintln!("{name}: {answer:?}");
-        ensure!(answer == Answer::Killed(libc::SIGSYS), "{name}: {answer:?}");
+        ensure!(answer == CallResult::Killed(libc::SIGSYS), "{name}: {answer:?}");
         process::wait_until("another engine is there", Duration::from_secs(1), || {
             Ok(context.program.engine().is_ok_and(|other| other != engine))
         })?;

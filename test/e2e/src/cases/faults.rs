@@ -1,4 +1,5 @@
-//! A host that fails: system calls, descriptors, ports, interfaces, and time in which no process runs.
+//! Cases about a failing host: system calls that fail, exhausted descriptors and ports, interfaces that go down, and
+//! stopped processes.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,24 +14,25 @@ use crate::case::{Case, Context, Family};
 use crate::guest::tcp;
 use crate::network::Network;
 use crate::process::{self, Process};
-use crate::run::{Running, own_path};
+use crate::run::{RunningProgram, own_path};
 use crate::strace::{self, Strace};
 
-/// Traffic while calls fail.
+/// The traffic during a case in which system calls of the engine fail.
 #[derive(Clone, Copy)]
 enum Traffic {
-    /// Connections of the guest's.
+    /// TCP connections that the guest opens.
     Connections,
-    /// Connections to a published port.
+    /// TCP connections to a published port.
     Published,
-    /// Datagrams of the guest's, each from a port of its own.
+    /// UDP datagrams of the guest, each from another port.
     Datagrams,
 }
 
 use Traffic::{Connections, Datagrams, Published};
 
-/// Calls of the packet path, what a kernel may answer to them, and what makes them. A socket that returns EAGAIN or EINTR
-/// where it need not would never report its readiness, which no kernel does.
+/// System calls of the packet path, errors that a kernel may return for them, and traffic that makes these calls.
+/// EAGAIN and EINTR are injected only where the kernel may return them, as an engine would otherwise wait for a
+/// readiness that is never reported.
 const CALLS: [(&str, &[&str], Traffic); 17] = [
     ("socket", &["EMFILE", "ENFILE", "ENOBUFS", "EACCES"], Connections),
     (
@@ -98,14 +100,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// A guest with a shell, its engine, and a server.
-struct Setting {
-    guest: Running,
+/// A running guest with a shell, its engine, and a server at the far end.
+struct FaultScene {
+    guest: RunningProgram,
     engine: Process,
     server: SocketAddr,
 }
 
-impl Setting {
+impl FaultScene {
     fn new(context: &Context, network: &Network<'_>, options: &[&str]) -> Result<Self> {
         let server = tcp_server(network, Family::V4)?;
         let mut guest = network.run().options(options).command(["sh"]).spawn()?;
@@ -120,13 +122,13 @@ impl Setting {
         Ok(setting)
     }
 
-    /// Runs the client command `words` in the guest.
+    /// Runs the TCP client command `words` in the guest, and returns its output.
     fn ask(&mut self, words: &str) -> Result<String> {
         let line = format!("{} guest tcp {} {words} || echo failed", own_path(), self.server);
         self.guest.ask(&line)
     }
 
-    /// New connections work, content arrives as it was sent, and it is still the same engine.
+    /// Checks that new connections succeed, that their content is correct, and that the engine was not restarted.
     fn works(&mut self, when: &str) -> Result<()> {
         expect(&self.ask("connects 5")?, "ok").with_context(|| when.to_owned())?;
         expect(&self.ask("put 0 8 4194304")?, "ok").with_context(|| when.to_owned())?;
@@ -134,12 +136,12 @@ impl Setting {
     }
 }
 
-/// Every few calls one fails: connections may be reset and datagrams lost, but no byte of the others is, the engine keeps running,
-/// and nothing is left open.
+/// Tests system calls of which every seventh fails: connections may be reset and datagrams lost, but the other
+/// connections lose no byte, the engine is not restarted, and no descriptor is leaked.
 fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic) -> Result<()> {
     let network = Network::new(context)?;
     let datagrams = udp_server(&network, Family::V4)?;
-    let mut setting = Setting::new(context, &network, &["--io", "event", "--publish", "8080:80"])?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event", "--publish", "8080:80"])?;
     let serve = format!("{} guest serve tcp:0.0.0.0:80 &", own_path());
     expect(&setting.guest.ask(&serve)?, "listening")?;
     let published = SocketAddr::new(network.host_address(Family::V4), 8080);
@@ -147,7 +149,7 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
     let before = setting.engine.descriptors()?;
     for error in errors {
         let trace = format!("trace={calls}");
-        // Not the first one, which may be the loop's own wait, and not all.
+        // The first calls succeed, as the first may be the wait of the loop; then every seventh fails.
         let inject = format!("inject={calls}:error={error}:when=3+7");
         let options = ["-e", trace.as_str(), "-e", inject.as_str()];
         let strace = Strace::attach(setting.engine, &options, Path::new("/mnt/calls"))?;
@@ -173,45 +175,51 @@ fn call_fails(context: &Context, calls: &str, errors: &[&str], traffic: Traffic)
             "the engine exited at {error}"
         );
     }
-    // Endpoints that were used in the last two minutes are there.
+    // UDP endpoints exist for two minutes after their last datagram.
     let endpoints = match traffic {
         Datagrams => 60 * errors.len(),
         Connections | Published => 0,
     };
-    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(setting.engine.descriptors()? <= before + endpoints)
-    })?;
+    process::wait_until(
+        "the engine has closed the descriptors of all flows",
+        Duration::from_secs(10),
+        || Ok(setting.engine.descriptors()? <= before + endpoints),
+    )?;
     Ok(())
 }
 
-/// As when a machine is suspended, or the engine gets no CPU.
+/// Tests a stop of the engine for ten seconds, as when a machine is suspended or a process gets no CPU.
 fn stopped(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &[])?;
+    let mut setting = FaultScene::new(context, &network, &[])?;
     let engine = setting.engine;
     let stopping = std::thread::spawn(move || -> Result<()> {
-        // Any moment at which the transfer is not yet over will do.
+        // The stop may begin at any time before the transfer has ended.
         std::thread::sleep(Duration::from_millis(100));
         engine.signal(Signal::STOP)?;
-        // The length of the stop is the subject.
+        // The duration of the stop is the condition of the test.
         std::thread::sleep(Duration::from_secs(10));
         engine.signal(Signal::CONT)
     });
-    // More bytes than any machine transfers before the stop.
+    // The transfer is longer than any machine needs until the stop.
     let start = Instant::now();
     expect(&setting.ask("put 0 5 1073741824")?, "ok")?;
     let took = start.elapsed();
     process::join(stopping)?;
-    ensure!(took >= Duration::from_secs(10), "it was over after {took:?}");
+    ensure!(
+        took >= Duration::from_secs(10),
+        "the transfer ended after {took:?}, before the stop had"
+    );
     setting.works("afterwards")
 }
 
-/// Connects that find no descriptor are refused; a connection that stands goes on, and when there are descriptors again
-/// all is as before.
+/// Tests that connects without a free descriptor are refused, that existing connections are not affected, and that
+/// connects succeed again when descriptors are free.
 fn out_of_descriptors(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
-    let pid = Pid::from_raw(setting.engine.id().cast_signed()).context("no engine")?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
+    let pid =
+        Pid::from_raw(setting.engine.id().cast_signed()).context("the program has no engine process")?;
     let few = setting.engine.descriptors()? as u64 + 8;
     let own = getrlimit(Resource::Nofile);
     let limit = |current| Rlimit {
@@ -221,7 +229,9 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
     prlimit(Some(pid), Resource::Nofile, limit(Some(few)))?;
     let counts = setting.ask("crowd 40")?;
     eprintln!("40 at once with 8 descriptors: {counts}");
-    let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
+    let (stood, refused) = counts
+        .split_once(' ')
+        .context("the client did not print two numbers")?;
     let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
     ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{counts}");
     prlimit(Some(pid), Resource::Nofile, limit(own.maximum))?;
@@ -230,18 +240,21 @@ fn out_of_descriptors(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The same for ports of the host's.
+/// Tests that connects without a free port are refused, that existing connections are not affected, and that connects
+/// succeed again when ports are free.
 fn out_of_ports(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40019")?;
-    let mut setting = Setting::new(context, &network, &["--io", "event"])?;
+    let mut setting = FaultScene::new(context, &network, &["--io", "event"])?;
     let counts = setting.ask("crowd 40")?;
     eprintln!("40 at once with 20 ports: {counts}");
-    let (stood, refused) = counts.split_once(' ').context("not two numbers")?;
+    let (stood, refused) = counts
+        .split_once(' ')
+        .context("the client did not print two numbers")?;
     let (stood, refused): (u32, u32) = (stood.parse()?, refused.parse()?);
     ensure!(stood > 0 && refused > 0 && stood + refused == 40, "{counts}");
-    // The engine keeps its share of the range that was there when it started. The passing of time matters: the kernel
-    // reuses a port in TIME_WAIT after a second (ip-sysctl, `tcp_tw_reuse`).
+    // The engine uses its share of the port range at its start. The test waits until the kernel may reuse ports in
+    // TIME-WAIT, which is after one second (ip-sysctl, `tcp_tw_reuse`).
     sysctl("net/ipv4/tcp_tw_reuse", "1")?;
     std::thread::sleep(Duration::from_millis(1500));
     setting.works("with ports")
@@ -249,7 +262,7 @@ fn out_of_ports(context: &Context) -> Result<()> {
 
 fn guest_interface(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &[])?;
+    let mut setting = FaultScene::new(context, &network, &[])?;
     let line = "ip route show default >/tmp/route.$$; ip link set tap0 down && sleep 1 && ip link set tap0 up && \
                 ip route add $(cat /tmp/route.$$); rm /tmp/route.$$; echo up";
     expect(&setting.guest.ask(line)?, "up")?;
@@ -260,7 +273,7 @@ fn guest_interface(context: &Context) -> Result<()> {
 
 fn host_interface(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    let mut setting = Setting::new(context, &network, &[])?;
+    let mut setting = FaultScene::new(context, &network, &[])?;
     ip("link set net0 down")?;
     let millis: u64 = setting.ask("unreachable")?.parse()?;
     ensure!(millis < 1000, "unreachable after {millis} ms");

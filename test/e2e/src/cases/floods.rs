@@ -1,4 +1,4 @@
-//! Floods: each is bounded and counted, and no other flow breaks.
+//! Cases about floods of frames by the guest: each flood is limited and counted, and no other flow breaks.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::network::Network;
 use crate::process::QuietMachine;
 use crate::{process, server};
 
-/// Kinds of floods, each with its address family and a counter that shows that it was received.
+/// Kinds of floods: name, address family, and the counter that increases when the flood has arrived.
 const FLOODS: [(&str, Family, &str); 8] = [
     ("refused", Family::V4, "tcp_connect_failed"),
     ("pending", Family::V6, "frames_up"),
@@ -26,7 +26,8 @@ const FLOODS: [(&str, Family, &str); 8] = [
     ("solicitations", Family::V6, "frames_up"),
 ];
 
-/// All processes together: slots of as many flows as there may be, pools, and the program.
+/// Limit on the resident memory of all processes: flow slots up to the limit on flows, pools, and the program, in
+/// KiB.
 const RSS_LIMIT_KIB: u64 = 192 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -46,7 +47,8 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Thousands of clients of a published port that begin a request and never end it: others are served as before.
+/// Tests that thousands of clients of a published port which never complete their request do not disturb other
+/// clients.
 fn slow_clients(context: &Context, family: Family) -> Result<()> {
     const CLIENTS: usize = 3000;
     let network = Network::new(context)?;
@@ -73,11 +75,16 @@ fn slow_clients(context: &Context, family: Family) -> Result<()> {
     expect(&ask(&["put", "0", "31", "16777216"])?, "ok")?;
     let resident = engine.number("status", "VmRSS")?;
     eprintln!("{CLIENTS} slow clients: the engine has {resident} KiB");
-    ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
+    ensure!(
+        resident <= RSS_LIMIT_KIB,
+        "the program has {resident} KiB of resident memory"
+    );
     drop(slow);
-    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(engine.descriptors()? <= before)
-    })?;
+    process::wait_until(
+        "the engine has closed the descriptors of all flows",
+        Duration::from_secs(10),
+        || Ok(engine.descriptors()? <= before),
+    )?;
     Ok(())
 }
 
@@ -87,7 +94,7 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
     let server = tcp_server(&network, family)?;
     let resolver = SocketAddr::new(server.ip(), 53);
     network.server().enter(|| server::dns::start(resolver))?;
-    // The far end does not forward: what is sent through it is never answered.
+    // The far end does not forward, so packets that are routed through it are never answered.
     let nowhere = family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?);
     let run = network
         .run()
@@ -101,9 +108,15 @@ fn flood(context: &Context, family: Family, kind: &str, counter: &str) -> Result
     eprintln!("{kind}: {figures} (p99 in us), resident {resident} KiB");
     running.send_line("end")?;
     running.finish()?;
-    ensure!(resident <= RSS_LIMIT_KIB, "{resident} KiB resident");
+    ensure!(
+        resident <= RSS_LIMIT_KIB,
+        "the program has {resident} KiB of resident memory"
+    );
     let counters = Counters::read(&talk)?;
-    ensure!(counters.count(counter) > 0, "{counter} did not move");
+    ensure!(
+        counters.count(counter) > 0,
+        "the counter {counter} was not increased"
+    );
     counters.expect("panics", 0)?;
     counters.expect("sandbox_refused", 0)?;
     let p99 = |name: &str| -> Result<u64> {

@@ -1,4 +1,4 @@
-//! The host's network changes while a guest runs.
+//! Cases about changes of the host's network while a guest runs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::OBEDIENT;
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process;
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::server;
 
-/// Port of the servers.
+/// TCP port of the servers in the host's network.
 const PORT: u16 = 7000;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// An address behind the far end, which only a default route leads to.
+/// Returns an address behind the far end, to which only a default route leads.
 fn behind(family: Family) -> IpAddr {
     family.pick(
         Ipv4Addr::new(203, 0, 113, 7),
@@ -37,12 +37,12 @@ fn behind(family: Family) -> IpAddr {
     )
 }
 
-/// `address` alone, as `ip` takes it.
+/// Returns `address` as a prefix that contains only this address, for `ip`.
 fn host_route(address: IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }
 
-/// A network with a server at [`behind`].
+/// Returns a network with a server at the address [`behind`].
 fn scene(context: &Context, family: Family) -> Result<Network<'_>> {
     let network = Network::new(context)?;
     network.server().enter(|| {
@@ -52,7 +52,7 @@ fn scene(context: &Context, family: Family) -> Result<Network<'_>> {
     Ok(network)
 }
 
-fn guest(network: &Network<'_>) -> Result<Running> {
+fn guest(network: &Network<'_>) -> Result<RunningProgram> {
     let run = network
         .run()
         .options(["--connect-timeout", "500ms"])
@@ -60,21 +60,22 @@ fn guest(network: &Network<'_>) -> Result<Running> {
     run.spawn()?.listening()
 }
 
-fn reaches(guest: &mut Running, address: IpAddr) -> Result<bool> {
+fn reaches(guest: &mut RunningProgram, address: IpAddr) -> Result<bool> {
     let to = SocketAddr::new(address, PORT);
     let line = format!("$E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo not");
     Ok(guest.ask(&line)? == "reached")
 }
 
-/// Within two seconds, as the guest's own kernel may have to receive the change, too.
-fn soon_reaches(guest: &mut Running, address: IpAddr) -> Result<()> {
+/// Checks that the guest reaches `address` within two seconds, as the guest's kernel may have to process the change
+/// as well.
+fn soon_reaches(guest: &mut RunningProgram, address: IpAddr) -> Result<()> {
     process::wait_until("the far end is reached", Duration::from_secs(2), || {
         reaches(guest, address)
     })?;
     Ok(())
 }
 
-/// The way out moves to another neighbour.
+/// Tests that the guest uses the host's new default route, through another neighbour.
 fn default_route(context: &Context, family: Family) -> Result<()> {
     let network = scene(context, family)?;
     let nowhere = family.pick([198, 51, 100, 9].into(), "2001:db8:1::9".parse()?);
@@ -91,7 +92,7 @@ fn default_route(context: &Context, family: Family) -> Result<()> {
     soon_reaches(&mut guest, behind(family))
 }
 
-/// The host has nothing but its loopback when the guest starts, gets a network, loses it, and gets it again.
+/// Tests a guest that is started when the host has only its loopback, gets a network, loses it, and gets it again.
 fn late_network(context: &Context, family: Family) -> Result<()> {
     let network = scene(context, family)?;
     let own = network.host_address(family);
@@ -103,7 +104,10 @@ fn late_network(context: &Context, family: Family) -> Result<()> {
     down()?;
     let mut guest = guest(&network)?;
     for _ in 0..2 {
-        ensure!(!reaches(&mut guest, behind(family))?, "reached without a network");
+        ensure!(
+            !reaches(&mut guest, behind(family))?,
+            "the guest has reached an address although the host has no network"
+        );
         ip("link set net0 up")?;
         add_address("net0", &format!("{own}/{width}"))?;
         ip(&format!(
@@ -116,7 +120,7 @@ fn late_network(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// An address that the host gets while the guest runs is as closed as those that it had.
+/// Tests that an address that the host gets while the guest runs is refused like the host's earlier addresses.
 fn own_addresses(context: &Context, family: Family) -> Result<()> {
     let network = scene(context, family)?;
     server::tcp::start(SocketAddr::new(family.unspecified(), PORT))?;
@@ -124,7 +128,7 @@ fn own_addresses(context: &Context, family: Family) -> Result<()> {
     soon_reaches(&mut guest, behind(family))?;
     let added = family.pick([192, 0, 2, 5].into(), "2001:db8:fe::5".parse()?);
     add_address("lo", &host_route(added))?;
-    // The supervisor sends the new address to the engine.
+    // Waits until the supervisor has sent the new address to the engine.
     process::wait_until(
         "the host's new address is refused",
         Duration::from_secs(5),
@@ -137,8 +141,8 @@ fn own_addresses(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A connect without a reply is pending when the host gets the address: the kernel delivers the next SYN to the host
-/// itself, and the guest is not to be connected to it.
+/// Tests a connect that is pending without a reply when the host gets its destination address: the kernel delivers
+/// the next SYN to the host itself, and the engine must not connect the guest to it.
 fn pending_connect(context: &Context, family: Family) -> Result<()> {
     let network = scene(context, family)?;
     server::tcp::start(SocketAddr::new(family.unspecified(), PORT))?;
@@ -150,7 +154,7 @@ fn pending_connect(context: &Context, family: Family) -> Result<()> {
     soon_reaches(&mut guest, behind(family))?;
     let added: IpAddr = family.pick([192, 0, 2, 5].into(), "2001:db8:fe::5".parse()?);
     let to = SocketAddr::new(added, PORT);
-    // The far end drops what is not for it.
+    // The far end drops packets to this address, so the connect stays pending.
     guest.send_line(&format!(
         "timeout 8 $E2E guest tcp {to} peer >/dev/null 2>&1 && echo reached || echo not"
     ))?;
@@ -162,7 +166,7 @@ fn pending_connect(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the host has a socket in SYN-SENT to that port (proc_net(5), `TCP_SYN_SENT`).
+/// Returns true if the host has a TCP socket in SYN-SENT to `port` (/proc/net/tcp, `TCP_SYN_SENT`).
 fn is_connecting(family: Family, port: u16) -> Result<bool> {
     let sockets = std::fs::read_to_string(match family {
         Family::V4 => "/proc/self/net/tcp",

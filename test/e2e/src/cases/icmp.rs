@@ -1,4 +1,4 @@
-//! ping and traceroute.
+//! Cases about ICMP: ping and traceroute.
 
 use anyhow::{Result, ensure};
 use pontoon_netns::sysctl;
@@ -6,7 +6,7 @@ use pontoon_netns::sysctl;
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 
-/// Opens ping sockets to every group, which is how most distributions ship.
+/// Value of `net.ipv4.ping_group_range` that permits ping sockets to all groups, as most distributions configure it.
 const OPEN: &str = "0 2147483647";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -32,9 +32,9 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Lets the host's users open ping sockets.
+/// Permits ping sockets to the users of the host.
 pub(super) fn open_ping(context: &Context) -> Result<()> {
-    // In a user namespace of one user, the range holds the groups that the namespace knows.
+    // In a user namespace with one user only the groups of that namespace are valid in the range.
     let range = if context.program.drop_privileges {
         "0 0"
     } else {
@@ -65,7 +65,7 @@ fn large_ping(context: &Context, family: Family) -> Result<()> {
         network.server_address(family)
     );
     let text = network.run().shell(&line).text()?;
-    // The first one may be what teaches the guest the path's MTU.
+    // The first ping may be answered by the error that reports the path MTU.
     let answers = text
         .lines()
         .filter(|line| line.starts_with("60008 bytes from"))
@@ -74,7 +74,7 @@ fn large_ping(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// The guest's gateway, two routers, the far end.
+/// Tests that traceroute shows the guest's gateway, both routers, and the far end.
 fn traceroute(context: &Context, family: Family, method: &str) -> Result<()> {
     let network = Network::with_routers(context, 2)?;
     open_ping(context)?;
@@ -98,10 +98,11 @@ fn traceroute(context: &Context, family: Family, method: &str) -> Result<()> {
     Ok(())
 }
 
-/// One clear line when neither ping sockets nor raw sockets may be opened; and no answer, but also no harm.
+/// Tests that one clear line is logged if neither ping sockets nor raw sockets may be opened, and that pings are not
+/// answered.
 fn forbidden(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    // A new namespace permits ping sockets to no group.
+    // In a new network namespace ping sockets are permitted to no group.
     let line = format!(
         "ping -n -c 2 -i 0.2 -W 1 {}; true",
         network.server_address(Family::V4)

@@ -1,4 +1,4 @@
-//! Costs of an idle program, and of its start.
+//! Cases about the cost of an idle program, and of its start.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use crate::process::QuietMachine;
 
 const PSS_LIMIT_KIB: u64 = 16 * 1024;
 
-/// Half of the fastest of pasta's starts on the machines that this was measured on (60 to 88 ms).
+/// Limit on the time to start: half of the fastest start of pasta on the machines where it was measured (60 to 88
+/// ms).
 const START_LIMIT: Duration = Duration::from_millis(30);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -29,14 +30,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// After some traffic: no wake-up and no CPU time in 5 s, and little memory.
+/// Tests that the program, after some traffic, has no wakeup and uses no CPU time for 5 s, and little memory.
 fn idle(context: &Context, mode: &str) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
     let line = format!("$E2E guest tcp {server} fetch 0 1 16777216; sleep 1000");
     let mut running = network.run().options(["--io", mode]).shell(&line).spawn()?;
     expect(&running.line()?, "ok")?;
-    // Within this time the timers of the closed connection have expired: that is part of the promise.
+    // The timers of the closed connection have to expire before the measurement.
     std::thread::sleep(Duration::from_secs(3));
     let ours = context.program.processes();
     ensure!(
@@ -50,7 +51,7 @@ fn idle(context: &Context, mode: &str) -> Result<()> {
             .collect::<Result<Vec<_>>>()
     };
     let before = activity()?;
-    // The subject: nothing happens while time passes.
+    // The test measures that nothing happens during this time.
     std::thread::sleep(Duration::from_secs(5));
     let after = activity()?;
     ensure!(
@@ -62,11 +63,11 @@ fn idle(context: &Context, mode: &str) -> Result<()> {
         .map(|process| process.number("smaps_rollup", "Pss"))
         .sum::<Result<u64>>()?;
     eprintln!("PSS: {pss} KiB");
-    ensure!(pss <= PSS_LIMIT_KIB, "PSS is {pss} KiB");
+    ensure!(pss <= PSS_LIMIT_KIB, "the PSS of the program is {pss} KiB");
     Ok(())
 }
 
-/// The least time of eleven starts.
+/// Tests the shortest of eleven starts against [`START_LIMIT`].
 fn start(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let machine = QuietMachine::begin()?;

@@ -1,4 +1,4 @@
-//! Bad input: one line that names the problem, a status that is not 0, and nothing left.
+//! Cases about invalid options: one line that describes the error, an exit status other than 0, and no process left.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::network::Network;
 use crate::process;
 
 pub(super) fn cases() -> Vec<Case> {
-    // Options, and what the line must name.
+    // Name of the case, options, and a text that the error line must contain.
     let lines: [(&str, &'static [&'static str], &'static str); 12] = [
         ("input.unknown-option", &["--no-such-option"], "--no-such-option"),
         ("input.mtu-too-small", &["--mtu", "10"], "10"),
@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// The program refuses, in one line that contains `names`.
+/// Tests that the program refuses these options with one line that contains `names`.
 fn refused(context: &Context, options: &[&str], names: &str) -> Result<()> {
     let network = Network::new(context)?;
     let attach = options.contains(&"--attach");
@@ -60,16 +60,23 @@ fn refused(context: &Context, options: &[&str], names: &str) -> Result<()> {
     drop(network);
     let talk = String::from_utf8_lossy(&output.stderr);
     eprint!("{talk}");
-    ensure!(!output.status.success(), "it did not refuse");
+    ensure!(!output.status.success(), "the program accepted the options");
     ensure!(output.status.code().is_some(), "{}", output.status);
     ensure!(
         output.stdout.is_empty(),
         "talk on standard output: {:?}",
         String::from_utf8_lossy(&output.stdout)
     );
-    ensure!(talk.lines().count() == 1, "not one line:\n{talk}");
-    ensure!(talk.contains(names), "the line does not name {names}:\n{talk}");
-    ensure!(process::running().is_empty(), "left: {:?}", process::running());
+    ensure!(talk.lines().count() == 1, "the error is not one line:\n{talk}");
+    ensure!(
+        talk.contains(names),
+        "the error does not contain {names}:\n{talk}"
+    );
+    ensure!(
+        process::running().is_empty(),
+        "processes are left: {:?}",
+        process::running()
+    );
     Ok(())
 }
 
@@ -84,7 +91,8 @@ fn no_tun(context: &Context) -> Result<()> {
     refused(context, &[], "/dev/net/tun")
 }
 
-/// The one user namespace that is allowed is the one that makes the caller an ordinary user.
+/// Tests a user who may not create user namespaces. The limit of one namespace is used by the test itself, to become
+/// an ordinary user.
 fn no_user_namespaces(context: &Context) -> Result<()> {
     std::fs::write("/proc/sys/user/max_user_namespaces", "1")?;
     refused(context, &[], "max_user_namespaces")

@@ -1,4 +1,4 @@
-//! iperf3 in every direction.
+//! Cases with iperf3 in both directions.
 
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
     ways.into_iter().flat_map(case).collect()
 }
 
-/// The server ends with the case.
+/// Starts an iperf3 server at `address`, which is killed at the end of the case.
 fn server(address: IpAddr) -> Result<Child> {
     let mut command = Command::new("iperf3");
     command
@@ -49,7 +49,7 @@ fn iperf(context: &Context, family: Family, options: &str) -> Result<()> {
     child.kill()?;
     child.wait()?;
     let text = text?;
-    // Every summary of a receiver counts bytes.
+    // The summary line of every receiver has a number of bytes.
     let received: Vec<f64> = text
         .lines()
         .filter(|line| line.ends_with("receiver"))

@@ -1,4 +1,4 @@
-//! Beginning and end.
+//! Cases about the start and the end of the program.
 
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::case::{Caller, Case, Context, Family, Outcome};
 use crate::guest::tcp;
 use crate::network::Network;
 use crate::process::{self, Process, Stopwatch};
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::sys;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -67,7 +67,8 @@ fn ip_addr(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The interfaces in `/sys` are those of the command's network namespace; the rest of `/sys` is the host's.
+/// Tests that `/sys/class/net` shows the interfaces of the command's network namespace, and the rest of `/sys` is the
+/// host's.
 fn sysfs(context: &Context) -> Result<()> {
     let script = "for name in /sys/class/net/*; do test -e $name/address && echo ${name##*/}; done | sort; echo; \
                   ip -o link | cut -d: -f2 | tr -d ' ' | sort; echo; ls /sys/devices/virtual/net | sort; echo; \
@@ -83,7 +84,8 @@ fn sysfs(context: &Context) -> Result<()> {
         "/sys and netlink differ:\n{text}"
     );
     ensure!(rest == "cpus", "the rest of /sys is missing:\n{text}");
-    // A container in the guest mounts a sysfs of its own. The kernel permits it only if one is fully visible.
+    // A container inside the guest mounts its own sysfs. The kernel permits that only if an existing sysfs is fully
+    // visible.
     for options in ["ro,nosuid,nodev,noexec", "nosuid,nodev,noexec"] {
         let inner = format!("mount -t sysfs -o {options} sysfs /mnt && ls /mnt/class/net");
         let mut command = context.program.command()?;
@@ -93,7 +95,7 @@ fn sysfs(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// With newuidmap and a line in /etc/subuid, the guest has more users than root.
+/// Tests that the guest has more users than root if newuidmap is installed and /etc/subuid has a line for the user.
 fn id_range(context: &Context) -> Result<Outcome> {
     let user = process::output(Command::new("id").arg("-un"))?;
     let ranges = std::fs::read_to_string("/etc/subuid").unwrap_or_default();
@@ -160,10 +162,10 @@ fn orphans(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// A guest with an orphaned process, whose shell runs the lines of its standard input.
-fn with_orphan<'a>(network: &'a Network<'_>, talk: &Path) -> Result<Running> {
+/// Starts a guest with an orphaned process, whose shell executes the lines of its standard input.
+fn with_orphan<'a>(network: &'a Network<'_>, talk: &Path) -> Result<RunningProgram> {
     let line = "(setsid sleep 1000 >/dev/null 2>&1 &) ; echo listening; exec sh";
-    let run: crate::run::Run<'a> = network.run().shell(line).talk_to(talk);
+    let run: crate::run::PontoonRun<'a> = network.run().shell(line).talk_to(talk);
     run.spawn()?.listening()
 }
 
@@ -182,26 +184,29 @@ fn init_killed(context: &Context) -> Result<()> {
     let mut running = with_orphan(&network, &talk()?)?;
     init(context, &running)?.signal(Signal::KILL)?;
     let status = ended(&mut running, Duration::from_secs(2))?;
-    ensure!(status != Some(0), "success, with its init killed");
+    ensure!(
+        status != Some(0),
+        "the exit status is 0 although the guest's init was killed"
+    );
     nothing_left()
 }
 
-/// Returns the number of times that the engine is killed: `PONTOON_KILLS`, or 2.
+/// Returns how many times the engine is killed: `PONTOON_KILLS`, or 2.
 fn kills() -> u32 {
     wanted("PONTOON_KILLS", 2)
 }
 
-/// Time from one kill to the next, so that no three exits are within ten seconds.
+/// Interval between two kills. It is so long that three exits are never within ten seconds.
 const BETWEEN_KILLS: Duration = Duration::from_millis(5_100);
 
-/// Longest time from the engine's exit until the next one serves a client, on a machine with idle CPUs.
+/// Longest time from the exit of the engine until its successor serves a client, on a machine with idle CPUs.
 const REPLACED: Duration = Duration::from_millis(200);
 
-/// The same on any machine.
+/// Longest time from the exit of the engine until its successor serves a client, on a loaded machine.
 const REPLACED_UNDER_LOAD: Duration = Duration::from_secs(2);
 
-/// Another engine serves new flows and the clients of published ports, none of which is refused meanwhile. The flows of
-/// the killed engine end. The guest sends bulk data throughout.
+/// Tests that after each kill another engine serves new flows and the clients of published ports, none of which is
+/// refused meanwhile. The flows of the killed engine end. The guest sends bulk data during the whole test.
 fn engine_killed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -239,7 +244,7 @@ fn engine_killed(context: &Context) -> Result<()> {
             "the flow that it had: {end:?}"
         );
         ensure!(context.program.engine()? != engine, "the engine still runs");
-        // The passing of time matters: the third exit within ten seconds would end the program.
+        // Waits so long that the third exit is not within ten seconds of the first, which would end the program.
         std::thread::sleep(BETWEEN_KILLS.saturating_sub(killed.elapsed()));
     }
     eprintln!(
@@ -252,7 +257,7 @@ fn engine_killed(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// An idle connection of the guest is reset when its engine exits.
+/// Tests that an idle connection of the guest is reset when its engine is killed.
 fn engine_killed_idle(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?.to_string();
@@ -266,10 +271,11 @@ fn engine_killed_idle(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// The third exit within ten seconds ends the program: one line with the reason, a status that is not 0, and nothing left.
+/// Tests that the third exit of the engine within ten seconds ends the program with one line that has the reason and
+/// a status other than 0, and that no process is left.
 fn engine_killed_often(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    // Nothing else to talk about.
+    // Ping sockets are permitted, so that no warning about them is logged.
     icmp::open_ping(context)?;
     let talk = talk()?;
     let server = tcp_server(&network, Family::V4)?;
@@ -282,8 +288,9 @@ fn engine_killed_often(context: &Context) -> Result<()> {
             engine = context.program.engine().ok().filter(confined);
             Ok(engine.is_some())
         })?;
-        let engine = engine.context("no engine")?;
-        // An engine that is killed before its loop runs counts as a failed start, not as a crash.
+        let engine = engine.context("the program has no engine process")?;
+        // An engine that is killed before its loop runs counts as a failed start instead of a crash, so its readiness
+        // is awaited.
         expect(&running.ask(&connect)?, "ok")?;
         engine.signal(Signal::KILL)?;
         process::wait_until("the process has exited", Duration::from_secs(1), || {
@@ -291,7 +298,10 @@ fn engine_killed_often(context: &Context) -> Result<()> {
         })?;
     }
     let status = ended(&mut running, Duration::from_secs(1))?;
-    ensure!(status != Some(0), "success, with its engine killed");
+    ensure!(
+        status != Some(0),
+        "the exit status is 0 although the engine was killed"
+    );
     let text = std::fs::read_to_string(&talk)?;
     let (errors, warnings): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with("error: "));
     ensure!(
@@ -305,8 +315,8 @@ fn engine_killed_often(context: &Context) -> Result<()> {
     nothing_left()
 }
 
-/// The guest's init: the one of our processes that is the command's parent.
-fn init(context: &Context, running: &Running) -> Result<Process> {
+/// Returns the guest's init process: the process of the program that is the command's parent.
+fn init(context: &Context, running: &RunningProgram) -> Result<Process> {
     let ours = context.program.processes();
     let parents: Vec<u32> = process::running()
         .into_iter()
@@ -316,20 +326,21 @@ fn init(context: &Context, running: &Running) -> Result<Process> {
     let mut others = ours.into_iter().filter(|process| process.id() != running.id());
     others
         .find(|process| parents.contains(&process.id()))
-        .context("no init")
+        .context("the guest has no init process")
 }
 
-/// Its exit status, once it ended.
-fn ended(running: &mut Running, limit: Duration) -> Result<Option<i32>> {
+/// Waits at most `limit` until the process has exited. Returns its exit status, or `None` if a signal has ended it.
+fn ended(running: &mut RunningProgram, limit: Duration) -> Result<Option<i32>> {
     let mut status = None;
-    process::wait_until("it ends", limit, || {
+    process::wait_until("the program exits", limit, || {
         status = running.ended()?;
         Ok(status.is_some())
     })?;
     Ok(status.and_then(|status| status.code()))
 }
 
-/// No process but this one: everything of the program is in namespaces that end with their last process.
+/// Checks that this process is the only one in the PID namespace. All other resources of the program are in
+/// namespaces that end with their last process.
 fn nothing_left() -> Result<()> {
     let gone = process::wait_until("no process is left", Duration::from_secs(2), || {
         Ok(process::running().is_empty())
@@ -338,7 +349,7 @@ fn nothing_left() -> Result<()> {
         .with_context(|| format!("left: {:?}", process::running()))
 }
 
-/// Joins an existing namespace, and ends when it is removed.
+/// Tests that the program joins an existing network namespace, and exits when the namespace is removed.
 fn attach(context: &Context, by_path: bool) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?.to_string();
@@ -349,8 +360,12 @@ fn attach(context: &Context, by_path: bool) -> Result<()> {
     } else {
         Command::new("env")
     };
-    // The namespace's owner is who started the program: the same user, in the same user namespace.
-    let binary = context.program.binary.as_deref().context("no program")?;
+    // The namespace is owned by the user that has started the program, in the same user namespace.
+    let binary = context
+        .program
+        .binary
+        .as_deref()
+        .context("there is no program under test")?;
     let what = if by_path {
         "/proc/$holder/ns/net"
     } else {

@@ -1,4 +1,4 @@
-//! Limits, and their warnings.
+//! Cases about limits and their warnings.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -32,13 +32,14 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// Instances of one user, side by side.
+/// Number of instances of one user that run at the same time.
 const INSTANCES: usize = 300;
 
-/// Starts at one time.
+/// Number of instances that are started at the same time.
 const AT_ONCE: usize = 20;
 
-/// More instances than a user has inotify instances (`fs.inotify.max_user_instances`, 128 by default) start, and serve.
+/// Tests that more instances start and serve than a user may have inotify instances (`fs.inotify.max_user_instances`,
+/// 128 by default).
 fn many_instances(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?;
@@ -63,7 +64,7 @@ fn many_instances(context: &Context) -> Result<()> {
     let mut kinds = std::collections::BTreeMap::<String, usize>::new();
     let mut descriptors = 0;
     for process in &ours {
-        // The engine's are for root only to see.
+        // Only root may list the descriptors of an engine.
         let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", process.id())) else {
             continue;
         };
@@ -97,7 +98,7 @@ fn many_instances(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Twenty connections to a host that does not answer are too many, which is logged once.
+/// Tests that twenty connections to a host that does not answer exceed the limit, which is logged once.
 fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -117,7 +118,8 @@ fn bites(context: &Context, family: Family, option: &str, limit: &str) -> Result
     Ok(())
 }
 
-/// A guest that sends from every port leaves the host's other programs three fourths of the ephemeral ports.
+/// Tests that a guest that sends from every UDP port leaves three fourths of the ephemeral ports to other programs of
+/// the host.
 fn udp_ports(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
@@ -138,8 +140,8 @@ fn udp_ports(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A guest that has as many connections to one destination as it can leaves the host's other programs a fourth of the
-/// ephemeral ports, to reach that destination and to listen on.
+/// Tests that a guest with as many connections to one destination as possible leaves a fourth of the ephemeral ports
+/// to other programs of the host, for connections to that destination and for listeners.
 fn tcp_ports(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
@@ -147,15 +149,18 @@ fn tcp_ports(context: &Context, family: Family) -> Result<()> {
     let line = format!("$E2E guest load ports {server} 100");
     let mut running = network.run().shell(&line).spawn()?;
     let held = running.line()?;
-    let (held, error) = held.split_once(' ').context("no number")?;
+    let (held, error) = held
+        .split_once(' ')
+        .context("the client printed no number of ports")?;
     expect(error, "Some(NetworkUnreachable)")?;
     let held: usize = held.parse()?;
-    // The first 25 may have any port, so that a fourth of them has one of the last 25.
+    // The kernel selects the first 25 ports anywhere in the range, so a fourth of them is expected in the reserved
+    // fourth.
     ensure!((75..=95).contains(&held), "the guest holds {held} ports");
     let listener = TcpListener::bind((family.unspecified(), 0)).context("bind to port 0")?;
     let connect = |_| TcpStream::connect(server).ok();
     let streams: Vec<TcpStream> = (0..100).map_while(connect).collect();
-    // The listener has one.
+    // The listener of the test occupies one port.
     ensure!(
         streams.len() == 99 - held,
         "{} connections are left",
@@ -165,7 +170,7 @@ fn tcp_ports(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// UDP endpoints of the guest have none of the ports that the host has reserved.
+/// Tests that the guest's UDP endpoints use none of the host's reserved ports (`net.ipv4.ip_local_reserved_ports`).
 fn reserved_ports(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     sysctl("net/ipv4/ip_local_port_range", "40000 40099")?;
@@ -178,12 +183,15 @@ fn reserved_ports(context: &Context, family: Family) -> Result<()> {
             .guest(["udp", "mappings", &server.to_string(), "1"].map(String::from))
             .text()?;
         let from: SocketAddr = mapping.trim().parse()?;
-        ensure!([40_050, 40_051].contains(&from.port()), "sent from {from}");
+        ensure!(
+            [40_050, 40_051].contains(&from.port()),
+            "the datagram has the source {from}"
+        );
     }
     Ok(())
 }
 
-/// Traffic beyond the rate is delayed, up and down, and none of it is lost.
+/// Tests that traffic beyond `--max-bandwidth` is delayed in both directions, and that none is lost.
 fn bandwidth(context: &Context, family: Family) -> Result<()> {
     const LEN: u64 = 5_000_000;
     let network = Network::new(context)?;
@@ -198,7 +206,7 @@ fn bandwidth(context: &Context, family: Family) -> Result<()> {
             "ok",
         )?;
         let took = start.elapsed();
-        // It takes a second, but for what may pass at once after a rest.
+        // The transfer takes a second at the limit, except the burst that is permitted after a pause.
         ensure!(
             took > Duration::from_millis(950),
             "{way}: {LEN} bytes in {took:?}"
@@ -208,7 +216,7 @@ fn bandwidth(context: &Context, family: Family) -> Result<()> {
             &format!("{way}: {LEN} bytes in {took:?}"),
         )?;
     }
-    // The guest's kernel drops what finds no room in the interface's queue.
+    // The guest's kernel drops frames for which the queue of the interface has no room.
     let dropped = "awk '/tap0:/ { print $13 }' /proc/net/dev";
     expect(&guest.ask(dropped)?, "0")
 }

@@ -1,4 +1,4 @@
-//! Thousands of flows.
+//! Cases with thousands of flows.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::process::{self, QuietMachine};
 
 const FLOWS: &str = "10000";
 
-/// The pool of spilled bytes (32 MiB), the flows' slots, and the program.
+/// Limit on resident memory in KiB: the pool (32 MiB), the flow slots, and the program.
 const RSS_LIMIT_KIB: u64 = 96 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -24,11 +24,11 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::alone).collect()
 }
 
-/// Round trips of another flow, with a thousand pending connects.
+/// Tests that a thousand pending connects do not slow the round trips of another flow.
 fn pending(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
-    // The far end does not forward: what is sent through it is never answered.
+    // The far end does not forward, so packets that are routed through it are never answered.
     let nowhere = SocketAddr::new(
         family.pick([203, 0, 113, 1].into(), "2001:db8:ffff::1".parse()?),
         80,
@@ -45,9 +45,11 @@ fn pending(context: &Context, family: Family) -> Result<()> {
     within_15_percent(&machine, text.trim_end())
 }
 
-/// `BEFORE AFTER`, in nanoseconds.
+/// Checks two times in nanoseconds, `BEFORE AFTER`: the second may be at most 15 % longer.
 fn within_15_percent(machine: &QuietMachine, text: &str) -> Result<()> {
-    let (before, after) = text.split_once(' ').context("two times were wanted")?;
+    let (before, after) = text
+        .split_once(' ')
+        .context("the client did not print two times")?;
     let (before, after): (f64, f64) = (before.parse()?, after.parse()?);
     eprintln!("round trip, p50: {before} ns, then {after} ns");
     machine.judge(
@@ -56,11 +58,11 @@ fn within_15_percent(machine: &QuietMachine, text: &str) -> Result<()> {
     )
 }
 
-/// The server reads nothing for 60 s while the guest sends flat out, half of it over IPv4 and half over IPv6; then
-/// every byte arrives.
+/// Tests ten thousand flows on which the guest sends as fast as possible, half over IPv4 and half over IPv6, while
+/// the server reads nothing for 60 s; afterwards every byte arrives.
 fn stalled(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
-    // Without these the kernel's buffers take it all, 10,000 times over, and run into the limit of their sum.
+    // With the default limits the kernel's buffers would hold all data of 10,000 flows, up to the limit of their sum.
     sysctl("net/ipv4/tcp_wmem", "4096 16384 32768")?;
     network
         .server()
@@ -69,8 +71,8 @@ fn stalled(context: &Context) -> Result<()> {
         tcp_server(&network, Family::V4)?,
         tcp_server(&network, Family::V6)?,
     );
-    // What found no room is sent again when the guest's timer expires, by default up to 120 s later. Linux 6.15 has
-    // a limit for that (and counts retries against it); on an older kernel this only takes longer.
+    // Data for which there was no room is retransmitted when the guest's timer expires, by default up to 120 s later.
+    // Linux 6.15 has a limit for that (and counts retries against it); on an older kernel the test only takes longer.
     let line = format!(
         "cd /proc/sys/net/ipv4; echo 255 >tcp_retries2; echo 20000 2>/dev/null >tcp_rto_max_ms; \
          $E2E guest load stalled {v4} {v6} {FLOWS} 60 262144"
@@ -90,12 +92,17 @@ fn stalled(context: &Context) -> Result<()> {
     expect(&running.finish().with_context(log)?, "ok")?;
     if context.program.binary.is_some() {
         let exhausted = Counters::read(&talk)?.count("tcp_pool_empty");
-        ensure!(exhausted > 0, "the pool was never empty");
+        ensure!(exhausted > 0, "the pool was never exhausted");
     }
-    within_15_percent(&machine, line.strip_prefix("stalled ").context("no times")?)
+    within_15_percent(
+        &machine,
+        line.strip_prefix("stalled ")
+            .context("the client printed no times")?,
+    )
 }
 
-/// Ten thousand at once, each with content there and back; afterwards nothing of them is left.
+/// Tests ten thousand simultaneous connections that transfer data in both directions, and that no flow is left
+/// afterwards.
 fn both_ways(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?.to_string();
@@ -122,8 +129,10 @@ fn both_ways(context: &Context, family: Family) -> Result<()> {
     }
     running.send_line("counted")?;
     expect(&running.line()?, "ok")?;
-    process::wait_until("no descriptor is left", Duration::from_secs(10), || {
-        Ok(descriptors()? <= before)
-    })?;
+    process::wait_until(
+        "the engine has closed the descriptors of all flows",
+        Duration::from_secs(10),
+        || Ok(descriptors()? <= before),
+    )?;
     Ok(())
 }

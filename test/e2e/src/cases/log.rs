@@ -1,4 +1,4 @@
-//! The log: what a reader that stalls, or a terminal that is stopped, may not delay.
+//! Cases about the log: a reader that stalls, or a terminal that is stopped, must not delay the program.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,12 +15,12 @@ use super::{expect, tcp_server, tmpfs};
 use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process::{self, Stopwatch};
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::sys;
 
 const SOCKET: &str = "/run/control";
 
-/// A guest that runs the lines of its standard input, and that SIGTERM ends.
+/// Shell script of a guest that executes the lines of its standard input, and exits with 7 on SIGTERM.
 const GUEST: &str = "trap 'exit 7' TERM; echo listening; while read -r line; do eval \"$line\"; done";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -35,15 +35,16 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-struct Scene<'a> {
+/// A running guest whose supervisor logs to a pipe or terminal of the test.
+struct LogScene<'a> {
     context: &'a Context,
-    guest: Running,
+    guest: RunningProgram,
     server: String,
     _network: Network<'a>,
 }
 
-impl<'a> Scene<'a> {
-    /// A guest whose supervisor logs to `log`, with details.
+impl<'a> LogScene<'a> {
+    /// Starts a guest whose supervisor logs to `log`, with option `-v`.
     fn new(context: &'a Context, log: OwnedFd) -> Result<Self> {
         let network = Network::new(context)?;
         tmpfs(Path::new("/run"))?;
@@ -58,11 +59,11 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Nothing stands still: neither the control socket nor connections of the guest, nor a signal.
+    /// Checks that the control socket, connections of the guest, and signals are processed without delay.
     fn serves(&mut self) -> Result<()> {
-        let stats = Stopwatch::start();
+        let flows = Stopwatch::start();
         let mut command = self.context.program.command()?;
-        let command = command.args(["ctl", "--control", SOCKET, "stats"]);
+        let command = command.args(["ctl", "--control", SOCKET, "flows"]);
         let mut ctl = command.stdout(std::process::Stdio::null()).spawn()?;
         let ended = process::wait_until("the control socket answers", Duration::from_secs(5), || {
             Ok(ctl.try_wait()?.is_some())
@@ -72,7 +73,7 @@ impl<'a> Scene<'a> {
             ctl.wait()?;
         }
         ended?;
-        stats.within(Duration::from_secs(2), Duration::from_secs(5))?;
+        flows.within(Duration::from_secs(2), Duration::from_secs(5))?;
         let line = format!(
             "$E2E guest tcp {} peer >/dev/null 2>&1 && echo reached || echo refused",
             self.server
@@ -80,11 +81,11 @@ impl<'a> Scene<'a> {
         expect(&self.guest.ask(&line)?, "reached")
     }
 
-    /// The end by SIGTERM.
+    /// Checks that the program exits on SIGTERM.
     fn ends(mut self) -> Result<()> {
         self.guest.signal(Signal::TERM)?;
         let mut status = None;
-        process::wait_until("the end", Duration::from_secs(5), || {
+        process::wait_until("the program exits", Duration::from_secs(5), || {
             status = self.guest.ended()?;
             Ok(status.is_some())
         })?;
@@ -94,7 +95,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Changes of the host's addresses, each of which is a line of the log with details.
+/// Makes the supervisor log `lines` lines, by changes of the host's addresses.
 fn provoke(lines: usize) -> Result<()> {
     for _ in 0..lines.div_ceil(2) {
         ip("address add 198.51.100.7/32 dev lo")?;
@@ -103,11 +104,11 @@ fn provoke(lines: usize) -> Result<()> {
     Ok(())
 }
 
-/// Excess lines are dropped, and counted once the log is read again.
+/// Tests that lines beyond the queue's limit are dropped, and that their number is logged when the log is read again.
 fn reader_stalls(context: &Context) -> Result<()> {
     let (read, write) = rustix::pipe::pipe()?;
     rustix::pipe::fcntl_setpipe_size(&write, 4096)?;
-    let mut scene = Scene::new(context, write)?;
+    let mut scene = LogScene::new(context, write)?;
     provoke(1500)?;
     scene.serves()?;
 
@@ -130,7 +131,7 @@ fn reader_stalls(context: &Context) -> Result<()> {
     let count: usize = dropped[0]
         .split_whitespace()
         .nth(1)
-        .context("a number")?
+        .context("the line about dropped lines has no number")?
         .parse()?;
     let changes = text
         .lines()
@@ -141,20 +142,21 @@ fn reader_stalls(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A terminal on which output is stopped, as the command or `^S` does it, and started again.
+/// Tests a terminal whose output is stopped, as by `^S` (tcflow(3)), and started again.
 fn terminal_is_stopped(context: &Context) -> Result<()> {
     let (master, slave) = sys::terminal()?;
-    let mut scene = Scene::new(context, slave.as_fd().try_clone_to_owned()?)?;
+    let mut scene = LogScene::new(context, slave.as_fd().try_clone_to_owned()?)?;
     sys::stop_output(&slave, true)?;
     provoke(10)?;
-    // The supervisor may read several changes at once and log them in one line, but the last one has a line in any case.
+    // The supervisor may read several changes at once and log them in one line, but the last change always has a
+    // line.
     ip("address add 198.51.100.8/32 dev lo")?;
     scene.serves()?;
     sys::stop_output(&slave, false)?;
     let mut text = Vec::new();
     let mut buffer = [0; 4096];
     let until = Instant::now() + Duration::from_secs(10);
-    // The lines that were queued are written now, in order.
+    // The lines that were queued meanwhile are written in order.
     while !String::from_utf8_lossy(&text).contains("198.51.100.8/32") {
         ensure!(Instant::now() < until, "{}", String::from_utf8_lossy(&text));
         let len = rustix::io::read(&master, &mut buffer)?;
@@ -164,21 +166,21 @@ fn terminal_is_stopped(context: &Context) -> Result<()> {
     scene.ends()
 }
 
-/// A reader that does not come delays the end by a second.
+/// Tests that a log that is never read delays the exit by one second.
 fn end_with_a_stopped_terminal(context: &Context) -> Result<()> {
     let (_master, slave) = sys::terminal()?;
-    let scene = Scene::new(context, slave.as_fd().try_clone_to_owned()?)?;
+    let scene = LogScene::new(context, slave.as_fd().try_clone_to_owned()?)?;
     sys::stop_output(&slave, true)?;
     provoke(2)?;
     scene.ends()
 }
 
-/// A pipe without room delays no start either.
+/// Tests that a full pipe does not delay the start.
 fn start_with_a_full_pipe(context: &Context) -> Result<()> {
     let (_read, write) = rustix::pipe::pipe()?;
     rustix::pipe::fcntl_setpipe_size(&write, 4096)?;
     rustix::io::write(&write, &[b'x'; 4096])?;
-    let mut scene = Scene::new(context, write)?;
+    let mut scene = LogScene::new(context, write)?;
     scene.serves()?;
     scene.ends()
 }

@@ -1,4 +1,4 @@
-//! Effects of waiting workers on other processes.
+//! Cases about the effect of polling workers on other processes.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A control group of our own with a quota, gone when this is.
-struct Group(PathBuf);
+/// A control group of the test with a CPU quota, removed on drop.
+struct ControlGroup(PathBuf);
 
-impl Group {
-    /// With the CPU time of one CPU, in whichever version of control groups the machine has; none where we may not.
+impl ControlGroup {
+    /// Creates a control group with the quota of one CPU, in version 1 or 2 of control groups. Returns `None` if this
+    /// user may not do so.
     fn of_one_cpu() -> Option<Self> {
         let [v1, v2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
         let name = format!("pontoon-e2e-{}", std::process::id());
@@ -39,14 +40,14 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // It fails while a process is in it.
+        // The removal fails while a process is in the group.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
 
-/// The quota is seen from wherever the engine runs.
+/// Tests that the engine observes a quota of the CPU time, regardless of the control group it runs in.
 fn quota(context: &Context) -> Result<Outcome> {
     let spins = |line: &str| -> Result<bool> {
         let mut command = context.program.command()?;
@@ -62,13 +63,13 @@ fn quota(context: &Context) -> Result<Outcome> {
         return Ok(Outcome::Skipped("one CPU: no worker spins".to_owned()));
     }
     ensure!(!spins("true")?, "no spinning on {cpus} CPUs");
-    let Some(group) = Group::of_one_cpu() else {
+    let Some(group) = ControlGroup::of_one_cpu() else {
         return Ok(Outcome::Skipped("may not make a control group".to_owned()));
     };
     std::fs::write(group.0.join("cgroup.procs"), std::process::id().to_string())?;
     let seen = spins("true");
     let above = group.0.with_file_name("cgroup.procs");
     std::fs::write(above, std::process::id().to_string())?;
-    ensure!(seen?, "spins under a quota of one CPU");
+    ensure!(seen?, "the engine polls under a quota of one CPU");
     Ok(Outcome::Passed)
 }

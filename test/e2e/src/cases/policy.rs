@@ -1,4 +1,4 @@
-//! Egress rules: destinations that are allowed and denied, each tried from inside by TCP, UDP and ICMP.
+//! Cases about egress rules: destinations that are allowed or denied, each tried by the guest over TCP, UDP and ICMP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::server;
 
-/// Port of the servers at the far end.
+/// Port of the servers at the far end, TCP and UDP.
 const PORT: u16 = 7000;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,15 +27,15 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// The far end, which answers on two addresses and on those of the name that its DNS server knows.
-struct Far<'a> {
+/// The far end of the network, with servers on two addresses and on the address of a name that its DNS server knows.
+struct FarEnd<'a> {
     network: Network<'a>,
     one: IpAddr,
     two: IpAddr,
     named: IpAddr,
 }
 
-impl<'a> Far<'a> {
+impl<'a> FarEnd<'a> {
     fn new(context: &'a Context, family: Family) -> Result<Self> {
         let network = Network::new(context)?;
         icmp::open_ping(context)?;
@@ -48,7 +48,7 @@ impl<'a> Far<'a> {
             add_address("lo", &format!("{named}/{width}"))?;
             for address in [one, two, named] {
                 server::tcp::start(SocketAddr::new(address, PORT))?;
-                // A server of every address would answer from one of them.
+                // A UDP server on the unspecified address would answer from another address than the one queried.
                 server::udp::start(SocketAddr::new(address, PORT))?;
             }
             server::dns::start(SocketAddr::new(one, 53))
@@ -61,7 +61,7 @@ impl<'a> Far<'a> {
         })
     }
 
-    /// Tries the three addresses, after a line of shell; the names and protocols of those that answer.
+    /// Tries the three addresses, after the shell line `before`. Returns the names and protocols that answer.
     fn reached(&self, family: Family, options: &[String], before: &str) -> Result<Vec<String>> {
         let line = format!(
             "{before} $E2E guest raw reach {} {PORT} {} {} {}",
@@ -88,16 +88,16 @@ fn by_protocol(to: IpAddr, protocols: &[&str]) -> Vec<String> {
 
 const ALL: &[&str] = &["tcp", "udp", "icmp"];
 
-/// `to` in a rule with ports.
+/// Returns `to` as written in a rule with ports: IPv6 in brackets.
 fn bracketed(to: IpAddr) -> String {
     super::host(to)
 }
 
 fn by_address(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let (one, two) = (far.one, far.two);
     let width = if family == Family::V4 { 24 } else { 64 };
-    // Options; what is reached of the first address, and of the second.
+    // Options, protocols that reach the first address, and protocols that reach the second.
     let table: Vec<(Vec<String>, &[&str], &[&str])> = vec![
         (words(&["--deny", &one.to_string()]), &[], ALL),
         (words(&["--allow", &one.to_string()]), ALL, &[]),
@@ -126,14 +126,17 @@ fn by_address(context: &Context, family: Family) -> Result<()> {
         wanted.extend(by_protocol(two, second));
         let mut got = far.reached(family, &options, "")?;
         got.retain(|line| !line.starts_with(&far.named.to_string()));
-        ensure!(got == wanted, "{options:?}: reached {got:?}, wanted {wanted:?}");
+        ensure!(
+            got == wanted,
+            "{options:?}: the guest reaches {got:?} instead of {wanted:?}"
+        );
     }
     Ok(())
 }
 
-/// A name's addresses are open, or closed, from the moment at which our resolver has returned them.
+/// Tests rules with a domain name: they apply to an address as soon as the program's resolver has returned it.
 fn by_name(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let kind = if family == Family::V4 { "A" } else { "AAAA" };
     let ask = |name: &str| format!("dig +short +tries=1 {name} {kind} >/dev/null;");
     let others: Vec<String> = [far.one, far.two]
@@ -154,7 +157,7 @@ fn by_name(context: &Context, family: Family) -> Result<()> {
         (words(&["--allow", "*.test"]), ask("other.test"), &named),
         (words(&["--deny", "some.test"]), String::new(), &all),
         (words(&["--deny", "some.test"]), ask("some.test"), &others),
-        // A name that turns out to be at an address that is denied.
+        // The name resolves to an address that another rule denies.
         (
             words(&["--allow", "some.test", "--deny", denied_net]),
             ask("some.test"),
@@ -171,9 +174,9 @@ fn by_name(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// While a rule names a domain, only the resolver of the program is asked.
+/// Tests that the guest reaches no resolver but the program's own while a rule names a domain.
 fn other_resolvers(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let line = format!(
         "for how in +notcp +tcp; do dig +short +tries=1 +time=2 $how @{} some.test A | grep -v '^;'; done; \
          dig +short +tries=1 some.test A",
@@ -188,9 +191,10 @@ fn other_resolvers(context: &Context, family: Family) -> Result<()> {
     )
 }
 
-/// The guest receives an error at once, and the log has a line for each rule, not for each packet.
+/// Tests that the guest receives an error at once for a denied destination, and that the log has a line for each rule
+/// instead of each packet.
 fn denied(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let talk = talk()?;
     let line = format!(
         "ping {} -n -c 3 -i 0.2 -W 5 {one}; timeout 5 curl -sS --noproxy '*' http://{}:{PORT}/ 2>&1; true",
@@ -223,7 +227,7 @@ fn denied(context: &Context, family: Family) -> Result<()> {
 }
 
 fn file(context: &Context, family: Family) -> Result<()> {
-    let far = Far::new(context, family)?;
+    let far = FarEnd::new(context, family)?;
     let path = "/run/policy.toml";
     std::fs::write(path, format!("allow = [\"*\"]\ndeny = [\"{}\"]\n", far.one))?;
     let got = far.reached(
@@ -232,7 +236,7 @@ fn file(context: &Context, family: Family) -> Result<()> {
         "",
     )?;
     let wanted = by_protocol(far.two, ALL);
-    ensure!(got == wanted, "reached {got:?}, wanted {wanted:?}");
+    ensure!(got == wanted, "the guest reaches {got:?} instead of {wanted:?}");
 
     std::fs::write(path, "allow = [\"10.0.0\"]\n")?;
     let output = far

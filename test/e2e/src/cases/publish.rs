@@ -1,4 +1,4 @@
-//! Published ports.
+//! Cases about published ports.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use super::{expect, host};
 use crate::case::{Case, Context, Family};
 use crate::guest::{tcp, udp};
 use crate::network::Network;
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [
@@ -35,8 +35,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// A guest that serves port 80, published as `publish`.
-fn guest(network: &Network<'_>, protocol: &str, family: Family, publish: &str) -> Result<Running> {
+/// Starts a guest that serves port 80, with `--publish` as given.
+fn guest(network: &Network<'_>, protocol: &str, family: Family, publish: &str) -> Result<RunningProgram> {
     let address = SocketAddr::new(family.unspecified(), 80);
     network
         .run()
@@ -68,7 +68,7 @@ fn content(context: &Context, family: Family) -> Result<()> {
     let to = SocketAddr::new(network.host_address(family), 8080);
     expect(&ask(&network, to, &["put", "0", "21", "67108864"])?, "ok")?;
     expect(&ask(&network, to, &["fetch", "0", "22", "67108864"])?, "ok")?;
-    // From the host itself, whose loopback the guest sees as its gateway.
+    // A client on the host itself, whose loopback appears to the guest as its gateway.
     let here = SocketAddr::new(family.loopback(), 8080);
     expect(&tcp::command(here, &["put", "0", "23", "1048576"])?, "ok")
 }
@@ -130,7 +130,8 @@ fn thousand(context: &Context, family: Family) -> Result<()> {
     )
 }
 
-/// 127.0.0.1:4000 and 127.0.0.2:4000 at one time: the guest sees both as its gateway, so not with the same port.
+/// Tests clients at 127.0.0.1:4000 and 127.0.0.2:4000 at the same time. To the guest both have the gateway's address,
+/// so one of them must have another port.
 fn same_port(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let _guest = guest(&network, "tcp", Family::V4, "8080:80")?;
@@ -146,7 +147,7 @@ fn same_port(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A connection to the published port from port 4000 of `from`.
+/// Connects to the published port from port 4000 of `from`.
 fn client(from: IpAddr) -> Result<TcpStream> {
     let socket = socket_with(
         AddressFamily::INET,
@@ -171,7 +172,8 @@ fn udp_port(context: &Context, family: Family) -> Result<()> {
     expect(&udp::command(&["peer", &here])?, "ok")
 }
 
-/// Clients take an answer only from the address that they asked.
+/// Tests a UDP port that is published on two addresses: each client receives its response from the address to which
+/// it has sent.
 fn two_addresses(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let first = network.host_address(family);

@@ -1,4 +1,4 @@
-//! `pontoon vm` with QEMU and a Debian kernel.
+//! Cases about `pontoon vm` with QEMU and a Debian kernel.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use crate::carrier::{Framing, dial};
 use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::tcp;
-use crate::machine::{self, DIRECTORY, Vm};
+use crate::machine::{self, DIRECTORY, RunningVm};
 use crate::network::Network;
 use crate::process;
 use crate::qemu::{self, OWN};
-use crate::run::Running;
+use crate::run::RunningProgram;
 use crate::server;
 
 const VHOST_USER: Framing = Framing::VhostUser(1);
@@ -47,52 +47,58 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// DHCP from busybox, in the guest.
+/// Shell command of the guest that runs busybox's DHCP client.
 const UDHCPC: &str = "udhcpc -i eth0 -n -q -f -t 10 -T 1 -O mtu -s /udhcpc 2>/dev/console | grep ^dhcp4 \
     || echo failed";
 
-/// An IPv6 address from the router's advertisement.
+/// Shell command of the guest that waits for an IPv6 address from a router advertisement.
 const SLAAC: &str = "turns=0; until ip -6 route show default | grep -q via || [ $turns = 100 ]; do sleep 0.1; \
     turns=$((turns + 1)); done; \
     ip -6 address show dev eth0 scope global | grep -v tentative | awk '/inet6/ { print $2; exit }' | grep . || echo none";
 
-/// ISC's client for IPv6.
+/// Shell command of the guest that runs ISC's DHCPv6 client.
 const DHCLIENT: &str = "dhclient -6 -1 -lf /tmp/leases6 -pf /tmp/dhclient6 -sf /dhclient -e OUTPUT=/tmp/dhcp6 eth0 \
     </dev/null >/dev/console 2>&1; cat /tmp/dhcp6 || echo failed";
 
-/// Counts the guest's offloads, of four: checksums both ways, and segmentation of TCP over IPv4 and IPv6.
+/// Shell command of the guest that counts which of four offloads are active: checksums in both directions, and TCP
+/// segmentation over IPv4 and IPv6.
 const OFFLOADS: &str = "ethtool -k eth0 | tee /dev/console | grep -c -e '^rx-checksumming: on' \
     -e '^tx-checksumming: on' -e 'tx-tcp-segmentation: on' -e 'tx-tcp6-segmentation: on'";
 
-/// Counts the queues, of four, that have carried some frames.
+/// Shell command of the guest that counts which of four queues have carried more than a few frames.
 const QUEUES: &str = "ethtool -S eth0 | tee /dev/console \
     | awk '/[rt]x_queue_[01]_packets/ { used += $2 > 100 } END { print used }'";
 
-/// The manual, with the command lines that users copy.
+/// Text of the manual `docs/vm.md`, whose command lines are tested.
 const MANUAL: &str = include_str!("../../../../docs/vm.md");
 
-/// A client in the guest, and its answer.
-fn client(guest: &mut Running, server: SocketAddr, words: &str) -> Result<()> {
+/// Runs a TCP client in the guest, and checks that its result is `ok`.
+fn client(guest: &mut RunningProgram, server: SocketAddr, words: &str) -> Result<()> {
     let got = guest.ask(&format!(
         "{OWN} guest tcp {server} {words} 2>/dev/console || echo failed"
     ))?;
     expect(&got, "ok").with_context(|| format!("{words} at {server}"))
 }
 
-/// The lines of the manual, with files of the names that they have, and a guest that looks for its network and ends.
+/// Tests the command lines of the manual, with files of the names used there, and a guest that configures its network
+/// and exits.
 fn documented(context: &Context, framing: Framing) -> Result<()> {
     let network = vm::prepare(context)?;
-    // The guest's file system is there under its own name.
+    // The image of the guest's file system has the name that the manual uses.
     let image = qemu::image_of(&format!(
         "#!/bin/sh\nexec >/dev/console 2>&1\n{UDHCPC}\nip route get {}\npoweroff -f\n",
         network.server_address(Family::V4)
     ))?;
-    let pontoon = context.program.binary.as_deref().context("no program")?;
+    let pontoon = context
+        .program
+        .binary
+        .as_deref()
+        .context("there is no program under test")?;
     for (file, name) in [(Path::new(pontoon), "pontoon"), (&image.kernel, "vmlinuz")] {
         fs::copy(file, Path::new(DIRECTORY).join(name))?;
     }
     super::tmpfs(Path::new("/tmp"))?;
-    // Machines that are virtual themselves may have a KVM that QEMU 7.2 ends at.
+    // On machines that are virtual themselves QEMU 7.2 may abort with KVM.
     if Path::new("/dev/kvm").exists() {
         mount_bind("/dev/null", "/dev/kvm")?;
     }
@@ -102,7 +108,7 @@ fn documented(context: &Context, framing: Framing) -> Result<()> {
     let path = std::env::var("PATH")?;
     let text = process::output(
         Command::new("sh")
-            .args(["-c", lines.context("no command line")?])
+            .args(["-c", lines.context("the manual has no command line")?])
             .current_dir(DIRECTORY)
             .env("PATH", format!("{DIRECTORY}:{path}")),
     )?;
@@ -113,7 +119,7 @@ fn documented(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// Addresses, names, transfers, many connections and a published port.
+/// Tests addresses, DNS, transfers, many connections and a published port.
 fn everything(context: &Context, framing: Framing) -> Result<()> {
     let (network, vm) = vm::start(context, framing, &["-p", "8080:80"])?;
     let interface = qemu::interface(&vm.socket, framing)?;
@@ -125,7 +131,7 @@ fn everything(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-fn all(network: &Network<'_>, guest: &mut Running) -> Result<()> {
+fn all(network: &Network<'_>, guest: &mut RunningProgram) -> Result<()> {
     expect(&guest.ask(UDHCPC)?, vm::DHCP4)?;
     let slaac = guest.ask(SLAAC)?;
     ensure!(
@@ -163,7 +169,7 @@ fn all(network: &Network<'_>, guest: &mut Running) -> Result<()> {
     Ok(())
 }
 
-/// A guest that reboots, and the guest of another QEMU, get their network again.
+/// Tests that a guest that reboots, and the guest of another QEMU process, get their network again.
 fn reboots(context: &Context, framing: Framing) -> Result<()> {
     let (network, vm) = vm::start(context, framing, &[])?;
     let image = qemu::image()?;
@@ -182,7 +188,7 @@ fn reboots(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// QEMU listens here: as a client of a stream it connects anew from version 8.0 on.
+/// Tests a stream to a QEMU that listens. As a client of a stream, QEMU reconnects only from version 8.0 on.
 fn stream_restarts(context: &Context) -> Result<()> {
     let network = vm::prepare(context)?;
     let socket = Path::new(DIRECTORY).join("qemu");
@@ -193,13 +199,13 @@ fn stream_restarts(context: &Context) -> Result<()> {
     restarts(context, &network, &mut guest, || {
         let connection = dial(&socket, Framing::Stream)?;
         let options = vm::with_names(&network, &[]);
-        Vm::start_with(&context.program, connection, Framing::Stream, &options)
+        RunningVm::start_with(&context.program, connection, Framing::Stream, &options)
     })
 }
 
 fn vhost_restarts(context: &Context) -> Result<()> {
     let network = vm::prepare(context)?;
-    let serve = || Vm::start(&context.program, VHOST_USER, &vm::with_names(&network, &[]));
+    let serve = || RunningVm::start(&context.program, VHOST_USER, &vm::with_names(&network, &[]));
     let vm = serve()?;
     let mut guest = qemu::boot(&qemu::image()?, &qemu::interface(&vm.socket, VHOST_USER)?)?;
     let mut first = Some(vm);
@@ -209,12 +215,13 @@ fn vhost_restarts(context: &Context) -> Result<()> {
     })
 }
 
-/// A guest that stays gets its network back from the next run, however the one before ended.
+/// Tests that a running guest has its network again after a restart of `pontoon vm`, however the earlier process has
+/// ended.
 fn restarts(
     context: &Context,
     network: &Network<'_>,
-    guest: &mut Running,
-    mut serve: impl FnMut() -> Result<Vm>,
+    guest: &mut RunningProgram,
+    mut serve: impl FnMut() -> Result<RunningVm>,
 ) -> Result<()> {
     let server = tcp_server(network, Family::V4)?;
     let mut vm = serve()?;
@@ -230,7 +237,7 @@ fn restarts(
     Ok(())
 }
 
-/// Two processors, each with a pair of queues, between which the guest's threads move while they are busy.
+/// Tests two virtual CPUs, each with a pair of queues, between which busy threads of the guest move.
 fn two_queues(context: &Context) -> Result<()> {
     let framing = Framing::VhostUser(2);
     let (network, mut vm) = vm::start(context, framing, &["--workers", "2", counters::LOGGED])?;
@@ -251,15 +258,15 @@ fn two_queues(context: &Context) -> Result<()> {
     expect(&guest.ask(QUEUES)?, "4").with_context(why)?;
     drop(guest);
     vm.signal(Signal::TERM)?;
-    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    ensure!(vm.wait()?.success(), "the exit status of pontoon vm is not 0");
     let counters = Counters::read(&machine::talk())?;
     let count = counters.count("handed_over");
     ensure!(count > 0, "no frame was handed over");
     counters.expect("tcp_unknown", 0)
 }
 
-/// A guest gets an address, and bytes both ways.
-fn begins(guest: &mut Running, server: SocketAddr) -> Result<()> {
+/// Checks that the guest gets an address, and transfers bytes in both directions.
+fn begins(guest: &mut RunningProgram, server: SocketAddr) -> Result<()> {
     expect(&guest.ask(UDHCPC)?, vm::DHCP4)?;
     client(guest, server, "put 0 95 20000000")?;
     client(guest, server, "fetch 0 96 20000000")

@@ -1,4 +1,5 @@
-//! Reachability of every class of address, by TCP, UDP and ICMP, from a guest that builds its frames itself.
+//! Cases about the reachability of every class of addresses, over TCP, UDP and ICMP, from a guest that builds its
+//! frames itself.
 
 use std::net::SocketAddr;
 
@@ -10,10 +11,10 @@ use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::server;
 
-/// Port of the servers of host and far end.
+/// Port of the servers on the host and at the far end, TCP and UDP.
 const PORT: u16 = 7000;
 
-/// Refused with every flag.
+/// IPv4 addresses that are refused with any options.
 const NEVER_V4: &[&str] = &[
     "0.0.0.0",
     "0.1.2.3",
@@ -30,7 +31,7 @@ const NEVER_V4: &[&str] = &[
     "198.51.100.255",
 ];
 
-/// Refused with every flag. `127.0.0.1` is 7f00:1, `169.254.169.254` is a9fe:a9fe.
+/// IPv6 addresses that are refused with any options. `127.0.0.1` is 7f00:1, `169.254.169.254` is a9fe:a9fe.
 const NEVER_V6: &[&str] = &[
     "::",
     "::1",
@@ -54,11 +55,11 @@ const NEVER_V6: &[&str] = &[
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    let flags: [(&str, &'static [&'static str], Opens); 4] = [
+    let flags: [(&str, &'static [&'static str], PermittedDestinations); 4] = [
         (
             "reach.by-default",
             &[],
-            Opens {
+            PermittedDestinations {
                 loopback: false,
                 own: false,
             },
@@ -66,7 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "reach.host-loopback",
             &["--host-loopback"],
-            Opens {
+            PermittedDestinations {
                 loopback: true,
                 own: false,
             },
@@ -74,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "reach.host-addresses",
             &["--host-addresses"],
-            Opens {
+            PermittedDestinations {
                 loopback: false,
                 own: true,
             },
@@ -82,7 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
         (
             "reach.every-flag",
             &["--host-loopback", "--host-addresses"],
-            Opens {
+            PermittedDestinations {
                 loopback: true,
                 own: true,
             },
@@ -98,19 +99,19 @@ pub(super) fn cases() -> Vec<Case> {
     flags.into_iter().flat_map(case).chain(metadata).collect()
 }
 
-/// Destinations that flags open, besides the world.
+/// Destinations that the options of a case permit, in addition to public addresses.
 #[derive(Clone, Copy)]
-struct Opens {
-    /// The host's loopback, as the gateway.
+struct PermittedDestinations {
+    /// True if the host's loopback is reachable, at the gateway's address.
     loopback: bool,
-    /// The host's own addresses.
+    /// True if the host's own addresses are reachable.
     own: bool,
 }
 
-fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> Result<()> {
+fn reach(context: &Context, family: Family, options: &[&str], opens: PermittedDestinations) -> Result<()> {
     let network = Network::new(context)?;
     icmp::open_ping(context)?;
-    // Where a rule had a hole, a server would answer.
+    // Servers on all addresses detect any address that is not refused.
     let everywhere = SocketAddr::new(family.unspecified(), PORT);
     server::tcp::start(everywhere)?;
     server::udp::start(everywhere)?;
@@ -125,7 +126,7 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     ] {
         add_address("lo", address)?;
     }
-    // No interface has it, and yet it is the host's.
+    // An address that no interface has, and that a route of type `local` makes the host's.
     let (range, routed) = match family {
         Family::V4 => ("198.18.7.0/24", "198.18.7.9"),
         Family::V6 => ("2001:db8:77::/64", "2001:db8:77::9"),
@@ -141,14 +142,15 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     let never = if family == Family::V4 { NEVER_V4 } else { NEVER_V6 };
     let port = PORT.to_string();
     let mut words = vec!["raw", "reach", family.suffix(), &port, "gateway", &own, &server];
-    // Where it is open, who answers from where is the kernel's affair.
+    // If the host's own addresses are permitted, the kernel selects the source address of the response, so the
+    // address is not tried.
     if !opens.own {
         words.push(routed);
     }
     words.extend(never);
     let text = network.run().options(options).guest(words).text()?;
 
-    // Whether the gateway answers a ping is its own affair: no socket is opened for it.
+    // The engine answers a ping to the gateway itself, without a socket.
     let answered: Vec<&str> = text.lines().filter(|line| *line != "gateway icmp").collect();
     let mut wanted = Vec::new();
     if opens.loopback {
@@ -163,7 +165,8 @@ fn reach(context: &Context, family: Family, options: &[&str], opens: Opens) -> R
     Ok(())
 }
 
-/// The far end has a metadata service's address, which one option opens and no rule closes but by name.
+/// Tests a metadata service's address at the far end, which one option permits, and which only a rule with that
+/// address denies then.
 fn metadata(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let (address, prefix) = match family {
@@ -180,7 +183,7 @@ fn metadata(context: &Context, family: Family) -> Result<()> {
         let text = network.run().options(options).guest(words).text()?;
         Ok(text.lines().any(|line| line == format!("{address} tcp")))
     };
-    ensure!(!reached(&[])?, "open by default");
+    ensure!(!reached(&[])?, "the metadata address is reachable by default");
     ensure!(reached(&["--metadata"])?, "closed with --metadata");
     ensure!(
         !reached(&["--metadata", "--deny", address])?,

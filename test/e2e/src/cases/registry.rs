@@ -1,4 +1,4 @@
-//! Programs that fetch from the world, through the machine's own network.
+//! Cases with programs that download from the Internet, through the machine's own network.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// Fetches the package lists into a directory of its own.
+/// Downloads the package lists of apt into a directory of the case.
 fn apt_get(context: &Context) -> Result<Outcome> {
     let line = "lists=$(mktemp -d) && chmod 755 $lists && mkdir $lists/partial && \
                 apt-get -o Dir::State::Lists=$lists -o Acquire::Retries=2 -o APT::Update::Error-Mode=any update; \
@@ -33,7 +33,8 @@ fn pip(context: &Context) -> Result<Outcome> {
     fetch(context, line)
 }
 
-/// Runs `line` inside; when it fails there and outside too, the machine is offline.
+/// Runs the shell command `line` in the guest. If it fails both there and on the host, the machine is offline and the
+/// case is skipped.
 fn fetch(context: &Context, line: &str) -> Result<Outcome> {
     let mut inside = context.program.command()?;
     let Err(error) = process::output(inside.args(["run", "--", "sh", "-c", line])) else {

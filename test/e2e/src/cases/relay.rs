@@ -1,4 +1,4 @@
-//! `pontoon relay`, between namespaces.
+//! Cases about `pontoon relay`, between network namespaces.
 
 mod control;
 mod failures;
@@ -19,7 +19,7 @@ use anyhow::{Result, ensure};
 
 use crate::case::{Case, Context, Family};
 use traffic::{Receiver, Sender};
-use world::{Relay, Row};
+use world::{RelayRow, RunningRelay};
 
 pub(super) fn cases() -> Vec<Case> {
     let topics = [
@@ -49,7 +49,7 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Group `number` of a family, at port 5000 + `number`.
+/// Returns multicast group `number` of a family, with port 5000 + `number`.
 fn group(family: Family, number: u16) -> SocketAddr {
     let address = family.pick(
         [239, 1, 1, number as u8].into(),
@@ -58,23 +58,23 @@ fn group(family: Family, number: u16) -> SocketAddr {
     SocketAddr::new(address, 5000 + number)
 }
 
-/// A rule from group to group, left to right.
+/// Returns a rule that relays from group `from` on interface `left` to group `to` on interface `right`.
 fn onward(from: SocketAddr, to: SocketAddr) -> String {
     format!("left {from} -> right {to}")
 }
 
-/// Datagrams of most cases.
+/// Number of datagrams that most cases send.
 const MANY: u32 = 2000;
 
-/// Bytes of those.
+/// Length of the datagrams that most cases send, in bytes; the argument is the datagram's number.
 fn usual(_: u32) -> usize {
     1400
 }
 
 fn one_hop(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     sender.send(0..MANY, usual)?;
@@ -86,18 +86,21 @@ fn one_hop(context: &Context, family: Family) -> Result<()> {
     stats.expect("/interfaces/0/kernel_packets", MANY.into())?;
     stats.expect("/interfaces/0/kernel_dropped", 0)?;
     let sends = stats.number("/rules/0/outputs/0/sends");
-    ensure!(sends < u64::from(MANY) / 2, "{sends} sends: nothing was gathered");
+    ensure!(
+        sends < u64::from(MANY) / 2,
+        "the relay made {sends} send calls, so datagrams were not sent together"
+    );
     Ok(())
 }
 
-/// From nothing to more than the MTU, in fragments on both sides.
+/// Tests datagrams of every length, from 0 bytes to more than the MTU, which are fragmented on both sides.
 fn every_size(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
-    // IPv6 fragments are not put together in front of a relay, so that they are counted and end there.
+    // A relay does not reassemble IPv6 fragments: it counts them and does not forward them.
     let sizes: &[usize] = match family {
         Family::V4 => &[
             4, 5, 100, 1471, 1472, 1473, 1500, 2000, 2960, 8972, 9000, 30_000, 65_507,
@@ -123,17 +126,17 @@ fn every_size(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// So many relays: each takes the group that the one before it sends to.
-fn in_a_row(context: &Context, row: &Row, family: Family, count: u16) -> Result<Vec<Relay>> {
+/// Tests `count` relays in a row, of which each receives the group to which the previous one sends.
+fn in_a_row(context: &Context, row: &RelayRow, family: Family, count: u16) -> Result<Vec<RunningRelay>> {
     let start = |number: u16| {
         let rule = onward(group(family, 1 + number), group(family, 2 + number));
-        Relay::with_rules(context, row.relay(number.into()), &[rule])
+        RunningRelay::with_rules(context, row.relay(number.into()), &[rule])
     };
     (0..count).map(start).collect()
 }
 
 fn chain(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(3)?;
+    let row = RelayRow::new(3)?;
     let mut relays = in_a_row(context, &row, family, 3)?;
     let receiver = Receiver::new(row.receiver(), group(family, 4))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
@@ -148,11 +151,11 @@ fn chain(context: &Context, family: Family) -> Result<()> {
 }
 
 fn tree(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let leaves = [row.leaf(0)?, row.leaf(1)?];
     let rule = format!("left {from} -> right {to}, leaf0 {to}, leaf1 *:*");
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[rule])?;
     let receivers = [
         Receiver::new(row.receiver(), to)?,
         Receiver::new(&leaves[0], to)?,
@@ -166,14 +169,15 @@ fn tree(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// Flows of 64 rules and of mixed sizes, one datagram of each after the other: each keeps its order.
+/// Tests flows of 64 rules with different lengths whose datagrams are sent alternately: the order within each flow is
+/// kept.
 fn mixed(context: &Context, family: Family) -> Result<()> {
     const FLOWS: u16 = 64;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rules: Vec<String> = (1..=FLOWS)
         .map(|number| onward(group(family, number), group(family, 100 + number)))
         .collect();
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let sizes = [200, 1400, 600, 64, 1000];
     let size = |number: u32| sizes[number as usize % sizes.len()];
     let flows = (1..=FLOWS)
@@ -197,14 +201,14 @@ fn mixed(context: &Context, family: Family) -> Result<()> {
 
 fn outputs(context: &Context, family: Family) -> Result<()> {
     const OUTPUTS: u16 = 50;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let from = group(family, 1);
     let to = |number| group(family, 100 + number);
     let outputs: Vec<String> = (0..OUTPUTS)
         .map(|number| format!("right {}", to(number)))
         .collect();
     let rule = format!("left {from} -> {}", outputs.join(", "));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[rule])?;
     let receivers = (0..OUTPUTS)
         .map(|number| Receiver::new(row.receiver(), to(number)))
         .collect::<Result<Vec<_>>>()?;

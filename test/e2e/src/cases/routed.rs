@@ -1,4 +1,4 @@
-//! Hosts behind the guest, which routes for them, as one does that runs containers of its own.
+//! Cases about hosts behind the guest, such as containers, for which the guest routes.
 
 use anyhow::Result;
 
@@ -12,7 +12,8 @@ pub(super) fn cases() -> Vec<Case> {
         .into()
 }
 
-/// In the guest: a namespace `$inner` behind a link of 1,400 bytes, whose own end has 9,000.
+/// Shell script of the guest: creates a namespace `$inner` behind a link whose near end has an MTU of 1,400 and the
+/// far end 9,000.
 const INNER: &str = "
     for conf in /proc/sys/net/ipv6/conf/*; do echo 2 > $conf/accept_ra; done
     echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
@@ -31,7 +32,8 @@ const INNER: &str = "
     within ip route add default via 10.9.0.1
     within ip route add default via fd09::1";
 
-/// The guest drops what does not fit, and reports that to the server, as routers do.
+/// Tests that the engine reduces its segments when the guest drops a packet that is too large for the link behind it
+/// and reports that by an ICMP error.
 fn narrow(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;

@@ -1,4 +1,4 @@
-//! Privileges that the engine has dropped.
+//! Cases about the sandbox of the engine.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::case::{Caller, Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::network::Network;
 use crate::process::{Process, Program, QuietMachine};
-use crate::run::Running;
+use crate::run::RunningProgram;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -25,8 +25,12 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A guest that does nothing, and its engine asleep.
-pub(super) fn idle(network: &Network<'_>, context: &Context, talk: &Path) -> Result<(Running, Process)> {
+/// Starts a guest without traffic, and waits until its engine sleeps.
+pub(super) fn idle(
+    network: &Network<'_>,
+    context: &Context,
+    talk: &Path,
+) -> Result<(RunningProgram, Process)> {
     let run = network.run().options(["--io", "event", counters::LOGGED]);
     let mut running = run.talk_to(talk).command(["sh"]).spawn()?;
     expect(&running.ask("echo ready")?, "ready")?;
@@ -43,7 +47,7 @@ fn status(context: &Context) -> Result<()> {
     limited(engine.id())
 }
 
-/// Memory and threads are limited. Of root the kernel counts no threads.
+/// Checks the limits on the engine's memory and threads. The kernel does not count threads of root.
 pub(super) fn limited(pid: u32) -> Result<()> {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
     for name in ["Max core file size", "Max data size", "Max processes"] {
@@ -55,8 +59,8 @@ pub(super) fn limited(pid: u32) -> Result<()> {
     Ok(())
 }
 
-/// No capability and no means to gain one, a list of system calls, namespaces of its own but for the network, and a root with
-/// nothing in it.
+/// Checks that the engine has no capability and no means to gain one, a seccomp filter, its own namespaces except the
+/// network namespace, and an empty root directory.
 pub(super) fn given_up(pid: u32) -> Result<()> {
     let file = |name: &str| format!("/proc/{pid}/{name}");
     let status = std::fs::read_to_string(file("status"))?;
@@ -88,22 +92,26 @@ pub(super) fn given_up(pid: u32) -> Result<()> {
         "more than the root is mounted:\n{mounts}"
     );
     let entries = std::fs::read_dir(file("root"))?.count();
-    ensure!(entries == 0, "{entries} entries in its root");
-    // Of the user's environment it has nothing. Only root may look.
+    ensure!(entries == 0, "the engine's root directory has {entries} entries");
+    // The engine has no environment variable of the user. Only root may read this file.
     match std::fs::read(file("environ")) {
-        Ok(environment) => ensure!(environment.iter().all(|byte| *byte == 0), "it has an environment"),
+        Ok(environment) => ensure!(
+            environment.iter().all(|byte| *byte == 0),
+            "the engine has environment variables"
+        ),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
         Err(error) => return Err(error.into()),
     }
-    // Not dumpable: its files belong to the root of its memory's user namespace, whichever user runs it.
+    // The engine is not dumpable, so its files in /proc belong to root of the user namespace of its memory.
     let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("environ"))?);
     let runner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(file("."))?);
     eprintln!("owner of its files in /proc: {owner}, of its directory: {runner}");
     Ok(())
 }
 
-/// The engine has its link, its channel, its published port and what its loop waits with; the control socket, the file of
-/// the process id, and what the caller had open are the supervisor's.
+/// Checks the open descriptors of the engine: its link, the channel to the supervisor, the published port, and epoll
+/// with its timers. The control socket, the file with the process id and descriptors of the caller belong to the
+/// supervisor.
 fn descriptors(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     super::tmpfs(Path::new("/run"))?;
@@ -121,9 +129,9 @@ fn descriptors(context: &Context) -> Result<()> {
     let control = sockets.lines().find(|line| line.ends_with(" /run/control"));
     let inode = control
         .and_then(|line| line.split_whitespace().nth(6))
-        .context("no control socket")?;
+        .context("the program has no control socket")?;
     let control = format!("socket:[{inode}]");
-    // Devices have the path that they have below /dev, which is not mounted there.
+    // Devices have the path that they have below /dev, which is not mounted in the engine's root.
     let known = ["/net/tun", "/null", "pipe:", "socket:", "anon_inode:"];
     for entry in std::fs::read_dir(format!("/proc/{}/fd", context.program.engine()?.id()))? {
         let path = entry?.path();
@@ -137,7 +145,7 @@ fn descriptors(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The list has everything that moving packets takes.
+/// Tests that no system call of a running engine is refused by its filter.
 fn nothing_needed(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V6)?;
@@ -154,7 +162,7 @@ fn nothing_needed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A layer that the host refuses is a warning; where the sandbox is required, it does not run.
+/// Tests that a layer of the sandbox that the host refuses causes a warning, or, with `--sandbox required`, an error.
 fn refusals(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let required = network.run().options(["--require-sandbox"]).command(["true"]);
@@ -181,17 +189,17 @@ fn refusals(context: &Context) -> Result<()> {
             .filter(|line| line.starts_with("error: "))
             .collect();
         let [line] = errors.as_slice() else {
-            bail!("not one line:\n{stderr}")
+            bail!("the message is not one line:\n{stderr}")
         };
         ensure!(line.contains("sandbox") && line.contains(layer), "{line}");
     }
     Ok(())
 }
 
-/// Limit on the time that the sandbox adds to a command's.
+/// Limit on the time that the sandbox adds to the start of a command.
 const START_COST: Duration = Duration::from_millis(10);
 
-/// A command that does nothing, with the sandbox and without, in turn.
+/// Measures the start of a command that does nothing, with the sandbox and without, in turn.
 fn start(context: &Context) -> Result<()> {
     let _network = Network::new(context)?;
     let mut open = context.program.clone();
@@ -204,7 +212,7 @@ fn start(context: &Context) -> Result<()> {
         Ok(start.elapsed())
     };
     let machine = QuietMachine::begin()?;
-    // Once for the caches.
+    // The first start fills the caches and is not measured.
     took(&open)?;
     let pairs = (0..25).map(|_| Ok([took(&open)?, took(&context.program)?]));
     let pairs = pairs.collect::<Result<Vec<_>>>()?;

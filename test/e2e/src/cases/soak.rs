@@ -1,4 +1,5 @@
-//! Everything at once, for as long as there is time: nothing fails, and memory and descriptors stay as they are.
+//! A case with all kinds of traffic at the same time, for a configurable time: nothing fails, and memory and
+//! descriptors do not grow.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,8 +15,9 @@ use crate::guest::{tcp, udp};
 use crate::network::Network;
 use crate::process;
 
-/// The control socket, and rules that forbid nothing that anybody does here.
+/// Path of the control socket.
 const CONTROL: &str = "/mnt/control";
+/// Egress rules that permit all traffic of the case, in two versions that are loaded alternately.
 const RULES: [(&str, &str); 2] = [
     ("/mnt/one.toml", "deny = [\"192.0.2.0/24\"]\n"),
     (
@@ -24,10 +26,10 @@ const RULES: [(&str, &str); 2] = [
     ),
 ];
 
-/// A UDP endpoint is there for 120 s after its last datagram, and one a second comes up.
+/// Number of UDP endpoints that exist: each lasts for 120 s after its last datagram, and one is opened every second.
 const ENDPOINTS: u64 = 150;
 
-/// Growth of pools and the allocator that is accepted after the first third, in KiB.
+/// Growth of memory in KiB, by pools and the allocator, that is accepted after the first third of the time.
 const SETTLING_KIB: u64 = 8 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -35,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![case.alone().pontoon_only()]
 }
 
-/// Seconds of traffic: `PONTOON_SOAK`, or a few.
+/// Returns the duration of the traffic in seconds: `PONTOON_SOAK`, or a few.
 fn seconds() -> u64 {
     wanted("PONTOON_SOAK", 15)
 }
@@ -96,7 +98,7 @@ fn ctl(context: &Context, words: &[&str]) -> Result<String> {
     process::output(command.args(["ctl", "--control", CONTROL]).args(words))
 }
 
-/// Clients of the published ports, until then.
+/// Connects clients to the published ports until `end`.
 fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
     let address = |port| SocketAddr::new(network.host_address(Family::V4), port);
     let mut rounds = 0;
@@ -112,25 +114,25 @@ fn clients(network: &Network<'_>, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Resources of all processes of the program.
+/// Memory and descriptors of all processes of the program at one time.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct ResourceSample {
     resident_kib: u64,
     descriptors: u64,
 }
 
-/// Changes the rules each second, asks for the counters, and looks at the processes, until then.
-fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
+/// Until `end`, changes the rules each second, requests the counters, and samples the processes.
+fn watch(context: &Context, end: Instant) -> Result<Vec<ResourceSample>> {
     let engine = context.program.engine()?;
     let mut samples = Vec::new();
     while Instant::now() < end {
-        // One sample a second.
+        // Takes one sample each second.
         std::thread::sleep(Duration::from_secs(1));
         let (rules, _) = RULES[samples.len() % RULES.len()];
         ctl(context, &["policy", "--load", rules])?;
         ctl(context, &["stats", "--json"])?;
         let processes = context.program.processes().into_iter();
-        samples.push(Sample {
+        samples.push(ResourceSample {
             resident_kib: context.program.resident_kib()?,
             descriptors: processes
                 .map(|process| Ok(process.descriptors()? as u64))
@@ -141,14 +143,14 @@ fn watch(context: &Context, end: Instant) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// The last third is as the first.
-fn flat(samples: &[Sample]) -> Result<()> {
+/// Checks that the samples of the last third are not larger than those of the first third.
+fn flat(samples: &[ResourceSample]) -> Result<()> {
     let third = samples.len() / 3;
-    let most = |samples: &[Sample], of: fn(&Sample) -> u64| samples.iter().map(of).max();
+    let most = |samples: &[ResourceSample], of: fn(&ResourceSample) -> u64| samples.iter().map(of).max();
     let (first, last) = (&samples[..third], &samples[samples.len() - third..]);
     let of_thirds = |of| Some((most(first, of)?, most(last, of)?));
-    let resident = of_thirds(|sample| sample.resident_kib).context("no time")?;
-    let descriptors = of_thirds(|sample| sample.descriptors).context("no time")?;
+    let resident = of_thirds(|sample| sample.resident_kib).context("a third of the time has no sample")?;
+    let descriptors = of_thirds(|sample| sample.descriptors).context("a third of the time has no sample")?;
     eprintln!(
         "{} s: resident {resident:?} KiB, descriptors {descriptors:?}",
         samples.len()

@@ -1,5 +1,5 @@
-//! The packet link with a unikernel of another project: Solo5's test_net, behind its spt and hvt tenders, as 10.0.0.2.
-//! It only answers, so a generator of echo requests takes the engine's place.
+//! Cases about the packet link with a unikernel of another project: Solo5's test_net, run by its tenders spt and hvt,
+//! with address 10.0.0.2. The unikernel only answers, so a generator of echo requests takes the place of the engine.
 
 use std::fs::OpenOptions;
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::case::{Case, Context, Outcome};
 use crate::pattern::Pattern;
-use crate::run::{self, Running};
+use crate::run::{self, RunningProgram};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -28,15 +28,16 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Requests to a unikernel behind seccomp, and in a virtual machine, which leaves that for each frame: where it is inside of
-/// another one it answers 670 a second (2026-11-21).
+/// Number of echo requests to a unikernel behind seccomp (spt).
 const SPT_REQUESTS: u32 = 100_000;
+/// Number of echo requests to a unikernel in a virtual machine (hvt). Each frame causes a VM exit; nested in another
+/// virtual machine hvt answers 670 requests a second (measured 2026-11-21).
 const HVT_REQUESTS: u32 = 5_000;
 
-/// Requests on their way at a time.
+/// Largest number of unanswered echo requests.
 const WINDOW: u32 = 16;
 
-/// Bytes of the largest payload at an MTU of 1500.
+/// Largest payload of an echo request in bytes, at an MTU of 1500.
 const MAX_PAYLOAD: u32 = 1472;
 
 const ETHERNET: usize = 14;
@@ -49,7 +50,7 @@ const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OUR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// Without a frame for so long, one is lost.
+/// Time without a frame after which a frame counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn hvt(_: &Context) -> Result<Outcome> {
@@ -84,14 +85,15 @@ fn answers(tender: &str, requests: u32) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Returns the directory of the tender and the unikernel: this program's, or the one beside its build directory.
+/// Returns the directory of the tender and the unikernel: that of this program, or the one beside its build
+/// directory.
 fn directory(tender: &str) -> Option<PathBuf> {
     let own = PathBuf::from(run::own_path());
     let mut directories = own.ancestors().skip(1).take(2).map(|above| above.join("solo5"));
     directories.find(|directory| directory.join(format!("solo5-{tender}")).exists())
 }
 
-fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<Running> {
+fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<RunningProgram> {
     let mac = MAC.map(|byte| format!("{byte:02x}")).join(":");
     let mut command = Command::new("sh");
     command
@@ -102,10 +104,10 @@ fn start(tender: &str, solo5: &Path, socket: OwnedFd) -> Result<Running> {
         .stdin(socket)
         .stdout(Stdio::piped());
     eprintln!("+ {command:?}");
-    Running::of(command.spawn().context("cannot run sh")?)
+    RunningProgram::of(command.spawn().context("cannot run sh")?)
 }
 
-/// Sends requests and looks at every byte of the answers, which come in order.
+/// A generator of echo requests, which checks every byte of the replies and their order.
 struct Generator {
     link: Socket<Packet>,
     epoll: Epoll,
@@ -149,7 +151,7 @@ impl Generator {
         Ok(())
     }
 
-    /// As many requests as the window takes.
+    /// Sends requests until [`WINDOW`] of them are unanswered.
     fn send(&mut self) -> Result<()> {
         let transmitter = self.link.transmitter();
         while self.sent < self.requests.min(self.answered + WINDOW) {
@@ -178,11 +180,11 @@ impl Generator {
         let mut verdict = Ok(());
         let burst = link.halves().0.receive(BURST, StopAt::Empty, |frames| {
             verdict = frames.iter().try_for_each(|frame| {
-                // Its announcement of itself.
+                // The unikernel announces its address at its start.
                 if is_arp(frame) {
                     return Ok(());
                 }
-                ensure!(*answered < *sent, "an answer to nothing");
+                ensure!(*answered < *sent, "a reply arrived without a request");
                 check(frame, content, *answered).with_context(|| format!("answer {answered}"))?;
                 *answered += 1;
                 Ok(())
@@ -197,14 +199,14 @@ impl Generator {
     }
 }
 
-/// Of every size, and different each time.
+/// Returns the payload of request `number`, which differs from the other payloads in length and contents.
 fn payload(content: &Pattern, number: u32) -> &[u8] {
     let len = number % (MAX_PAYLOAD + 1);
-    // A stretch that ends with the pattern is cut there.
+    // The pattern ends after its period, which may shorten the payload.
     content.at(u64::from(number) * 7919, len.into())
 }
 
-/// Headers of the request with this number (RFC 792).
+/// Returns the Ethernet, IPv4 and ICMP headers of request `number` (RFC 792).
 fn request(number: u32, payload: &[u8]) -> [u8; HEADERS] {
     let mut head = [0; HEADERS];
     let (ethernet, rest) = head.split_at_mut(ETHERNET);
@@ -231,7 +233,7 @@ fn is_arp(frame: &Frame<'_>) -> bool {
     frame.head.get(12..ETHERNET) == Some(&[8, 6])
 }
 
-/// Checks that it is the whole response to the request with this number.
+/// Checks that `frame` is the complete reply to request `number`.
 fn check(frame: &Frame<'_>, content: &Pattern, number: u32) -> Result<()> {
     let mut bytes = vec![0; frame.len];
     frame.copy(0, &mut bytes);
@@ -243,15 +245,27 @@ fn check(frame: &Frame<'_>, content: &Pattern, number: u32) -> Result<()> {
         HEADERS + payload.len()
     );
     let (ip, icmp) = bytes[ETHERNET..].split_at(IPV4);
-    ensure!(bytes[..6] == OUR_MAC && bytes[6..12] == MAC, "wrong MACs");
+    ensure!(
+        bytes[..6] == OUR_MAC && bytes[6..12] == MAC,
+        "the Ethernet addresses are wrong"
+    );
     ensure!(
         ip[12..16] == ADDRESS.octets() && ip[16..] == OUR_ADDRESS.octets(),
         "wrong addresses"
     );
-    ensure!(icmp[..2] == [0, 0], "not a reply");
-    ensure!(icmp[4..8] == number.to_be_bytes(), "another request's");
-    ensure!(Sum::new().add(ip).finish() == 0, "wrong IP checksum");
-    ensure!(Sum::new().add(icmp).finish() == 0, "wrong ICMP checksum");
-    ensure!(icmp[ICMP..] == *payload, "content differs");
+    ensure!(icmp[..2] == [0, 0], "the ICMP message is not an echo reply");
+    ensure!(
+        icmp[4..8] == number.to_be_bytes(),
+        "the echo reply belongs to another request"
+    );
+    ensure!(
+        Sum::new().add(ip).finish() == 0,
+        "the IPv4 header checksum is wrong"
+    );
+    ensure!(Sum::new().add(icmp).finish() == 0, "the ICMP checksum is wrong");
+    ensure!(
+        icmp[ICMP..] == *payload,
+        "the payload differs from that of the request"
+    );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! TCP's semantics, end to end.
+//! Cases about the semantics of TCP between guest and server.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::case::{Case, Context, Family};
 use crate::network::Network;
 use crate::process::QuietMachine;
 
-/// More than any buffer on the way holds.
+/// Number of bytes of a transfer that no buffer on the path can hold.
 const LARGE: &str = "268435456";
 
 pub(super) fn cases() -> Vec<Case> {

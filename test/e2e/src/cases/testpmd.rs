@@ -1,4 +1,4 @@
-//! A front-end and a driver of another project: DPDK's testpmd, which sends as fast as it can.
+//! Cases about a vhost-user front-end and driver of another project: DPDK's testpmd, which sends as fast as possible.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -25,10 +25,10 @@ const TESTPMD: &str = "dpdk-testpmd";
 
 const DATAGRAMS: u32 = 200_000;
 
-/// Bytes of each, in a frame of 64.
+/// UDP payload in bytes, for frames of 64 bytes.
 const LEN: usize = 22;
 
-/// Without a datagram for so long, it is over.
+/// Time without a datagram after which the flood counts as ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn floods(context: &Context) -> Result<Outcome> {
@@ -49,7 +49,7 @@ fn floods(context: &Context) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Without huge pages, and on two CPUs, of which one talks to people.
+/// Returns the command of testpmd, without huge pages, on two CPUs, one of which testpmd needs for its console.
 fn flood(testpmd: &Path, socket: &Path, to: SocketAddr) -> Command {
     let device = format!(
         "--vdev=net_virtio_user0,path={},mac=52:54:00:12:34:56,queues=1,queue_size=256",
@@ -87,7 +87,7 @@ fn flood(testpmd: &Path, socket: &Path, to: SocketAddr) -> Command {
     command
 }
 
-/// Takes [`DATAGRAMS`] of them; returns how many there were a second.
+/// Receives [`DATAGRAMS`] datagrams from the address `from`. Returns their rate per second.
 fn receive(socket: &UdpSocket, from: IpAddr) -> Result<f64> {
     let mut buffer = [0; 2048];
     let mut begin = Instant::now();
@@ -95,7 +95,7 @@ fn receive(socket: &UdpSocket, from: IpAddr) -> Result<f64> {
         let (len, peer) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
             .with_context(|| format!("after {number} datagrams"))?;
         ensure!(len == LEN, "datagram {number} has {len} bytes");
-        ensure!(peer.ip() == from, "datagram {number} is {peer}'s");
+        ensure!(peer.ip() == from, "datagram {number} is from {peer}");
         if number == 0 {
             begin = Instant::now();
         }

@@ -1,4 +1,4 @@
-//! Files and repositories over HTTP.
+//! Cases that transfer files and repositories over HTTP.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ fn http(network: &Network<'_>, family: Family, repositories: Option<PathBuf>) ->
     Ok(format!("http://{}", host(address.ip())))
 }
 
-/// Received content has the hash of the content that the server sends.
+/// Tests that downloaded content has the hash of the content that the server sends.
 fn fetch(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;
@@ -48,11 +48,11 @@ fn fetch(context: &Context, family: Family) -> Result<()> {
     expect(&got, process::join(wanted)?.trim_end())
 }
 
-/// Content that the server receives has the hash of the file.
+/// Tests that the content that the server receives has the hash of the uploaded file.
 fn upload(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let url = http(&network, family, None)?;
-    // A file, so that curl sends its length.
+    // The upload is from a file, so that curl sends its length.
     let file = scratch("upload")?.join("file");
     let file = file.display();
     process::join(shell(format!("{} guest generate 4 {GIB} > {file}", own_path())))?;
@@ -62,12 +62,12 @@ fn upload(context: &Context, family: Family) -> Result<()> {
     expect(&got, process::join(wanted)?.trim_end())
 }
 
-/// Runs a line of shell beside the caller.
+/// Runs a shell command on a thread, and returns its output.
 fn shell(line: String) -> JoinHandle<Result<String>> {
     std::thread::spawn(move || process::output(Command::new("sh").args(["-c", &line])))
 }
 
-/// Five hundred connections at one time, of 64 KiB each.
+/// Tests five hundred simultaneous downloads of 64 KiB each.
 fn parallel(context: &Context, family: Family) -> Result<()> {
     const LEN: u64 = 65_536;
     let network = Network::new(context)?;
@@ -80,11 +80,11 @@ fn parallel(context: &Context, family: Family) -> Result<()> {
     );
     let text = network.run().shell(&line.replace("-sSg", "-sS")).text()?;
     let whole = text.lines().filter(|line| *line == format!("200 {LEN}")).count();
-    anyhow::ensure!(whole == 250, "{whole} of 250 came whole");
+    anyhow::ensure!(whole == 250, "{whole} of 250 downloads are complete");
     Ok(())
 }
 
-/// By the smart protocol: what the server's end has for the dumb one is switched off.
+/// Tests `git clone` by Git's smart HTTP protocol; the server does not offer the files of the dumb protocol.
 fn clone(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let directory = scratch("git")?;
@@ -108,7 +108,7 @@ fn clone(context: &Context, family: Family) -> Result<()> {
     expect(&network.run().shell(&line).text()?, head.trim_end())
 }
 
-/// An empty directory in memory, which ends with the case.
+/// Mounts an empty tmpfs, which exists until the end of the case.
 fn scratch(name: &str) -> Result<PathBuf> {
     let directory = PathBuf::from("/mnt");
     super::tmpfs(&directory)?;

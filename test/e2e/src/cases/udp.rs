@@ -1,4 +1,4 @@
-//! Datagrams.
+//! Cases about UDP.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,18 @@ use crate::server;
 pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for mtu in [1500, 65520] {
-        for path in [Path::Wide, Path::Narrow, Path::NarrowBehindARouter] {
+        for path in [
+            NetworkPath::Wide,
+            NetworkPath::Narrow,
+            NetworkPath::NarrowBehindARouter,
+        ] {
             for (topic, df) in [("udp.every-size", false), ("udp.every-size-df", true)] {
                 let name = format!("{topic}.mtu-{mtu}.path-{}", path.name());
                 let sizes = move |context: &Context, family| every_size(context, family, mtu, path, df);
-                // The guest's link takes 1500 where there is no program to set it.
+                // Without the program under test the guest's interface has an MTU of 1500.
                 cases.extend(Case::both(&name, 60, sizes).map(|case| match path {
-                    Path::Narrow => case,
-                    Path::Wide | Path::NarrowBehindARouter => case.pontoon_only(),
+                    NetworkPath::Narrow => case,
+                    NetworkPath::Wide | NetworkPath::NarrowBehindARouter => case.pontoon_only(),
                 }));
             }
         }
@@ -47,18 +51,18 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// The path behind the host.
+/// The network path between the host and the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
-    /// A link that takes what any IP packet can be.
+enum NetworkPath {
+    /// One link with an MTU of 65,535, the largest length of an IP packet.
     Wide,
-    /// A link with an MTU of 1500.
+    /// One link with an MTU of 1500.
     Narrow,
-    /// That link, behind a router at the end of a wide one.
+    /// A link with a large MTU to a router, and a link with an MTU of 1500 behind it.
     NarrowBehindARouter,
 }
 
-impl Path {
+impl NetworkPath {
     const WIDE: u16 = 65535;
     const NARROW: u16 = 1500;
 
@@ -91,8 +95,8 @@ impl Path {
     }
 }
 
-/// Every size there and back, over a guest's link that takes `mtu`.
-fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool) -> Result<()> {
+/// Tests datagrams of every length in both directions, with a guest's interface of this MTU.
+fn every_size(context: &Context, family: Family, mtu: u16, path: NetworkPath, df: bool) -> Result<()> {
     let network = path.network(context)?;
     let server = udp_server(&network, family)?.to_string();
     let least = mtu.min(path.mtu()).to_string();
@@ -105,16 +109,16 @@ fn every_size(context: &Context, family: Family, mtu: u16, path: Path, df: bool)
     expect(&run.text()?, "ok")
 }
 
-/// Datagrams larger than the MTU of the host's interface, from a guest whose interface takes them.
+/// Tests datagrams larger than the MTU of the host's interface, from a guest's interface with a larger MTU.
 fn large(context: &Context, family: Family) -> Result<()> {
-    let network = Path::Narrow.network(context)?;
+    let network = NetworkPath::Narrow.network(context)?;
     let server = udp_server(&network, family)?.to_string();
     expect(&network.run().guest(["udp", "large", &server]).text()?, "ok")
 }
 
-/// The second hop is the server itself, over an interface of the host that takes less than the guest's.
+/// Tests a path whose second hop is the server, over an interface of the host with a smaller MTU than the guest's.
 fn path_mtu(context: &Context, family: Family) -> Result<()> {
-    let network = Path::Narrow.network(context)?;
+    let network = NetworkPath::Narrow.network(context)?;
     let end = network.server_address(family);
     let line = format!("traceroute --mtu -n -q 1 -w 2 -m 4 {end}");
     let text = network.run().shell(&line).text()?;
@@ -154,7 +158,7 @@ fn peers(context: &Context, family: Family) -> Result<()> {
     })
 }
 
-/// RFC 4787 REQ-1: endpoint-independent mapping.
+/// Tests endpoint-independent mapping (RFC 4787 REQ-1).
 fn mapping(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let one = SocketAddr::new(network.server_address(family), 3478);
@@ -168,7 +172,8 @@ fn mapping(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Address-dependent filtering: the server's other ports may send, another address may not, and is counted.
+/// Tests address-dependent filtering (RFC 4787): the server may send from other ports; datagrams from another address
+/// are dropped and counted.
 fn unsolicited(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let known = SocketAddr::new(network.server_address(family), 3478);
@@ -196,11 +201,11 @@ fn unsolicited(context: &Context, family: Family) -> Result<()> {
     expect(&running.finish()?, "from a known address\nended")?;
     let counters = Counters::read(&talk)?;
     counters.expect("udp_unsolicited", 2)?;
-    // The STUN server's answer, and what came from its address.
+    // The response of the STUN server, and the datagrams from its address.
     counters.expect("udp_down", 3)
 }
 
-/// Each frame that contradicts itself is counted, once.
+/// Tests that each malformed frame is counted once.
 fn malformed(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = udp_server(&network, family)?;
@@ -219,7 +224,7 @@ fn malformed(context: &Context, family: Family) -> Result<()> {
     Counters::read(&talk)?.expect("malformed", sent.trim_end().parse()?)
 }
 
-/// A guest that builds its frames itself.
+/// Runs the guest command `raw what`, a guest that builds its frames itself.
 fn raw(context: &Context, family: Family, what: &str) -> Result<()> {
     let network = Network::new(context)?;
     let server = udp_server(&network, family)?;

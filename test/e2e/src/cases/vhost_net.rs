@@ -1,4 +1,4 @@
-//! vhost-net: whether it carries what it should with few system calls, and how the program does without it.
+//! Cases about vhost-net: correct data with few system calls, and the fallback to the tap.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use crate::case::{Caller, Case, Context, Family};
 use crate::network::Network;
 use crate::run::own_path;
 
-/// Device file of vhost-net.
+/// Path of the device of vhost-net.
 const DEVICE: &str = "/dev/vhost-net";
 
-/// Options of `pontoon run`.
+/// Options of `pontoon run` that require vhost-net.
 pub(super) const OPTIONS: [&str; 2] = ["--vhost-net", "on"];
 
-/// Returns true if this caller may open it.
+/// Returns true if this user may open the device of vhost-net.
 pub(super) fn is_there() -> bool {
     File::options().read(true).write(true).open(DEVICE).is_ok()
 }
@@ -54,7 +54,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// Everything arrives as it was sent, also where the server does not read for a while and more is under way than the rings hold.
+/// Tests that all data arrives unchanged, also if the server does not read for some time and more data is in flight
+/// than the rings hold.
 fn content(context: &Context, mode: &[&str], family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
@@ -70,7 +71,8 @@ fn content(context: &Context, mode: &[&str], family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Frames take the tap, and one line has the reason, which contains `why`.
+/// Tests that frames are carried by the tap if vhost-net is unavailable, and that one log line contains the reason
+/// `why`.
 fn auto(context: &Context, why: &str) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, Family::V4)?.to_string();
@@ -95,7 +97,7 @@ fn one_line(stderr: &str, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing runs, and one line has the reason.
+/// Tests that `--vhost-net on` without vhost-net ends the program with one line that has the reason.
 fn required(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     let output = network.run().options(OPTIONS).command(["true"]).output()?;
@@ -108,9 +110,13 @@ fn required(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Without the device, or without the right to open it.
+/// Tests a missing device, and a device that this user may not open.
 fn closed(context: &Context) -> Result<()> {
-    let binary = context.program.binary.as_ref().context("no program")?;
+    let binary = context
+        .program
+        .binary
+        .as_ref()
+        .context("there is no program under test")?;
     let output = Command::new("setpriv")
         .args([
             "--reuid=65534",
@@ -126,7 +132,7 @@ fn closed(context: &Context) -> Result<()> {
     one_line(&stderr, DEVICE)
 }
 
-/// The device opens, but is none.
+/// Tests a device file that can be opened and is not vhost-net.
 fn broken(context: &Context) -> Result<()> {
     super::tmpfs(Path::new("/media"))?;
     std::fs::write("/media/no-device", "")?;
@@ -134,15 +140,17 @@ fn broken(context: &Context) -> Result<()> {
     auto(context, "cannot set up")
 }
 
-/// Bytes that are sent each way to count calls.
+/// Number of bytes in each direction while system calls are counted.
 const BYTES: u64 = 128 << 20;
 
-/// Reads and writes of all kinds: on the tap, or kicks. What goes to sockets goes by other calls.
+/// Compares the engine's read and write calls (frames on the tap, or kicks of vhost-net) with and without vhost-net.
+/// Sockets are served by other calls, which are not counted.
 fn calls(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let server = tcp_server(&network, family)?;
-    // A tenth and less by iperf3, both ways (`figures`). Our own sender is slow in a machine whose instructions are translated,
-    // and what is due for a wake-up does not gather: 11 to 33 % of the tap's calls have been seen, 2026-11-22, and 2 % the other way.
+    // With iperf3 the number is a tenth or less in both directions (see `figures`). This program's sender is slow in
+    // a virtual machine whose instructions are translated, so fewer frames share a wakeup: 11 to 33 % of the tap's
+    // calls were measured on 2026-11-22, and 2 % in the other direction.
     for (way, fewer) in [("put", 2), ("fetch", 5)] {
         let tap = calls_of_link(context, &network, server, way, "off")?;
         let vhost = calls_of_link(context, &network, server, way, "on")?;

@@ -1,4 +1,4 @@
-//! `pontoon vm`: a namespace whose tap is carried over a socket, in the place of a machine.
+//! Cases about `pontoon vm` with a namespace in place of a virtual machine, whose tap is carried over a socket.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -17,7 +17,7 @@ use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::{tcp, udp};
 use crate::lint;
-use crate::machine::{self, DIRECTORY, Guest, Vm};
+use crate::machine::{self, DIRECTORY, RunningVm, TapGuest};
 use crate::network::Network;
 use crate::process;
 use crate::server;
@@ -26,13 +26,13 @@ use pontoon_vm_peer::tap_bridge::Faults;
 
 const GIB: u64 = 1 << 30;
 
-/// Address of a guest's resolver.
+/// IPv4 address of the guest's resolver.
 pub(super) const DNS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 
-/// The lease of a guest's DHCPv4 client.
+/// Expected output of a DHCPv4 client: address, gateway, resolver, MTU.
 pub(super) const DHCP4: &str = "dhcp4 10.0.2.15/24 10.0.2.2 10.0.2.3 1500";
 
-/// The lease of a guest's DHCPv6 client.
+/// Expected output of a DHCPv6 client: address, resolver.
 pub(super) const DHCP6: &str = "dhcp6 fd70:6f6e:746f::15 fd70:6f6e:746f::3";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -69,14 +69,14 @@ pub(super) fn cases() -> Vec<Case> {
     cases.into_iter().map(Case::pontoon_only).collect()
 }
 
-/// A network whose host runs `pontoon vm`, with names at its far end.
+/// Returns a network with a DNS server at its far end, and `pontoon vm` running on its host.
 pub(super) fn start<'a>(
     context: &'a Context,
     framing: Framing,
     options: &[&str],
-) -> Result<(Network<'a>, Vm)> {
+) -> Result<(Network<'a>, RunningVm)> {
     let network = prepare(context)?;
-    let vm = Vm::start(&context.program, framing, &with_names(&network, options))?;
+    let vm = RunningVm::start(&context.program, framing, &with_names(&network, options))?;
     Ok((network, vm))
 }
 
@@ -88,7 +88,7 @@ pub(super) fn prepare(context: &Context) -> Result<Network<'_>> {
     Ok(network)
 }
 
-/// Options, with that of the resolver in front.
+/// Returns `options` with the option for the resolver in front.
 pub(super) fn with_names(network: &Network<'_>, options: &[&str]) -> Vec<String> {
     let resolver = network.server_address(Family::V4).to_string();
     ["--dns", &resolver]
@@ -98,15 +98,15 @@ pub(super) fn with_names(network: &Network<'_>, options: &[&str]) -> Vec<String>
         .collect()
 }
 
-/// A guest with all its addresses.
-fn guest(vm: &Vm, faults: Faults) -> Result<Guest> {
-    let guest = Guest::of(vm, faults)?;
+/// Returns a guest that has configured its IPv4 and IPv6 address.
+fn guest(vm: &RunningVm, faults: Faults) -> Result<TapGuest> {
+    let guest = TapGuest::of(vm, faults)?;
     guest.dhcp4()?;
     guest.slaac()?;
     Ok(guest)
 }
 
-/// They follow Prometheus' conventions, and a machine that is not there yet is none.
+/// Tests that the metrics follow Prometheus' conventions, and that no guest is counted before one has connected.
 fn metrics(context: &Context) -> Result<()> {
     let (_network, vm) = start(context, Framing::Stream, &["--metrics", "127.0.0.1:9100"])?;
     let scrape = || {
@@ -126,7 +126,7 @@ fn metrics(context: &Context) -> Result<()> {
 
 fn addresses(context: &Context, framing: Framing) -> Result<()> {
     let (_network, vm) = start(context, framing, &[])?;
-    let guest = Guest::of(&vm, Faults::NONE)?;
+    let guest = TapGuest::of(&vm, Faults::NONE)?;
     expect(&guest.dhcp4()?, DHCP4)?;
     let IpAddr::V6(address) = guest.slaac()? else {
         anyhow::bail!("not an IPv6 address");
@@ -164,7 +164,7 @@ fn content(context: &Context, framing: Framing) -> Result<()> {
         let all: [(&[&str], &str); 9] = [
             (&["put", "0", "31", "100000000"], "ok"),
             (&["fetch", "0", "32", "100000000"], "ok"),
-            // The server, and then the guest, is slower than the link.
+            // The server, and in the next line the guest, reads more slowly than the link.
             (&["put", "1", "33", "30000000"], "ok"),
             (&["fetch", "1", "34", "30000000"], "ok"),
             (&["half-ours", "35", "8388608"], "ok"),
@@ -201,7 +201,7 @@ fn published(context: &Context, framing: Framing) -> Result<()> {
     let (network, vm) = start(context, framing, &["-p", "8080:80", "-p", "8053:53/udp"])?;
     let guest = guest(&vm, Faults::NONE)?;
     guest.dhcp6()?;
-    // Both families.
+    // The unspecified IPv6 address accepts both families.
     let any = Family::V6.unspecified();
     guest.namespace.enter(|| {
         server::tcp::start(SocketAddr::new(any, 80))?;
@@ -219,8 +219,8 @@ fn published(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// A guest that goes takes its connections along, and the next one begins anew. While there is one, others are turned
-/// away.
+/// Tests guests one after the other: the connections of a guest that disconnects are closed, and the next guest
+/// begins without flows. A second guest at the same time is refused.
 fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
     let (network, vm) = start(context, framing, &[])?;
     let server = tcp_server(&network, Family::V4)?;
@@ -245,15 +245,15 @@ fn one_after_the_other(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// Guests that connect, send invalid data and are disconnected, as fast as they can: the log lines are bounded,
-/// and the next one is served.
+/// Tests guests that send invalid data and are disconnected, as fast as they can connect: the number of log lines is
+/// limited, and the next valid guest is served.
 fn many_nonsensical(context: &Context) -> Result<()> {
     const GUESTS: usize = 2000;
     const MOST_LINES: usize = 1100;
     let (_network, vm) = start(context, Framing::Stream, &[counters::LOGGED])?;
     for _ in 0..GUESTS {
         let mut nonsense = UnixStream::from(dial(&vm.socket, Framing::Stream)?);
-        // Another one may still be there, and no other is accepted meanwhile.
+        // The connection may be refused while an earlier guest is connected.
         let _ = nonsense.write_all(&[0xff; 8]);
         let _ = nonsense.read(&mut [0]);
     }
@@ -278,11 +278,12 @@ fn one_off(context: &Context, framing: Framing) -> Result<()> {
     drop(guest(&vm, Faults::NONE)?);
     let status = vm.wait()?;
     ensure!(status.success(), "pontoon vm: {status}");
-    ensure!(!vm.socket.exists(), "the socket's file is left");
+    ensure!(!vm.socket.exists(), "the file of the socket was not removed");
     Ok(())
 }
 
-/// A guest that stays gets its network back from the next run, however the one before ended.
+/// Tests that a running guest has its network again after a restart of `pontoon vm`, however the earlier process has
+/// ended.
 fn restarts(context: &Context, framing: Framing) -> Result<()> {
     let (network, mut vm) = start(context, framing, &[])?;
     let server = tcp_server(&network, Family::V4)?;
@@ -302,7 +303,7 @@ fn restarts(context: &Context, framing: Framing) -> Result<()> {
             "pontoon vm after {signal:?}: {status}"
         );
         process::wait_for_ends(&processes)?;
-        vm = Vm::start(&context.program, framing, &with_names(&network, &[]))?;
+        vm = RunningVm::start(&context.program, framing, &with_names(&network, &[]))?;
     }
     expect(
         &guest
@@ -318,8 +319,8 @@ fn handed_over(context: &Context, framing: Framing) -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     let family = rustix::net::AddressFamily::UNIX;
     let (ours, theirs) = socketpair(family, framing.socket_type(), flags, None)?;
-    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
-    let guest = Guest::at(theirs, framing)?;
+    let mut vm = RunningVm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = TapGuest::at(theirs, framing)?;
     expect(&guest.dhcp4()?, DHCP4)?;
     let words = ["put", "0", "71", "10000000"];
     expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")?;
@@ -329,7 +330,8 @@ fn handed_over(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// Each burst of the machine's takes the other queue, so that most frames arrive at a worker that does not own their flow.
+/// Tests two queues. Each burst of the guest uses the other queue, so most frames arrive at a worker that does not
+/// own their flow.
 fn two_queues(context: &Context) -> Result<()> {
     let framing = Framing::VhostUser(2);
     let (network, mut vm) = start(
@@ -364,14 +366,15 @@ fn two_queues(context: &Context) -> Result<()> {
         "ok",
     )?;
     vm.signal(Signal::TERM)?;
-    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    ensure!(vm.wait()?.success(), "the exit status of pontoon vm is not 0");
     let counters = Counters::read(&machine::talk())?;
     let count = counters.count("handed_over");
     ensure!(count >= 1000, "{count} frames were handed over");
     counters.expect("link_malformed", 0)
 }
 
-/// Datagrams of one size that leave by one call cross the link in one frame, and arrive by one call, both ways.
+/// Tests that datagrams of one length that are sent in one call cross the link in one frame, and are received in one
+/// call, in both directions.
 fn segments(context: &Context) -> Result<()> {
     const SIZE: u16 = 1200;
     const TOGETHER: usize = 40;
@@ -402,7 +405,7 @@ fn segments(context: &Context) -> Result<()> {
         }
     }
     vm.signal(Signal::TERM)?;
-    ensure!(vm.wait()?.success(), "pontoon vm did not end well");
+    ensure!(vm.wait()?.success(), "the exit status of pontoon vm is not 0");
     let counters = Counters::read(&machine::talk())?;
     let datagrams = (2 * ROUNDS * TOGETHER) as u64;
     for name in ["frames_up", "frames_down"] {
@@ -415,7 +418,7 @@ fn segments(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Receives what was sent, some of it together. From whom it came.
+/// Receives the bytes `sent`, of which several datagrams may be received together. Returns the sender's address.
 fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
     let mut buffer = vec![0; 1 << 16];
     let mut came = Vec::new();
@@ -425,15 +428,15 @@ fn arrives(socket: &UdpSocket, sent: &[u8]) -> Result<SocketAddr> {
         came.extend_from_slice(&buffer[..len]);
         calls += 1;
         if came.len() >= sent.len() {
-            ensure!(came == sent, "something else arrived");
-            ensure!(calls <= 4, "it arrived by {calls} calls");
+            ensure!(came == sent, "the received bytes differ from those sent");
+            ensure!(calls <= 4, "the datagrams arrived in {calls} receive calls");
             return Ok(from);
         }
     }
 }
 
-/// After the engine is killed, clients of published ports and the machine have a network again from another engine; a
-/// connection on which the machine only receives is reset.
+/// Tests that after a kill of the engine clients of published ports and the guest are served by another engine, and
+/// that a connection on which the guest only receives is reset.
 fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     let (network, vm) = start(context, framing, &["--require-sandbox", "-p", "8080:80"])?;
     let server = tcp_server(&network, Family::V4)?;
@@ -458,15 +461,16 @@ fn engine_killed(context: &Context, framing: Framing) -> Result<()> {
     expect(&guest.namespace.enter(|| tcp::command(server, &words))?, "ok")
 }
 
-/// Messages go on over the same socket. A stream does not, as the start of its next frame is unknown, nor does vhost-user,
-/// as only the old engine has mapped the memory.
+/// Tests a kill of the engine on a socket that the caller has passed. On a message socket frames continue. On a
+/// stream they do not, as the start of the next frame is unknown, nor with vhost-user, as only the killed engine has
+/// mapped the guest's memory.
 fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
     let network = prepare(context)?;
     let server = tcp_server(&network, Family::V4)?;
     let family = rustix::net::AddressFamily::UNIX;
     let (ours, theirs) = socketpair(family, framing.socket_type(), SocketFlags::CLOEXEC, None)?;
-    let mut vm = Vm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
-    let guest = Guest::at(theirs, framing)?;
+    let mut vm = RunningVm::start_with(&context.program, ours, framing, &with_names(&network, &[]))?;
+    let guest = TapGuest::at(theirs, framing)?;
     expect(&guest.dhcp4()?, DHCP4)?;
     context.program.engine()?.signal(Signal::KILL)?;
     match framing {
@@ -482,10 +486,10 @@ fn handed_over_and_killed(context: &Context, framing: Framing) -> Result<()> {
     Ok(())
 }
 
-/// Frames are lost, doubled and swapped both ways, and nothing of what they carry.
+/// Tests that a link that loses, duplicates and reorders frames in both directions loses no data of TCP.
 fn lossy(context: &Context) -> Result<()> {
     let (network, vm) = start(context, Framing::Stream, &["--mtu", "65520"])?;
-    let guest = Guest::of(&vm, Faults::LOSSY)?;
+    let guest = TapGuest::of(&vm, Faults::LOSSY)?;
     expect(&guest.dhcp4()?, &DHCP4.replace("1500", "65520"))?;
     let server = tcp_server(&network, Family::V4)?;
     for (word, seed) in [("put", "81"), ("fetch", "82")] {

@@ -1,4 +1,4 @@
-//! Several workers: whichever queue a packet arrives at, it concerns the flow that it belongs to.
+//! Cases about several workers: a packet may arrive at any queue, and is processed by the owner of its flow.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,16 +10,16 @@ use crate::case::{Case, Context, Family};
 use crate::counters::{self, Counters};
 use crate::guest::tcp_load;
 use crate::network::Network;
-use crate::run::Run;
+use crate::run::PontoonRun;
 use crate::server;
 
-/// Options of `pontoon run`.
+/// Options of `pontoon run` for four workers.
 pub(super) const OPTIONS: [&str; 2] = ["--workers", "4"];
 
-/// Connections that are left alone for a while.
+/// Number of connections that are idle for some time.
 const FLOWS: usize = 1000;
 
-/// Longer than the guest's kernel remembers a flow's queue, which is 3 s (`TUN_FLOW_EXPIRE`).
+/// Idle time in seconds, longer than the guest's kernel remembers the queue of a flow (3 s, `TUN_FLOW_EXPIRE`).
 const SECONDS: u64 = 10;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -36,8 +36,8 @@ pub(super) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A run with several workers that logs its counters.
-fn several<'a>(network: &'a Network<'_>, talk: &Path) -> Run<'a> {
+/// Returns a `pontoon run` with several workers, which logs its counters to the file `talk`.
+fn several<'a>(network: &'a Network<'_>, talk: &Path) -> PontoonRun<'a> {
     network
         .run()
         .options(OPTIONS)
@@ -45,7 +45,8 @@ fn several<'a>(network: &'a Network<'_>, talk: &Path) -> Run<'a> {
         .talk_to(talk)
 }
 
-/// Without a frame at the wrong worker there would be nothing to see.
+/// Checks that at least `at_least` frames were handed over between workers, as otherwise the case has tested nothing.
+/// Returns the counters.
 fn some_were_handed_over(talk: &Path, at_least: u64) -> Result<Counters> {
     let counters = Counters::read(talk)?;
     let count = counters.count("handed_over");
@@ -53,7 +54,8 @@ fn some_were_handed_over(talk: &Path, at_least: u64) -> Result<Counters> {
     Ok(counters)
 }
 
-/// The kernel forgets which queue such a flow's frames came in by, and goes back to the one of their hash.
+/// Tests connections of clients that are idle so long that the guest's kernel forgets their queue, and sends their
+/// frames to the queue that the hash selects.
 fn accepted(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -72,8 +74,8 @@ fn accepted(context: &Context, family: Family) -> Result<()> {
     counters.expect("tcp_unknown", 0)
 }
 
-/// These flows began at the worker that the hash selects, so that no frame is forwarded between workers. In the simulated
-/// network frames of such flows arrive at any worker.
+/// Tests connections of the guest after idle time. They began at the worker that the hash selects, so no frame is
+/// handed over. In the simulated network (`simnet`) frames of such flows arrive at any worker.
 fn opened(context: &Context, family: Family) -> Result<()> {
     let network = Network::new(context)?;
     let talk = talk()?;
@@ -86,7 +88,7 @@ fn opened(context: &Context, family: Family) -> Result<()> {
     counters.expect("tcp_unknown", 0)
 }
 
-/// RFC 4787 REQ-1, whichever queues the datagrams take.
+/// Tests endpoint-independent mapping (RFC 4787 REQ-1) when datagrams of one endpoint arrive at several queues.
 fn mapping(context: &Context, family: Family) -> Result<()> {
     const SERVERS: u16 = 100;
     let network = Network::new(context)?;

@@ -1,4 +1,4 @@
-//! Many DNS queries at once.
+//! A DNS client that sends many queries at once.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use anyhow::Result;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// Queries in flight on each socket.
+/// Number of unanswered queries on each socket.
 const EACH: usize = 1000;
 
-/// As often as `dig` asks, by default.
+/// Number of times that a query is sent, the default of `dig`.
 const TRIES: u32 = 3;
 
-/// Asks `count` different names at once, again for those without an answer; returns how many were answered.
+/// Queries `count` different names at once, and repeats queries without a response. Returns the number of responses.
 pub(crate) fn parallel(server: SocketAddr, count: usize) -> Result<usize> {
     let any: std::net::IpAddr = if server.is_ipv4() {
         [0; 4].into()
@@ -37,7 +37,7 @@ pub(crate) fn parallel(server: SocketAddr, count: usize) -> Result<usize> {
     Ok(answered.iter().filter(|answered| **answered).count())
 }
 
-/// Takes answers until all are there or three seconds bring none.
+/// Receives responses until all have arrived, or none has arrived for three seconds.
 fn collect(sockets: &[UdpSocket], answered: &mut [bool]) -> Result<()> {
     let step = Duration::from_millis(5);
     let mut quiet = Duration::ZERO;
@@ -65,7 +65,7 @@ fn collect(sockets: &[UdpSocket], answered: &mut [bool]) -> Result<()> {
     Ok(())
 }
 
-/// A question for the A record of `nINDEX.test`.
+/// Returns a query for the A record of `nINDEX.test`.
 fn query(index: usize) -> Vec<u8> {
     let name = format!("n{index}");
     let mut query = ((index % EACH) as u16).to_be_bytes().to_vec();

@@ -1,16 +1,18 @@
-//! System calls that the filter of a guest's command refuses, in each ABI of the machine.
+//! Tries system calls that the seccomp filter of a guest's command refuses, in each ABI of the machine.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 
-/// Numbers of ioctl(2) beside the native one that lead to it: of x32, with its bit and without.
+/// System call numbers besides the native one that the kernel treats as ioctl(2): those of the x32 ABI, with and
+/// without its bit.
 #[cfg(target_arch = "x86_64")]
 const OTHER_IOCTLS: &[libc::c_long] = &[0x4000_0000 | 514, 0x4000_0000 | 16, 514];
 #[cfg(not(target_arch = "x86_64"))]
 const OTHER_IOCTLS: &[libc::c_long] = &[];
 
-/// An error that is neither that of a descriptor that is not open nor that of a kernel without the ABI is the filter's.
+/// Returns a report of the native and x32 calls. An error other than EBADF (descriptor not open) and ENOSYS (kernel
+/// without the ABI) is from the filter.
 pub(super) fn command() -> Result<String> {
     let mut text = String::new();
     let not_open = -1_i64;
@@ -39,7 +41,7 @@ pub(super) fn command() -> Result<String> {
     Ok(text)
 }
 
-/// The same by the 32-bit ABI; the kernel kills a process that enters one that it does not have.
+/// Returns a report of calls by the 32-bit ABI. A kernel without that ABI kills the process by SIGSEGV.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn command_of_32_bits() -> Result<String> {
     let (ioctl, socket, not_open) = (54, 359, u64::from(u32::MAX));
@@ -54,9 +56,9 @@ pub(super) fn command_of_32_bits() -> Result<String> {
     Ok(text)
 }
 
-/// Puts a character into the terminal that is standard input.
+/// Inserts a character into the terminal that is standard input (TIOCSTI), and returns the result.
 pub(super) fn insert() -> String {
-    // SAFETY: the kernel reads one byte.
+    // SAFETY: the kernel reads one byte, from a constant.
     let result = unsafe { libc::ioctl(0, libc::TIOCSTI, &raw const *b"X") };
     match result {
         -1 => name(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)),
@@ -65,7 +67,7 @@ pub(super) fn insert() -> String {
 }
 
 fn native(number: libc::c_long, first: i64, second: u64) -> i32 {
-    // SAFETY: an ioctl of a descriptor that is not open, or a new socket: neither touches memory.
+    // SAFETY: an ioctl of a descriptor that is not open, or the creation of a socket; neither accesses memory.
     let result = unsafe { libc::syscall(number, first, second, 0) };
     match result {
         -1 => std::io::Error::last_os_error().raw_os_error().unwrap_or(0),
@@ -76,7 +78,8 @@ fn native(number: libc::c_long, first: i64, second: u64) -> i32 {
 #[cfg(target_arch = "x86_64")]
 fn i386(number: u64, first: u64, second: u64) -> i32 {
     let result: u64;
-    // SAFETY: as above. The kernel changes no register but those that are named; rbx is LLVM's own.
+    // SAFETY: the same calls as above. The kernel changes no register except those that are named; rbx is reserved by
+    // LLVM, so it is saved.
     unsafe {
         std::arch::asm!(
             "xchg rbx, {first}",
@@ -89,7 +92,7 @@ fn i386(number: u64, first: u64, second: u64) -> i32 {
             out("r8") _, out("r9") _, out("r10") _, out("r11") _,
         );
     }
-    // 32 bits, the negated error where it is one.
+    // The result has 32 bits: a negated error number if it is negative.
     match result as u32 as i32 {
         error @ -4095..=-1 => -error,
         _ => 0,

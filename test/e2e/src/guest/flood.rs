@@ -1,4 +1,4 @@
-//! A guest that floods its link, and the round trips of another of its flows.
+//! A guest that floods its link, and measures the round trips of another flow of its own.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -10,46 +10,47 @@ use anyhow::{Context, Result, bail, ensure};
 
 use rustix::thread::set_current_timer_slack;
 
-use super::raw::Wire;
-use super::raw::packet::{Packet, Transport};
+use super::raw::GuestLinkSocket;
+use super::raw::packet::{ProbePacket, Transport};
 use super::{print_line, tcp};
 use crate::case::Family;
 
-/// Duration of a flood.
+/// Duration of a flood of frames by the guest.
 const TIME: Duration = Duration::from_secs(3);
 
-/// When round trips must be as they were, after the flood's end.
+/// Time after the end of the flood after which round trips must be as fast as before it.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Rounds of a measurement without a flood.
+/// Number of round trips in a measurement without a flood.
 const ROUNDS: usize = 4000;
 
-/// Below this many microseconds, times of a machine with two cores differ anyway.
+/// Difference of round-trip times in microseconds that is ignored, as machines with two cores vary by that much.
 const NOISE: u128 = 1000;
 
-/// Measurements at most. What else the machine does disturbs one now and then; what a flood does to a flow shows in each.
+/// Largest number of measurements. Other load disturbs some of them; the effect of a flood on a flow is visible in
+/// each.
 const TRIES: u32 = 3;
 
-/// Kinds of frames of a flood, built from a running number.
+/// Kinds of frames of a flood, built from a frame number.
 #[derive(Clone, Copy)]
-enum Kind {
-    /// SYNs to closed ports.
+enum FloodKind {
+    /// SYNs to closed ports, which the engine answers by resets.
     Refused,
-    /// SYNs to a host that does not answer.
+    /// SYNs to a host that does not answer, so that connects are pending.
     Pending,
     /// Datagrams from one port to every port of a host.
     Sweep,
-    /// Datagrams from every port.
+    /// UDP datagrams from every source port.
     Sources,
-    /// First fragments, whose others never come.
+    /// First IP fragments whose other fragments are never sent.
     Fragments,
-    /// Questions for the gateway's Ethernet address, by ARP or NDP.
+    /// Requests for the gateway's Ethernet address, by ARP or NDP.
     Neighbours,
-    /// DNS queries, each of its own port and id.
+    /// DNS queries, each with its own source port and id.
     Queries,
 }
 
-impl Kind {
+impl FloodKind {
     fn parse(word: &str) -> Result<Self> {
         Ok(match word {
             "refused" => Self::Refused,
@@ -59,24 +60,25 @@ impl Kind {
             "fragments" => Self::Fragments,
             "arp" | "solicitations" => Self::Neighbours,
             "queries" => Self::Queries,
-            _ => bail!("not a flood: {word}"),
+            _ => bail!("unknown kind of flood: {word}"),
         })
     }
 }
 
-/// A flood to be.
+/// A flood: its kind, destinations and link.
 struct Flood {
-    wire: Wire,
-    kind: Kind,
+    wire: GuestLinkSocket,
+    kind: FloodKind,
     server: IpAddr,
     nowhere: IpAddr,
-    /// The guest's resolver.
+    /// IP address of the guest's DNS resolver.
     dns: IpAddr,
 }
 
-/// `KIND SERVER NOWHERE`: prints `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken FRAMES`, times in
-/// microseconds, frames of the flood at the highest rate. `settled` and `tenth` are above the limit only if each measurement
-/// was. Round trips of one connection continue during the flood, and their bytes return unchanged.
+/// Runs `flood KIND SERVER NOWHERE`, and prints `limit P99 quiet P99 flat P99 settled P99 tenth P99 sent FRAMES taken
+/// FRAMES`: 99th percentiles of the round-trip time in microseconds, and frames of the flood at the highest rate.
+/// `settled` and `tenth` are above the limit only if each of their measurements was. Round trips of one connection
+/// continue during the flood, and their bytes must return unchanged.
 pub(crate) fn command(words: &[&str]) -> Result<()> {
     let [kind, server, nowhere] = words else {
         bail!("usage: flood KIND SERVER NOWHERE");
@@ -84,20 +86,20 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     let server: SocketAddr = server.parse()?;
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
     let flood = Flood {
-        wire: Wire::open(family)?,
-        kind: Kind::parse(kind)?,
+        wire: GuestLinkSocket::open(family)?,
+        kind: FloodKind::parse(kind)?,
         server: server.ip(),
         nowhere: nowhere.parse()?,
         dns: resolver(family)?,
     };
-    let mut flow = Flow::open(server)?;
+    let mut flow = RoundTripFlow::open(server)?;
     flow.rounds(ROUNDS)?;
     let quiet = p99(flow.rounds(ROUNDS)?);
     let limit = 2 * quiet + NOISE;
     let before = taken()?;
     let (flat, sent) = flow.beside(&flood, None)?;
     let taken = taken()? - before;
-    // As before the quiet measurement, round trips go on: a worker that has slept takes some to be awake.
+    // Round trips continue, as before the first measurement: a worker that has slept is slower at first.
     let end = Instant::now();
     while end.elapsed() < SETTLED {
         flow.rounds(100)?;
@@ -111,7 +113,7 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     ))
 }
 
-/// The first measurement within the limit, or the least of [`TRIES`].
+/// Returns the first measurement that is within the limit, or the least of [`TRIES`] measurements.
 fn least(limit: u128, mut measure: impl FnMut() -> Result<u128>) -> Result<u128> {
     let mut least = measure()?;
     for _ in 1..TRIES {
@@ -122,12 +124,16 @@ fn least(limit: u128, mut measure: impl FnMut() -> Result<u128>) -> Result<u128>
     Ok(least)
 }
 
-/// Frames that the other end has taken from the guest's interfaces so far. The rest of a flood is dropped before.
+/// Returns the number of frames that the link has accepted from the guest's interfaces so far. Other frames of a
+/// flood are dropped by the guest's kernel.
 fn taken() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/net/dev")?;
     let mut sum = 0;
     for (name, counts) in text.lines().filter_map(|line| line.split_once(':')) {
-        let sent = counts.split_whitespace().nth(9).context("no count of packets")?;
+        let sent = counts
+            .split_whitespace()
+            .nth(9)
+            .context("/proc/net/dev has no number of sent packets")?;
         if name.trim() != "lo" {
             sum += sent.parse::<u64>()?;
         }
@@ -135,13 +141,13 @@ fn taken() -> Result<u64> {
     Ok(sum)
 }
 
-/// A connection whose every byte is another one than the last.
-struct Flow {
+/// A TCP connection for round trips of one byte, of which each has another value than the previous one.
+struct RoundTripFlow {
     stream: std::net::TcpStream,
     next: u8,
 }
 
-impl Flow {
+impl RoundTripFlow {
     fn open(server: SocketAddr) -> Result<Self> {
         let stream = tcp::request(server, "echo")?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -152,7 +158,9 @@ impl Flow {
         let start = Instant::now();
         self.stream.write_all(&[self.next])?;
         let mut got = [0];
-        self.stream.read_exact(&mut got).context("the other flow")?;
+        self.stream
+            .read_exact(&mut got)
+            .context("the round trips failed")?;
         ensure!(got[0] == self.next, "{} came back as {}", self.next, got[0]);
         self.next = self.next.wrapping_add(1);
         Ok(start.elapsed())
@@ -162,7 +170,7 @@ impl Flow {
         (0..count).map(|_| self.round()).collect()
     }
 
-    /// Round trips while the flood lasts, and the frames that it had.
+    /// Measures round trips while the flood runs. Returns their times and the number of the flood's frames.
     fn beside(&mut self, flood: &Flood, rate: Option<u64>) -> Result<(Vec<Duration>, u64)> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -181,7 +189,7 @@ impl Flow {
     }
 }
 
-/// In microseconds.
+/// Returns the 99th percentile in microseconds.
 fn p99(mut times: Vec<Duration>) -> u128 {
     times.sort_unstable();
     let place = (times.len() * 99 / 100).min(times.len().saturating_sub(1));
@@ -189,9 +197,10 @@ fn p99(mut times: Vec<Duration>) -> u128 {
 }
 
 impl Flood {
-    /// Sends for [`TIME`], `rate` frames a second or as many as the link takes; returns how many that were.
+    /// Sends the flood for [`TIME`], with `rate` frames per second or as fast as the link accepts them. Returns the
+    /// number of frames.
     fn run(&self, rate: Option<u64>) -> Result<u64> {
-        // A rate is an even one: the timer's usual slack of 50 us would make bursts of it.
+        // With the default timer slack of 50 us a constant rate would become bursts.
         set_current_timer_slack(NonZeroU64::new(1))?;
         let start = Instant::now();
         let mut sent = 0;
@@ -202,10 +211,10 @@ impl Flood {
             while sent < due {
                 match self.wire.write(&self.frame(sent)?) {
                     Ok(()) => sent += 1,
-                    // The guest's own queue is full: what a flood is about.
+                    // The queue of the guest's interface is full, which a flood causes intentionally.
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Other) => break,
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => break,
-                    Err(error) => return Err(error).context("flooding"),
+                    Err(error) => return Err(error).context("cannot send a frame of the flood"),
                 }
             }
             if rate.is_some() {
@@ -215,33 +224,33 @@ impl Flood {
         Ok(sent)
     }
 
-    /// The frame of that number.
+    /// Returns the frame with this number.
     fn frame(&self, number: u64) -> Result<Vec<u8>> {
-        // Ports that the guest's kernel does not use itself (`ip_local_port_range` begins with 32768).
+        // Source ports that the guest's kernel does not use itself (`ip_local_port_range` begins at 32768).
         let source = 1024 + (number % 30_000) as u16;
         let port = 1024 + (number % 60_000) as u16;
-        let tcp = |to, port| Packet::new(self.wire.source, to, Transport::Tcp, source, port).build();
+        let tcp = |to, port| ProbePacket::new(self.wire.source, to, Transport::Tcp, source, port).build();
         let udp = |to, source, port, payload: &[u8]| {
-            let packet = Packet::new(self.wire.source, to, Transport::Udp, source, port);
+            let packet = ProbePacket::new(self.wire.source, to, Transport::Udp, source, port);
             packet.payload(payload).build()
         };
         Ok(match self.kind {
-            Kind::Refused => self.wire.frame(&tcp(self.server, port.max(8000))),
-            Kind::Pending => self.wire.frame(&tcp(self.nowhere, 80)),
-            Kind::Sweep => self.wire.frame(&udp(self.server, 1024, port.max(8000), b"sweep")),
-            Kind::Sources => self.wire.frame(&udp(self.server, source, 8000, b"sources")),
-            Kind::Fragments => {
-                let packet = Packet::new(self.wire.source, self.server, Transport::Udp, source, 8000);
+            FloodKind::Refused => self.wire.frame(&tcp(self.server, port.max(8000))),
+            FloodKind::Pending => self.wire.frame(&tcp(self.nowhere, 80)),
+            FloodKind::Sweep => self.wire.frame(&udp(self.server, 1024, port.max(8000), b"sweep")),
+            FloodKind::Sources => self.wire.frame(&udp(self.server, source, 8000, b"sources")),
+            FloodKind::Fragments => {
+                let packet = ProbePacket::new(self.wire.source, self.server, Transport::Udp, source, 8000);
                 let fragments = packet.payload(&[0x5a; 2000]).fragments(1000);
                 self.wire.frame(&fragments[0])
             }
-            Kind::Neighbours => self.wire.solicitation()?,
-            Kind::Queries => self.wire.frame(&udp(self.dns, source, 53, &query(number))),
+            FloodKind::Neighbours => self.wire.solicitation()?,
+            FloodKind::Queries => self.wire.frame(&udp(self.dns, source, 53, &query(number))),
         })
     }
 }
 
-/// The resolver of that family in the guest's resolv.conf.
+/// Returns the resolver of this family in the guest's resolv.conf.
 fn resolver(family: Family) -> Result<IpAddr> {
     let text = std::fs::read_to_string("/etc/resolv.conf")?;
     let mut servers = text
@@ -249,10 +258,10 @@ fn resolver(family: Family) -> Result<IpAddr> {
         .filter_map(|line| line.strip_prefix("nameserver ")?.parse().ok());
     servers
         .find(|server: &IpAddr| server.is_ipv4() == (family == Family::V4))
-        .context("no resolver")
+        .context("resolv.conf has no resolver of this family")
 }
 
-/// A question for a name of its own.
+/// Returns a DNS query for a name that depends on `number`.
 fn query(number: u64) -> Vec<u8> {
     let name = format!("n{number}");
     let mut query = vec![(number >> 8) as u8, number as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! A guest that builds its frames itself.
+//! A guest that builds its frames itself, and sends them on a packet socket.
 
 pub(crate) mod packet;
 
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use self::packet::{Answer, Extension, Packet, Transport};
+use self::packet::{Extension, ProbePacket, ProbeResponse, Transport};
 use super::{print_line, routes};
 use crate::case::Family;
 use crate::pattern::Pattern;
 use crate::sys;
 
-/// First source port (or echo id) of probes.
+/// Source port (or echo id) of the first probe.
 const PORTS: u16 = 20_000;
 
 pub(crate) fn command(words: &[&str]) -> Result<()> {
@@ -34,20 +34,20 @@ fn family(word: &str) -> Result<Family> {
     match word {
         "v4" => Ok(Family::V4),
         "v6" => Ok(Family::V6),
-        _ => bail!("not a family: {word}"),
+        _ => bail!("{word} is not an address family (try: v4 or v6)"),
     }
 }
 
-/// The guest's link, spoken to in frames.
-pub(crate) struct Wire {
+/// A packet socket on the guest's interface.
+pub(crate) struct GuestLinkSocket {
     socket: OwnedFd,
-    /// Destination, source, EtherType.
+    /// Ethernet header of sent frames: destination, source, EtherType.
     header: [u8; 14],
     pub(crate) source: IpAddr,
     gateway: IpAddr,
 }
 
-impl Wire {
+impl GuestLinkSocket {
     pub(crate) fn open(family: Family) -> Result<Self> {
         let route = routes::default(family)?;
         let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
@@ -74,12 +74,12 @@ impl Wire {
         Ok(self.write(&self.frame(packet))?)
     }
 
-    /// A packet with its Ethernet header.
+    /// Returns a packet with the Ethernet header in front.
     pub(crate) fn frame(&self, packet: &[u8]) -> Vec<u8> {
         [&self.header, packet].concat()
     }
 
-    /// A frame that asks for the gateway's Ethernet address.
+    /// Returns an ARP request or neighbour solicitation for the gateway's Ethernet address.
     pub(crate) fn solicitation(&self) -> Result<Vec<u8>> {
         match (self.source, self.gateway) {
             (IpAddr::V4(source), IpAddr::V4(gateway)) => Ok(self.arp(source, gateway)),
@@ -87,11 +87,11 @@ impl Wire {
                 let own = &self.header[6..12];
                 Ok(self.frame(&packet::solicitation(source, gateway, own)))
             }
-            (source, gateway) => bail!("{source} cannot ask for {gateway}"),
+            (source, gateway) => bail!("{source} and {gateway} are of different families"),
         }
     }
 
-    /// RFC 826.
+    /// Returns an ARP request for `gateway` (RFC 826).
     fn arp(&self, source: Ipv4Addr, gateway: Ipv4Addr) -> Vec<u8> {
         let mut frame = vec![0xff; 6];
         frame.extend(&self.header[6..12]);
@@ -103,15 +103,15 @@ impl Wire {
         frame
     }
 
-    /// Sends a frame as it is.
+    /// Sends an Ethernet frame unchanged.
     pub(crate) fn write(&self, frame: &[u8]) -> std::io::Result<()> {
         rustix::io::write(&self.socket, frame)?;
         Ok(())
     }
 
-    /// Waits until the engine has read all frames that were sent before: it answers an echo request.
+    /// Waits until the engine has read all frames that were sent before, by an echo request that it answers.
     fn flush(&self) -> Result<()> {
-        let request = Packet::new(self.source, self.gateway, Transport::Icmp, PORTS - 1, 0);
+        let request = ProbePacket::new(self.source, self.gateway, Transport::Icmp, PORTS - 1, 0);
         let request = request.payload(b"flush").build();
         for _ in 0..50 {
             self.send(&request)?;
@@ -125,7 +125,7 @@ impl Wire {
         bail!("the gateway does not answer echo requests")
     }
 
-    /// Receives frames for `time`.
+    /// Receives frames for `time`, and passes each to `take`.
     fn collect(&self, time: Duration, mut take: impl FnMut(&[u8])) {
         let start = Instant::now();
         let mut buffer = vec![0; 1 << 17];
@@ -139,17 +139,18 @@ impl Wire {
         }
     }
 
-    /// Which of the probes, by source port or echo id, were answered.
-    fn answers(&self, time: Duration) -> BTreeMap<u16, Answer> {
+    /// Returns the responses to probes that arrive within `time`, by the probe's source port or echo id.
+    fn answers(&self, time: Duration) -> BTreeMap<u16, ProbeResponse> {
         let mut answers = BTreeMap::new();
-        self.collect(time, |packet| answers.extend(Answer::parse(packet)));
+        self.collect(time, |packet| answers.extend(ProbeResponse::parse(packet)));
         answers
     }
 }
 
-/// Tries every target by TCP, UDP and ICMP, and prints `TARGET PROTOCOL` for each that answers as an open one does.
+/// Sends a TCP, UDP and ICMP probe to every target, and prints `TARGET PROTOCOL` for each response that shows an open
+/// port or a reachable host.
 fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     let mut names = Vec::new();
     for target in targets {
         let to: IpAddr = if *target == "gateway" {
@@ -161,7 +162,7 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
             let id = PORTS + names.len() as u16;
             names.push(format!("{target} {protocol}"));
             wire.send(
-                &Packet::new(wire.source, to, transport, id, port)
+                &ProbePacket::new(wire.source, to, transport, id, port)
                     .payload(b"reach")
                     .build(),
             )?;
@@ -176,14 +177,14 @@ fn reach(family: Family, port: u16, targets: &[&str]) -> Result<()> {
     print_line("end")
 }
 
-/// Begins `count` connections to a host that does not answer; the guest's kernel, which does not know of them, sends no SYN a
-/// second time.
+/// Sends `count` SYNs to a host that does not answer. The guest's kernel does not know these connections, so it
+/// retransmits no SYN.
 fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
     let family = if nowhere.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     for id in PORTS..PORTS + count {
-        wire.send(&Packet::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
-        // A constant rate: the queue of the link has room for a few hundred frames.
+        wire.send(&ProbePacket::new(wire.source, nowhere, Transport::Tcp, id, 80).build())?;
+        // Sends at a constant rate, as the queue of the link has room for a few hundred frames.
         if id % 100 == 0 {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -192,13 +193,14 @@ fn pending(nowhere: IpAddr, count: u16) -> Result<()> {
     print_line("ok")
 }
 
-/// Datagrams in fragments and behind extension headers: each is answered by the server, or (overlap) is not.
+/// Sends datagrams in fragments and with extension headers. The server must answer each, except those in overlapping
+/// fragments.
 fn fragments(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     let pattern = Pattern::of(7);
     let payload = pattern.prefix(3000);
-    let probe = |id: u16| Packet::new(wire.source, server, Transport::Udp, id, port).payload(payload);
+    let probe = |id: u16| ProbePacket::new(wire.source, server, Transport::Udp, id, port).payload(payload);
     let send_all = |fragments: &[Vec<u8>]| fragments.iter().try_for_each(|fragment| wire.send(fragment));
     let mut expected = vec![
         ("in order", true),
@@ -228,24 +230,28 @@ fn fragments(server: IpAddr, port: u16) -> Result<()> {
         for (name, extensions) in cases {
             let id = PORTS + expected.len() as u16;
             expected.push((name, true));
-            let packet = Packet::new(wire.source, server, Transport::Udp, id, port).payload(b"extension");
+            let packet =
+                ProbePacket::new(wire.source, server, Transport::Udp, id, port).payload(b"extension");
             wire.send(&packet.extensions(extensions).build())?;
         }
     }
     let answers = wire.answers(Duration::from_secs(2));
     for ((name, wanted), id) in expected.into_iter().zip(PORTS..) {
         let answered = answers.get(&id).is_some_and(|answer| answer.open);
-        ensure!(answered == wanted, "{name}: answered {answered}, wanted {wanted}");
+        ensure!(
+            answered == wanted,
+            "{name}: answered is {answered} instead of {wanted}"
+        );
     }
     print_line("ok")
 }
 
-/// A frame for each kind of contradiction, and a good one behind them, whose answer shows that all were read. Prints
-/// how many were wrong.
+/// Sends a frame for each kind of malformed header, and then a valid one, whose response shows that all frames were
+/// processed. Prints the number of malformed frames.
 fn broken(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
-    let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
+    let wire = GuestLinkSocket::open(family)?;
+    let good = ProbePacket::new(wire.source, server, Transport::Udp, PORTS, port)
         .payload(b"good")
         .build();
     let udp = if family == Family::V4 { 20 } else { 40 };
@@ -265,27 +271,28 @@ fn broken(server: IpAddr, port: u16) -> Result<()> {
     wrong.iter().try_for_each(|packet| wire.send(packet))?;
     wire.send(&good)?;
     let answers = wire.answers(Duration::from_secs(1));
-    ensure!(answers.contains_key(&PORTS), "the good frame was not answered");
+    ensure!(answers.contains_key(&PORTS), "the valid frame was not answered");
     print_line(&wrong.len().to_string())
 }
 
-/// Frames that are wrong in every way we can think of; between them and after, a good one is answered.
+/// Sends frames with random errors in their headers, and checks between them and at the end that a valid frame is
+/// answered.
 fn malformed(server: IpAddr, port: u16) -> Result<()> {
     let family = if server.is_ipv4() { Family::V4 } else { Family::V6 };
-    let wire = Wire::open(family)?;
+    let wire = GuestLinkSocket::open(family)?;
     let noise = Pattern::of(99);
-    let good = Packet::new(wire.source, server, Transport::Udp, PORTS, port)
+    let good = ProbePacket::new(wire.source, server, Transport::Udp, PORTS, port)
         .payload(&[0x55; 400])
         .build();
     for index in 0..20_000_u64 {
         let random = noise.at(index * 17, 600);
         let mut packet = good.clone();
         match index % 4 {
-            // One byte of the headers, another value.
+            // Changes one byte of the headers.
             0 => packet[usize::from(random[0]) % 64] ^= random[1] | 1,
-            // Cut anywhere.
+            // Truncates the frame at a random length.
             1 => packet.truncate(1 + usize::from(u16::from_be_bytes([random[0], random[1]])) % packet.len()),
-            // Headers of another transport over random bytes.
+            // Sends headers of another transport before random bytes.
             2 => {
                 let at = if family == Family::V4 { 9 } else { 6 };
                 packet[at] = random[0];
@@ -296,10 +303,11 @@ fn malformed(server: IpAddr, port: u16) -> Result<()> {
         wire.send(&packet)?;
         if index % 2000 == 1999 {
             let id = PORTS + 1 + (index / 2000) as u16;
-            let good = Packet::new(wire.source, server, Transport::Udp, id, port)
+            let good = ProbePacket::new(wire.source, server, Transport::Udp, id, port)
                 .payload(b"good")
                 .build();
-            // The guest's own queue may be full of noise, and drops what it has no room for.
+            // The queue of the guest's interface may be full of malformed frames, and drops the valid one, so several
+            // are sent.
             let answered = (0..10).try_fold(false, |answered, _| -> Result<bool> {
                 if !answered {
                     wire.send(&good)?;

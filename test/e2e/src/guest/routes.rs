@@ -1,4 +1,4 @@
-//! The guest's network configuration, as the kernel reports it.
+//! The guest's network configuration, as its kernel reports it (`ip`).
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -8,23 +8,25 @@ use anyhow::{Context, Result};
 use crate::case::Family;
 use crate::process;
 
-/// A default route.
+/// A default route: gateway and interface.
 pub(crate) struct Route {
     pub(crate) gateway: IpAddr,
     pub(crate) interface: String,
 }
 
-/// The default route of `family`.
+/// Returns the default route of `family`.
 pub(crate) fn default(family: Family) -> Result<Route> {
     let text = process::output(Command::new("ip").args([family.flag(), "route", "show", "default"]))?;
     let after = |word: &str| text.split_whitespace().skip_while(|other| *other != word).nth(1);
     Ok(Route {
-        gateway: after("via").context("no default route")?.parse()?,
-        interface: after("dev").context("no device")?.to_string(),
+        gateway: after("via").context("the guest has no default route")?.parse()?,
+        interface: after("dev")
+            .context("the default route has no interface")?
+            .to_string(),
     })
 }
 
-/// The address with global scope of `interface`.
+/// Returns the address of `interface` with global scope.
 pub(crate) fn address(family: Family, interface: &str) -> Result<IpAddr> {
     let show = [
         family.flag(),
@@ -42,12 +44,14 @@ pub(crate) fn address(family: Family, interface: &str) -> Result<IpAddr> {
         .skip_while(|word| !word.starts_with("inet"))
         .skip(1);
     let address = words.next().and_then(|address| address.split('/').next());
-    Ok(address.context("no address")?.parse()?)
+    Ok(address
+        .context("the interface has no address with global scope")?
+        .parse()?)
 }
 
-/// The Ethernet address of `neighbour`, once the kernel knows it.
+/// Returns the Ethernet address of `neighbour` from the kernel's neighbour table, after it was resolved.
 pub(crate) fn neighbour(neighbour: IpAddr) -> Result<[u8; 6]> {
-    // Anything sent there makes the kernel ask.
+    // A datagram to the neighbour makes the kernel resolve its address.
     let any: IpAddr = if neighbour.is_ipv4() {
         [0; 4].into()
     } else {
@@ -64,14 +68,14 @@ pub(crate) fn neighbour(neighbour: IpAddr) -> Result<[u8; 6]> {
             .and_then(parse_mac);
         Ok(found.is_some())
     })?;
-    found.context("no neighbour")
+    found.context("the neighbour table has no such neighbour")
 }
 
-/// The Ethernet address of `interface`.
+/// Returns the Ethernet address of `interface`.
 pub(crate) fn mac(interface: &str) -> Result<[u8; 6]> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));
     let text = text.or_else(|_| {
-        // Without a sysfs of its own, the guest sees the host's.
+        // `ip` is used because /sys may be that of the host.
         let text = process::output(Command::new("ip").args(["-oneline", "link", "show", interface]));
         text.map(|text| {
             text.split_whitespace()
@@ -81,7 +85,7 @@ pub(crate) fn mac(interface: &str) -> Result<[u8; 6]> {
                 .to_string()
         })
     })?;
-    parse_mac(text.trim()).context("not an Ethernet address")
+    parse_mac(text.trim()).context("ip printed no Ethernet address")
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {

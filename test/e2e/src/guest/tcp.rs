@@ -12,7 +12,7 @@ use super::rest;
 use crate::pattern::Pattern;
 use crate::server::tcp::{receive, send};
 
-/// Runs the command `words` with the server; returns the result.
+/// Runs the client command `words` with the server, and returns its result.
 pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
     match words {
         ["fetch", pause, seed, len] => fetch(server, pause.parse()?, seed.parse()?, len.parse()?),
@@ -41,7 +41,7 @@ pub(crate) fn command(server: SocketAddr, words: &[&str]) -> Result<String> {
     }
 }
 
-/// Connects and asks.
+/// Connects to the server, and sends the request `line`.
 pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
@@ -49,17 +49,17 @@ pub(crate) fn request(server: SocketAddr, line: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Receives `len` bytes; reads nothing for `pause` seconds first.
+/// Receives `len` bytes, after a pause of `pause` seconds in which nothing is read.
 fn fetch(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
     let mut stream = request(server, &format!("source {seed} {len}"))?;
-    // The time for which the window is closed is the subject.
+    // The receive window is closed during this time, which is what the case tests.
     std::thread::sleep(Duration::from_secs(pause));
     let got = receive(&mut stream, &Pattern::of(seed))?;
     ensure!(got == len, "{got} bytes instead of {len}");
     Ok("ok".to_string())
 }
 
-/// Sends `len` bytes; the server reads nothing for `pause` seconds first.
+/// Sends `len` bytes. The server reads nothing in the first `pause` seconds.
 fn put(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
     let mut stream = request(server, &format!("sink {pause} {seed} {len}"))?;
     send(&mut stream, &Pattern::of(seed), len)?;
@@ -67,7 +67,7 @@ fn put(server: SocketAddr, pause: u64, seed: u64, len: u64) -> Result<String> {
     rest(stream)
 }
 
-/// Closes our half, and still gets everything.
+/// Shuts down the sending direction, and checks that all bytes of the server still arrive.
 fn half_ours(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
     let pattern = Pattern::of(seed);
     let mut stream = request(server, "echo")?;
@@ -84,33 +84,33 @@ fn half_ours(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
     })
 }
 
-/// The server closes its half first; everything we then send arrives.
+/// Checks that all sent bytes arrive at a server that has shut down its sending direction first.
 fn half_theirs(server: SocketAddr, seed: u64, len: u64) -> Result<String> {
     let name = name();
     let mut stream = request(server, &format!("half {name} {seed} {len}"))?;
-    ensure!(stream.read(&mut [0])? == 0, "data instead of the end");
-    // The connection is half closed for this time, rather than for an instant.
+    ensure!(stream.read(&mut [0])? == 0, "the server sent data after its end");
+    // Leaves the connection half-closed for some time.
     std::thread::sleep(Duration::from_millis(100));
     send(&mut stream, &Pattern::of(seed), len)?;
     stream.shutdown(Shutdown::Write)?;
     report(server, name)
 }
 
-/// Our RST arrives as a RST.
+/// Resets the connection, and checks that the server has received a RST.
 fn reset_ours(server: SocketAddr) -> Result<String> {
     let name = name();
     let mut stream = request(server, &format!("hold {name}"))?;
-    // The server has it, so it is the RST that ends it and not a failed open.
+    // The server has accepted the connection, so that the RST does not make the connect fail.
     stream.read_exact(&mut [0; 5])?;
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     drop(stream);
     report(server, name)
 }
 
-/// Urgent data is data, in its place.
+/// Checks that urgent data is delivered in line, at its position.
 fn urgent(server: SocketAddr) -> Result<String> {
     let mut stream = request(server, "urgent")?;
-    // Behind a plain wire it is urgent here, too.
+    // Without the program under test (plain veth) the data is urgent on this side as well.
     set_socket_oobinline(&stream, true)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut all = [0; 6];
@@ -118,7 +118,7 @@ fn urgent(server: SocketAddr) -> Result<String> {
     Ok(String::from_utf8_lossy(&all).into_owned())
 }
 
-/// The server's RST arrives as a RST.
+/// Checks that a reset by the server arrives as a RST.
 fn reset_theirs(server: SocketAddr) -> Result<String> {
     let mut stream = request(server, "reset")?;
     match stream.read(&mut [0]) {
@@ -127,8 +127,8 @@ fn reset_theirs(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// Has `len` bytes go there and back on one connection after the other. A connection may break; none may lose a byte
-/// without an error.
+/// Transfers `len` bytes to the server and back, on `count` connections one after the other. A connection may break,
+/// but none may lose a byte without an error.
 fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
     let pattern = Pattern::of(2);
     let there_and_back = || -> Result<u64> {
@@ -142,7 +142,7 @@ fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
     for _ in 0..count {
         match there_and_back() {
             Ok(got) if got == len => whole += 1,
-            Ok(got) => bail!("{got} bytes of {len}, and then the end"),
+            Ok(got) => bail!("the stream ended after {got} of {len} bytes"),
             Err(error) if error.chain().any(|cause| cause.is::<std::io::Error>()) => broken += 1,
             Err(error) => return Err(error),
         }
@@ -150,7 +150,8 @@ fn survive(server: SocketAddr, count: u32, len: u64) -> Result<String> {
     Ok(format!("whole {whole}, broken {broken}"))
 }
 
-/// Opens `count` connections and keeps them; those that stand are used. Prints how many are established, and how many were refused.
+/// Opens `count` connections, keeps them open and uses those that were established. Prints how many were established,
+/// and how many refused.
 fn crowd(server: SocketAddr, count: u32) -> Result<String> {
     let mut standing = Vec::new();
     let mut refused = 0;
@@ -167,19 +168,19 @@ fn crowd(server: SocketAddr, count: u32) -> Result<String> {
     Ok(format!("{} {refused}", standing.len()))
 }
 
-/// Milliseconds until a connect fails, for whatever reason.
+/// Returns the time in milliseconds until a connect fails, with any error.
 fn unreachable(server: SocketAddr) -> Result<String> {
     let start = Instant::now();
     match TcpStream::connect_timeout(&server, Duration::from_secs(5)) {
         Err(_) => Ok(start.elapsed().as_millis().to_string()),
-        Ok(_) => bail!("connected"),
+        Ok(_) => bail!("the connect succeeded"),
     }
 }
 
 /// Prints `waiting`, waits for data that does not arrive, and then prints how the connection ended.
 fn waits(server: SocketAddr) -> Result<String> {
     let mut stream = request(server, "late 600")?;
-    // The server has it.
+    // The server has accepted the connection.
     round(server)?;
     super::print_line("waiting")?;
     match stream.read(&mut [0]) {
@@ -188,7 +189,8 @@ fn waits(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// A name for one connection: the server does not see the port that we see.
+/// Returns a name for a connection, by which the server keeps its end: the server does not see the client's source
+/// port.
 fn name() -> u128 {
     std::time::UNIX_EPOCH
         .elapsed()
@@ -199,7 +201,8 @@ fn report(server: SocketAddr, name: u128) -> Result<String> {
     rest(request(server, &format!("report {name}"))?)
 }
 
-/// Microseconds until the refusal. The first one teaches the host its neighbour, and is not measured.
+/// Returns the time in microseconds until a connect is refused. The first connect, which makes the host resolve its
+/// neighbour's address, is not measured.
 fn refused(server: SocketAddr) -> Result<String> {
     let _ = TcpStream::connect(server);
     let start = Instant::now();
@@ -211,9 +214,9 @@ fn refused(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// Connect, one byte there and back, close.
+/// Makes one transaction: connect, one byte to the server and back, close.
 fn round(server: SocketAddr) -> Result<()> {
-    let mut stream = request(server, "echo").context("asking")?;
+    let mut stream = request(server, "echo").context("cannot send the request")?;
     let from = stream.local_addr()?;
     stream
         .write_all(b"x")
@@ -223,12 +226,12 @@ fn round(server: SocketAddr) -> Result<()> {
         .with_context(|| format!("receiving at {from}"))
 }
 
-/// Median time of a byte there and back.
+/// Returns the median time of a round trip of one byte.
 pub(crate) fn rr(server: SocketAddr, rounds: usize) -> Result<Duration> {
     Ok(round_trips(server, rounds)?[rounds / 2])
 }
 
-/// Times of a byte there and back, the shortest first.
+/// Returns the times of round trips of one byte, in ascending order.
 fn round_trips(server: SocketAddr, rounds: usize) -> Result<Vec<Duration>> {
     let mut stream = request(server, "echo")?;
     let mut times = Vec::with_capacity(rounds);

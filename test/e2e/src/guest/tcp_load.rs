@@ -1,4 +1,4 @@
-//! Many TCP flows at once.
+//! A TCP client with many simultaneous flows.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -14,21 +14,23 @@ use super::{print_line, rest, tcp};
 use crate::pattern::Pattern;
 use crate::server::tcp::{receive, send};
 
-/// Send buffer of one of many flows.
+/// Size of the send buffer of each of many flows, in bytes.
 const SMALL_BYTES: usize = 16 * 1024;
 
-/// After so long without a byte moved, flows have stalled, and their timers are long.
+/// Time without a sent byte after which the flows count as stalled. Their retransmission timers are long then.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// Rounds of a round-trip measurement.
+/// Number of round trips in a measurement.
 const ROUNDS: usize = 4000;
 
-/// A round trip is measured so often at least, and so often at most until it is as long as the one that it is compared with:
-/// where the scheduler puts three programs on two CPUs makes one of 9 us or of 22, and stays for a while.
+/// Least number of measurements of the round-trip time.
 const LEAST_TRIES: usize = 7;
+/// Largest number of measurements of the round-trip time, which are repeated until the median of the ratios is close
+/// to 1. The placement of three processes on two CPUs by the scheduler makes a round trip take 9 us or 22 us, and
+/// lasts for some time.
 const MOST_TRIES: usize = 40;
 
-/// Times another one, it is as long.
+/// Ratio of two round-trip times up to which they count as equal.
 const CLOSE: f64 = 1.05;
 
 pub(crate) fn command(words: &[&str]) -> Result<()> {
@@ -50,13 +52,13 @@ pub(crate) fn command(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Round trips without and with `count` connects pending to `nowhere`, in pairs one after the other; prints the pair in
-/// nanoseconds whose ratio is the median. See [`MOST_TRIES`].
+/// Measures round trips without and with `count` pending connects to `nowhere`, in alternating pairs. Prints the pair
+/// of times in nanoseconds whose ratio is the median. See [`MOST_TRIES`].
 fn pending(server: SocketAddr, nowhere: SocketAddr, count: usize) -> Result<()> {
     let ratio = |(without, with): &(Duration, Duration)| with.as_secs_f64() / without.as_secs_f64();
     let mut pairs: Vec<(Duration, Duration)> = Vec::new();
     loop {
-        // The first round trips after a rest take a tenth less than all others.
+        // The first round trips after a pause are a tenth faster than all others.
         tcp::rr(server, ROUNDS)?;
         let without = tcp::rr(server, ROUNDS)?;
         let connects = (0..count)
@@ -64,7 +66,7 @@ fn pending(server: SocketAddr, nowhere: SocketAddr, count: usize) -> Result<()> 
             .collect::<Result<Vec<OwnedFd>>>()?;
         pairs.push((without, tcp::rr(server, ROUNDS)?));
         drop(connects);
-        // The next measurement begins when the engine has closed these connections, which the guest cannot observe.
+        // Waits until the engine has closed these connections, which the guest cannot observe.
         std::thread::sleep(Duration::from_millis(200));
         pairs.sort_by(|one, other| ratio(one).total_cmp(&ratio(other)));
         let median = pairs[pairs.len() / 2];
@@ -89,20 +91,20 @@ fn begin_connect(to: SocketAddr) -> Result<OwnedFd> {
     )?;
     match connect(&socket, &to) {
         Err(Errno::INPROGRESS) => Ok(socket),
-        other => bail!("connect to {to}: {other:?} instead of waiting"),
+        other => bail!("the connect to {to} is not pending: {other:?}"),
     }
 }
 
-/// Opens `count` flows to two servers in turn, which read nothing for `seconds`; sends flat out on all of them until
-/// none moves, prints `stalled` and the round trip of another flow before and now; then sends the rest of `len` bytes
-/// on each and collects the servers' verdicts.
+/// Opens `count` flows, alternately to two servers that read nothing for `seconds`. Sends as fast as possible on all
+/// flows until none makes progress, and prints `stalled` with the round-trip times of another flow before and now.
+/// Then sends the remaining bytes of `len` on each flow, and checks the servers' results.
 fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Result<()> {
     let server = servers[0];
     let pattern = Pattern::of(1);
     let round_trip = |enough: Duration| -> Result<Duration> {
         let mut best = Duration::MAX;
         for round in 1..=MOST_TRIES {
-            // Load of other programs is the less likely to last the further apart the measurements are.
+            // Other load is less likely to affect all measurements if there is a pause between them.
             std::thread::sleep(Duration::from_millis(300));
             best = best.min(tcp::rr(server, ROUNDS)?);
             if round >= LEAST_TRIES && best <= enough {
@@ -114,7 +116,7 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
     let before = round_trip(Duration::MAX)?;
     let open = |index: usize| -> Result<(TcpStream, u64)> {
         let stream = tcp::request(servers[index % 2], &format!("sink {seconds} 1 {len}"))?;
-        // Ten thousand full buffers must not be what the kernel runs out of.
+        // Small buffers, so that ten thousand full ones do not exhaust the kernel's memory.
         set_socket_send_buffer_size(&stream, SMALL_BYTES)?;
         stream.set_nonblocking(true)?;
         Ok((stream, 0))
@@ -135,7 +137,7 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
             print_line(&format!("stalled {} {}", before.as_nanos(), now.as_nanos()))?;
             is_printed = true;
         }
-        // A look at every flow costs some milliseconds: rarer ones leave the machine to what is tested.
+        // A check of all flows takes some milliseconds, so idle flows are checked less often.
         std::thread::sleep(if moved.elapsed() > Duration::from_millis(100) {
             Duration::from_millis(50)
         } else {
@@ -152,8 +154,8 @@ fn stalled(servers: [SocketAddr; 2], count: usize, seconds: u64, len: u64) -> Re
     print_line("ok")
 }
 
-/// Opens `count` flows, lets them be for `seconds`, and then has each used, from the client's side or the server's first;
-/// none is broken.
+/// Opens `count` flows, leaves them idle for `seconds`, and then uses each, with the first byte from the client or
+/// from the server; none may be broken.
 pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()> {
     let late = format!("late {seconds}");
     let open = |index: usize| -> Result<TcpStream> {
@@ -163,7 +165,7 @@ pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()>
         Ok(stream)
     };
     let mut flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
-    // Idle time is the subject.
+    // The flows are idle during this time, which is what the case tests.
     std::thread::sleep(Duration::from_secs(seconds));
     for (index, stream) in flows.iter_mut().enumerate().step_by(2) {
         stream
@@ -176,8 +178,8 @@ pub(crate) fn idle(server: SocketAddr, count: usize, seconds: u64) -> Result<()>
     Ok(())
 }
 
-/// Opens up to `count` connections, prints how many there are and the error of the next, and holds them until standard input
-/// ends.
+/// Opens at most `count` connections, prints their number and the error of the first connect that failed, and keeps
+/// them open until standard input is closed.
 fn ports(server: SocketAddr, count: usize) -> Result<()> {
     let mut streams = Vec::new();
     let mut refused = None;
@@ -191,7 +193,7 @@ fn ports(server: SocketAddr, count: usize) -> Result<()> {
     rest(std::io::stdin()).map(drop)
 }
 
-/// A few bytes there, unless they `were_sent` before, and back, and the end.
+/// Sends a few bytes, unless they `were_sent` before, receives them back, and receives the end of the stream.
 fn use_up(mut stream: TcpStream, were_sent: bool) -> Result<()> {
     if !were_sent {
         let mut word = [0; 5];
@@ -205,7 +207,7 @@ fn use_up(mut stream: TcpStream, were_sent: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sends what fits now. Whether anything did.
+/// Sends as many bytes as the socket accepts. Returns true if it accepted any.
 fn push(stream: &mut TcpStream, sent: &mut u64, pattern: &Pattern, len: u64) -> Result<bool> {
     let before = *sent;
     while *sent < len {
@@ -213,13 +215,14 @@ fn push(stream: &mut TcpStream, sent: &mut u64, pattern: &Pattern, len: u64) -> 
         match stream.write(&bytes[..bytes.len().min(64 * 1024)]) {
             Ok(some) => *sent += some as u64,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error).context("a stalled flow broke"),
+            Err(error) => return Err(error).context("a stalled flow has failed"),
         }
     }
     Ok(*sent > before)
 }
 
-/// Opens `count` flows at once; each moves `len` bytes there and back. The server closes the odd ones first.
+/// Opens `count` flows at once, each of which transfers `len` bytes in both directions. On every second flow the
+/// server shuts down first.
 fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
     let pattern = Pattern::of(2);
     let open = |index| -> Result<TcpStream> {
@@ -236,29 +239,29 @@ fn both_ways(server: SocketAddr, count: usize, len: u64) -> Result<()> {
     };
     let flows = (0..count).map(open).collect::<Result<Vec<_>>>()?;
     print_line("open")?;
-    // The case counts the open flows, and then sends a line.
+    // The case counts the open flows, and then writes a line.
     std::io::stdin().read_line(&mut String::new())?;
     for (index, stream) in flows.into_iter().enumerate() {
         let first = if index % 2 == 0 {
-            First::Guest
+            FirstShutdown::Guest
         } else {
-            First::Server
+            FirstShutdown::Server
         };
         there_and_back(stream, &pattern, len, first).with_context(|| format!("flow {index}"))?;
     }
     print_line("ok")
 }
 
-/// The side that closes its half first.
+/// The side that shuts down its direction first.
 #[derive(PartialEq, Eq)]
-enum First {
+enum FirstShutdown {
     Guest,
     Server,
 }
 
-fn there_and_back(mut stream: TcpStream, pattern: &Pattern, len: u64, first: First) -> Result<()> {
+fn there_and_back(mut stream: TcpStream, pattern: &Pattern, len: u64, first: FirstShutdown) -> Result<()> {
     send(&mut stream, pattern, len)?;
-    if first == First::Guest {
+    if first == FirstShutdown::Guest {
         stream.shutdown(Shutdown::Write)?;
     }
     let got = receive(&mut stream, pattern)?;

@@ -14,10 +14,10 @@ use crate::server::stun;
 use crate::server::udp::{MAX_BYTES, SEED};
 use crate::sys;
 
-/// Limit on the time until a response arrives.
+/// Time limit for a response to arrive.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Datagrams of one send of `segments`: a frame holds so many of 1500 bytes.
+/// Number of datagrams in one send of the command `segments`, as many of 1500 bytes as fit one frame.
 pub(crate) const BATCH: usize = 40;
 
 pub(crate) fn command(words: &[&str]) -> Result<String> {
@@ -45,7 +45,7 @@ pub(crate) fn command(words: &[&str]) -> Result<String> {
     }
 }
 
-/// A socket of `like`'s family.
+/// Returns a socket of the same address family as `like`.
 pub(crate) fn socket(like: SocketAddr) -> Result<UdpSocket> {
     bound(like, 0)
 }
@@ -61,7 +61,7 @@ fn bound(like: SocketAddr, port: u16) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sizes that touch every boundary: MTU, GSO and protocol limits, and a stride in between.
+/// Returns datagram lengths around every limit (MTU, GSO, protocol), and lengths at regular intervals between them.
 fn interesting_sizes() -> impl Iterator<Item = usize> {
     let edges = [
         1, 2, 7, 8, 9, 511, 512, 1231, 1232, 1233, 1451, 1452, 1453, 1471, 1472, 1473, 2944, 2945,
@@ -84,7 +84,7 @@ fn interesting_sizes() -> impl Iterator<Item = usize> {
         .chain(large)
 }
 
-/// Datagrams of every interesting size there and back, without DF.
+/// Exchanges datagrams of every length of [`interesting_sizes`] with the server, without DF.
 fn sizes(server: SocketAddr) -> Result<String> {
     let socket = socket(server)?;
     set_df(&socket, server, false)?;
@@ -92,8 +92,8 @@ fn sizes(server: SocketAddr) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// With DF: what fits `path_mtu` goes there and back; what does not is refused with EMSGSIZE, once the path is known, and
-/// then no less fits than before.
+/// Exchanges datagrams with DF. Those that fit `path_mtu` must return; longer ones must fail with EMSGSIZE as soon as
+/// the path MTU is known, and shorter ones must still pass afterwards.
 fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
     let fits = path_mtu - if server.is_ipv4() { 28 } else { 48 };
     let socket = socket(server)?;
@@ -108,19 +108,22 @@ fn sizes_df(server: SocketAddr, path_mtu: usize) -> Result<String> {
         loop {
             match send(&socket, Pattern::of(SEED).prefix(len), server) {
                 Err(Errno::MSGSIZE) => break,
-                Ok(()) => ensure!(start.elapsed() < PATIENCE, "{len} bytes with DF: never refused"),
+                Ok(()) => ensure!(
+                    start.elapsed() < PATIENCE,
+                    "a datagram of {len} bytes with DF was never refused"
+                ),
                 Err(error) => return Err(error).with_context(|| format!("{len} bytes with DF")),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    // The refusal may still wait for a send that goes as far as to look for it.
+    // Reads an error that may still be pending from an earlier send.
     socket.take_error()?;
     exchange(&socket, server, fits).with_context(|| format!("{fits} bytes with DF, once more"))?;
     Ok("ok".to_string())
 }
 
-/// `count` sends of [`BATCH`] datagrams of `size` bytes from one port. They may be refused.
+/// Makes `count` sends of [`BATCH`] datagrams of `size` bytes from one port. Sends may be refused.
 fn segments(port: u16, server: SocketAddr, size: u16, count: usize, df: bool) -> Result<String> {
     let socket = bound(server, port)?;
     set_df(&socket, server, df)?;
@@ -129,14 +132,14 @@ fn segments(port: u16, server: SocketAddr, size: u16, count: usize, df: bool) ->
     let datagrams = pattern.prefix(BATCH * usize::from(size));
     for _ in 0..count {
         let _ = send(&socket, datagrams, server);
-        // A constant rate: the receiver's buffer has room for a few sends only.
+        // Sends at a constant rate, as the receiver's buffer has room for a few sends only.
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok("ok".to_string())
 }
 
-/// Datagrams of 9,000 bytes over a path that takes 1,500: each that the host's own programs could send arrives, the first
-/// one, too; a socket that asks for `IP_PMTUDISC_PROBE` is refused in the end.
+/// Sends datagrams of 9,000 bytes over a path with an MTU of 1,500: each that programs of the host could send must
+/// arrive, including the first; a socket with `IP_PMTUDISC_PROBE` must receive an error.
 fn large(server: SocketAddr) -> Result<String> {
     const LEN: usize = 9_000;
     let pattern = Pattern::of(SEED);
@@ -161,13 +164,16 @@ fn large(server: SocketAddr) -> Result<String> {
     set_probe(&socket, server)?;
     let start = Instant::now();
     while send(&socket, pattern.prefix(LEN), server) != Err(Errno::MSGSIZE) {
-        ensure!(start.elapsed() < 2 * PATIENCE, "probe: never refused");
+        ensure!(
+            start.elapsed() < 2 * PATIENCE,
+            "a datagram with IP_PMTUDISC_PROBE was never refused"
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok("ok".to_string())
 }
 
-/// A datagram there and back from each of `count` ports.
+/// Exchanges a datagram with the server from each of `count` source ports.
 fn ports(server: SocketAddr, count: usize) -> Result<String> {
     for _ in 0..count {
         exchange(&socket(server)?, server, 10)?;
@@ -201,7 +207,7 @@ fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr) -> Result<(), Errno> {
     }
 }
 
-/// `len` bytes there and back. A datagram may be lost, so three tries.
+/// Sends `len` bytes and receives them back. A datagram may be lost, so up to three are sent.
 fn exchange(socket: &UdpSocket, server: SocketAddr, len: usize) -> Result<()> {
     let pattern = Pattern::of(SEED);
     let mut buffer = vec![0; 1 << 16];
@@ -212,7 +218,7 @@ fn exchange(socket: &UdpSocket, server: SocketAddr, len: usize) -> Result<()> {
                 Ok((got, from)) => {
                     ensure!(from == server, "answered by {from} instead of {server}");
                     pattern.check(0, &buffer[..got])?;
-                    // Another length is the answer to an earlier try, late.
+                    // A datagram of another length is a late response to an earlier one.
                     if got == len {
                         return Ok(());
                     }
@@ -225,7 +231,8 @@ fn exchange(socket: &UdpSocket, server: SocketAddr, len: usize) -> Result<()> {
     bail!("{len} bytes: no answer in three tries")
 }
 
-/// Microseconds until the refusal. The first one teaches the host its neighbour, and is not measured.
+/// Returns the time in microseconds until a send is refused. The first send, which makes the host resolve its
+/// neighbour's address, is not measured.
 fn refused(server: SocketAddr) -> Result<String> {
     let socket = socket(server)?;
     socket.connect(server)?;
@@ -241,7 +248,7 @@ fn refused(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// One socket talks to `count` ports of the server, all in turn and then all again.
+/// Exchanges datagrams with `count` ports of the server from one socket, with each port in turn, twice.
 fn peers(server: SocketAddr, count: u16) -> Result<String> {
     let socket = socket(server)?;
     for round in 0..2 {
@@ -253,7 +260,7 @@ fn peers(server: SocketAddr, count: u16) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// One socket, two servers: the mapping that both see.
+/// Checks that two servers see the same mapping (address and port) of one socket, and returns it.
 fn same_mapping(one: SocketAddr, other: SocketAddr) -> Result<String> {
     let socket = socket(one)?;
     let first = stun::mapped(&socket, one)?;
@@ -262,7 +269,7 @@ fn same_mapping(one: SocketAddr, other: SocketAddr) -> Result<String> {
     Ok(first.to_string())
 }
 
-/// One socket, `count` servers: the mapping that all of them see.
+/// Checks that `count` servers see the same mapping (address and port) of one socket, and returns it.
 fn mappings(first: SocketAddr, count: u16) -> Result<String> {
     let socket = socket(first)?;
     let seen = stun::mapped(&socket, first)?;
@@ -274,7 +281,8 @@ fn mappings(first: SocketAddr, count: u16) -> Result<String> {
     Ok(seen.to_string())
 }
 
-/// `count` sockets, each with a small datagram, one that the link takes in fragments only, and a small one again.
+/// Exchanges three datagrams with the server on each of `count` sockets: a short one, one that must be fragmented,
+/// and a short one.
 fn fragmented(server: SocketAddr, count: usize) -> Result<String> {
     for index in 0..count {
         let socket = socket(server)?;
@@ -286,14 +294,14 @@ fn fragmented(server: SocketAddr, count: usize) -> Result<String> {
     Ok("ok".to_string())
 }
 
-/// Prints the mapping that the server sees, then each datagram that arrives, until one is `end`.
+/// Prints the mapping that the server sees, and then each datagram that arrives, until one is `end`.
 fn listen(server: SocketAddr) -> Result<String> {
     let socket = socket(server)?;
     print_line(&stun::mapped(&socket, server)?.to_string())?;
     let mut buffer = [0; 2048];
     loop {
         let (len, _) = sys::uninterrupted(|| socket.recv_from(&mut buffer))
-            .context("the datagram `end` did not come")?;
+            .context("the datagram `end` did not arrive")?;
         let text = String::from_utf8_lossy(&buffer[..len]);
         if text == "end" {
             return Ok("ended".to_string());
@@ -302,7 +310,8 @@ fn listen(server: SocketAddr) -> Result<String> {
     }
 }
 
-/// One datagram there and back from each of `count` ports. It may be lost or refused; none may come back as another.
+/// Exchanges one datagram with the server from each of `count` source ports. Datagrams may be lost or refused, but
+/// not corrupted.
 fn survive(server: SocketAddr, count: usize) -> Result<String> {
     const WAIT: Duration = Duration::from_millis(100);
     let pattern = Pattern::of(SEED);
@@ -324,7 +333,7 @@ fn survive(server: SocketAddr, count: usize) -> Result<String> {
     Ok(format!("whole {whole}, lost {lost}"))
 }
 
-/// One short datagram there and back on a connected socket: only the address that was asked may answer.
+/// Exchanges one short datagram on a connected socket, to which only the queried address may respond.
 fn echo_of(server: SocketAddr) -> Result<String> {
     let socket = socket(server)?;
     socket.connect(server)?;

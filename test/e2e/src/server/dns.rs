@@ -1,5 +1,5 @@
-//! A DNS server over UDP and TCP (RFC 1035, RFC 6891): `big.test` has 3,750 bytes of TXT, every other name the
-//! addresses of [`A`] and [`AAAA`].
+//! A DNS server over UDP and TCP (RFC 1035, RFC 6891): `big.test` has 3,750 bytes of TXT records, and every other
+//! name has the addresses [`A`] and [`AAAA`].
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 pub(crate) const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 pub(crate) const AAAA: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x77);
 
-/// Strings of 250 bytes that `big.test` answers with.
+/// Number of strings of 250 bytes in the TXT record of `big.test`.
 const BIG_STRINGS: usize = 15;
 
-/// Limit of UDP responses to clients without EDNS (RFC 1035 section 4.2.1).
+/// Largest UDP response to clients without EDNS, in bytes (RFC 1035 section 4.2.1).
 const PLAIN_BYTES: usize = 512;
 
 pub(crate) fn start(address: SocketAddr) -> Result<()> {
@@ -24,7 +24,7 @@ pub(crate) fn start(address: SocketAddr) -> Result<()> {
         while let Ok((len, peer)) = socket.recv_from(&mut buffer) {
             if let Some((mut response, limit)) = answer(&buffer[..len]) {
                 if response.len() > limit {
-                    // Truncated: header and question only, TC set.
+                    // A truncated response contains the header and the question only, with TC set.
                     let question = question_end(&response).unwrap_or(12);
                     response.truncate(question);
                     response[2] |= 0x02;
@@ -43,17 +43,20 @@ fn serve(mut stream: TcpStream) -> Result<()> {
         stream.read_exact(&mut len)?;
         let mut query = vec![0; u16::from_be_bytes(len).into()];
         stream.read_exact(&mut query)?;
-        let (response, _) = answer(&query).context("malformed query")?;
-        ensure!(response.len() <= usize::from(u16::MAX), "response too long");
+        let (response, _) = answer(&query).context("the DNS query is malformed")?;
+        ensure!(
+            response.len() <= usize::from(u16::MAX),
+            "the DNS response is longer than 65,535 bytes"
+        );
         stream.write_all(&[&(response.len() as u16).to_be_bytes(), response.as_slice()].concat())?;
     }
 }
 
-/// The response, and how much the client takes over UDP.
+/// Returns the response to a query, and the largest response over UDP that the client accepts.
 fn answer(query: &[u8]) -> Option<(Vec<u8>, usize)> {
     let end = question_end(query)?;
     let edns = query.get(10..12)? != [0, 0];
-    // The OPT record of a client: root name, type 41, then the size it takes.
+    // The client's OPT record: root name, type 41, then its UDP payload size.
     let limit = query
         .get(end..end + 5)
         .filter(|opt| edns && opt[..3] == [0, 0, 41]);
@@ -86,7 +89,7 @@ fn answer(query: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((response, limit))
 }
 
-/// Returns the offset behind the first question.
+/// Returns the offset after the first question.
 fn question_end(message: &[u8]) -> Option<usize> {
     let mut at = 12;
     while *message.get(at)? != 0 {

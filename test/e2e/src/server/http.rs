@@ -1,7 +1,7 @@
-//! An HTTP/1.1 server, one request for each connection.
+//! An HTTP/1.1 server with one request per connection.
 //!
-//! `GET /bytes/SEED/LEN` answers with the pattern; `PUT /sha256` with the hash of the body; `/git/...` is
-//! answered by `git http-backend`, for the repositories in the directory that the server was given.
+//! `GET /bytes/SEED/LEN` returns the pattern of the seed, `PUT /sha256` the hash of the body, and `/git/...` the
+//! response of `git http-backend` for the repositories in the directory that the server was started with.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,8 +19,8 @@ pub(crate) fn start(address: SocketAddr, repositories: Option<PathBuf>) -> Resul
     })
 }
 
-/// The head of a request.
-struct Request {
+/// The request line and headers of a request.
+struct HttpRequest {
     method: String,
     path: String,
     query: String,
@@ -30,7 +30,7 @@ struct Request {
 fn serve(repositories: Option<&Path>, stream: TcpStream) -> Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
-    let request = Request::read(&mut reader)?;
+    let request = HttpRequest::read(&mut reader)?;
     if request.header("expect") == "100-continue" {
         writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
@@ -52,13 +52,18 @@ fn serve(repositories: Option<&Path>, stream: TcpStream) -> Result<()> {
     }
 }
 
-impl Request {
+impl HttpRequest {
     fn read(from: &mut impl BufRead) -> Result<Self> {
         let mut lines = from.lines();
-        let mut line = || lines.next().context("the request is cut")?.context("no request");
+        let mut line = || {
+            lines
+                .next()
+                .context("the connection ended within the request")?
+                .context("the request line is empty")
+        };
         let first = line()?;
         let mut words = first.split(' ').map(str::to_string);
-        let mut word = || words.next().context("not a request");
+        let mut word = || words.next().context("the request line is malformed");
         let (method, target) = (word()?, word()?);
         let (path, query) = target.split_once('?').unwrap_or((&target, ""));
         let (path, query) = (path.to_string(), query.to_string());
@@ -78,7 +83,7 @@ impl Request {
         })
     }
 
-    /// The value of a header, named in lower case; empty without it.
+    /// Returns the value of the header with this name in lower case, or an empty text.
     fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(other, _)| other == name);
         found.map_or("", |(_, value)| value)
@@ -99,12 +104,20 @@ fn sha256(body: &mut impl Read) -> Result<String> {
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run openssl")?;
-    std::io::copy(body, &mut child.stdin.take().context("no pipe")?)?;
+    std::io::copy(
+        body,
+        &mut child.stdin.take().context("the child process has no pipe")?,
+    )?;
     Ok(String::from_utf8(child.wait_with_output()?.stdout)?)
 }
 
-/// Hands a request to `git http-backend`, as the Common Gateway Interface has it (RFC 3875).
-fn git(repositories: &Path, request: &Request, body: &mut impl Read, writer: &mut TcpStream) -> Result<()> {
+/// Passes a request to `git http-backend` by the Common Gateway Interface (RFC 3875).
+fn git(
+    repositories: &Path,
+    request: &HttpRequest,
+    body: &mut impl Read,
+    writer: &mut TcpStream,
+) -> Result<()> {
     let mut child = Command::new("git")
         .arg("http-backend")
         .env("GIT_PROJECT_ROOT", repositories)
@@ -120,8 +133,11 @@ fn git(repositories: &Path, request: &Request, body: &mut impl Read, writer: &mu
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run git http-backend")?;
-    std::io::copy(body, &mut child.stdin.take().context("no pipe")?)?;
-    let mut answer = BufReader::new(child.stdout.take().context("no pipe")?);
+    std::io::copy(
+        body,
+        &mut child.stdin.take().context("the child process has no pipe")?,
+    )?;
+    let mut answer = BufReader::new(child.stdout.take().context("the child process has no pipe")?);
     let (mut status, mut headers) = ("200 OK".to_string(), "Connection: close\r\n".to_string());
     loop {
         let mut header = String::new();

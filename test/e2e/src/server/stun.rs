@@ -1,4 +1,4 @@
-//! A STUN server: answers a Binding request with XOR-MAPPED-ADDRESS (RFC 8489 sections 5 and 14.2).
+//! A STUN server, which answers a Binding request with XOR-MAPPED-ADDRESS (RFC 8489 sections 5 and 14.2).
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -23,7 +23,7 @@ pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
     Ok(local)
 }
 
-/// The address that `server` sees behind `socket`.
+/// Returns the address of `socket` that `server` sees.
 pub(crate) fn mapped(socket: &UdpSocket, server: SocketAddr) -> Result<SocketAddr> {
     let mut request = vec![0, 1, 0, 0];
     request.extend(COOKIE);
@@ -38,19 +38,22 @@ pub(crate) fn mapped(socket: &UdpSocket, server: SocketAddr) -> Result<SocketAdd
         len > HEADER_BYTES + 8 && answer[..2] == [1, 1],
         "not a Binding response"
     );
-    ensure!(answer[4..HEADER_BYTES] == request[4..], "another transaction");
+    ensure!(
+        answer[4..HEADER_BYTES] == request[4..],
+        "the response has another transaction id"
+    );
     let value = &answer[HEADER_BYTES + 4..];
     let port = u16::from_be_bytes([value[2] ^ COOKIE[0], value[3] ^ COOKIE[1]]);
     let plain: Vec<u8> = value[4..].iter().zip(&request[4..]).map(|(a, b)| a ^ b).collect();
     let address: IpAddr = match (value[1], plain.len()) {
         (1, 4..) => <[u8; 4]>::try_from(&plain[..4])?.into(),
         (2, 16..) => <[u8; 16]>::try_from(&plain[..16])?.into(),
-        _ => bail!("no mapped address"),
+        _ => bail!("the response has no XOR-MAPPED-ADDRESS"),
     };
     Ok(SocketAddr::new(address, port))
 }
 
-/// `key` is the cookie and the transaction id, which is also what the address is masked with.
+/// Returns a response for `peer`. `key` is the magic cookie and the transaction id, with which the address is XORed.
 fn response(key: &[u8], peer: SocketAddr) -> Vec<u8> {
     let (family, address) = match peer.ip() {
         IpAddr::V4(v4) => (1, v4.octets().to_vec()),

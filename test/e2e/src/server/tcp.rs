@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::pattern::Pattern;
 
-/// Ends of connections, by the name that the client gave them.
+/// The ends of connections, by the name that the client gave them.
 #[derive(Default)]
 struct Reports {
     ended: Mutex<HashMap<String, String>>,
@@ -42,14 +42,14 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     match words.as_slice() {
         ["echo"] => echo(&mut stream),
         ["late", seconds] => {
-            // Idle time, requested by the case.
+            // The idle time that the case requests.
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
             stream.write_all(b"late\n")?;
             echo(&mut stream)
         }
         ["source", seed, len] => source(&mut stream, &Pattern::of(seed.parse()?), len.parse()?),
         ["sink", seconds, seed, len] => {
-            // The time for which the window is closed, requested by the case.
+            // The receive window is closed for the time that the case requests.
             std::thread::sleep(Duration::from_secs(seconds.parse()?));
             let verdict = sink(&mut stream, &Pattern::of(seed.parse()?), len.parse()?);
             Ok(stream.write_all(answer(verdict).as_bytes())?)
@@ -91,7 +91,7 @@ fn serve(reports: &Reports, mut stream: TcpStream) -> Result<()> {
     }
 }
 
-/// Reads the first line a byte at a time: what follows belongs to the request's own reader.
+/// Reads the first line one byte at a time, as the bytes after it belong to the function that serves the request.
 fn request_line(stream: &mut TcpStream) -> Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -145,7 +145,7 @@ pub(crate) fn send(to: &mut impl Write, pattern: &Pattern, len: u64) -> Result<(
     Ok(())
 }
 
-/// Reads to the end and checks; returns how much came.
+/// Reads to the end of the stream and checks the bytes. Returns their number.
 pub(crate) fn receive(from: &mut impl Read, pattern: &Pattern) -> Result<u64> {
     let mut buffer = vec![0; 32 * 1024];
     let mut offset = 0;
@@ -165,19 +165,22 @@ impl Reports {
     fn keep(&self, name: &str, how: String) -> Result<()> {
         self.ended
             .lock()
-            .map_err(|_| anyhow::anyhow!("poisoned"))?
+            .map_err(|_| anyhow::anyhow!("the lock of the reports is poisoned"))?
             .insert(name.to_string(), how);
         self.changed.notify_all();
         Ok(())
     }
 
     fn wait(&self, name: &str) -> Result<String> {
-        let ended = self.ended.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
+        let ended = self
+            .ended
+            .lock()
+            .map_err(|_| anyhow::anyhow!("the lock of the reports is poisoned"))?;
         let limit = Duration::from_secs(10);
         let (mut ended, _) = self
             .changed
             .wait_timeout_while(ended, limit, |ended| !ended.contains_key(name))
-            .map_err(|_| anyhow::anyhow!("poisoned"))?;
+            .map_err(|_| anyhow::anyhow!("the lock of the reports is poisoned"))?;
         Ok(ended.remove(name).unwrap_or_else(|| "still open\n".to_string()))
     }
 }

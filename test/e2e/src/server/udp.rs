@@ -1,4 +1,4 @@
-//! A UDP server: sends each datagram back, or (asked by a datagram `give LEN`) the first LEN bytes of the pattern.
+//! A UDP server that sends each datagram back, or, for a datagram `give LEN`, the first LEN bytes of the pattern.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,13 @@ use rustix::event::{Timespec, epoll};
 
 use crate::pattern::Pattern;
 
-/// Seed of what `give` answers.
+/// Seed of the pattern in responses to `give`.
 pub(crate) const SEED: u64 = 53;
 
-/// Largest payload of a datagram over IPv4.
+/// Largest UDP payload over IPv4 in bytes.
 pub(crate) const MAX_BYTES: usize = 65_507;
 
-/// Interval at which [`echo_all`] checks for its end.
+/// Interval at which [`echo_all`] checks whether it is done.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
@@ -33,7 +33,7 @@ pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
         let mut buffer = vec![0; 1 << 16];
         while let Ok((len, peer)) = socket.recv_from(&mut buffer) {
             let datagram = &buffer[..len];
-            // A client that is gone is no reason to stop.
+            // A send to a client that has exited may fail, and the server continues.
             let _ = match asked(datagram) {
                 Some(give) => socket.send_to(pattern.prefix(give.min(MAX_BYTES)), peer),
                 None => socket.send_to(datagram, peer),
@@ -43,7 +43,7 @@ pub(crate) fn start(address: SocketAddr) -> Result<SocketAddr> {
     Ok(local)
 }
 
-/// Sends back what comes to any of `sockets`, until `done`: thousands of them on one thread.
+/// Echoes the datagrams of all `sockets`, on one thread, until `done` is true.
 pub(crate) fn echo_all(sockets: &[UdpSocket], done: &AtomicBool) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (socket, index) in sockets.iter().zip(0..) {

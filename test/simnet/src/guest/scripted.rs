@@ -1,7 +1,6 @@
-//! A scripted TCP guest: a small stack that also sends segments that well-behaved stacks never send.
+//! A scripted guest: a small TCP stack that also sends segments that well-behaved stacks never send.
 //!
-//! It checks every segment that it receives: data, acknowledgements and resets byte for byte. Violations of the engine are
-//! recorded.
+//! It checks every byte, acknowledgement and reset that it receives, and records violations by the engine.
 
 mod peer;
 mod receiver;
@@ -11,32 +10,32 @@ use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::Offload;
 
-use super::{Addressing, Call, Guest, GuestListener, GuestReport};
+use super::{Addressing, Guest, GuestCall, GuestListener, GuestReport};
 use crate::clock::earlier;
-use crate::frames::{Datagram, Icmp, Packet, Segment};
+use crate::frames::{Datagram, IcmpMessage, Packet, Segment};
 use crate::rng::Rng;
-use peer::Peer;
+use peer::ScriptedConnection;
 
 pub use peer::Mischief;
 
-/// Configuration of the guest's TCP.
+/// Configuration of a scripted guest's TCP.
 #[derive(Clone, Debug)]
 pub struct ScriptedPlan {
-    /// Its maximum segment size.
+    /// Maximum segment size that the guest announces.
     pub mss: u16,
-    /// Its window scale; `None`: it does not offer one.
+    /// Window scale that the guest offers; `None` if it offers none (RFC 7323).
     pub scale: Option<u8>,
-    /// It offers SACK and reports with it.
+    /// True if the guest offers SACK and sends SACK blocks (RFC 2018).
     pub sack: bool,
-    /// Bytes that it holds until its application reads them.
+    /// Size of the receive buffer in bytes, by which the guest's window is limited.
     pub receive_buffer: u64,
-    /// Bytes that it holds until they are acknowledged.
+    /// Size of the send buffer in bytes, which holds data until it is acknowledged.
     pub send_buffer: u64,
-    /// Its first sequence number, so that wrapping is tested; each connection adds to it.
+    /// Initial sequence number of the first connection, to test wrapping; each connection adds to it.
     pub iss: u32,
-    /// It acknowledges every segment at once, instead of every second one or after 40 ms.
+    /// True if the guest acknowledges every segment at once; otherwise every second segment or after 40 ms.
     pub quick_ack: bool,
-    /// Its deviations from a well-behaved stack.
+    /// Deviations of the guest from a well-behaved stack.
     pub mischief: Mischief,
 }
 
@@ -55,25 +54,25 @@ impl Default for ScriptedPlan {
     }
 }
 
-/// A scripted guest.
+/// A scripted guest with its connections.
 #[derive(Debug)]
 pub struct Scripted {
     addressing: Addressing,
     plan: ScriptedPlan,
     rng: Rng,
     listeners: Vec<GuestListener>,
-    peers: Vec<Peer>,
+    peers: Vec<ScriptedConnection>,
     output: Vec<Segment>,
-    /// Packets that a test has queued.
+    /// Packets that a test has queued, which belong to no connection of the guest.
     extra: Vec<Packet>,
-    /// ICMP messages and datagrams that were received.
-    icmp: Vec<Icmp>,
+    /// Received ICMP messages; `datagrams` has the received UDP datagrams.
+    icmp: Vec<IcmpMessage>,
     datagrams: Vec<Datagram>,
     wrong: Vec<String>,
 }
 
 impl Scripted {
-    /// A guest with no connections.
+    /// Returns a scripted guest without connections.
     #[must_use]
     pub fn new(addressing: Addressing, plan: ScriptedPlan, rng: Rng) -> Self {
         Self {
@@ -92,7 +91,7 @@ impl Scripted {
 
     /// Returns the received ICMP messages, oldest first.
     #[must_use]
-    pub fn icmp(&self) -> &[Icmp] {
+    pub fn icmp(&self) -> &[IcmpMessage] {
         &self.icmp
     }
 
@@ -102,15 +101,16 @@ impl Scripted {
         &self.datagrams
     }
 
-    /// Sends a packet that belongs to no connection of the guest.
+    /// Queues a packet to be sent that belongs to no connection of the guest.
     pub fn inject(&mut self, packet: Packet) {
         self.extra.push(packet);
     }
 
-    /// Returns the number of resets with an inexact sequence number, which the guest answered by an acknowledgement.
+    /// Returns the number of received resets with an inexact sequence number, which the guest has answered by an
+    /// acknowledgement (RFC 5961).
     #[must_use]
     pub fn resets_ignored(&self) -> u32 {
-        self.peers.iter().map(Peer::resets_ignored).sum()
+        self.peers.iter().map(ScriptedConnection::resets_ignored).sum()
     }
 
     fn accept(&mut self, segment: &Segment, now: Instant) {
@@ -122,7 +122,7 @@ impl Scripted {
         match listener {
             Some(listener) if opens => {
                 let listener = self.listeners.remove(listener);
-                let mut peer = Peer::accepting(&self.plan, listener, segment, self.rng.fork());
+                let mut peer = ScriptedConnection::accepting(&self.plan, listener, segment, self.rng.fork());
                 self.plan.iss = self.plan.iss.wrapping_add(99_991);
                 peer.receive(segment, now, &mut self.output, &mut self.wrong);
                 self.peers.push(peer);
@@ -133,10 +133,14 @@ impl Scripted {
 }
 
 impl Guest for Scripted {
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: GuestCall) {
         let from = (self.addressing.own(call.to.ip()), call.from).into();
-        self.peers
-            .push(Peer::calling(&self.plan, from, call, self.rng.fork()));
+        self.peers.push(ScriptedConnection::calling(
+            &self.plan,
+            from,
+            call,
+            self.rng.fork(),
+        ));
         self.plan.iss = self.plan.iss.wrapping_add(99_991);
     }
 

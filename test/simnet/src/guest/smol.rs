@@ -1,6 +1,7 @@
-//! A guest with smoltcp's sockets, an independent TCP.
+//! A guest with smoltcp's sockets, which are an implementation of TCP independent of the engine.
 //!
-//! smoltcp runs without Ethernet and so without neighbour discovery: Ethernet headers are added and removed here.
+//! smoltcp runs without Ethernet and so without neighbour discovery; this module adds and removes the Ethernet
+//! headers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,78 +13,84 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::{Addressing, Call, Guest, GuestListener, GuestReport};
-use crate::app::{Act, App, Outcome, Script};
+use super::{Addressing, Guest, GuestCall, GuestListener, GuestReport};
+use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::frames::{ETHERNET, Packet, Segment};
 use crate::pattern;
 use crate::rng::Rng;
 use crate::streams;
 
-/// A smoltcp guest.
+/// A guest with smoltcp's TCP stack.
 pub struct Smol {
     addressing: Addressing,
     interface: Interface,
     sockets: SocketSet<'static>,
-    device: Queue,
-    conns: Vec<Conn>,
+    device: PacketQueue,
+    conns: Vec<SmolConnection>,
     receive_buffer: usize,
     send_buffer: usize,
     rng: Rng,
-    /// By guest port.
-    exchange: BTreeMap<u16, Exchange>,
-    /// Guest ports of connections that sent more than the engine's window allowed: smoltcp's fast retransmit ignores the
-    /// window, and data that it has sent beyond a window that closes is never sent again.
+    /// Observed segments of each connection, by guest port.
+    exchange: BTreeMap<u16, ObservedConnection>,
+    /// Guest ports of connections on which smoltcp has sent more than the engine's window: its fast retransmit
+    /// ignores the window, and it never retransmits data that it has sent beyond a window that closed.
     overran: BTreeSet<u16>,
     wrong: Vec<String>,
 }
 
-/// The state of one connection's segments in both directions, with the number of copies of the engine's last bare
+/// Sequence numbers and windows observed on one connection, and the number of duplicates of the engine's last bare
 /// acknowledgement.
 #[derive(Default)]
-struct Exchange {
-    /// The guest's last acknowledgement, and the right edge of its window.
+struct ObservedConnection {
+    /// The guest's most recent acknowledgement number.
     acknowledged: u32,
+    /// Right edge of the guest's window, as a sequence number.
     allowed: u32,
-    /// The guest's window scale.
+    /// Window scale that the guest has offered.
     own_scale: u8,
+    /// Acknowledgement number of the engine's last bare acknowledgement.
     ack: u32,
     window: u16,
+    /// Number of duplicates of that acknowledgement.
     count: u32,
-    /// The engine's window scale and the right edge of its window.
+    /// Window scale that the engine has offered.
     scale: u8,
+    /// Right edge of the engine's window, as a sequence number.
     edge: u32,
 }
 
-struct Conn {
+/// A connection or listener of the guest: smoltcp's socket, and the application on it.
+struct SmolConnection {
     handle: SocketHandle,
-    /// `None` for a listener.
-    call: Option<Call>,
+    /// The connection to open; `None` for a listener.
+    call: Option<GuestCall>,
     port: u16,
     script: Script,
-    app: Option<App>,
+    app: Option<SimApp>,
     called: bool,
-    /// The other side's FIN was received.
+    /// True if the other side's FIN was received.
     ended: bool,
     refused: bool,
-    /// Bytes taken from the socket, and those of them that the application has yet to read.
+    /// Number of bytes read from smoltcp's socket.
     arrived: u64,
+    /// Number of these bytes that the application has not read yet.
     backlog: u64,
     send_stream: u64,
     receive_stream: u64,
 }
 
-/// Which side of a pair a smoltcp is.
+/// The side of a connection that a smoltcp stack simulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The guest's.
+    /// The guest's side of a connection, in front of the engine.
     Guest,
-    /// The host's, in tests of two smoltcp stacks.
+    /// The host, in tests of two smoltcp stacks without an engine.
     Host,
 }
 
 impl Smol {
-    /// A guest with no connections.
+    /// Returns a smoltcp guest without connections.
     #[must_use]
     pub fn new(
         addressing: Addressing,
@@ -92,7 +99,7 @@ impl Smol {
         send_buffer: usize,
         mut rng: Rng,
     ) -> Self {
-        let mut device = Queue {
+        let mut device = PacketQueue {
             input: VecDeque::new(),
             output: Vec::new(),
             mtu,
@@ -109,7 +116,7 @@ impl Smol {
         });
         let routes = interface.routes_mut();
         for address in addressing.addresses {
-            // Without a link layer the gateway's address is not used, but the route must exist.
+            // Without a link layer the gateway's address is unused, but smoltcp requires the route.
             match address {
                 core::net::IpAddr::V4(own) => routes.add_default_ipv4_route(own).map(drop),
                 core::net::IpAddr::V6(own) => routes.add_default_ipv6_route(own).map(drop),
@@ -131,13 +138,18 @@ impl Smol {
         }
     }
 
-    /// Listens for connections whose streams are those of `side`.
+    /// Accepts a connection on the listener's port, with the stream contents of `side`.
     pub fn listen_as(&mut self, listener: GuestListener, side: Side) {
         let handle = self.socket();
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
         socket.listen(listener.port).expect("the port is not 0");
-        self.conns
-            .push(Conn::new(handle, None, listener.port, listener.script, side));
+        self.conns.push(SmolConnection::new(
+            handle,
+            None,
+            listener.port,
+            listener.script,
+            side,
+        ));
     }
 
     fn socket(&mut self) -> SocketHandle {
@@ -146,20 +158,21 @@ impl Smol {
         self.sockets.add(tcp::Socket::new(receive, send))
     }
 
-    /// Records a frame to smoltcp, and detects those that make smoltcp 0.14 stall for ever, which is not a defect of the
-    /// engine.
-    fn note_received(&mut self, frame: &[u8]) -> Effect {
+    /// Records a frame that arrives at the guest, and detects those that make smoltcp 0.14 stall forever, which is
+    /// not a defect of the engine.
+    fn note_received(&mut self, frame: &[u8]) -> FrameEffect {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
-            return Effect::Harmless;
+            return FrameEffect::Harmless;
         };
         let seen = self.exchange.entry(segment.to.port()).or_default();
         if seen.is_old_zero_window(&segment) {
-            return Effect::Stall;
+            return FrameEffect::Stall;
         }
         seen.count_repeat(&segment)
     }
 
-    /// Records a frame from smoltcp: its acknowledgement, and data beyond the engine's window.
+    /// Records a frame that smoltcp sends: its acknowledgement number, and whether its data exceeds the engine's
+    /// window.
     fn note_sent(&mut self, frame: &[u8]) {
         let Ok((_, Packet::Tcp(segment))) = Packet::parse(Offload::NONE, frame) else {
             return;
@@ -178,8 +191,8 @@ impl Smol {
         }
     }
 
-    fn run_apps(&mut self, now: Instant) -> Progress {
-        let mut progress = Progress::None;
+    fn run_apps(&mut self, now: Instant) -> AppProgress {
+        let mut progress = AppProgress::None;
         for conn in &mut self.conns {
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(conn.handle);
             if let Some(call) = &conn.call
@@ -193,7 +206,7 @@ impl Smol {
                 socket
                     .connect(self.interface.context(), call.to, local)
                     .expect("addresses and ports are set");
-                progress = Progress::Made;
+                progress = AppProgress::Made;
             }
             let run = conn.run(socket, &mut self.rng, now, &mut self.wrong);
             progress = progress.max(run);
@@ -204,35 +217,35 @@ impl Smol {
 
 /// The effect of a frame on smoltcp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
-    /// smoltcp processes it.
+enum FrameEffect {
+    /// smoltcp processes the frame correctly.
     Harmless,
-    /// smoltcp would stall for ever.
+    /// smoltcp would stall forever.
     Stall,
 }
 
-/// The result of running applications.
+/// The result of running the applications of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
-    /// Nothing has changed.
+enum AppProgress {
+    /// No application has called its socket.
     None,
-    /// An application has called a socket.
+    /// An application has called its socket, so smoltcp has to be polled again.
     Made,
 }
 
-impl Exchange {
-    /// Returns true for an old segment with a window of zero. smoltcp takes the window from the last segment, even from an
-    /// older one (which SND.WL1 of RFC 9293 section 3.10.7.4 prevents), and does not probe a closed window while data is in
-    /// flight.
+impl ObservedConnection {
+    /// Returns true for a segment with an old sequence number and a window of zero. smoltcp updates its send window
+    /// even from older segments (which SND.WL1 of RFC 9293 section 3.10.7.4 prevents), and does not probe a closed
+    /// window while data is in flight.
     fn is_old_zero_window(&self, segment: &Segment) -> bool {
         let behind = (segment.ack.wrapping_sub(self.edge) as i32) < 0;
         segment.window == 0 && behind && !segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::RST)
     }
 
-    /// Counts duplicates of an acknowledgement. smoltcp answers the third duplicate by a fast retransmit; if only a FIN is
-    /// not acknowledged, it sends nothing and stops its timer, so that the FIN is lost for ever. Duplicates that report a
-    /// gap in the data have SACK blocks and are passed on.
-    fn count_repeat(&mut self, segment: &Segment) -> Effect {
+    /// Counts duplicates of an acknowledgement. smoltcp answers the third duplicate by a fast retransmit; if only a
+    /// FIN is unacknowledged, it sends nothing and stops its timer, so that the FIN is lost forever. Duplicates that
+    /// report a gap in the data have SACK blocks and are delivered.
+    fn count_repeat(&mut self, segment: &Segment) -> FrameEffect {
         let begins = segment.flags.has(Flags::SYN);
         if begins {
             self.scale = segment.window_scale.unwrap_or(0);
@@ -241,34 +254,34 @@ impl Exchange {
         if begins || edge.wrapping_sub(self.edge) as i32 > 0 {
             self.edge = edge;
         }
-        // A window probe has an older sequence number, and must be answered.
+        // A window probe has an older sequence number, and smoltcp must answer it.
         let bare = segment.flags == Flags::ACK && segment.span() == 0 && segment.sack.is_empty();
         if !bare || (segment.seq.wrapping_sub(self.acknowledged) as i32) < 0 {
-            return Effect::Harmless;
+            return FrameEffect::Harmless;
         }
-        // smoltcp ignores segments beyond its window.
+        // smoltcp ignores segments beyond its window, so they are not duplicates for it.
         if (segment.seq.wrapping_sub(self.allowed) as i32) >= 0 {
-            return Effect::Harmless;
+            return FrameEffect::Harmless;
         }
         if (self.ack, self.window) != (segment.ack, segment.window) {
             (self.ack, self.window, self.count) = (segment.ack, segment.window, 0);
         }
         self.count += 1;
         match self.count {
-            ..=2 => Effect::Harmless,
-            _ => Effect::Stall,
+            ..=2 => FrameEffect::Harmless,
+            _ => FrameEffect::Stall,
         }
     }
 }
 
-/// Returns the right edge of a segment's window: that of a SYN is not scaled (RFC 7323 section 2.2).
+/// Returns the right edge of a segment's window. The window of a SYN is not scaled (RFC 7323 section 2.2).
 fn edge(segment: &Segment, scale: u8) -> u32 {
     let shift = if segment.flags.has(Flags::SYN) { 0 } else { scale };
     segment.ack.wrapping_add(u32::from(segment.window) << shift)
 }
 
-impl Conn {
-    fn new(handle: SocketHandle, call: Option<Call>, port: u16, script: Script, side: Side) -> Self {
+impl SmolConnection {
+    fn new(handle: SocketHandle, call: Option<GuestCall>, port: u16, script: Script, side: Side) -> Self {
         let (send_stream, receive_stream) = match side {
             Side::Guest => (streams::up(port), streams::down(port)),
             Side::Host => (streams::down(port), streams::up(port)),
@@ -295,34 +308,34 @@ impl Conn {
         rng: &mut Rng,
         now: Instant,
         wrong: &mut Vec<String>,
-    ) -> Progress {
+    ) -> AppProgress {
         use tcp::State::{CloseWait, Closed, Closing, LastAck, Listen, SynReceived, SynSent, TimeWait};
         let state = socket.state();
         self.ended |= matches!(state, CloseWait | LastAck | Closing | TimeWait);
         if self.app.is_none() {
             if matches!(state, Listen | SynSent | SynReceived) {
-                return Progress::None;
+                return AppProgress::None;
             }
             if state == Closed {
                 self.refused = self.called;
-                return Progress::None;
+                return AppProgress::None;
             }
-            self.app = Some(App::new(self.script.clone(), rng.fork(), now));
+            self.app = Some(SimApp::new(self.script.clone(), rng.fork(), now));
         }
         let Some(app) = &mut self.app else {
-            return Progress::None;
+            return AppProgress::None;
         };
         let mut moved = false;
         if state == Closed && !(self.ended && app.closed()) {
-            app.was_reset(Outcome::Reset);
-            return Progress::None;
+            app.was_reset(ConnectionEnd::Reset);
+            return AppProgress::None;
         }
         let read = app.read(self.backlog + socket.recv_queue() as u64, now);
         let from_backlog = read.min(self.backlog);
         self.backlog -= from_backlog;
         let mut pull = read - from_backlog;
         if state == TimeWait {
-            // smoltcp discards unread data at the end of TIME-WAIT.
+            // smoltcp discards unread data at the end of TIME-WAIT, so all data is read before.
             self.backlog += socket.recv_queue() as u64 - pull;
             pull = socket.recv_queue() as u64;
         }
@@ -357,19 +370,19 @@ impl Conn {
             moved |= len > 0;
         }
         match app.act(now) {
-            Act::None => {}
-            Act::Close => {
+            AppAction::None => {}
+            AppAction::Close => {
                 socket.close();
                 moved = true;
             }
-            Act::Reset => {
+            AppAction::Reset => {
                 socket.abort();
                 moved = true;
             }
         }
         match moved {
-            true => Progress::Made,
-            false => Progress::None,
+            true => AppProgress::Made,
+            false => AppProgress::None,
         }
     }
 
@@ -377,20 +390,20 @@ impl Conn {
         self.call.as_ref().map_or(self.port, |call| call.from)
     }
 
-    fn outcome(&self) -> Option<Outcome> {
+    fn outcome(&self) -> Option<ConnectionEnd> {
         if self.refused {
-            return Some(Outcome::Refused);
+            return Some(ConnectionEnd::Refused);
         }
-        self.app.as_ref().and_then(App::outcome)
+        self.app.as_ref().and_then(SimApp::outcome)
     }
 }
 
 impl Guest for Smol {
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: GuestCall) {
         let handle = self.socket();
         let (port, script) = (call.to.port(), call.script.clone());
         self.conns
-            .push(Conn::new(handle, Some(call), port, script, Side::Guest));
+            .push(SmolConnection::new(handle, Some(call), port, script, Side::Guest));
     }
 
     fn listen(&mut self, listener: GuestListener) {
@@ -403,7 +416,7 @@ impl Guest for Smol {
             return;
         }
         let effect = self.note_received(frame);
-        if effect == Effect::Harmless {
+        if effect == FrameEffect::Harmless {
             self.device.input.push_back(frame[ETHERNET..].to_vec());
         }
     }
@@ -413,7 +426,7 @@ impl Guest for Smol {
         for _ in 0..64 {
             let polled = self.interface.poll(time, &mut self.device, &mut self.sockets);
             let progress = self.run_apps(now);
-            if progress == Progress::None && polled == PollResult::None {
+            if progress == AppProgress::None && polled == PollResult::None {
                 break;
             }
         }
@@ -477,24 +490,24 @@ fn smoltcp_time(now: Instant) -> smoltcp::time::Instant {
     smoltcp::time::Instant::from_micros((now.0 / 1000) as i64)
 }
 
-/// Packets in and out; smoltcp computes and verifies every checksum.
-struct Queue {
+/// A network device for smoltcp with queues of packets. smoltcp computes and verifies all checksums.
+struct PacketQueue {
     input: VecDeque<Vec<u8>>,
     output: Vec<Vec<u8>>,
     mtu: usize,
 }
 
-impl Device for Queue {
-    type RxToken<'a> = Received;
-    type TxToken<'a> = Outgoing<'a>;
+impl Device for PacketQueue {
+    type RxToken<'a> = ReceivedPacket;
+    type TxToken<'a> = OutgoingPackets<'a>;
 
-    fn receive(&mut self, _time: smoltcp::time::Instant) -> Option<(Received, Outgoing<'_>)> {
+    fn receive(&mut self, _time: smoltcp::time::Instant) -> Option<(ReceivedPacket, OutgoingPackets<'_>)> {
         let packet = self.input.pop_front()?;
-        Some((Received(packet), Outgoing(&mut self.output)))
+        Some((ReceivedPacket(packet), OutgoingPackets(&mut self.output)))
     }
 
-    fn transmit(&mut self, _time: smoltcp::time::Instant) -> Option<Outgoing<'_>> {
-        Some(Outgoing(&mut self.output))
+    fn transmit(&mut self, _time: smoltcp::time::Instant) -> Option<OutgoingPackets<'_>> {
+        Some(OutgoingPackets(&mut self.output))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -505,17 +518,19 @@ impl Device for Queue {
     }
 }
 
-struct Received(Vec<u8>);
+/// A received packet, for smoltcp's trait `RxToken`.
+struct ReceivedPacket(Vec<u8>);
 
-impl RxToken for Received {
+impl RxToken for ReceivedPacket {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(&self.0)
     }
 }
 
-struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
+/// The queue of packets to send, for smoltcp's trait `TxToken`.
+struct OutgoingPackets<'a>(&'a mut Vec<Vec<u8>>);
 
-impl TxToken for Outgoing<'_> {
+impl TxToken for OutgoingPackets<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut packet = vec![0; len];
         let result = f(&mut packet);

@@ -1,4 +1,4 @@
-//! The trait [`Host`] for the simulated host: the engine's calls.
+//! Implementation of the engine's trait [`Host`] for the simulated host.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -8,35 +8,37 @@ use pontoon_engine::host::{AcceptedConnection, Connect, DatagramMeta, PingReply,
 use pontoon_engine::{Failure, FlowId, Host};
 use vm_memory::VolatileSlice;
 
-use super::conn::{Conn, Phase};
-use super::{Answer, Closing, Due, Name, Remote, SimHost, SimSocket, Woken};
+use super::conn::{Phase, SimConnection};
+use super::{
+    CloseMode, ConnectResult, PendingEvent, RemotePort, ScheduledPeer, SimHost, SimSocket, SocketIndex,
+};
 use crate::app::Script;
 
 impl Host for SimHost {
     type Socket = SimSocket;
 
     fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(SimSocket, Connect), Failure> {
-        // A port refuses once its peer was reached: the cause of a further connect is an old SYN, or a guest that missed a
-        // reset.
+        // A port refuses connects after its peer was reached once: a further connect is caused by an old SYN, or by a
+        // guest that missed a reset.
         let taken = self.taken.contains(&to.port());
         let remote = self
             .remotes
             .get(&to.port())
             .filter(|_| !taken)
             .cloned()
-            .unwrap_or(Remote {
-                answer: Answer::Fail(Failure::Refused),
+            .unwrap_or(RemotePort {
+                answer: ConnectResult::Fail(Failure::Refused),
                 script: Script::SINK,
             });
-        if let Answer::Fail(failure) = remote.answer {
+        if let ConnectResult::Fail(failure) = remote.answer {
             self.calls += 1;
             return Err(failure);
         }
         self.take_descriptor()?;
-        if matches!(remote.answer, Answer::Now | Answer::After(_)) {
+        if matches!(remote.answer, ConnectResult::Now | ConnectResult::After(_)) {
             self.taken.insert(to.port());
         }
-        let conn = Conn::outgoing(&self.plan, flow, to, remote, self.rng.fork(), self.now);
+        let conn = SimConnection::outgoing(&self.plan, flow, to, remote, self.rng.fork(), self.now);
         let connect = match conn.phase {
             Phase::Open => Connect::Done,
             Phase::Arriving | Phase::Connecting { .. } | Phase::Failed(_) => Connect::Pending,
@@ -46,10 +48,10 @@ impl Host for SimHost {
         self.conns.push(conn);
         self.schedule(index, first);
         if connect == Connect::Done {
-            // A socket that is registered while it is writable has an event.
-            self.wake(Woken::Conn(index));
+            // Registration with epoll reports a socket that is writable already.
+            self.wake(PendingEvent::Conn(index));
         }
-        Ok((SimSocket(Name::Tcp(index)), connect))
+        Ok((SimSocket(SocketIndex::Tcp(index)), connect))
     }
 
     fn tcp_connected(&mut self, socket: &mut SimSocket) -> Result<(), Failure> {
@@ -82,9 +84,9 @@ impl Host for SimHost {
         let conn = &mut self.conns[index];
         conn.accept(flow);
         let peer = conn.peer;
-        self.wake(Woken::Conn(index));
+        self.wake(PendingEvent::Conn(index));
         Ok(AcceptedConnection {
-            socket: SimSocket(Name::Tcp(index)),
+            socket: SimSocket(SocketIndex::Tcp(index)),
             peer,
         })
     }
@@ -144,8 +146,8 @@ impl Host for SimHost {
         if let Ok(index) = self.conn(socket, "watch") {
             self.conns[index].watch_room();
             self.schedule(index, self.now);
-            // EPOLL_CTL_MOD reports the whole state once more.
-            self.wake(Woken::Conn(index));
+            // EPOLL_CTL_MOD reports the whole state of the socket once more.
+            self.wake(PendingEvent::Conn(index));
         }
     }
 
@@ -168,19 +170,19 @@ impl Host for SimHost {
     }
 
     fn close(&mut self, socket: SimSocket) {
-        self.release(socket, Closing::Orderly);
+        self.release(socket, CloseMode::Orderly);
     }
 
     fn abort(&mut self, socket: SimSocket) {
-        if let Name::Datagram(_) = socket.0 {
+        if let SocketIndex::Datagram(_) = socket.0 {
             self.complain("aborts a datagram socket".into());
         }
-        self.release(socket, Closing::Abortive);
+        self.release(socket, CloseMode::Abortive);
     }
 
     fn udp_open(&mut self, flow: FlowId, _family_of: IpAddr) -> Result<SimSocket, Failure> {
         self.take_descriptor()?;
-        Ok(SimSocket(Name::Datagram(self.datagrams.open(flow, None))))
+        Ok(SimSocket(SocketIndex::Datagram(self.datagrams.open(flow, None))))
     }
 
     fn udp_published(&mut self, index: u32, flow: FlowId) -> Result<SimSocket, Failure> {
@@ -188,7 +190,9 @@ impl Host for SimHost {
             return Err(Failure::Invalid);
         }
         self.take_descriptor()?;
-        Ok(SimSocket(Name::Datagram(self.datagrams.open(flow, Some(index)))))
+        Ok(SimSocket(SocketIndex::Datagram(
+            self.datagrams.open(flow, Some(index)),
+        )))
     }
 
     fn udp_connect(&mut self, socket: &mut SimSocket, to: Option<SocketAddr>) -> Result<(), Failure> {
@@ -210,7 +214,7 @@ impl Host for SimHost {
         let at = self.now + self.plan.delay + self.plan.delay;
         let echoes = self.datagrams.send(index, to, segment, parts, at)?;
         for _ in 0..echoes {
-            self.agenda.push(at, Due::Datagram(index));
+            self.agenda.push(at, ScheduledPeer::Datagram(index));
         }
         Ok(())
     }
@@ -226,7 +230,7 @@ impl Host for SimHost {
 
     fn ping_open(&mut self, flow: FlowId, _family_of: IpAddr) -> Result<SimSocket, Failure> {
         self.take_descriptor()?;
-        Ok(SimSocket(Name::Datagram(self.datagrams.open(flow, None))))
+        Ok(SimSocket(SocketIndex::Datagram(self.datagrams.open(flow, None))))
     }
 
     fn ping_send(
@@ -240,7 +244,7 @@ impl Host for SimHost {
         let index = self.datagram(socket, "ping")?;
         let at = self.now + self.plan.delay + self.plan.delay;
         self.datagrams.ping(index, to, seq, data, at);
-        self.agenda.push(at, Due::Datagram(index));
+        self.agenda.push(at, ScheduledPeer::Datagram(index));
         Ok(())
     }
 
@@ -255,5 +259,5 @@ impl Host for SimHost {
     }
 }
 
-/// Largest offset of a peek on a kernel without `SO_PEEK_OFF` for TCP.
+/// Largest offset of a peek, in bytes, on a kernel without `SO_PEEK_OFF` for TCP.
 const DISCARD_AREA: u32 = 256 << 10;

@@ -1,112 +1,121 @@
-//! A TCP connection of the simulated host: the engine's socket, and its peer.
+//! A TCP connection of the simulated host: the socket of the engine, and the peer.
 
 use core::net::SocketAddr;
 
 use pontoon_engine::{Failure, FlowId, Instant, Readiness};
 use vm_memory::VolatileSlice;
 
-use super::{Answer, Closing, HostPlan, PeerReport, Remote};
-use crate::app::{Act, App, Outcome, Script};
+use super::{CloseMode, ConnectResult, HostPlan, PeerReport, RemotePort};
+use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::pattern;
 use crate::rng::Rng;
 use crate::streams;
 use core::time::Duration;
 
-/// State of a connection.
+/// State of a TCP connection on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A client's, not yet in the listener's queue.
+    /// A client has sent its SYN; the connection is not in the listener's accept queue yet.
     Arriving,
-    /// Opened by the engine, not yet answered.
+    /// The engine has called connect, and no answer has arrived.
     Connecting {
-        /// The time of the answer.
+        /// Time at which the answer arrives.
         at: Instant,
-        /// The answer.
+        /// Result of the connect: established, or an error.
         answer: Result<(), Failure>,
     },
-    /// It is established, or was.
+    /// The connection is or was established.
     Open,
-    /// It failed before it was established.
+    /// The connect failed with this error.
     Failed(Failure),
 }
 
+/// A TCP connection of the simulated host: both queues of the engine's socket, and the peer with its script.
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(super) struct SimConnection {
     flow: Option<FlowId>,
     port: u16,
     pub(super) listener: u32,
     pub(super) peer: SocketAddr,
     pub(super) phase: Phase,
     script: Script,
-    app: Option<App>,
+    app: Option<SimApp>,
     rng: Rng,
-    /// The engine has the socket.
+    /// True if the engine has not closed the socket.
     pub(super) held: bool,
     pub(super) keepalive: bool,
-    /// Send queue: accepted from the engine, read by the peer, its size.
+    /// Stream offset up to which the socket has accepted data from the engine (end of the send queue).
     up_tail: u64,
+    /// Stream offset up to which the peer has read the engine's data (start of the send queue).
     up_head: u64,
+    /// Size of the send queue in bytes.
     up_size: u64,
-    /// The engine has ended its direction.
+    /// True if the engine has shut down its direction.
     up_end: bool,
-    /// Receive queue: written by the peer, furthest peeked, discarded by the engine, its size.
+    /// Stream offset up to which the peer has sent data (end of the receive queue).
     down_tail: u64,
+    /// Furthest stream offset that the engine has peeked.
     down_peeked: u64,
+    /// Stream offset up to which the engine has discarded data (start of the receive queue).
     down_head: u64,
+    /// Size of the receive queue in bytes.
     down_size: u64,
-    /// The peer has ended its direction.
+    /// True if the peer has shut down its direction.
     down_end: bool,
-    /// The connection was reset, from either side.
+    /// True if either side has reset the connection.
     is_reset: bool,
-    /// The engine has reset the connection, and the peer has not received the reset yet.
+    /// True if the engine has reset the connection and the reset has not arrived at the peer yet.
     reset_peer: bool,
-    /// Error of the next call on the socket, returned once.
+    /// Error that the next call on the socket returns, once (SO_ERROR).
     error: Option<Failure>,
-    /// A send was refused (SOCK_NOSPACE): room is reported by an event.
+    /// True if a send was refused (SOCK_NOSPACE), so that free space is reported by an event.
     no_space: bool,
+    /// Time until which sends are refused.
     pub(super) blocked_until: Option<Instant>,
+    /// True if an event with EPOLLHUP was reported to the engine.
     hung_up: bool,
+    /// Time of the scheduled run of the peer.
     tick_at: Option<Instant>,
 }
 
-/// The result of [`Conn::take_tick`].
+/// The result of [`SimConnection::take_tick`], which checks the scheduled time of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tick {
-    /// The tick has expired.
+    /// The scheduled time of the peer's run has come.
     Expired,
-    /// No tick has expired.
+    /// The scheduled time of the peer's run has not come, or none is scheduled.
     Pending,
 }
 
-/// The result of [`Conn::schedule_tick`].
+/// The result of [`SimConnection::schedule_tick`], which schedules a run of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Schedule {
-    /// A new tick has to be scheduled.
+    /// The time was changed, and an event has to be added to the agenda.
     Changed,
-    /// An earlier tick is scheduled.
+    /// An earlier time is scheduled already.
     Unchanged,
 }
 
-/// The result of [`Conn::complete_arrival`].
+/// The result of [`SimConnection::complete_arrival`], the end of a client's handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// The client is in the listener's queue now.
+    /// The client is in the listener's accept queue now.
     Completed,
-    /// The connection is not one of a client, or was complete before.
+    /// The connection was not opened by a client, or its handshake was complete before.
     NotPending,
 }
 
 /// The result of running a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activity {
-    /// The socket has an event.
+    /// The socket has an epoll event.
     Event,
-    /// The socket has none.
+    /// The socket has no epoll event.
     None,
 }
 
-impl Conn {
+impl SimConnection {
     fn new(plan: &HostPlan, port: u16, peer: SocketAddr, phase: Phase, script: Script, rng: Rng) -> Self {
         Self {
             flow: None,
@@ -138,7 +147,7 @@ impl Conn {
         }
     }
 
-    /// Bytes in the receive queue.
+    /// Returns the number of bytes in the receive queue.
     pub(super) const fn queued(&self) -> u64 {
         self.down_tail - self.down_head
     }
@@ -147,22 +156,22 @@ impl Conn {
         plan: &HostPlan,
         flow: FlowId,
         to: SocketAddr,
-        remote: Remote,
+        remote: RemotePort,
         rng: Rng,
         now: Instant,
     ) -> Self {
         let phase = match remote.answer {
-            Answer::Now => Phase::Open,
-            Answer::After(time) => Phase::Connecting {
+            ConnectResult::Now => Phase::Open,
+            ConnectResult::After(time) => Phase::Connecting {
                 at: now + time,
                 answer: Ok(()),
             },
-            Answer::Fail(failure) => Phase::Failed(failure),
-            Answer::FailAfter(time, failure) => Phase::Connecting {
+            ConnectResult::Fail(failure) => Phase::Failed(failure),
+            ConnectResult::FailAfter(time, failure) => Phase::Connecting {
                 at: now + time,
                 answer: Err(failure),
             },
-            Answer::Never => Phase::Connecting {
+            ConnectResult::Never => Phase::Connecting {
                 at: now + HOST_GIVES_UP,
                 answer: Err(Failure::TimedOut),
             },
@@ -198,7 +207,7 @@ impl Conn {
     }
 
     fn start(&mut self, now: Instant) {
-        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
+        self.app = Some(SimApp::new(self.script.clone(), self.rng.fork(), now));
     }
 
     pub(super) fn accept(&mut self, flow: FlowId) {
@@ -206,7 +215,7 @@ impl Conn {
         self.held = true;
     }
 
-    /// Takes the connection's tick if it has expired.
+    /// Removes the scheduled time of the peer's next run if it has come.
     pub(super) fn take_tick(&mut self, now: Instant) -> Tick {
         match self.tick_at.take_if(|at| *at <= now) {
             Some(_) => Tick::Expired,
@@ -214,7 +223,7 @@ impl Conn {
         }
     }
 
-    /// Schedules a tick at `at` unless an earlier one is scheduled.
+    /// Schedules a run of the peer at `at`, unless an earlier one is scheduled.
     pub(super) fn schedule_tick(&mut self, at: Instant) -> Schedule {
         if self.tick_at.is_some_and(|have| at >= have) {
             return Schedule::Unchanged;
@@ -223,7 +232,7 @@ impl Conn {
         Schedule::Changed
     }
 
-    /// Completes the handshake of a client.
+    /// Completes the handshake of a client, which puts the connection into the listener's accept queue.
     pub(super) fn complete_arrival(&mut self) -> Arrival {
         if self.phase != Phase::Arriving {
             return Arrival::NotPending;
@@ -232,7 +241,7 @@ impl Conn {
         Arrival::Completed
     }
 
-    /// Runs the peer up to `now`.
+    /// Runs the peer's application until `now`.
     pub(super) fn run(&mut self, now: Instant) -> Activity {
         if let Phase::Connecting { at, answer } = self.phase {
             if at > now {
@@ -246,7 +255,7 @@ impl Conn {
                 }
             }
             if !self.held {
-                // The socket was closed while the connect was pending: the peer has no connection.
+                // The engine closed the socket while the connect was pending, so the peer has no connection.
                 self.phase = Phase::Failed(Failure::Reset);
                 return Activity::None;
             }
@@ -271,7 +280,7 @@ impl Conn {
         if self.reset_peer {
             self.reset_peer = false;
             self.is_reset = true;
-            app.was_reset(Outcome::Reset);
+            app.was_reset(ConnectionEnd::Reset);
         }
         if !self.is_reset {
             let read = app.read(self.up_tail - self.up_head, now);
@@ -284,17 +293,17 @@ impl Conn {
             self.down_tail += written;
             event |= written > 0;
             if written > 0 && !self.held && self.flow.is_some() {
-                // Data for a socket that was closed: answered by a reset.
+                // Data has arrived for a socket that the engine has closed: the kernel resets the connection.
                 self.is_reset = true;
-                app.was_reset(Outcome::Reset);
+                app.was_reset(ConnectionEnd::Reset);
             }
             match app.act(now) {
-                Act::None => {}
-                Act::Close => {
+                AppAction::None => {}
+                AppAction::Close => {
                     self.down_end = true;
                     event = true;
                 }
-                Act::Reset => {
+                AppAction::Reset => {
                     self.is_reset = true;
                     self.error = Some(Failure::Reset);
                     event = true;
@@ -332,7 +341,7 @@ impl Conn {
         next.map(|at| at.max(now + Duration::from_nanos(1)))
     }
 
-    /// Returns the events of an edge-triggered poll.
+    /// Returns the flow and its readiness, as an edge-triggered epoll would report it.
     pub(super) fn poll(&mut self, _now: Instant) -> Option<(FlowId, Readiness)> {
         let flow = self.flow.filter(|_| self.held)?;
         let ready = match self.phase {
@@ -348,7 +357,7 @@ impl Conn {
                 readable: self.down_tail > self.down_head || self.down_end || self.is_reset,
                 writable: self.writable() || self.is_reset || self.up_end,
                 end: self.down_end || self.is_reset,
-                // EPOLLHUP comes too when both directions have ended.
+                // epoll also reports EPOLLHUP when both directions have ended.
                 error: self.error.is_some() || self.is_reset || self.hung_up,
                 urgent: false,
             },
@@ -367,12 +376,12 @@ impl Conn {
         }
     }
 
-    /// Requests an event for the next time that there is room.
+    /// Requests an event for the next time at which the send buffer has free space.
     pub(super) fn watch_room(&mut self) {
         self.no_space = true;
     }
 
-    /// `sk_stream_is_writeable`: a third of the buffer is free.
+    /// Returns true if a third of the send buffer is free (`sk_stream_is_writeable` of Linux).
     fn writable(&self) -> bool {
         self.blocked_until.is_none() && self.room() * 3 >= self.up_size
     }
@@ -396,7 +405,7 @@ impl Conn {
             return Err(Failure::WouldBlock);
         }
         if from == self.down_tail {
-            // The end comes before an error (`SOCK_DONE` in `tcp_recvmsg_locked`).
+            // The end of the stream is returned before an error (`SOCK_DONE` in `tcp_recvmsg_locked`).
             return match self.error.take_if(|_| !self.down_end) {
                 Some(failure) => Err(failure),
                 None if self.is_reset || self.down_end => Ok(0),
@@ -457,7 +466,7 @@ impl Conn {
         if len < offered {
             self.no_space = true;
             if len > 0 && self.blocked_until.is_none() && (len as u64) < self.room() {
-                // A partial send for lack of memory: there is room again later.
+                // The kernel accepts part of the data for lack of memory, and has memory again later.
                 self.blocked_until = Some(now + plan.block_time);
             }
         }
@@ -497,21 +506,21 @@ impl Conn {
         self.error.take()
     }
 
-    pub(super) fn release(&mut self, kind: Closing) {
+    pub(super) fn release(&mut self, kind: CloseMode) {
         self.held = false;
         if self.phase != Phase::Open || self.is_reset {
             return;
         }
-        // Linux resets a connection that is closed with data unread.
+        // Linux resets a connection that is closed with unread data.
         let unread = self.down_tail > self.down_head;
-        if kind == Closing::Abortive || unread {
+        if kind == CloseMode::Abortive || unread {
             self.reset_peer = true;
         } else {
             self.up_end = true;
         }
     }
 
-    /// Returns true if the connection has no further event.
+    /// Returns true if the connection will have no further event.
     pub(super) fn done(&self) -> bool {
         match self.phase {
             Phase::Failed(_) => true,
@@ -530,5 +539,5 @@ impl Conn {
     }
 }
 
-/// Six retries of SYN: `net.ipv4.tcp_syn_retries`.
+/// Timeout of a connect: six retransmissions of SYN (`net.ipv4.tcp_syn_retries`).
 const HOST_GIVES_UP: Duration = Duration::from_secs(127);

@@ -9,32 +9,35 @@ use vm_memory::VolatileSlice;
 
 use super::conn::Activity;
 
+/// UDP and ping sockets that the engine has opened, and the UDP ports that answer by ICMP port unreachable.
 #[derive(Debug, Default)]
-pub(super) struct Datagrams {
-    sockets: Vec<Socket>,
+pub(super) struct DatagramSockets {
+    sockets: Vec<DatagramSocket>,
     refused: BTreeSet<u16>,
 }
 
+/// A UDP or ping socket with its receive queue.
 #[derive(Debug)]
-struct Socket {
+struct DatagramSocket {
     flow: FlowId,
     published: Option<u32>,
     held: bool,
     peer: Option<SocketAddr>,
-    coming: VecDeque<(Instant, Item)>,
-    queue: VecDeque<Item>,
+    coming: VecDeque<(Instant, QueuedDatagram)>,
+    queue: VecDeque<QueuedDatagram>,
 }
 
+/// An entry of a socket's receive queue: a datagram, an echo reply, or an ICMP error.
 #[derive(Debug)]
-enum Item {
+enum QueuedDatagram {
     Datagram(SocketAddr, Vec<u8>),
     Pong(IpAddr, u16, Vec<u8>),
     Problem(SocketAddr, Vec<u8>),
 }
 
-impl Datagrams {
+impl DatagramSockets {
     pub(super) fn open(&mut self, flow: FlowId, published: Option<u32>) -> usize {
-        self.sockets.push(Socket {
+        self.sockets.push(DatagramSocket {
             flow,
             published,
             held: true,
@@ -75,11 +78,11 @@ impl Datagrams {
         let socket = self.published(index)?;
         self.sockets[socket]
             .queue
-            .push_back(Item::Datagram(from, payload));
+            .push_back(QueuedDatagram::Datagram(from, payload));
         Some(socket)
     }
 
-    /// Sends, and returns the number of replies that arrive at `at`.
+    /// Sends datagrams, and returns the number of replies, which arrive at the time `at`.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -102,7 +105,7 @@ impl Datagrams {
         }
         let size = match segment {
             Some(0) => return Err(Failure::Invalid),
-            // UDP_MAX_SEGMENTS of Linux before 6.9.
+            // The limit is UDP_MAX_SEGMENTS of Linux before 6.9.
             Some(size) if bytes.len().div_ceil(usize::from(size)) > 64 => return Err(Failure::Invalid),
             Some(size) => usize::from(size),
             None => bytes.len(),
@@ -115,9 +118,9 @@ impl Datagrams {
         let count = datagrams.len();
         for payload in datagrams {
             let item = if self.refused.contains(&to.port()) {
-                Item::Problem(to, payload)
+                QueuedDatagram::Problem(to, payload)
             } else {
-                Item::Datagram(to, payload)
+                QueuedDatagram::Datagram(to, payload)
             };
             socket.coming.push_back((at, item));
         }
@@ -125,11 +128,11 @@ impl Datagrams {
     }
 
     pub(super) fn ping(&mut self, index: usize, to: IpAddr, seq: u16, data: &[u8], at: Instant) {
-        let item = Item::Pong(to, seq, data.to_vec());
+        let item = QueuedDatagram::Pong(to, seq, data.to_vec());
         self.sockets[index].coming.push_back((at, item));
     }
 
-    /// Queues the next answer if it has arrived.
+    /// Moves the next reply to the receive queue if it has arrived.
     pub(super) fn arrive(&mut self, index: usize, now: Instant) -> Activity {
         let socket = &mut self.sockets[index];
         let due = socket.coming.front().is_some_and(|(at, _)| *at <= now);
@@ -144,7 +147,7 @@ impl Datagrams {
 
     pub(super) fn poll(&mut self, index: usize) -> Option<(FlowId, Readiness)> {
         let socket = &self.sockets[index];
-        let is_problem = |item: &Item| matches!(item, Item::Problem(..));
+        let is_problem = |item: &QueuedDatagram| matches!(item, QueuedDatagram::Problem(..));
         socket.held.then(|| {
             let ready = Readiness {
                 readable: socket.queue.iter().any(|item| !is_problem(item)),
@@ -161,16 +164,17 @@ impl Datagrams {
         let queue = &mut self.sockets[index].queue;
         let at = queue
             .iter()
-            .position(|item| matches!(item, Item::Datagram(..)))
+            .position(|item| matches!(item, QueuedDatagram::Datagram(..)))
             .ok_or(Failure::WouldBlock)?;
-        let Some(Item::Datagram(from, mut bytes)) = queue.remove(at) else {
+        let Some(QueuedDatagram::Datagram(from, mut bytes)) = queue.remove(at) else {
             return Err(Failure::WouldBlock);
         };
         let room: usize = into.iter().map(VolatileSlice::len).sum();
         bytes.truncate(room);
         let stride = bytes.len();
-        // Datagrams of one sender and size are received together, as with UDP_GRO, as far as they fit.
-        while let Some(Item::Datagram(next, more)) = queue.get(at)
+        // Consecutive datagrams of one sender and length are received together (UDP_GRO), as far as they fit the
+        // buffer.
+        while let Some(QueuedDatagram::Datagram(next, more)) = queue.get(at)
             && *next == from
             && !more.is_empty()
             && more.len() <= stride
@@ -202,9 +206,9 @@ impl Datagrams {
         let queue = &mut self.sockets[index].queue;
         let at = queue
             .iter()
-            .position(|item| matches!(item, Item::Pong(..)))
+            .position(|item| matches!(item, QueuedDatagram::Pong(..)))
             .ok_or(Failure::WouldBlock)?;
-        let Some(Item::Pong(from, seq, data)) = queue.remove(at) else {
+        let Some(QueuedDatagram::Pong(from, seq, data)) = queue.remove(at) else {
             return Err(Failure::WouldBlock);
         };
         let len = data.len().min(into.len());
@@ -219,8 +223,10 @@ impl Datagrams {
 
     pub(super) fn problem(&mut self, index: usize, into: &mut [u8]) -> Option<Problem> {
         let queue = &mut self.sockets[index].queue;
-        let at = queue.iter().position(|item| matches!(item, Item::Problem(..)))?;
-        let Some(Item::Problem(destination, data)) = queue.remove(at) else {
+        let at = queue
+            .iter()
+            .position(|item| matches!(item, QueuedDatagram::Problem(..)))?;
+        let Some(QueuedDatagram::Problem(destination, data)) = queue.remove(at) else {
             return None;
         };
         let len = data.len().min(into.len());

@@ -5,7 +5,7 @@ use pontoon_engine::host::Connect;
 use vm_memory::VolatileSlice;
 
 use super::*;
-use crate::app::{End, Pace};
+use crate::app::{FinalAction, TransferPace};
 use crate::{pattern, streams};
 
 const T0: Instant = Instant(1_000_000);
@@ -19,7 +19,7 @@ const FLOW: FlowId = FlowId {
 
 fn host(script: Script, plan: HostPlan) -> (SimHost, SimSocket) {
     let mut host = SimHost::new(plan, Rng::new(1));
-    host.serve(TO.port(), Answer::Now, script);
+    host.serve(TO.port(), ConnectResult::Now, script);
     host.tick(T0);
     let (socket, connect) = host.tcp_connect(FLOW, TO).unwrap();
     assert_eq!(connect, Connect::Done);
@@ -51,7 +51,7 @@ fn peek(host: &mut SimHost, socket: &mut SimSocket, at: u32, len: usize) -> Resu
 
 #[test]
 fn each_change_causes_one_event() {
-    let pace = Pace {
+    let pace = TransferPace {
         chunk: 1,
         every: Duration::from_micros(10),
     };
@@ -103,7 +103,7 @@ fn room_is_an_event_only_after_a_refused_send() {
         send_buffer: 900,
         ..HostPlan::default()
     };
-    let stall = Some(crate::app::Stall {
+    let stall = Some(crate::app::ReadPause {
         after: 0,
         time: Duration::from_millis(1),
     });
@@ -135,7 +135,7 @@ fn room_is_an_event_only_after_a_refused_send() {
 #[test]
 fn reset_is_one_error_and_keeps_received_data() {
     let script = Script {
-        end: End::Reset(5),
+        end: FinalAction::Reset(5),
         ..Script::source(5)
     };
     let (mut host, mut socket) = host(script, HostPlan::default());
@@ -146,13 +146,13 @@ fn reset_is_one_error_and_keeps_received_data() {
     assert_eq!(peek(&mut host, &mut socket, 5, 10), Ok(Vec::new()));
     assert_eq!(send(&mut host, &mut socket, 0, 1), Err(Failure::Reset));
     host.close(socket);
-    assert_eq!(host.outcomes()[&80], Some(Outcome::Aborted));
+    assert_eq!(host.outcomes()[&80], Some(ConnectionEnd::Aborted));
     assert_eq!(host.wrong(), [""; 0]);
 }
 
 #[test]
 fn close_with_unread_data_resets_the_peer() {
-    for (discarded, outcome) in [(0, Outcome::Reset), (5, Outcome::Closed)] {
+    for (discarded, outcome) in [(0, ConnectionEnd::Reset), (5, ConnectionEnd::Closed)] {
         let (mut host, mut socket) = host(Script::source(5), HostPlan::default());
         host.tick(T0);
         peek(&mut host, &mut socket, 0, 5).unwrap();
@@ -168,9 +168,9 @@ fn close_with_unread_data_resets_the_peer() {
 #[test]
 fn pending_connect_completes_by_an_event() {
     for (answer, expected) in [
-        (Answer::After(Duration::from_micros(50)), Ok(())),
+        (ConnectResult::After(Duration::from_micros(50)), Ok(())),
         (
-            Answer::FailAfter(Duration::from_micros(50), Failure::Refused),
+            ConnectResult::FailAfter(Duration::from_micros(50), Failure::Refused),
             Err(Failure::Refused),
         ),
     ] {
@@ -209,7 +209,7 @@ fn violations_of_the_interface_are_recorded() {
     assert!(host.tcp_shutdown(&mut socket).is_err());
     assert!(send(&mut host, &mut socket, 4, 1).is_err());
     assert_eq!(host.wrong().len(), 6);
-    let again = SimSocket(Name::Tcp(0));
+    let again = SimSocket(SocketIndex::Tcp(0));
     host.close(socket);
     host.abort(again);
     assert_eq!(host.wrong().len(), 7, "closed twice");

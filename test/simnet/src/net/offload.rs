@@ -1,24 +1,25 @@
-//! Offloads of network cards: consecutive segments are merged into one frame (GRO), frames are segmented (GSO).
+//! Offloads of network cards: merges consecutive segments into one frame (GRO), and segments frames (GSO).
 
 use pontoon_wire::frame::Flags;
 use pontoon_wire::vnet::{Offload, Segmentation};
 
-use crate::frames::{Datagram, Ether, Packet, Segment};
+use crate::frames::{Datagram, EtherAddresses, Packet, Segment};
 use crate::rng::Rng;
 
-/// Merging of the guest's segments before the engine receives them.
+/// Parameters for the merging of the guest's segments into larger frames before the engine receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merging {
-    /// The most data of a merged segment; 0 disables merging.
+    /// Largest number of payload bytes in a merged segment; 0 disables merging.
     pub most: usize,
-    /// The number of 1,000 unmerged frames that have a partial checksum (a merged one always has).
+    /// Number of frames in 1,000 that have a partial checksum though they were not merged. A merged frame always has
+    /// one.
     pub partial: u32,
 }
 
 /// Merges consecutive segments of one connection, as a guest with segmentation offload would have sent them.
 pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offload, Vec<u8>)> {
     let mut out = Vec::with_capacity(frames.len());
-    let mut open: Option<Run> = None;
+    let mut open: Option<MergeRun> = None;
     for frame in frames {
         match Packet::parse(Offload::NONE, &frame) {
             Ok((ether, packet @ (Packet::Tcp(_) | Packet::Udp(_)))) => {
@@ -28,9 +29,9 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
                     continue;
                 }
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
-                open = Some(Run::new(rng, merging, ether, packet));
+                open = Some(MergeRun::new(rng, merging, ether, packet));
             }
-            // ICMP never has a partial checksum, and a malformed frame is passed on unchanged.
+            // ICMP never has a partial checksum, and malformed frames are delivered unchanged.
             Ok(_) | Err(_) => {
                 out.extend(open.take().map(|run| run.finish(rng, merging)));
                 out.push((Offload::NONE, frame));
@@ -41,8 +42,8 @@ pub fn merge(rng: &mut Rng, merging: Merging, frames: Vec<Vec<u8>>) -> Vec<(Offl
     out
 }
 
-/// Segments a frame from the engine into packets: into random sizes if `loose` (as the guest's card may merge segments, and
-/// a middlebox may split them), otherwise as the frame's metadata specifies.
+/// Segments a frame from the engine into packets. If `loose` is true, the sizes are random (as the guest's card may
+/// merge segments, and a middlebox may split them), otherwise those of the frame's offload metadata.
 ///
 /// # Errors
 /// The frame contradicts its metadata.
@@ -68,7 +69,7 @@ pub fn split(rng: &mut Rng, loose: bool, offload: Offload, frame: &[u8]) -> Resu
     }
 }
 
-fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: Ether, whole: Segment) -> Vec<Vec<u8>> {
+fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: EtherAddresses, whole: Segment) -> Vec<Vec<u8>> {
     let mss = usize::from(mss.max(1));
     let mut out = Vec::new();
     let mut at = 0;
@@ -99,9 +100,9 @@ fn cut(rng: &mut Rng, loose: bool, mss: u16, ether: Ether, whole: Segment) -> Ve
     out
 }
 
-/// Packets that become one frame.
-struct Run {
-    ether: Ether,
+/// Consecutive packets of one connection that are merged into one frame.
+struct MergeRun {
+    ether: EtherAddresses,
     packet: Packet,
     mss: usize,
     room: usize,
@@ -109,8 +110,8 @@ struct Run {
     sealed: bool,
 }
 
-impl Run {
-    fn new(rng: &mut Rng, merging: Merging, ether: Ether, packet: Packet) -> Self {
+impl MergeRun {
+    fn new(rng: &mut Rng, merging: Merging, ether: EtherAddresses, packet: Packet) -> Self {
         let mss = match &packet {
             Packet::Tcp(segment) => segment.payload.len(),
             Packet::Udp(_) | Packet::Icmp(_) | Packet::Other(..) => 0,
@@ -125,8 +126,8 @@ impl Run {
         }
     }
 
-    /// Merges the segment into the run; returns true if it did. By the rules of GSO only the last part may be shorter or
-    /// carry FIN or PSH.
+    /// Merges the segment `next` into the run, if possible, and returns true if it did. By the rules of GSO only the
+    /// last segment may be shorter or carry FIN or PSH.
     fn append(&mut self, next: &Segment) -> bool {
         let Packet::Tcp(run) = &mut self.packet else {
             return false;

@@ -1,13 +1,13 @@
-//! Draws the scenario of a seed: network, host, guest and scripts.
+//! Derives a scenario from a seed: network, host, guest and scripts.
 
 use core::time::Duration;
 
 use pontoon_engine::{Failure, Limits};
 
-use super::{Connection, GuestPlan, Opening, Scenario};
-use crate::app::{End, Pace, Script, Stall};
+use super::{GuestPlan, Opening, Scenario, ScenarioConnection};
+use crate::app::{FinalAction, ReadPause, Script, TransferPace};
 use crate::guest::scripted::{Mischief, ScriptedPlan};
-use crate::host::{Answer, HostPlan};
+use crate::host::{ConnectResult, HostPlan};
 use crate::link::LinkPlan;
 use crate::net::Impairment;
 use crate::net::offload::Merging;
@@ -62,7 +62,7 @@ pub(super) fn workers(seed: u64) -> WorkersPlan {
     }
 }
 
-pub(super) fn calm(guest: GuestPlan, connection: Connection) -> Scenario {
+pub(super) fn calm(guest: GuestPlan, connection: ScenarioConnection) -> Scenario {
     let calm = Impairment {
         delay: Duration::from_micros(50),
         ..Impairment::default()
@@ -155,7 +155,7 @@ fn guest(rng: &mut Rng, mtu: usize) -> GuestPlan {
     }
     let most = mtu.min(9000) as u64 - 60;
     let receive_buffer = rng.pick(&buffers) as u64;
-    // A scale so coarse that the window field would always be 0 is not used.
+    // A scale that is so coarse that the window field would always be 0 is not drawn.
     let coarsest = (receive_buffer / 16).ilog2() as u8;
     let scale = rng.pick(&[None, Some(0), Some(3), Some(7), Some(14)]);
     GuestPlan::Scripted(ScriptedPlan {
@@ -174,17 +174,20 @@ fn guest(rng: &mut Rng, mtu: usize) -> GuestPlan {
     })
 }
 
-fn connection(rng: &mut Rng, port: u16) -> Connection {
+fn connection(rng: &mut Rng, port: u16) -> ScenarioConnection {
     let opening = match rng.below(20) {
-        0 => Opening::Guest(Answer::Fail(rng.pick(&FAILURES))),
-        1 => Opening::Guest(Answer::FailAfter(rng.micros(1..=1_000_000), rng.pick(&FAILURES))),
-        2 => Opening::Guest(Answer::Never),
-        3..=5 => Opening::Guest(Answer::After(rng.micros(1..=2_000_000))),
+        0 => Opening::Guest(ConnectResult::Fail(rng.pick(&FAILURES))),
+        1 => Opening::Guest(ConnectResult::FailAfter(
+            rng.micros(1..=1_000_000),
+            rng.pick(&FAILURES),
+        )),
+        2 => Opening::Guest(ConnectResult::Never),
+        3..=5 => Opening::Guest(ConnectResult::After(rng.micros(1..=2_000_000))),
         6..=9 => Opening::Host,
-        _ => Opening::Guest(Answer::Now),
+        _ => Opening::Guest(ConnectResult::Now),
     };
     let (guest, host) = scripts(rng);
-    Connection {
+    ScenarioConnection {
         port,
         v6: rng.chance(500),
         opening,
@@ -194,37 +197,37 @@ fn connection(rng: &mut Rng, port: u16) -> Connection {
     }
 }
 
-/// Draws scripts that end: one side closes first, and the condition of a reset occurs.
+/// Returns scripts of guest and host that end: one side closes first, and the condition of a reset is met.
 fn scripts(rng: &mut Rng) -> (Script, Script) {
     let (up, down) = (amount(rng), amount(rng));
     let mut guest = manner(rng, up);
     let mut host = manner(rng, down);
     match rng.below(10) {
         0..=2 => {
-            guest.end = End::AfterSending;
-            host.end = rng.pick(&[End::AfterSending, End::AfterPeer]);
+            guest.end = FinalAction::AfterSending;
+            host.end = rng.pick(&[FinalAction::AfterSending, FinalAction::AfterPeer]);
         }
-        3 | 4 => host.end = End::AfterSending,
+        3 | 4 => host.end = FinalAction::AfterSending,
         5 => {
-            guest.end = End::AfterSending;
+            guest.end = FinalAction::AfterSending;
             host.echo = true;
         }
         6 => {
-            host.end = End::AfterSending;
+            host.end = FinalAction::AfterSending;
             guest.echo = true;
         }
-        7 => guest.end = End::Reset(rng.within(0..=up + down)),
-        8 => host.end = End::Reset(rng.within(0..=up + down)),
+        7 => guest.end = FinalAction::Reset(rng.within(0..=up + down)),
+        8 => host.end = FinalAction::Reset(rng.within(0..=up + down)),
         _ => {
-            guest.end = End::Reset(rng.within(0..=up + down));
-            host.end = End::Reset(rng.within(0..=up + down));
+            guest.end = FinalAction::Reset(rng.within(0..=up + down));
+            host.end = FinalAction::Reset(rng.within(0..=up + down));
         }
     }
     (guest, host)
 }
 
 fn manner(rng: &mut Rng, send: u64) -> Script {
-    let stall = rng.chance(200).then(|| Stall {
+    let stall = rng.chance(200).then(|| ReadPause {
         after: rng.within(0..=50_000),
         time: rng.micros(1_000..=90_000_000),
     });
@@ -237,11 +240,11 @@ fn manner(rng: &mut Rng, send: u64) -> Script {
     }
 }
 
-fn pace(rng: &mut Rng) -> Pace {
+fn pace(rng: &mut Rng) -> TransferPace {
     if rng.chance(600) {
-        return Pace::UNLIMITED;
+        return TransferPace::UNLIMITED;
     }
-    Pace {
+    TransferPace {
         chunk: rng.pick(&[700, 5_000, 40_000]),
         every: rng.micros(10..=5_000),
     }

@@ -1,14 +1,14 @@
 //! Checks that connections end as the scripts of both sides require.
 
-use super::{Connection, Opening, Scenario};
-use crate::app::{App, End, Outcome};
+use super::{Opening, Scenario, ScenarioConnection};
+use crate::app::{ConnectionEnd, FinalAction, SimApp};
 use crate::guest::Guest;
-use crate::host::Answer;
-use crate::world::World;
+use crate::host::ConnectResult;
+use crate::world::SimWorld;
 
 impl Scenario {
     /// Checks that every connection ended as its scripts require.
-    pub(super) fn judge<G: Guest>(&self, world: &World<G>) -> Result<(), String> {
+    pub(super) fn judge<G: Guest>(&self, world: &SimWorld<G>) -> Result<(), String> {
         let guests = world.guest.reports();
         for connection in &self.connections {
             let guest = guests.iter().find(|report| report.port == connection.port);
@@ -16,7 +16,7 @@ impl Scenario {
                 .host
                 .reports()
                 .find(|report| report.port == connection.port && report.app.is_some());
-            let ends = Ends {
+            let ends = ConnectionEnds {
                 guest: guest.and_then(|report| report.outcome),
                 host: host.as_ref().and_then(|report| report.app.as_ref()?.outcome()),
                 guest_app: guest.and_then(|report| report.app.clone()),
@@ -40,33 +40,36 @@ impl Scenario {
     }
 }
 
-struct Ends {
-    guest: Option<Outcome>,
-    host: Option<Outcome>,
-    guest_app: Option<App>,
-    host_app: Option<App>,
+/// The ends of one connection as guest and host observed them.
+struct ConnectionEnds {
+    guest: Option<ConnectionEnd>,
+    host: Option<ConnectionEnd>,
+    guest_app: Option<SimApp>,
+    host_app: Option<SimApp>,
     lossy: bool,
     broken: bool,
 }
 
-impl Ends {
-    fn judge(&self, connection: &Connection) -> Result<(), String> {
-        if let Opening::Guest(Answer::Fail(_) | Answer::FailAfter(..) | Answer::Never) = connection.opening {
+impl ConnectionEnds {
+    fn judge(&self, connection: &ScenarioConnection) -> Result<(), String> {
+        if let Opening::Guest(ConnectResult::Fail(_) | ConnectResult::FailAfter(..) | ConnectResult::Never) =
+            connection.opening
+        {
             return match (self.guest, self.host) {
-                (Some(Outcome::Refused), None) => Ok(()),
+                (Some(ConnectionEnd::Refused), None) => Ok(()),
                 ends => Err(format!("refused, but ended as {ends:?}")),
             };
         }
         if connection.opening == Opening::HostToClosedPort {
             return match (self.guest, self.host) {
-                (None, Some(Outcome::Reset)) => Ok(()),
+                (None, Some(ConnectionEnd::Reset)) => Ok(()),
                 ends => Err(format!("the port is closed, but ended as {ends:?}")),
             };
         }
         if self.broken {
             return self.prefixes();
         }
-        let resets = |end| matches!(end, End::Reset(_));
+        let resets = |end| matches!(end, FinalAction::Reset(_));
         match (resets(connection.guest.end), resets(connection.host.end)) {
             (false, false) => self.closed(),
             (true, false) => self.reset(self.guest, self.host, "guest"),
@@ -78,15 +81,15 @@ impl Ends {
 
     fn closed(&self) -> Result<(), String> {
         let ends = (self.guest, self.host);
-        // All retransmissions of a handshake segment may be lost, in a few of a hundred thousand worlds.
-        let unopened = self.guest_app.is_none() && self.host != Some(Outcome::Closed);
-        if unopened && self.lossy && matches!(self.guest, None | Some(Outcome::Refused)) {
+        // In some of a hundred thousand worlds all retransmissions of a handshake segment are lost.
+        let unopened = self.guest_app.is_none() && self.host != Some(ConnectionEnd::Closed);
+        if unopened && self.lossy && matches!(self.guest, None | Some(ConnectionEnd::Refused)) {
             return Ok(());
         }
-        if ends != (Some(Outcome::Closed), Some(Outcome::Closed)) {
+        if ends != (Some(ConnectionEnd::Closed), Some(ConnectionEnd::Closed)) {
             return Err(format!("closed in order, but ended as {ends:?}"));
         }
-        let amounts = |app: &Option<App>| app.as_ref().map(|app| (app.sent(), app.received()));
+        let amounts = |app: &Option<SimApp>| app.as_ref().map(|app| (app.sent(), app.received()));
         let (guest, host) = (amounts(&self.guest_app), amounts(&self.host_app));
         if guest.map(|(sent, received)| (received, sent)) != host {
             return Err(format!("guest sent and received {guest:?}, host {host:?}"));
@@ -94,13 +97,14 @@ impl Ends {
         Ok(())
     }
 
-    /// One side resets: the other sees that, unless the network lost it.
-    fn reset(&self, by: Option<Outcome>, of: Option<Outcome>, who: &str) -> Result<(), String> {
+    /// Checks a connection that one side has reset (`by`): the other side (`of`) must have observed the reset, unless
+    /// the network lost it.
+    fn reset(&self, by: Option<ConnectionEnd>, of: Option<ConnectionEnd>, who: &str) -> Result<(), String> {
         let fits = match (by, of) {
-            (Some(Outcome::Aborted), Some(Outcome::Reset)) => true,
-            // Reset before the guest had the connection.
-            (Some(Outcome::Aborted), Some(Outcome::Refused) | None) => who == "host",
-            (Some(Outcome::Aborted), Some(Outcome::GaveUp)) => self.lossy,
+            (Some(ConnectionEnd::Aborted), Some(ConnectionEnd::Reset)) => true,
+            // The reset came before the guest had the connection.
+            (Some(ConnectionEnd::Aborted), Some(ConnectionEnd::Refused) | None) => who == "host",
+            (Some(ConnectionEnd::Aborted), Some(ConnectionEnd::GaveUp)) => self.lossy,
             _ => false,
         };
         match fits {
@@ -113,12 +117,12 @@ impl Ends {
     }
 
     fn both(&self) -> Result<(), String> {
-        let allowed = |outcome: Option<Outcome>| match outcome {
-            None | Some(Outcome::Aborted | Outcome::Reset | Outcome::Refused) => true,
-            Some(Outcome::GaveUp) => self.lossy,
-            Some(Outcome::Closed) => false,
+        let allowed = |outcome: Option<ConnectionEnd>| match outcome {
+            None | Some(ConnectionEnd::Aborted | ConnectionEnd::Reset | ConnectionEnd::Refused) => true,
+            Some(ConnectionEnd::GaveUp) => self.lossy,
+            Some(ConnectionEnd::Closed) => false,
         };
-        let aborted = [self.guest, self.host].contains(&Some(Outcome::Aborted));
+        let aborted = [self.guest, self.host].contains(&Some(ConnectionEnd::Aborted));
         match aborted && allowed(self.guest) && allowed(self.host) {
             true => Ok(()),
             false => Err(format!(
@@ -128,7 +132,7 @@ impl Ends {
         }
     }
 
-    /// Checks that each side has received no more than the other has sent.
+    /// Checks that each side has received no more bytes than the other has sent.
     fn prefixes(&self) -> Result<(), String> {
         let (Some(guest), Some(host)) = (&self.guest_app, &self.host_app) else {
             return Ok(());
@@ -140,16 +144,16 @@ impl Ends {
     }
 }
 
-/// Returns the number of expected connections that never reached the guest's application.
-pub(super) fn unopened<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize {
+/// Returns the number of connections that should have been established and that the guest's application never got.
+pub(super) fn unopened<G: Guest>(scenario: &Scenario, world: &SimWorld<G>) -> usize {
     let guests = world.guest.reports();
-    let stands = |connection: &&Connection| {
+    let stands = |connection: &&ScenarioConnection| {
         matches!(
             connection.opening,
-            Opening::Host | Opening::Guest(Answer::Now | Answer::After(_))
-        ) && !matches!(connection.host.end, End::Reset(_))
+            Opening::Host | Opening::Guest(ConnectResult::Now | ConnectResult::After(_))
+        ) && !matches!(connection.host.end, FinalAction::Reset(_))
     };
-    let arrived = |connection: &&Connection| {
+    let arrived = |connection: &&ScenarioConnection| {
         guests
             .iter()
             .any(|report| report.port == connection.port && report.app.is_some())
@@ -162,9 +166,9 @@ pub(super) fn unopened<G: Guest>(scenario: &Scenario, world: &World<G>) -> usize
         .count()
 }
 
-/// Returns the number of applications, at either end, that gave up.
-pub(super) fn gave_up<G: Guest>(world: &World<G>) -> usize {
-    let gave_up = |outcome: Option<Outcome>| outcome == Some(Outcome::GaveUp);
+/// Returns the number of applications, on both sides, that gave up after a time without progress.
+pub(super) fn gave_up<G: Guest>(world: &SimWorld<G>) -> usize {
+    let gave_up = |outcome: Option<ConnectionEnd>| outcome == Some(ConnectionEnd::GaveUp);
     let guests = world
         .guest
         .reports()
@@ -174,7 +178,7 @@ pub(super) fn gave_up<G: Guest>(world: &World<G>) -> usize {
     let hosts = world
         .host
         .reports()
-        .filter(|report| gave_up(report.app.as_ref().and_then(App::outcome)))
+        .filter(|report| gave_up(report.app.as_ref().and_then(SimApp::outcome)))
         .count();
     guests + hosts
 }

@@ -1,4 +1,4 @@
-//! The bandwidth limit: data is delayed, and none is lost.
+//! Tests of `--max-bandwidth` in the simulated network: data is delayed, and none is lost.
 
 use core::num::NonZeroU64;
 
@@ -6,8 +6,8 @@ use pontoon_engine::Bandwidth;
 
 use super::*;
 
-/// Runs what carries 2 MB without a limit and with one of 8 Mbit/s, where a byte takes a microsecond.
-fn free_and_limited(mut scenario: Scenario) -> [Run; 2] {
+/// Runs a scenario that transfers 2 MB, without a limit and with a limit of 8 Mbit/s (one byte in a microsecond).
+fn free_and_limited(mut scenario: Scenario) -> [ScenarioResult; 2] {
     let free = check(scenario.run(true));
     scenario.world.config.bandwidth = NonZeroU64::new(8_000_000).map(Bandwidth::new);
     let limited = check(scenario.run(true));
@@ -29,7 +29,7 @@ fn download_is_limited_to_the_rate() {
     }
 }
 
-/// Each download receives its share, and both end.
+/// Tests that each of two downloads receives its share of the limit, and that both end.
 #[test]
 fn two_downloads_share_the_rate() {
     for mut scenario in everywhere(&dial(Script::SINK, Script::source(1_000_000))) {

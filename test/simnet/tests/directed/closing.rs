@@ -1,9 +1,9 @@
-//! Closes and resets by either side.
+//! Tests of FIN and RST from either side.
 
 use super::*;
 
 #[test]
-fn half_close_by_the_guest() {
+fn guest_half_closes() {
     let guest = Script::source(50_000);
     let write = pace(1000, 3);
     let host = Script {
@@ -16,7 +16,7 @@ fn half_close_by_the_guest() {
 }
 
 #[test]
-fn half_close_by_the_host() {
+fn host_half_closes() {
     let write = pace(1000, 3);
     let guest = Script {
         write,
@@ -28,7 +28,7 @@ fn half_close_by_the_host() {
 }
 
 #[test]
-fn simultaneous_close() {
+fn both_sides_close_simultaneously() {
     for bytes in [0, 1, 5000] {
         for scenario in everywhere(&dial(Script::source(bytes), Script::source(bytes))) {
             check(scenario.run(true));
@@ -37,9 +37,9 @@ fn simultaneous_close() {
 }
 
 #[test]
-fn reset_by_the_guest() {
+fn guest_resets() {
     let guest = Script {
-        end: End::Reset(20_000),
+        end: FinalAction::Reset(20_000),
         ..Script::source(50_000)
     };
     for scenario in everywhere(&dial(guest, Script::sending(50_000))) {
@@ -49,10 +49,10 @@ fn reset_by_the_guest() {
 }
 
 #[test]
-fn reset_by_the_host() {
+fn host_resets() {
     for after in [0, 1, 20_000, 50_000] {
         let host = Script {
-            end: End::Reset(after),
+            end: FinalAction::Reset(after),
             ..Script::source(50_000)
         };
         for scenario in everywhere(&dial(Script::sending(50_000), host)) {
@@ -79,7 +79,7 @@ fn lost_fin_is_retransmitted_in_each_direction() {
 
 #[test]
 fn time_wait_acknowledges_a_retransmitted_fin() {
-    // The host closes first, so TIME_WAIT is the engine's; its acknowledgement of the guest's FIN is lost.
+    // The host closes first, so the engine is in TIME-WAIT; its acknowledgement of the guest's FIN is lost.
     for scenario in everywhere(&dial(Script::SINK, Script::source(1000))) {
         let fin = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&fin);
@@ -89,7 +89,7 @@ fn time_wait_acknowledges_a_retransmitted_fin() {
             {
                 seen.store(1, Ordering::Relaxed);
             }
-            Verdict::Pass
+            FilterVerdict::Pass
         });
         let (down, lost) = lose(1, move |segment| {
             fin.load(Ordering::Relaxed) == 1 && segment.flags == ACK && segment.span() == 0
@@ -99,15 +99,15 @@ fn time_wait_acknowledges_a_retransmitted_fin() {
     }
 }
 
-/// With the first byte lost, the reset is one beyond the last byte that the guest may send. Linux, too, accepts it there
-/// (`tcp_sequence`).
+/// Tests a reset of a guest whose first byte was lost: its sequence number is one beyond the last byte that the
+/// window permits. Linux accepts it there as well (`tcp_sequence`).
 #[test]
 fn reset_at_the_edge_of_a_full_window_is_accepted() {
     let plan = ScriptedPlan::default();
     let first = plan.iss + 1;
     let guest = Script {
         write: pace(20_000, 1),
-        end: End::Reset(200_000),
+        end: FinalAction::Reset(200_000),
         ..Script::source(200_000)
     };
     let scenario = Scenario::calm(GuestPlan::Scripted(plan), dial(guest, Script::SINK));

@@ -1,4 +1,4 @@
-//! UDP datagrams of the guest and their echoes.
+//! Tests of UDP datagrams from the guest, which the simulated host echoes.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn datagrams_are_echoed() {
     );
     for v6 in [false, true] {
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-        let mut world = World::new(scenario.world(), Rng::new(3), make);
+        let mut world = SimWorld::new(scenario.world(), Rng::new(3), make);
         let own = if v6 {
             GUEST_V6.into()
         } else {

@@ -1,10 +1,10 @@
-//! Links that are full, reject frames, or segment them.
+//! Tests of links that are full, that reject frames, or that segment them.
 
 use super::*;
 
-/// Frames that the link rejects are sent again, by the retransmission timer at the latest.
+/// Tests that frames which the link rejects are retransmitted, by the retransmission timer at the latest.
 #[test]
-fn link_that_rejects_frames() {
+fn frames_that_the_link_rejects_are_retransmitted() {
     let script = Script {
         send: 200_000,
         ..Script::echo()
@@ -19,7 +19,7 @@ fn link_that_rejects_frames() {
     }
 }
 
-/// A flow that finds the link full continues when the link has room, not when a timer expires.
+/// Tests that a flow that has found the link full continues as soon as the link has room, instead of after a timer.
 #[test]
 fn often_full_link_delays_streams_only_by_its_pauses() {
     let plan = ScriptedPlan {
@@ -36,14 +36,14 @@ fn often_full_link_delays_streams_only_by_its_pauses() {
     (link.limits.tso4, link.refusals, link.pause) = (false, 300, Duration::from_micros(10));
     let run = check(scenario.run(false));
     assert!(run.counters.link_refused > 10, "{:?}", run.counters);
-    // A minute of it is TIME_WAIT.
+    // One minute of the virtual time is TIME-WAIT.
     assert!(run.virtual_time < 61 * SECOND, "{:?}", run.virtual_time);
 }
 
 #[test]
-fn link_with_segmentation_gets_many_segments_per_frame() {
+fn link_with_segmentation_receives_many_segments_per_frame() {
     for v6 in [false, true] {
-        let connection = Connection {
+        let connection = ScenarioConnection {
             v6,
             ..dial(Script::SINK, Script::source(1_000_000))
         };

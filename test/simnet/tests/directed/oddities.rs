@@ -1,9 +1,9 @@
-//! Guests that send segments that well-behaved stacks never or rarely send.
+//! Tests of guests that send segments that well-behaved stacks never or rarely send.
 
 use super::*;
 
 #[test]
-fn segments_out_of_order_with_and_without_sack() {
+fn segments_out_of_order_are_accepted_with_and_without_sack() {
     for sack in [true, false] {
         let mischief = Mischief {
             swap: 700,
@@ -35,7 +35,7 @@ fn keepalive_probe_of_the_guest_enables_keepalive_on_the_host() {
         mischief,
         ..ScriptedPlan::default()
     };
-    let write = Pace {
+    let write = TransferPace {
         chunk: 100,
         every: 5 * SECOND,
     };

@@ -1,12 +1,12 @@
-//! Connections that are established, refused or time out.
+//! Tests of connections that are established, refused, or time out.
 
 use super::*;
 
 #[test]
-fn refused_connect() {
+fn refused_connect_is_reported_to_the_guest() {
     for answer in [
-        Answer::Fail(Failure::Refused),
-        Answer::FailAfter(SECOND / 2, Failure::Refused),
+        ConnectResult::Fail(Failure::Refused),
+        ConnectResult::FailAfter(SECOND / 2, Failure::Refused),
     ] {
         for scenario in everywhere(&connection(
             Opening::Guest(answer),
@@ -23,9 +23,9 @@ fn refused_connect() {
 }
 
 #[test]
-fn unreachable_destination() {
+fn unreachable_destination_is_reported_to_the_guest() {
     for failure in [Failure::NetUnreachable, Failure::HostUnreachable] {
-        let opening = Opening::Guest(Answer::FailAfter(SECOND / 2, failure));
+        let opening = Opening::Guest(ConnectResult::FailAfter(SECOND / 2, failure));
         for scenario in everywhere(&connection(opening, Script::source(10), Script::SINK)) {
             let run = check(scenario.run(true));
             assert_eq!(
@@ -37,9 +37,9 @@ fn unreachable_destination() {
 }
 
 #[test]
-fn connect_timeout() {
+fn connect_without_an_answer_times_out() {
     for scenario in everywhere(&connection(
-        Opening::Guest(Answer::Never),
+        Opening::Guest(ConnectResult::Never),
         Script::source(10),
         Script::SINK,
     )) {
@@ -51,16 +51,19 @@ fn connect_timeout() {
 #[test]
 fn successful_connects_are_timed() {
     for (answer, time) in [
-        (Answer::Now, Duration::ZERO),
-        (Answer::After(SECOND / 2), SECOND / 2),
-        (Answer::FailAfter(SECOND / 2, Failure::Refused), Duration::ZERO),
+        (ConnectResult::Now, Duration::ZERO),
+        (ConnectResult::After(SECOND / 2), SECOND / 2),
+        (
+            ConnectResult::FailAfter(SECOND / 2, Failure::Refused),
+            Duration::ZERO,
+        ),
     ] {
         for scenario in everywhere(&connection(
             Opening::Guest(answer),
             Script::source(10),
             Script::SINK,
         )) {
-            // To the turn of the worker's loop.
+            // The engine measures the time up to the turn of the worker's loop that processes the event.
             let connecting = check(scenario.run(true)).connecting;
             assert!(
                 connecting.abs_diff(time) < Duration::from_millis(1),

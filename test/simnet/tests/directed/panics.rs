@@ -1,35 +1,36 @@
-//! Panics of handlers, in any call of the host: only the current flow ends.
+//! Tests of panics in every call of the host (trait `Host`): only the current flow ends.
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_simnet::app::Outcome;
-use pontoon_simnet::frames::Icmp;
+use pontoon_simnet::app::ConnectionEnd;
+use pontoon_simnet::frames::IcmpMessage;
 use pontoon_simnet::guest::Guest;
 use pontoon_simnet::world::WorkersPlan;
 
 use super::*;
 
-/// Two connections that the guest opens, and one that a client does, with data both ways; and datagrams beside them.
+/// Returns a scenario with data in both directions: two connections that the guest opens, one that a client opens,
+/// and datagrams.
 fn scenario() -> Scenario {
     let sending = |bytes| Script {
         write: pace(2000, 3),
         ..Script::source(bytes)
     };
-    let both = |port: u16, opening| Connection {
+    let both = |port: u16, opening| ScenarioConnection {
         port,
         ..connection(opening, sending(40_000), sending(30_000))
     };
-    let first = both(1000, Opening::Guest(Answer::Now));
+    let first = both(1000, Opening::Guest(ConnectResult::Now));
     let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first);
-    let later = Opening::Guest(Answer::After(Duration::from_millis(2)));
+    let later = Opening::Guest(ConnectResult::After(Duration::from_millis(2)));
     scenario
         .connections
         .extend([both(1001, later), both(1002, Opening::Host)]);
     scenario
 }
 
-fn world(scenario: &Scenario) -> World<Scripted> {
+fn world(scenario: &Scenario) -> SimWorld<Scripted> {
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(11), make);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(11), make);
     scenario.populate(&mut world);
     for port in [7000, 7001] {
         world.guest.inject(Packet::Udp(Datagram {
@@ -38,7 +39,7 @@ fn world(scenario: &Scenario) -> World<Scripted> {
             payload: vec![1; 100],
         }));
     }
-    world.guest.inject(Packet::Icmp(Icmp {
+    world.guest.inject(Packet::Icmp(IcmpMessage {
         from: GUEST_V4.into(),
         to: server(false),
         kind: 8,
@@ -48,16 +49,16 @@ fn world(scenario: &Scenario) -> World<Scripted> {
     world
 }
 
-/// Connections that did not end as in their scripts, and datagrams that were not echoed.
-fn lost(world: &World<Scripted>) -> usize {
+/// Returns the number of connections that did not end as in their scripts, and of datagrams that were not echoed.
+fn lost(world: &SimWorld<Scripted>) -> usize {
     let reports = world.guest.reports();
     let broken = reports
         .iter()
-        .filter(|report| report.outcome != Some(Outcome::Closed));
+        .filter(|report| report.outcome != Some(ConnectionEnd::Closed));
     broken.count() + (2 - world.guest.datagrams().len()) + (1 - world.guest.icmp().len())
 }
 
-/// A published UDP port stays open, although its clients may be lost.
+/// Tests that a published UDP port stays open after a panic, though the flows of its clients may be lost.
 #[test]
 fn published_port_stays_open_after_a_panic() {
     let mut scenario = scenario();
@@ -69,7 +70,7 @@ fn published_port_stays_open_after_a_panic() {
         guest_port: 53,
     });
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(plan, Rng::new(12), make);
+    let mut world = SimWorld::new(plan, Rng::new(12), make);
     let client = (server(false), 4000).into();
     assert_eq!(world.open_published(), Ok(()));
     for (count, panics) in [(1, false), (1, true), (2, false)] {
@@ -106,11 +107,12 @@ fn panic_in_any_host_call_ends_one_flow() {
         assert!(lost <= 1, "{lost} lost by a panic after {after} calls");
         costs[lost] += 1;
     }
-    // A panic in a call that is repeated (by a retransmitted SYN), or after the last byte, loses nothing.
+    // A panic loses nothing if the call is repeated (because of a retransmitted SYN), or after the last byte.
     assert!(costs[1] > 0, "{costs:?}");
 }
 
-/// With several workers, the key of an endpoint is claimed before its socket is opened.
+/// Tests that a panic releases the key of a UDP endpoint, which with several workers is claimed before the socket is
+/// opened.
 #[test]
 fn endpoint_whose_opening_panicked_is_opened_by_the_next_datagram() {
     let mut scenario = scenario();
@@ -122,7 +124,7 @@ fn endpoint_whose_opening_panicked_is_opened_by_the_next_datagram() {
         room: 256,
     };
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(plan, Rng::new(12), make);
+    let mut world = SimWorld::new(plan, Rng::new(12), make);
     world.host.panic_after(0);
     for answered in [0, 1] {
         world.guest.inject(Packet::Udp(Datagram {

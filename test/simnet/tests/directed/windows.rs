@@ -1,9 +1,9 @@
-//! Readers that are slow or stop reading, and the memory for unread data.
+//! Tests of readers that are slow or stop reading, and of the memory (pool) for unread data.
 
 use super::*;
 
 #[test]
-fn guest_stops_reading_for_a_minute() {
+fn guest_that_stops_reading_for_a_minute_receives_all_data() {
     let guest = resting_a_minute(10_000);
     for scenario in everywhere(&dial(guest, Script::source(3_000_000))) {
         let run = check(scenario.run(false));
@@ -12,7 +12,7 @@ fn guest_stops_reading_for_a_minute() {
 }
 
 #[test]
-fn host_stops_reading_for_a_minute() {
+fn host_that_stops_reading_for_a_minute_receives_all_data() {
     let host = resting_a_minute(10_000);
     for mut scenario in everywhere(&dial(Script::source(3_000_000), host)) {
         scenario.world.host.send_buffer = 50_000;
@@ -35,7 +35,7 @@ fn window_closes_and_opens() {
                 ..ScriptedPlan::default()
             }),
         ] {
-            let connection = Connection {
+            let connection = ScenarioConnection {
                 v6,
                 ..dial(guest.clone(), Script::source(100_000))
             };
@@ -59,7 +59,7 @@ fn long_upload_grows_the_window_to_its_limit() {
 }
 
 #[test]
-fn peek_without_offset_on_old_kernels() {
+fn peek_without_offset_works_on_old_kernels() {
     for mut scenario in everywhere(&dial(Script::SINK, Script::source(3_000_000))) {
         scenario.world.host.peeks_at_offset = false;
         scenario.world.host.receive_buffer = 4 << 20;
@@ -78,7 +78,7 @@ fn exhausted_pool_loses_no_data() {
     let mut scenario = Scenario::calm(GuestPlan::Scripted(plan), first.clone());
     scenario.world.host.send_buffer = 4000;
     scenario.connections = (0..700)
-        .map(|index| Connection {
+        .map(|index| ScenarioConnection {
             port: 1000 + index,
             ..first.clone()
         })
@@ -88,15 +88,16 @@ fn exhausted_pool_loses_no_data() {
     assert!(run.counters.tcp_pool_empty > 0, "{:?}", run.counters);
 }
 
-/// A little room in a socket's send buffer is used only after the kernel reports the socket writable. Data from the host
-/// that the guest does not read meanwhile must not make the engine check the room in a loop.
+/// Tests that free space in a socket's send buffer is used only after the kernel has reported the socket as writable,
+/// and that data from the host which the guest does not read meanwhile does not make the engine check that space in a
+/// loop.
 #[test]
 fn slow_small_buffers_with_an_exhausted_pool_lose_no_data() {
     let stalled = resting_a_minute(0);
     let first = dial(Script::source(100_000), stalled.clone());
     for (send_buffer, to_send) in [(4000, 0), (12_000, 0), (4000, 100_000), (12_000, 100_000)] {
         let slow = Script {
-            read: Pace {
+            read: TransferPace {
                 chunk: 2000,
                 every: SECOND / 4,
             },
@@ -109,7 +110,7 @@ fn slow_small_buffers_with_an_exhausted_pool_lose_no_data() {
         };
         let mut scenario = Scenario::calm(GuestPlan::Scripted(ScriptedPlan::default()), first.clone());
         scenario.connections = (0..800)
-            .map(|index| Connection {
+            .map(|index| ScenarioConnection {
                 port: 1000 + index,
                 host: if index < 600 {
                     stalled.clone()

@@ -1,7 +1,7 @@
-//! Several workers, and frames that arrive at any of them.
+//! Tests of several workers whose frames arrive at any of them.
 
 use pontoon_engine::config::{Protocol, Published};
-use pontoon_simnet::frames::Icmp;
+use pontoon_simnet::frames::IcmpMessage;
 use pontoon_simnet::world::WorkersPlan;
 
 use super::*;
@@ -12,21 +12,22 @@ const ANYWHERE: WorkersPlan = WorkersPlan {
     room: 256,
 };
 
-fn world(seed: u64) -> World<Scripted> {
+fn world(seed: u64) -> SimWorld<Scripted> {
     let mut scenario = Scenario::calm(
         GuestPlan::Scripted(ScriptedPlan::default()),
         dial(Script::SINK, Script::source(0)),
     );
     scenario.world.workers = ANYWHERE;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    World::new(scenario.world(), Rng::new(seed), make)
+    SimWorld::new(scenario.world(), Rng::new(seed), make)
 }
 
 fn own(v6: bool) -> core::net::IpAddr {
     if v6 { GUEST_V6.into() } else { GUEST_V4.into() }
 }
 
-/// One socket, and so one port outside, for a guest's endpoint: also where its first datagrams arrive everywhere at once.
+/// Tests that a UDP endpoint of the guest has one socket, and so one source port, even if its first datagrams arrive
+/// at all workers at the same time.
 #[test]
 fn udp_endpoint_has_one_socket_in_all_workers() {
     for seed in 0..50 {
@@ -52,7 +53,7 @@ fn udp_endpoint_has_one_socket_in_all_workers() {
     }
 }
 
-/// Segments of unknown connections are reset by the worker at which they arrive, once each.
+/// Tests that the worker at which a segment of an unknown connection arrives resets it, once.
 #[test]
 fn segment_of_no_workers_connection_is_reset_once() {
     let mut world = world(7);
@@ -73,12 +74,12 @@ fn segment_of_no_workers_connection_is_reset_once() {
     assert_eq!(world.counters().handed_over, 0);
 }
 
-/// The first worker owns all echo ids.
+/// Tests that the first worker owns all ICMP echo ids.
 #[test]
 fn echo_id_has_one_socket_in_all_workers() {
     let mut world = world(3);
     for seq in 0..40 {
-        world.guest.inject(Packet::Icmp(Icmp {
+        world.guest.inject(Packet::Icmp(IcmpMessage {
             from: own(false),
             to: server(false),
             kind: 8,
@@ -93,7 +94,8 @@ fn echo_id_has_one_socket_in_all_workers() {
     assert!(world.counters().handed_over > 10);
 }
 
-/// TCP connections to the forwarder use the resolvers' state from queries, at whichever worker they arrive.
+/// Tests that TCP connections to the DNS forwarder use the state of the resolvers that queries over UDP have
+/// determined, regardless of the worker at which the connection arrives.
 #[test]
 fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
     for v6 in [false, true] {
@@ -105,18 +107,18 @@ fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
         let [failed, working] = [9991, 9992];
         scenario.world.config.resolvers = vec![(server(v6), failed).into(), (server(v6), working).into()];
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-        let mut world = World::new(scenario.world(), Rng::new(11), make);
+        let mut world = SimWorld::new(scenario.world(), Rng::new(11), make);
         world.host.refuse_udp(failed);
-        world.host.serve(working, Answer::Never, Script::SINK);
-        let addresses = scenario.world.config.plan;
+        world.host.serve(working, ConnectResult::Never, Script::SINK);
+        let addresses = scenario.world.config.plan.clone();
         let forwarder: core::net::IpAddr = match v6 {
-            true => addresses.v6.unwrap().dns.into(),
-            false => addresses.v4.dns.into(),
+            true => addresses.v6.unwrap().dns.unwrap().into(),
+            false => addresses.v4.unwrap().dns.unwrap().into(),
         };
         world.guest.inject(Packet::Udp(Datagram {
             from: (own(v6), 5000).into(),
             to: (forwarder, 53).into(),
-            // The root's name servers.
+            // A query of type NS for the root.
             payload: vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1],
         }));
         assert_eq!(world.run_for(SECOND / 2), Ok(()));
@@ -136,7 +138,7 @@ fn tcp_queries_avoid_a_failed_resolver_in_all_workers() {
     }
 }
 
-/// A connection evicts a datagram flow of another worker if those hold all slots.
+/// Tests that a new connection evicts a datagram flow of another worker if datagram flows occupy all slots.
 #[test]
 fn datagram_flows_of_other_workers_are_evicted() {
     let mut scenario = Scenario::calm(
@@ -146,8 +148,8 @@ fn datagram_flows_of_other_workers_are_evicted() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_flows = 5;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(5), make);
-    world.host.serve(80, Answer::Never, Script::SINK);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(5), make);
+    world.host.serve(80, ConnectResult::Never, Script::SINK);
     for _ in 0..5 {
         for port in 0..5 {
             world.guest.inject(Packet::Udp(Datagram {
@@ -173,7 +175,8 @@ fn datagram_flows_of_other_workers_are_evicted() {
     assert!(counters.udp_evicted >= 5, "{}", counters.udp_evicted);
 }
 
-/// The limit is for all workers together; a worker without an endpoint may open one beyond it.
+/// Tests that `--max-udp-ports` limits all workers together; only a worker without an endpoint may open one beyond
+/// the limit.
 #[test]
 fn max_udp_ports_limits_all_workers_together() {
     let mut scenario = Scenario::calm(
@@ -183,7 +186,7 @@ fn max_udp_ports_limits_all_workers_together() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_udp_ports = 20;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(5), make);
     for port in 0..60 {
         for v6 in [false, true] {
             world.guest.inject(Packet::Udp(Datagram {
@@ -203,7 +206,7 @@ fn max_udp_ports_limits_all_workers_together() {
     );
 }
 
-/// The limit is for all workers together, exceeded by at most one flow of each.
+/// Tests that `--max-flows` limits all workers together, exceeded by at most one flow of each.
 #[test]
 fn max_flows_limits_all_workers_together() {
     let mut scenario = Scenario::calm(
@@ -213,7 +216,7 @@ fn max_flows_limits_all_workers_together() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_flows = 20;
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(scenario.world(), Rng::new(5), make);
+    let mut world = SimWorld::new(scenario.world(), Rng::new(5), make);
     for port in 0..60 {
         world.guest.inject(Packet::Udp(Datagram {
             from: (own(false), 5000 + port).into(),
@@ -227,7 +230,8 @@ fn max_flows_limits_all_workers_together() {
     assert_eq!(counters.udp_evicted + counters.flows_refused, 40);
 }
 
-/// The first worker owns connections to the forwarder, also if only other workers can evict a datagram flow for them.
+/// Tests a TCP connection to the DNS forwarder, which the first worker owns, if only other workers have a datagram
+/// flow to evict for it.
 #[test]
 fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     let mut scenario = Scenario::calm(
@@ -237,11 +241,11 @@ fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     scenario.world.workers = ANYWHERE;
     scenario.world.config.max_flows = 3;
     scenario.world.config.resolvers = vec![(server(false), 9992).into()];
-    let forwarder = scenario.world.config.plan.v4.dns;
+    let forwarder = scenario.world.config.plan.v4.as_ref().unwrap().dns.unwrap();
     for seed in 0..20 {
         let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-        let mut world = World::new(scenario.world(), Rng::new(seed), make);
-        world.host.serve(9992, Answer::Never, Script::SINK);
+        let mut world = SimWorld::new(scenario.world(), Rng::new(seed), make);
+        world.host.serve(9992, ConnectResult::Never, Script::SINK);
         for port in 0..3 {
             world.guest.inject(Packet::Udp(Datagram {
                 from: (own(false), 5000 + port).into(),
@@ -266,7 +270,8 @@ fn tcp_query_evicts_a_datagram_flow_of_another_worker() {
     }
 }
 
-/// A published port may have another place in each worker, as only the first one has UDP ports.
+/// Tests the shares of published ports. One port can have different indices in two workers, as only the first worker
+/// has the UDP ports.
 #[test]
 fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
     let port = |port| Published {
@@ -279,13 +284,13 @@ fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
         dial(Script::SINK, Script::source(0)),
     );
     scenario.world.workers = WorkersPlan { count: 2, ..ANYWHERE };
-    // The guest answers no SYN, so that no connection ends.
+    // All frames to the guest are lost, so that no connection ends.
     scenario.world.down.loss = 1000;
     scenario.world.config.max_flows = 9;
     let mut plan = scenario.world();
     plan.config.published = vec![port(8000)];
     let make = |rng| Scripted::new(addressing(), ScriptedPlan::default(), rng);
-    let mut world = World::new(plan, Rng::new(1), make);
+    let mut world = SimWorld::new(plan, Rng::new(1), make);
     let now = world.now();
     world.workers[1]
         .publish(0, port(8001), &mut world.link, &mut world.host, now)
@@ -305,7 +310,7 @@ fn ports_with_the_same_index_in_two_workers_have_separate_shares() {
     assert_eq!(world.counters().tcp_share_refused, 0);
 }
 
-/// The guest's port is then treated like any other.
+/// Tests that a guest's port whose publication has failed is treated as any other port.
 #[test]
 fn failed_publish_leaves_the_port_to_the_guest() {
     let port = |port| Published {
@@ -317,7 +322,7 @@ fn failed_publish_leaves_the_port_to_the_guest() {
     let now = world.now();
     let (link, host) = (&mut world.link, &mut world.host);
     assert_eq!(world.workers[0].publish(0, port(4000), link, host, now), Ok(()));
-    // An endpoint has that socket already.
+    // The simulated host refuses the socket, as an endpoint of the guest has that port.
     let refused = world.workers[1].publish(0, port(5000), link, host, now);
     assert_eq!(refused, Err(pontoon_engine::Failure::Invalid));
     world.guest.inject(Packet::Udp(Datagram {

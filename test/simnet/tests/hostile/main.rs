@@ -1,5 +1,5 @@
-//! An engine between a guest and a host whose actions are decoded from bytes: those of the property tester, and those that the fuzzer
-//! has gathered.
+//! Tests of the engine between a guest and a host whose actions are decoded from bytes: random bytes, and the corpus
+//! of the fuzzer.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
@@ -8,14 +8,14 @@ use pontoon_simnet::rng::Rng;
 use pontoon_test_support::corpus::replay;
 use pontoon_test_support::{engine, frame};
 
-/// Random scripts of a few dozen steps each, as the fuzzer extends them.
+/// Tests the engine with random scripts of a few dozen steps, as the fuzzer generates them.
 #[test]
 fn engine_stays_within_its_limits() {
     chance(3_000, 400, engine::run);
 }
 
 #[test]
-fn frames_are_parsed_or_refused() {
+fn random_frames_are_parsed_or_refused() {
     chance(20_000, 200, frame::run);
 }
 
@@ -29,7 +29,7 @@ fn parser_survives_the_corpus() {
     replay("frame", 50, frame::run);
 }
 
-/// Plays `count` scripts of up to `longest` bytes.
+/// Runs `play` with `count` random scripts of up to `longest` bytes.
 fn chance(count: u64, longest: usize, play: fn(&[u8])) {
     for seed in 0..count {
         let mut rng = Rng::new(seed);

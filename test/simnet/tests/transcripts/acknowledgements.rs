@@ -1,8 +1,8 @@
-//! When the guest's data is acknowledged: with a response if there is one at once (RFC 9293 section 3.8.6.3).
+//! Tests of the time at which the guest's data is acknowledged (RFC 9293 section 3.8.6.3).
 
 use super::*;
 
-/// A connection of an engine whose worker is awake.
+/// Returns an established connection of an engine whose worker polls instead of sleeping.
 fn awake(script: Script) -> Given {
     let mut given = Given::open(script);
     given.awake = true;
@@ -35,7 +35,7 @@ fn acknowledgement_is_delayed_for_50_us() {
     given.quiet();
     given.pass(Duration::from_nanos(1));
     given.down(acknowledged(100));
-    // The next one is delayed, too.
+    // The acknowledgement of the next segment is delayed as well.
     given.up(data(100, 1));
     given.quiet();
     given.pass(Duration::from_micros(50));
@@ -71,10 +71,10 @@ fn large_segment_is_acknowledged_at_once() {
     let mut given = awake(Script::SINK);
     given.up(data(0, 5000));
     given.down(acknowledged(5000));
-    // A retransmitted segment: the guest has not received its acknowledgement.
+    // A retransmitted segment indicates that the guest has not received its acknowledgement.
     given.up(data(0, 100));
     given.down(acknowledged(5000));
-    // A gap.
+    // A segment after a gap.
     given.up(data(5100, 100));
     given.down(Segment {
         sack: vec![(6101, 6201)],

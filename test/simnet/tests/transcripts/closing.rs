@@ -1,8 +1,9 @@
-//! Ends of connections: FIN from either side, TIME_WAIT, resets.
+//! Tests of the end of connections: FIN from either side, TIME-WAIT, RST.
 
 use super::*;
 
-/// Both directions are closed, the engine's first. The next numbers are 1002 and 2.
+/// Returns a connection in TIME-WAIT: the engine's FIN came first. The next sequence numbers are 1002 (guest) and 2
+/// (engine).
 fn time_wait() -> Given {
     let mut given = Given::open(Script::source(0));
     given.pass(millis(1));
@@ -30,7 +31,7 @@ fn guest_closes_first_with_data_and_fin_in_one_segment() {
     given.up(up(ACK, 1012, 2));
     given.quiet();
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Closed));
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn host_closes_first_and_time_wait_acknowledges_again() {
         (1, 0),
         "TIME_WAIT without a socket"
     );
-    // The engine's acknowledgement was lost.
+    // The guest has not received the engine's acknowledgement.
     given.up(fin);
     given.down(down(ACK, 102, 1002));
     given.quiet();
@@ -71,7 +72,8 @@ fn lost_fin_is_retransmitted() {
     given.down(fin);
 }
 
-/// Events still report a stream as readable after its end.
+/// Tests that an acknowledged FIN is not sent again because of later events, which report a stream as readable after
+/// its end.
 #[test]
 fn acknowledged_fin_is_not_retransmitted() {
     let mut given = Given::open(Script::source(100));
@@ -89,13 +91,13 @@ fn acknowledged_fin_is_not_retransmitted() {
 }
 
 #[test]
-fn unusual_segments_in_time_wait() {
+fn unusual_segments_in_time_wait_are_acknowledged() {
     let mut given = time_wait();
     ignores(&mut given, up(ACK, 1002, 2));
     ignores(&mut given, up(RST, 1001, 0));
     ignores(&mut given, up(RST, 1003, 0));
     let data = up(ACK, 1001, 2).carrying(vec![0]);
-    // An old SYN, a SYN-ACK, old data, an old FIN: all acknowledged once more.
+    // An old SYN, a SYN-ACK, old data and an old FIN are all acknowledged once more.
     for late in [
         up(SYN, 1002, 0),
         up(SYN.and(ACK), 5000, 2),
@@ -110,7 +112,8 @@ fn unusual_segments_in_time_wait() {
     ends(&mut given, up(RST, 1002, 0));
 }
 
-/// The host refuses the second connection here, so that what opened it shows.
+/// Tests that a new SYN ends TIME-WAIT. The host refuses the second connection, by which the test detects that it was
+/// opened.
 #[test]
 fn syn_with_higher_sequence_number_ends_time_wait() {
     let mut given = time_wait();
@@ -145,7 +148,7 @@ fn reset_of_the_host_after_its_fin_resets_the_guest() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
-/// The FIN before the reset does not end the stream.
+/// Tests that a FIN of the host is not forwarded if a reset follows before the engine has read it.
 #[test]
 fn reset_of_the_host_before_its_fin_is_read_resets_the_guest() {
     let patience = Duration::from_secs(2);
@@ -172,15 +175,15 @@ fn reset_of_the_host_before_its_fin_is_read_resets_the_guest() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
-/// The host has closed and will reset within two seconds, the link has no room for five. The next numbers are 1001 and
-/// 102.
+/// Returns a connection that the host has closed and will reset within two seconds, while the link has no room for
+/// five seconds. The next sequence numbers are 1001 (guest) and 102 (engine).
 fn about_to_reset(host: HostPlan) -> Given {
     let mut given = Given::new(any(), PLAIN, host);
     let closes_and_resets = Script {
         patience: Duration::from_secs(2),
         ..Script::source(100)
     };
-    given.host.serve(PORT, Answer::Now, closes_and_resets);
+    given.host.serve(PORT, ConnectResult::Now, closes_and_resets);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
@@ -192,7 +195,8 @@ fn about_to_reset(host: HostPlan) -> Given {
     given
 }
 
-/// A guest that only receives would otherwise not notice.
+/// Tests that the reset is sent after the link was full: a guest that only receives would otherwise not notice the
+/// end.
 #[test]
 fn reset_is_sent_when_the_link_has_room() {
     let mut given = about_to_reset(HostPlan::default());
@@ -203,7 +207,7 @@ fn reset_is_sent_when_the_link_has_room() {
         counters.tcp_reset_by_host += 1;
     });
     assert_eq!((given.engine.flows(), given.host.open()), (1, 0));
-    // Any segment that arrives meanwhile is answered by the reset.
+    // A segment that arrives before the reset was sent is answered by a reset.
     for meanwhile in [
         up(ACK, 1001, 102).carrying(Given::guest_bytes(0, 10)),
         up(RST, 1001, 0),
@@ -244,7 +248,8 @@ fn reset_refused_twice_is_sent_when_the_link_has_room() {
     assert_eq!((given.engine.flows(), given.engine.parked()), (0, 0));
 }
 
-/// Its descriptor is free before the reset is sent.
+/// Tests that a connection whose reset waits for the link has released its descriptor, with which a client can be
+/// accepted.
 #[test]
 fn connection_with_a_pending_reset_frees_its_descriptor_for_a_listener() {
     let scarce = HostPlan {
@@ -267,8 +272,8 @@ fn connection_with_a_pending_reset_frees_its_descriptor_for_a_listener() {
 #[test]
 fn forget_guest_closes_all_connections() {
     let mut given = Given::open(Script::SINK);
-    // One more connection, and a datagram's endpoint.
-    given.host.serve(81, Answer::Now, Script::SINK);
+    // One more connection, and the endpoint of a datagram.
+    given.host.serve(81, ConnectResult::Now, Script::SINK);
     given.up(dial(41_000, 81));
     given.packet_up(&Packet::Udp(Datagram {
         from: (GUEST_V4, 5000).into(),
@@ -281,18 +286,19 @@ fn forget_guest_closes_all_connections() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
     given.pass(Duration::from_secs(120));
     given.quiet();
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 
     // The next guest opens new connections.
     given.up(up(ACK, 1001, 1));
     assert!(given.take_one().flags.has(RST));
-    given.host.serve(82, Answer::Now, Script::SINK);
+    given.host.serve(82, ConnectResult::Now, Script::SINK);
     given.up(dial(41_000, 82));
     let answer = given.take_one();
     assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
 }
 
-/// macOS gives it the FIN's sequence number if data arrives for a closed socket (Linux `tcp_reset_check`).
+/// Tests a reset with the sequence number of the guest's FIN, which macOS sends if data arrives for a closed socket
+/// (Linux accepts it in `tcp_reset_check`).
 #[test]
 fn reset_with_the_sequence_number_of_the_fin_is_accepted() {
     let mut given = Given::open(Script::sending(100));

@@ -1,4 +1,4 @@
-//! Data from the guest, received in and out of order.
+//! Tests of data from the guest, received in and out of order.
 
 use pontoon_simnet::settings::addressing;
 use pontoon_wire::emit;
@@ -73,7 +73,7 @@ fn segment_without_ack_is_ignored() {
 }
 
 #[test]
-fn burst_of_more_parts_than_one_send() {
+fn burst_of_more_parts_than_one_send_accepts_is_delivered() {
     let mut given = Given::open(Script::SINK);
     given.burst_up((0..700).map(|at| up(ACK, 1001 + at as u32, 1).carrying(Given::guest_bytes(at, 1))));
     let last = take_last(&mut given);
@@ -85,7 +85,8 @@ fn burst_of_more_parts_than_one_send() {
     });
 }
 
-/// The engine detects the host's reset when the burst is full: the segment that did not fit belongs to no connection.
+/// Tests a burst whose data does not fit one send. The engine detects the host's reset during that send, so the
+/// segment that did not fit belongs to no connection.
 #[test]
 fn connection_ends_within_a_burst() {
     let patience = Duration::from_secs(2);
@@ -108,7 +109,8 @@ fn connection_ends_within_a_burst() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
-/// A reassembled datagram is handled at its last fragment; data that the burst has gathered before is delivered first.
+/// Tests fragments of a datagram within a burst of TCP data. The reassembled datagram is processed at its last
+/// fragment, after the data of the burst before it.
 #[test]
 fn fragments_are_reassembled_within_a_burst() {
     let mut given = Given::open(Script::SINK);
@@ -129,7 +131,7 @@ fn fragments_are_reassembled_within_a_burst() {
     assert_eq!(take_last(&mut given).ack, 1021);
 }
 
-/// A datagram of the guest's in two fragments.
+/// Returns the frames of a datagram from the guest in two IPv4 fragments.
 fn fragments(data: &[u8]) -> [Vec<u8>; 2] {
     let whole = Packet::Udp(Datagram {
         from: GUEST,
@@ -160,7 +162,7 @@ fn fragments(data: &[u8]) -> [Vec<u8>; 2] {
     [piece(0, true, first), piece(16, false, second)]
 }
 
-/// The slot that a reset frees is the next connection's, in the same burst.
+/// Tests that a slot freed by a reset is used by the next connection in the same burst.
 #[test]
 fn slot_is_reused_within_a_burst() {
     let mut given = Given::open(Script::SINK);
@@ -170,7 +172,7 @@ fn slot_is_reused_within_a_burst() {
         to: (SERVER_V4, PORT + 1).into(),
         ..syn()
     };
-    given.host.serve(PORT + 1, Answer::Now, Script::SINK);
+    given.host.serve(PORT + 1, ConnectResult::Now, Script::SINK);
     given.burst_up([data, up(RST, 1011, 0), again.clone()]);
     let answer = given.take_one();
     assert_eq!((answer.flags, answer.to), (SYN.and(ACK), again.from));
@@ -185,7 +187,7 @@ fn slot_is_reused_within_a_burst() {
 #[test]
 fn fin_beyond_the_window_is_ignored_and_a_second_fin_has_no_effect() {
     let mut given = Given::open(Script::SINK);
-    // The window that a fresh connection offers is below 64 KiB.
+    // The window that a new connection advertises is less than 64 KiB.
     let beyond =
         |at: u32, len| up(FIN.and(ACK), 1001 + at, 1).carrying(Given::guest_bytes(u64::from(at), len));
     let mut edge = 1001;
@@ -203,13 +205,13 @@ fn fin_beyond_the_window_is_ignored_and_a_second_fin_has_no_effect() {
     given.take();
     given.up(up(FIN.and(ACK), 2401, 1));
     given.take();
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Closed));
 }
 
 #[test]
 fn fin_beyond_the_window_is_not_acknowledged() {
     let mut given = Given::open(Script::SINK);
-    // The window is not moved until half of it is used: its edge stays where the SYN-ACK has set it, after 32 KiB.
+    // The window is not advanced until half of it is used, so its right edge is that of the SYN-ACK, 32 KiB.
     given.up(up(FIN.and(ACK), 33_001, 1).carrying(Given::guest_bytes(32_000, 1400)));
     let answer = given.take_one();
     assert_eq!(answer.ack, 1001);
@@ -223,7 +225,8 @@ fn fin_beyond_the_window_is_not_acknowledged() {
     assert_eq!(last.ack, 1001 + 33_400, "all data, no FIN");
 }
 
-/// The peer is reset: after a FIN it would take the data that it has received for complete.
+/// Tests that a failed send resets the host's connection: after a FIN the peer would regard incomplete data as
+/// complete.
 #[test]
 fn failed_send_resets_both_connections() {
     let mut given = Given::open(Script::SINK);
@@ -233,5 +236,5 @@ fn failed_send_resets_both_connections() {
     given.quiet();
     given.pass(millis(1));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }

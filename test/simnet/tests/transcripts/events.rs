@@ -1,4 +1,4 @@
-//! Events of host sockets that are incomplete, repeated or late.
+//! Tests of socket events that are incomplete, repeated or late.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn error_event_without_an_error_is_ignored() {
     }
 }
 
-/// Linux reports the socket as readable, too; the end alone would suffice.
+/// Tests an event with EPOLLRDHUP only. Linux reports EPOLLIN with it, but the engine does not depend on that.
 #[test]
 fn end_event_without_readable_ends_the_stream() {
     let mut given = Given::open(Script::source(0));
@@ -37,7 +37,7 @@ fn end_event_without_readable_ends_the_stream() {
     given.quiet();
 }
 
-/// Two events before the flow is processed add it to the list once.
+/// Tests that two events before the flow is processed add it to the ready list once.
 #[test]
 fn flow_is_in_the_ready_list_once() {
     let mut given = Given::serving(Script::sending(250_000));
@@ -63,7 +63,7 @@ fn flow_is_in_the_ready_list_once() {
     assert_eq!(bytes, 250_000);
 }
 
-/// A listener that has more clients than one turn takes.
+/// Tests a listener with more clients than the engine accepts in one turn.
 #[test]
 fn listener_with_two_events_is_queued_once() {
     let mut given = given(any(), HostPlan::default());
@@ -89,12 +89,13 @@ fn listener_with_two_events_is_queued_once() {
     assert_eq!(given.host.calls() - calls, 1, "accept, which finds no client");
 }
 
-/// The data of one connection fills the burst, so that it is sent to the host before the SYN behind it is handled.
+/// Tests a panic while the data of one connection is sent because the burst is full, before the SYN after it is
+/// processed.
 #[test]
 fn panic_behind_data_of_a_full_burst_ends_one_flow_at_most() {
     for after in 0..8 {
         let mut given = Given::open(Script::SINK);
-        given.host.serve(81, Answer::Now, SILENT);
+        given.host.serve(81, ConnectResult::Now, SILENT);
         let data = (0..256).map(|nth| up(ACK, 1001 + nth, 1).carrying(vec![1]));
         given.host.panic_after(after);
         given.burst_up(data.chain([dial(2, 81)]));

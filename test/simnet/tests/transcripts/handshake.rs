@@ -1,8 +1,8 @@
-//! Handshakes of the guest's connections, and invalid segments during them.
+//! Tests of the handshake of connections that the guest opens, and of invalid segments during it.
 
 use super::*;
 
-/// The engine has sent its SYN-ACK.
+/// Returns a connection whose SYN-ACK the engine has sent.
 fn syn_received() -> Given {
     let mut given = Given::server();
     given.up(syn());
@@ -14,11 +14,13 @@ fn syn_received() -> Given {
 #[test]
 fn syn_is_answered_when_the_connect_has_succeeded() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
-    given.host.serve(PORT, Answer::After(millis(50)), Script::SINK);
+    given
+        .host
+        .serve(PORT, ConnectResult::After(millis(50)), Script::SINK);
     given.up(syn());
     given.pass(millis(49));
     given.quiet();
-    // A retransmitted SYN opens no second connection.
+    // A retransmitted SYN must not open a second connection.
     given.up(syn());
     given.pass(millis(2));
     given.down(syn_ack());
@@ -47,7 +49,8 @@ fn handshake_completes_with_data_and_fin() {
     given.quiet();
 }
 
-/// Without window scaling, the last acknowledgement of the handshake does not change the window.
+/// Tests a guest without window scaling: the acknowledgement that completes the handshake does not change the window,
+/// and the server's data must be sent nevertheless.
 #[test]
 fn data_of_the_server_follows_the_handshake_at_once() {
     let mut given = Given::serving(Script::sending(100));
@@ -66,7 +69,9 @@ fn data_of_the_server_follows_the_handshake_at_once() {
 #[test]
 fn only_exact_reset_ends_a_pending_connect() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
-    given.host.serve(80, Answer::After(millis(50)), Script::SINK);
+    given
+        .host
+        .serve(80, ConnectResult::After(millis(50)), Script::SINK);
     let syn = dial(1, 80);
     given.up(syn.clone());
     let other = Segment::between(syn.from, syn.to);
@@ -74,7 +79,7 @@ fn only_exact_reset_ends_a_pending_connect() {
         given.up(other.clone().with(flags, seq, 0));
     }
     given.quiet();
-    // An event without a cause.
+    // An event without any flag set.
     given.event(flow(0, 0), Readiness::default());
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
     given.counted(|counters| {
@@ -92,7 +97,7 @@ fn only_exact_reset_ends_a_pending_connect() {
 }
 
 #[test]
-fn unusual_segments_in_syn_received() {
+fn unusual_segments_in_syn_received_are_ignored_or_challenged() {
     let mut given = syn_received();
     ignores(&mut given, up(PSH, 1001, 0));
     ignores(&mut given, up(ACK, 900_000, 1));
@@ -108,7 +113,7 @@ fn unusual_segments_in_syn_received() {
     ends(&mut given, up(RST, 1001, 0));
 }
 
-/// RFC 5961 section 3.2 and 4.2.
+/// Tests SYN and RST in SYN-RECEIVED whose sequence number is not exact (RFC 5961 sections 3.2 and 4.2).
 #[test]
 fn forged_segments_in_syn_received_are_challenged() {
     for intruder in [up(RST, 1002, 0), up(SYN, 1001, 0), up(SYN.and(ACK), 1001, 1)] {

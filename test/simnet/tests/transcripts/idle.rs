@@ -1,12 +1,13 @@
-//! Idle connections: keepalive probes, and the end and eviction of half-closed connections.
+//! Tests of idle connections: keepalive probes, and the end and the eviction of half-closed connections.
 
-use pontoon_simnet::app::Pace;
+use pontoon_simnet::app::TransferPace;
 
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The guest's FIN is delivered, the peer's direction stays open. The next numbers are 1002 and 1.
+/// Returns a connection whose guest has sent its FIN, while the peer's direction is open. The next sequence numbers
+/// are 1002 (guest) and 1 (engine).
 fn half_closed(script: Script) -> Given {
     let mut given = Given::open(script);
     given.up(up(FIN.and(ACK), 1001, 1));
@@ -16,7 +17,7 @@ fn half_closed(script: Script) -> Given {
     given
 }
 
-/// Expects a keepalive probe of the engine.
+/// Checks that the engine sends a keepalive probe.
 #[track_caller]
 fn probes(given: &mut Given, ack: u32) {
     given.down(down(ACK, 0, ack));
@@ -65,10 +66,11 @@ fn unanswered_probes_end_the_connection_on_both_sides() {
     });
     given.pass(millis(1));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
-/// CLOSE_WAIT has no timer of its own (RFC 9293 section 3.3.2): a guest that answers probes may stay in it for any time.
+/// Tests that a connection in CLOSE-WAIT stays as long as the guest answers probes: the state has no timer of its own
+/// (RFC 9293 section 3.3.2).
 #[test]
 fn close_wait_lasts_while_probes_are_answered() {
     let mut given = Given::open(Script {
@@ -97,7 +99,8 @@ fn idle_connection_sets_no_earlier_timer() {
     assert!(next >= START + (2 * HOUR - seconds(1)), "{next:?}");
 }
 
-/// A guest that has closed its socket keeps FIN_WAIT_2 for 60 s (Linux `tcp_fin_timeout`), and answers by a reset then.
+/// Tests that a half-closed connection ends when the guest answers a probe by a reset. Linux does so 60 s after its
+/// socket was closed (`tcp_fin_timeout`).
 #[test]
 fn half_closed_connection_ends_if_a_probe_is_answered_by_a_reset() {
     let mut given = half_closed(SILENT);
@@ -115,7 +118,8 @@ fn half_closed_connection_ends_if_a_probe_is_answered_by_a_reset() {
     assert_eq!(given.host.outcomes()[&PORT], None, "the peer is not reset");
 }
 
-/// As when a program sends its request, shuts down its direction and waits for the answer.
+/// Tests a guest that answers probes, such as a program that has sent its request, shut down its direction, and waits
+/// for the response.
 #[test]
 fn half_closed_connection_stays_while_probes_are_answered() {
     let mut given = half_closed(SILENT);
@@ -141,7 +145,7 @@ fn half_closed_connection_ends_if_probes_are_not_answered() {
 fn acknowledged_data_keeps_a_half_closed_connection() {
     let mut given = half_closed(Script {
         send: 8,
-        write: Pace {
+        write: TransferPace {
             chunk: 1,
             every: seconds(50),
         },
@@ -166,7 +170,8 @@ fn acknowledged_data_keeps_a_half_closed_connection() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// The guest's FIN was received, and the peer reads no data: the guest may have closed the connection since.
+/// Tests that a half-closed connection whose peer does not read the guest's data ends, as the guest may have closed
+/// its socket.
 #[test]
 fn undelivered_fin_does_not_keep_the_connection() {
     let mut given = Given::new(
@@ -177,7 +182,7 @@ fn undelivered_fin_does_not_keep_the_connection() {
             ..HostPlan::default()
         },
     );
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
@@ -186,7 +191,7 @@ fn undelivered_fin_does_not_keep_the_connection() {
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
 }
 
-/// A world with room for `room` connections, full of half-closed ones.
+/// Returns an engine whose `room` flow slots are all occupied by half-closed connections.
 fn full(room: u16) -> Given {
     full_under(room, any())
 }
@@ -201,7 +206,7 @@ fn full_under(room: u16, config: Config) -> Given {
         HostPlan::default(),
     );
     for port in 1..=2 * room {
-        given.host.serve(port, Answer::Now, SILENT);
+        given.host.serve(port, ConnectResult::Now, SILENT);
     }
     for port in 1..=room {
         half_close(&mut given, port);
@@ -260,7 +265,7 @@ fn half_closed_connection_in_use_is_not_evicted() {
     assert_eq!(given.take().len(), 2);
 }
 
-/// The first sequence number of the only connection, from its probe.
+/// Returns the engine's initial sequence number on the only connection, from its probe.
 fn given_iss(given: &mut Given) -> u32 {
     given.pass(seconds(60));
     given.take_one().seq
@@ -304,7 +309,8 @@ fn half_closed_connection_is_not_evicted_while_the_link_is_full() {
     assert_eq!((given.engine.flows(), given.host.open()), (3, 3));
 }
 
-/// The victim would hold its slot until the link accepts its reset, so that there would be more flows than are allowed.
+/// Tests that a client is refused while the link is full. The evicted connection would keep its slot until the link
+/// accepts its reset, so there would be more flows than permitted.
 #[test]
 fn client_is_refused_while_the_link_is_full() {
     let mut given = full(2);
@@ -349,7 +355,8 @@ fn half_closed_connection_is_not_evicted_for_a_flow_beyond_the_rate() {
     assert_eq!((given.engine.flows(), given.host.open()), (2, 2));
 }
 
-/// The kernel resets the peer of a socket that is closed with unread data.
+/// Tests the order of eviction. The kernel resets the peer if a socket is closed with unread data, so connections
+/// without unread data are evicted first.
 #[test]
 fn half_closed_connection_without_unread_data_is_evicted_first() {
     let mut given = Given::new(
@@ -362,14 +369,14 @@ fn half_closed_connection_without_unread_data_is_evicted_first() {
     );
     let late = Script {
         send: 2,
-        write: Pace {
+        write: TransferPace {
             chunk: 1,
             every: seconds(10),
         },
         ..SILENT
     };
     for (port, script) in [(1, late), (2, SILENT), (3, SILENT)] {
-        given.host.serve(port, Answer::Now, script);
+        given.host.serve(port, ConnectResult::Now, script);
     }
     let between = |port| Segment::between((GUEST_V4, port).into(), (SERVER_V4, port).into());
     for port in [1, 2] {
@@ -400,7 +407,7 @@ fn half_closed_connection_without_unread_data_is_evicted_first() {
     assert!(answer.flags.has(SYN.and(ACK)), "{answer:?}");
 }
 
-/// An established connection where one flow is allowed, and another server.
+/// Returns an established connection that occupies the only flow slot, and a second server.
 fn with_the_only_place_taken() -> Given {
     let mut given = Given::new(
         Config {
@@ -410,15 +417,16 @@ fn with_the_only_place_taken() -> Given {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(PORT, Answer::Now, SILENT);
-    given.host.serve(81, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
+    given.host.serve(81, ConnectResult::Now, SILENT);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(ACK, 1001, 1));
     given
 }
 
-/// Connections of a guest that has vanished do not hold their slots for two hours when there is no room for new ones.
+/// Tests that connections of a guest that has vanished are probed before two hours have passed if there is no free
+/// slot.
 #[test]
 fn silent_guests_are_probed_early_at_the_flow_limit() {
     let mut given = with_the_only_place_taken();
@@ -428,11 +436,11 @@ fn silent_guests_are_probed_early_at_the_flow_limit() {
     given.forget_counters();
     given.pass(millis(10));
     probes(&mut given, 1001);
-    // The guest answers: the next probe is due in two hours again.
+    // The guest answers, so the next probe is due in two hours again.
     given.up(up(ACK, 1001, 1));
     given.forget_counters();
     nothing_in(&mut given, HOUR);
-    // Each call examines a few slots.
+    // Each refused flow examines a few slots.
     for port in 1..=4 {
         is_refused(&mut given, &dial(port, 81));
     }
@@ -442,7 +450,7 @@ fn silent_guests_are_probed_early_at_the_flow_limit() {
     is_answered(&mut given, &dial(2, 81));
 }
 
-/// Probes that have been due for long are not all sent at once.
+/// Tests that overdue probes are sent one by one, five seconds apart.
 #[test]
 fn probes_at_the_flow_limit_are_five_seconds_apart() {
     let mut given = with_the_only_place_taken();

@@ -1,4 +1,4 @@
-//! Segments that may be forged: RFC 5961.
+//! Tests of segments that an attacker may have forged (RFC 5961).
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn reset_is_challenged_unless_its_sequence_number_is_exact() {
     ends(&mut given, up(RST, 1001, 0));
     given.pass(millis(10));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn acknowledgement_older_than_the_window_is_challenged() {
     challenges(&mut given, up(ACK, 1001, 0_u32.wrapping_sub(0xffff)));
 }
 
-/// RFC 5961 section 7.
+/// Tests the limit on challenge acknowledgements (RFC 5961 section 7).
 #[test]
 fn challenges_are_limited_to_two_a_second() {
     let mut given = Given::open(Script::SINK);
@@ -64,7 +64,7 @@ fn challenges_are_limited_to_two_a_second() {
 fn limit_on_challenges_is_per_connection() {
     let mut given = Given::open(Script::SINK);
     challenges(&mut given, up(RST, 1002, 0));
-    given.host.serve(PORT + 1, Answer::Now, Script::SINK);
+    given.host.serve(PORT + 1, ConnectResult::Now, Script::SINK);
     let (guest, server) = ((GUEST_V4, 40_001).into(), (SERVER_V4, PORT + 1).into());
     let up = |flags, seq, ack| Segment::between(guest, server).with(flags, seq, ack);
     let down = |flags, seq, ack| Segment::between(server, guest).with(flags, seq, ack);
@@ -84,7 +84,8 @@ fn limit_on_challenges_is_per_connection() {
     });
 }
 
-/// It may be a repetition whose acknowledgement was lost: RFC 9293 section 3.10.7.4.
+/// Tests that data outside the window is acknowledged without a limit: it may be a retransmission whose
+/// acknowledgement was lost (RFC 9293 section 3.10.7.4).
 #[test]
 fn data_outside_the_window_is_always_acknowledged() {
     let mut given = Given::open(Script::SINK);

@@ -1,8 +1,9 @@
-//! A clock that jumps, as after a machine was suspended: all timers expire at once, and no established connection ends.
+//! Tests of a clock that jumps, as after a machine was suspended: all timers expire at once, and no established
+//! connection ends.
 
 use super::*;
 
-/// Longer than any timer of the engine, shorter than the applications' timeouts.
+/// Length of the jump: longer than any timer of the engine, shorter than the applications' timeouts.
 const NAP: Duration = Duration::from_secs(5 * 60);
 
 #[test]

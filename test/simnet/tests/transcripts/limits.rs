@@ -1,4 +1,5 @@
-//! Limits on flows, connections in TIME_WAIT and clients, and exhausted descriptors.
+//! Tests of the limits on flows, on connections in TIME-WAIT and on clients of published ports, and of exhausted
+//! descriptors.
 
 use super::*;
 
@@ -43,7 +44,7 @@ fn oldest_time_wait_is_evicted_for_a_new_flow() {
     assert_eq!(given.engine.flows(), 1);
 }
 
-/// Datagram flows that wait for their idle time to pass do not keep the guest from connecting.
+/// Tests that a new connection evicts the idlest UDP or echo flow if all slots are occupied.
 #[test]
 fn idlest_datagram_flow_is_evicted_for_a_connection() {
     let mut given = given(at_most(3, config(1500)), HostPlan::default());
@@ -73,11 +74,11 @@ fn idlest_datagram_flow_is_evicted_for_a_connection() {
     });
 }
 
-/// Both were used at the same time: the flow that was just opened in the slot stays.
+/// Tests the eviction of an echo id for a UDP endpoint opened at the same time: the new flow must not be evicted.
 #[test]
 fn echo_id_is_evicted_for_an_endpoint_of_the_same_time() {
     let mut given = given(at_most(1, config(1500)), HostPlan::default());
-    given.packet_up(&Packet::Icmp(Icmp {
+    given.packet_up(&Packet::Icmp(IcmpMessage {
         from: GUEST.ip(),
         to: SERVER_V4.into(),
         kind: 8,
@@ -94,7 +95,7 @@ fn echo_id_is_evicted_for_an_endpoint_of_the_same_time() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A datagram flow is evicted for a client of a published port, too.
+/// Tests that a client of a published port evicts the idlest datagram flow if all slots are occupied.
 #[test]
 fn idlest_datagram_flow_is_evicted_for_a_client() {
     let mut given = given(
@@ -127,20 +128,20 @@ fn idlest_datagram_flow_is_evicted_for_a_client() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A connection that has left TIME_WAIT early is not mistaken for a later one of the same slot, after any number of
-/// connections in between.
+/// Tests that the entry of a connection that has left TIME-WAIT early does not evict a later connection in the same
+/// slot, even after 65,536 connections in between.
 #[test]
 fn established_connections_are_not_evicted() {
     let mut given = given(at_most(2, config(1500)), HostPlan::default());
     for port in [80, 81] {
-        given.host.serve(port, Answer::Now, Script::source(0));
+        given.host.serve(port, ConnectResult::Now, Script::source(0));
         into_time_wait(&mut given, GUEST, (SERVER_V4, port).into());
     }
     let reset = |given: &mut Given, port, seq| {
         given.up(Segment::between(GUEST, (SERVER_V4, port).into()).with(RST, seq, 0));
     };
     reset(&mut given, 81, 1002);
-    given.host.serve(82, Answer::Never, Script::SINK);
+    given.host.serve(82, ConnectResult::Never, Script::SINK);
     for _ in 0..u16::MAX {
         given.up(syn_between(GUEST, (SERVER_V4, 82).into()));
         reset(&mut given, 82, 1001);
@@ -214,7 +215,7 @@ fn listener_without_descriptor_accepts_when_a_connection_ends() {
     });
 }
 
-/// The descriptors that it lacks may be held by another process.
+/// Tests a listener without a descriptor whose host reports it again: another process may have held the descriptors.
 #[test]
 fn listener_without_descriptor_accepts_when_the_host_reports_it_again() {
     let mut given = given(any(), descriptors(0));
@@ -251,7 +252,7 @@ fn listener_that_lacks_a_descriptor_again_accepts_one_client() {
     });
 }
 
-/// A connection in TIME_WAIT holds no descriptor.
+/// Tests that the descriptor of a connection that enters TIME-WAIT is available to a listener.
 #[test]
 fn listener_without_descriptor_accepts_after_time_wait_begins() {
     let mut given = given(any(), descriptors(1));
@@ -265,12 +266,12 @@ fn listener_without_descriptor_accepts_after_time_wait_begins() {
     assert_eq!((given.engine.flows(), given.host.open()), (2, 1));
 }
 
-/// The limit holds for any number of connections that a guest closes within a minute.
+/// Tests the limit on connections in TIME-WAIT if a guest closes many within a minute.
 #[test]
 fn connections_in_time_wait_are_limited() {
     let mut given = given(any(), HostPlan::default());
     for port in 1..=9000 {
-        given.host.serve(port, Answer::Now, Script::source(0));
+        given.host.serve(port, ConnectResult::Now, Script::source(0));
         into_time_wait(&mut given, GUEST, (SERVER.ip(), port).into());
     }
     assert_eq!((given.engine.flows(), given.host.open()), (8192, 0));
@@ -305,7 +306,7 @@ fn client_that_evicts_time_wait_receives_its_events() {
     serves(&mut given, peer);
 }
 
-/// Clients of one published port leave a fourth of the flows to others.
+/// Tests that clients of one published port occupy at most three fourths of `--max-flows`.
 #[test]
 fn clients_of_one_port_are_limited_to_three_fourths_of_max_flows() {
     let mut given = given(at_most(4, any()), HostPlan::default());
@@ -325,11 +326,12 @@ fn clients_of_one_port_are_limited_to_three_fourths_of_max_flows() {
     is_answered(&mut given, &dial(1, 80));
 }
 
-/// The port's own half-closed connection is evicted, although another one has been idle for longer.
+/// Tests that a client beyond the share of its port evicts a half-closed connection of the same port, although one of
+/// another port was idle for longer.
 #[test]
 fn half_closed_client_is_evicted_for_another_of_its_port() {
     let mut given = given(at_most(4, any()), HostPlan::default());
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given.up(syn());
     given.down(syn_ack());
     given.up(up(FIN.and(ACK), 1001, 1));
@@ -359,11 +361,11 @@ fn half_closed_client_is_evicted_for_another_of_its_port() {
     assert_eq!(given.engine.flows(), 4);
 }
 
-/// Two published ports, for which there are so many flows.
+/// Returns an engine with two published ports and a limit of `max_flows` flows.
 fn with_two_ports(max_flows: u32) -> Given {
     let config = published(&[Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 77).into()]);
     let mut given = given(at_most(max_flows, config), HostPlan::default());
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given
 }
 
@@ -386,7 +388,8 @@ fn clients_of_all_ports_together_have_seven_eighths_of_the_flows() {
     is_answered(&mut given, &dial(1, PORT));
 }
 
-/// At the limit of all ports, a connection that has ended gives way to a client of another port.
+/// Tests that a client evicts a connection in TIME-WAIT of another port if the clients of all ports have reached
+/// their common limit.
 #[test]
 fn time_wait_of_one_port_gives_way_to_a_client_of_another() {
     let mut given = with_two_ports(8);
@@ -402,7 +405,7 @@ fn time_wait_of_one_port_gives_way_to_a_client_of_another() {
     assert_eq!((counters.tcp_accepted, counters.tcp_share_refused), (8, 0));
 }
 
-/// A client of a published port whose connection the guest half-closes at once.
+/// Makes a client of a published port connect, and the guest half-close the connection at once.
 #[track_caller]
 fn half_closed_client(given: &mut Given, listener: u32, port: u16) {
     let at = START + seconds(1);
@@ -417,7 +420,8 @@ fn half_closed_client(given: &mut Given, listener: u32, port: u16) {
     given.take();
 }
 
-/// However many of another port have been silent for longer.
+/// Tests that a half-closed connection of the same port is found behind 64 connections of another port that were idle
+/// for longer.
 #[test]
 fn a_half_closed_client_gives_way_behind_many_of_another_port() {
     for others in [63, 64] {
@@ -450,7 +454,7 @@ fn a_half_closed_client_gives_way_behind_many_of_another_port() {
     }
 }
 
-/// Clients beyond the share of their port evict no connections of others, not even those in TIME_WAIT.
+/// Tests that a client beyond the share of its port evicts no connection in TIME-WAIT that belongs to others.
 #[test]
 fn client_beyond_its_share_evicts_no_time_wait_of_others() {
     let mut given = given(at_most(8, any()), HostPlan::default());
@@ -465,12 +469,13 @@ fn client_beyond_its_share_evicts_no_time_wait_of_others() {
     assert_eq!(given.take().len(), 6);
     assert_eq!(given.engine.counters().tcp_share_refused, 2);
     assert_eq!(given.engine.flows(), 7);
-    // The guest has not received the last acknowledgement.
+    // The guest has not received the last acknowledgement, and repeats its FIN.
     given.up(up(FIN.and(ACK), 1001, 2));
     given.down(down(ACK, 2, 1002));
 }
 
-/// A guest that receives no frames may open and reset connections for any time.
+/// Tests that connections which end are removed from the list of flows that wait for the link, even if the guest
+/// opens and resets connections without reading frames.
 #[test]
 fn ended_connections_are_removed_from_the_parked_list() {
     let mut given = given(config(1500), HostPlan::default());
@@ -478,7 +483,7 @@ fn ended_connections_are_removed_from_the_parked_list() {
     is_silent_about(&mut given, &dial(9, 80));
     for nth in 0..1000 {
         let syn = dial(5000, 1000 + nth);
-        given.host.serve(1000 + nth, Answer::Now, Script::SINK);
+        given.host.serve(1000 + nth, ConnectResult::Now, Script::SINK);
         is_silent_about(&mut given, &syn);
         given.up(Segment::between(syn.from, syn.to).with(RST, syn.seq + 1, 0));
     }
@@ -495,12 +500,15 @@ fn is_silent_about(given: &mut Given, syn: &Segment) {
     given.quiet();
 }
 
-/// The guest's own connections in TIME_WAIT are older, and more than are examined for one client.
+/// Tests that a client evicts a connection in TIME-WAIT of its own port, although more connections of the guest in
+/// TIME-WAIT are older than are examined for one client.
 #[test]
 fn client_evicts_time_wait_of_its_ports_share() {
     let mut given = given(at_most(272, any()), HostPlan::default());
     for nth in 0..65 {
-        given.host.serve(1000 + nth, Answer::Now, Script::source(0));
+        given
+            .host
+            .serve(1000 + nth, ConnectResult::Now, Script::source(0));
         into_time_wait(&mut given, GUEST, (SERVER_V4, 1000 + nth).into());
     }
     for nth in 0..204 {
@@ -513,12 +521,12 @@ fn client_evicts_time_wait_of_its_ports_share() {
         given.pass(millis(2));
     }
     let counters = given.engine.counters();
-    // Each client causes the next ones to be examined.
+    // Each client continues the examination where the previous one has ended.
     assert!(counters.tcp_share_refused <= 2, "{counters:?}");
     assert_eq!(counters.tcp_accepted + counters.tcp_share_refused, 214);
 }
 
-/// A client of the published port closes at once, and so does the guest.
+/// Makes a client of the published port connect, and client and guest close, so that the connection enters TIME-WAIT.
 #[track_caller]
 fn client_into_time_wait(given: &mut Given, nth: u16) {
     let client = (CLIENT, 5000 + nth).into();

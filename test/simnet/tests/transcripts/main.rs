@@ -1,4 +1,4 @@
-//! Single packets of the engine, most of them TCP's, with exact counters.
+//! Tests of single packets of the engine, most of them TCP segments, with the exact changes of counters.
 
 mod acknowledgements;
 mod closing;
@@ -25,29 +25,29 @@ use core::time::Duration;
 
 use pontoon_engine::config::{Protocol, Published};
 use pontoon_engine::{Config, Counters, Failure, FlowId, Kind, Readiness, WorkerId};
-use pontoon_simnet::app::{End, Outcome, Script};
-use pontoon_simnet::frames::{Datagram, Icmp, Packet, Segment, URG};
-use pontoon_simnet::host::{Answer, HostPlan};
+use pontoon_simnet::app::{ConnectionEnd, FinalAction, Script};
+use pontoon_simnet::frames::{Datagram, IcmpMessage, Packet, Segment, URG};
+use pontoon_simnet::host::{ConnectResult, HostPlan};
 use pontoon_simnet::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, config};
 use pontoon_simnet::transcript::{
     ACK, FIN, GUEST, Given, PLAIN, PORT, PSH, RST, SERVER, START, SYN, down, syn, syn_ack, up,
 };
 
-/// A client of a published port.
+/// Address of a client of a published port.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A SYN like [`syn`] of another connection.
+/// Returns a SYN like [`syn`] between other addresses.
 fn syn_between(from: SocketAddr, to: SocketAddr) -> Segment {
     Segment { from, to, ..syn() }
 }
 
-/// A peer that reads, sends nothing, and never closes.
+/// Script of a peer that reads, sends nothing, and never closes.
 const SILENT: Script = Script {
-    end: End::Reset(u64::MAX),
+    end: FinalAction::Reset(u64::MAX),
     patience: Duration::from_secs(1_000_000),
     ..Script::SINK
 };
@@ -56,7 +56,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The guest's SYN from and to these ports.
+/// Returns the guest's SYN from port `from` to port `to`.
 fn dial(from: u16, to: u16) -> Segment {
     syn_between((GUEST_V4, from).into(), (SERVER_V4, to).into())
 }
@@ -68,16 +68,16 @@ fn refusal(of: &Segment) -> Segment {
     }
 }
 
-/// A world with servers at the ports 80 to 89.
+/// Returns an engine whose host has servers on the ports 80 to 89.
 fn given(config: Config, host: HostPlan) -> Given {
     let mut given = Given::new(config, PLAIN, host);
     for port in 80..90 {
-        given.host.serve(port, Answer::Now, Script::SINK);
+        given.host.serve(port, ConnectResult::Now, Script::SINK);
     }
     given
 }
 
-/// A configuration whose guest's port 80 is published at these addresses of the host.
+/// Returns a configuration in which the guest's TCP port 80 is published at these addresses of the host.
 fn published(at: &[IpAddr]) -> Config {
     let published = at.iter().map(|&host| Published {
         protocol: Protocol::Tcp,
@@ -108,7 +108,8 @@ fn is_answered(given: &mut Given, of: &Segment) {
     assert_eq!((answer.from, answer.to), (of.to, of.from));
 }
 
-/// Brings a connection to a server that closes at once (see [`Given::open`]'s numbers) into TIME_WAIT.
+/// Opens a connection to a server that closes at once, and closes it, so that it enters TIME-WAIT. The sequence
+/// numbers are those of [`Given::open`].
 fn into_time_wait(given: &mut Given, guest: SocketAddr, server: SocketAddr) {
     let up = |flags, seq, ack| Segment::between(guest, server).with(flags, seq, ack);
     let down = |flags, seq, ack| Segment::between(server, guest).with(flags, seq, ack);
@@ -125,10 +126,10 @@ fn into_time_wait(given: &mut Given, guest: SocketAddr, server: SocketAddr) {
 }
 
 fn closing_server(given: &mut Given) {
-    given.host.serve(PORT, Answer::Now, Script::source(0));
+    given.host.serve(PORT, ConnectResult::Now, Script::source(0));
 }
 
-/// Checks that the host's bytes reach the guest: events of the accepted connection are processed.
+/// Checks that the engine forwards data from the host on the accepted connection of `peer`.
 #[track_caller]
 fn serves(given: &mut Given, peer: SocketAddr) {
     let syn = given.take_one();
@@ -143,7 +144,7 @@ fn serves(given: &mut Given, peer: SocketAddr) {
     assert_eq!((bytes, given.engine.flows()), (100, 1));
 }
 
-/// The last packet to the guest, which is a segment.
+/// Returns the last packet to the guest, which must be a segment.
 #[track_caller]
 fn take_last(given: &mut Given) -> Segment {
     match given.take().pop() {
@@ -152,7 +153,7 @@ fn take_last(given: &mut Given) -> Segment {
     }
 }
 
-/// Returns the bytes of data in the segments to the guest; there are no other packets.
+/// Returns the number of data bytes to the guest; all packets must be segments.
 #[track_caller]
 fn take_bytes(given: &mut Given) -> usize {
     let len = |packet| match packet {
@@ -162,7 +163,7 @@ fn take_bytes(given: &mut Given) -> usize {
     given.take().into_iter().map(len).sum()
 }
 
-/// All events of a socket at once.
+/// A readiness with all flags set.
 const TROUBLE: Readiness = Readiness {
     readable: true,
     writable: true,
@@ -180,7 +181,7 @@ fn flow(index: u32, generation: u16) -> FlowId {
     }
 }
 
-/// Counts one frame from the guest and one to it.
+/// Adds one frame in each direction to the expected counters.
 fn one_each(counters: &mut Counters) {
     counters.frames_up += 1;
     counters.frames_down += 1;

@@ -1,4 +1,4 @@
-//! Connections of an earlier engine that has exited.
+//! Tests of connections in the ledger whose engine has exited.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,20 +8,20 @@ use pontoon_wire::Mac;
 
 use super::*;
 
-/// A log of lines, in order.
+/// A ledger that keeps its changes in order.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<Lines>>);
+struct RecordedLog(Arc<Mutex<LedgerLines>>);
 
-/// Slots with the connections that were recorded there; `None` where the record was removed.
-type Lines = Vec<(u32, Option<Ends>)>;
+/// Changes of a ledger: a slot with the recorded connection, or `None` if the entry was removed.
+type LedgerLines = Vec<(u32, Option<Ends>)>;
 
-impl Book {
-    fn take(&self) -> Lines {
+impl RecordedLog {
+    fn take(&self) -> LedgerLines {
         core::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 }
 
-impl Ledger for Book {
+impl Ledger for RecordedLog {
     fn enter(&self, slot: u32, ends: Ends) {
         self.0.lock().expect("no panic").push((slot, Some(ends)));
     }
@@ -41,7 +41,7 @@ const ENDS: Ends = Ends {
 #[test]
 fn ledger_lists_connections_while_they_last() {
     let mut given = Given::serving(Script::SINK);
-    let book = Book::default();
+    let book = RecordedLog::default();
     given.engine.keep_ledger(Box::new(book.clone()));
     given.up(syn());
     assert_eq!(book.take(), [(0, Some(ENDS))]);
@@ -52,8 +52,8 @@ fn ledger_lists_connections_while_they_last() {
     assert_eq!(book.take(), [(0, None)]);
 }
 
-/// A guest in ESTABLISHED answers a segment outside its window by an acknowledgement; the engine answers that by a reset,
-/// which the guest accepts.
+/// Tests the reset of a connection whose engine has exited. A guest in ESTABLISHED answers a segment outside of its
+/// window by an acknowledgement; the new engine answers that by a reset, which the guest accepts.
 #[test]
 fn orphaned_connection_of_an_idle_guest_is_reset() {
     let mut given = Given::server();
@@ -85,7 +85,7 @@ fn orphans_are_probed_64_at_a_time() {
         remote: SERVER,
     });
     given.engine.ask_about(orphans.collect());
-    let more = given.engine.handle_ready(&mut given.link, &mut given.host, START);
-    assert!(more);
+    given.engine.handle_ready(&mut given.link, &mut given.host, START);
+    assert!(given.engine.has_ready());
     assert_eq!(given.engine.counters().frames_down, 128);
 }

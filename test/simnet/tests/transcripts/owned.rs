@@ -1,22 +1,22 @@
-//! Addresses that become the host's own while connections to them are pending or established.
+//! Tests of addresses that are added to the host's interfaces while connections to them are pending or established.
 
 use super::*;
 
 const HOST: IpAddr = IpAddr::V4(SERVER_V4);
 
-/// A connection to [`SERVER`] that is established 500 ms after the guest's SYN.
+/// Returns a connection to [`SERVER`] whose connect succeeds 500 ms after the guest's SYN.
 fn pending(config: Config) -> Given {
     let mut given = Given::new(config, PLAIN, HostPlan::default());
     given
         .host
-        .serve(PORT, Answer::After(millis(500)), Script::sending(100));
+        .serve(PORT, ConnectResult::After(millis(500)), Script::sending(100));
     given.up(syn());
     given.quiet();
     given.forget_counters();
     given
 }
 
-/// The guest is reset, the host connection aborted, and the refusal counted.
+/// Checks that the engine has reset the guest, aborted the host connection, and counted the refusal.
 #[track_caller]
 fn is_refused_now(given: &mut Given) {
     is_refused_counting(given, |_| {});
@@ -50,7 +50,7 @@ fn established_connection_is_reset_when_the_host_gains_the_address() {
     given.set_owned(&[HOST]);
     is_refused_now(&mut given);
     given.pass(millis(1));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn permitted_connections_to_the_host_stay() {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(PORT, Answer::Now, Script::SINK);
+    given.host.serve(PORT, ConnectResult::Now, Script::SINK);
     given.host.gain_address(HOST);
     is_answered(&mut given, &syn());
     given.set_owned(&[HOST]);
@@ -80,7 +80,7 @@ fn permitted_connections_to_the_host_stay() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// The kernel delivers a repeated SYN to the host before the engine is given the new list.
+/// Tests a connect to an address that the host has got before the engine receives the new list of addresses.
 #[test]
 fn connect_that_reaches_the_host_is_reset_before_the_address_list_changes() {
     let mut given = pending(config(1500));
@@ -100,7 +100,8 @@ fn immediate_connect_that_reaches_the_host_is_reset() {
     });
 }
 
-/// The gateway stands for the host's loopback, whose sockets have equal addresses at both ends.
+/// Tests that a connection to the gateway is not refused: it stands for the host's loopback, whose sockets have equal
+/// addresses at both ends.
 #[test]
 fn redirected_connection_may_reach_the_host() {
     let gateway: IpAddr = Ipv4Addr::new(10, 0, 2, 2).into();
@@ -113,7 +114,7 @@ fn redirected_connection_may_reach_the_host() {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(PORT, Answer::Now, Script::SINK);
+    given.host.serve(PORT, ConnectResult::Now, Script::SINK);
     given.host.gain_address(loopback);
     is_answered(&mut given, &syn_between(GUEST, (gateway, PORT).into()));
     given.set_owned(&[loopback]);
@@ -121,7 +122,7 @@ fn redirected_connection_may_reach_the_host() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// The host's resolvers are the operator's choice, its own addresses among them.
+/// Tests that a resolver at the host's own address is permitted, as the operator has configured it.
 #[test]
 fn resolver_may_be_the_host() {
     let mut given = Given::new(
@@ -132,7 +133,7 @@ fn resolver_may_be_the_host() {
         PLAIN,
         HostPlan::default(),
     );
-    given.host.serve(53, Answer::Now, Script::SINK);
+    given.host.serve(53, ConnectResult::Now, Script::SINK);
     given.host.gain_address(HOST);
     let forwarder = (Ipv4Addr::new(10, 0, 2, 3), 53).into();
     is_answered(&mut given, &syn_between(GUEST, forwarder));
@@ -141,7 +142,8 @@ fn resolver_may_be_the_host() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
 }
 
-/// A client is permitted as its port is published; the guest cannot choose the destination of its data.
+/// Tests that a client whose address the host gets stays connected: its port was published, and the guest cannot
+/// choose the destination of its data.
 #[test]
 fn client_whose_address_the_host_gains_stays() {
     let mut given = given(any(), HostPlan::default());

@@ -1,8 +1,9 @@
-//! A router behind the guest reports that segments are too large: RFC 1191, RFC 8201, RFC 5927.
+//! Tests of ICMP errors of a router behind the guest that reports segments as too large (RFC 1191, RFC 8201, RFC
+//! 5927).
 
 use super::*;
 
-/// The ICMP error about the segment with this number, as sent by a router between the guest and the host that it routes for.
+/// Returns the ICMP error Fragmentation Needed about `segment`, from a router between the guest and a host behind it.
 fn fragmentation_needed(segment: &Segment, mtu: u16) -> Packet {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (segment.from.ip(), segment.to.ip()) else {
         unreachable!("the server is of IPv4");
@@ -12,7 +13,7 @@ fn fragmentation_needed(segment: &Segment, mtu: u16) -> Packet {
     quote.extend(segment.from.port().to_be_bytes());
     quote.extend(segment.to.port().to_be_bytes());
     quote.extend(segment.seq.to_be_bytes());
-    Packet::Icmp(Icmp {
+    Packet::Icmp(IcmpMessage {
         from: GUEST_V4.into(),
         to: segment.from.ip(),
         kind: 3,
@@ -21,7 +22,7 @@ fn fragmentation_needed(segment: &Segment, mtu: u16) -> Packet {
     })
 }
 
-/// A server that has sent three segments, and the first of them.
+/// Returns an engine whose server has sent three segments, and the first of them.
 fn three_in_flight() -> (Given, Segment) {
     let mut given = Given::open(Script::sending(4380));
     given.pass(millis(1));
@@ -35,7 +36,7 @@ fn three_in_flight() -> (Given, Segment) {
     (given, first)
 }
 
-/// Returns the sizes of segments that a guest receives that acknowledges each at once.
+/// Acknowledges each segment at once, and returns the payload sizes of the segments.
 fn rest(given: &mut Given, mut at: u32) -> Vec<usize> {
     let mut lens = Vec::new();
     while at < 4381 {
@@ -65,7 +66,7 @@ fn segments_that_are_too_large_are_retransmitted_in_smaller_ones() {
         counters.tcp_retransmits += 1;
         counters.tcp_too_big += 1;
     });
-    // The errors about the other segments have no effect.
+    // The errors about the other two segments have no effect.
     given.packet_up(&fragmentation_needed(
         &Segment {
             seq: first.seq + 1460,
@@ -77,7 +78,8 @@ fn segments_that_are_too_large_are_retransmitted_in_smaller_ones() {
     assert_eq!(rest(&mut given, 1), [960, 960, 960, 960, 540]);
 }
 
-/// The minimum is Linux's `ip_rt_min_pmtu`, also for old routers that report no MTU.
+/// Tests the minimum of the path MTU, which is Linux's `ip_rt_min_pmtu`, and applies to old routers that report no
+/// MTU.
 #[test]
 fn segment_size_has_a_minimum() {
     for mtu in [0, 68, 551] {
@@ -112,13 +114,13 @@ fn error_that_quotes_no_segment_in_flight_is_ignored() {
         given.packet_up(&fragmentation_needed(&segment, 1000));
         given.counted(|counters| counters.frames_up += 1);
     }
-    // Reports of a larger MTU are ignored, too.
+    // An error with a larger MTU is ignored as well.
     given.packet_up(&fragmentation_needed(&first, 1500));
     given.counted(|counters| counters.frames_up += 1);
     given.quiet();
 }
 
-/// An error about a datagram of the engine has no receiver.
+/// Tests ICMP errors about datagrams from the engine, which are only counted.
 #[test]
 fn errors_about_other_packets_are_counted() {
     let (mut given, first) = three_in_flight();

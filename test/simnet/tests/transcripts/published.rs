@@ -1,8 +1,8 @@
-//! Connections of clients to published ports.
+//! Tests of connections of clients to published TCP ports.
 
 use super::*;
 
-/// A client has connected to a published port, and the engine has sent the SYN to the guest.
+/// Returns an engine that has accepted a client and sent its SYN to the guest, and that SYN.
 fn syn_sent() -> (Given, Segment) {
     let (guest, client) = ((GUEST_V4, 80).into(), (CLIENT, 5000).into());
     let mut given = Given::new(any(), PLAIN, HostPlan::default());
@@ -28,10 +28,11 @@ fn syn_ack_completes_the_handshake() {
 }
 
 #[test]
-fn unusual_segments_in_syn_sent() {
+fn unusual_segments_in_syn_sent_are_ignored_or_reset() {
     let (mut given, up) = syn_sent();
     let of = |flags, seq, ack| up.clone().with(flags, seq, ack);
-    // A reset without an acknowledgement or with a wrong one, a SYN of the guest's own, and a segment without SYN.
+    // A reset without ACK or with a wrong acknowledgement number, a SYN of the guest (simultaneous open), and a
+    // segment without SYN.
     for odd in [
         of(RST, 500, 0),
         of(RST.and(ACK), 500, 2),
@@ -51,7 +52,7 @@ fn unusual_segments_in_syn_sent() {
     assert_eq!((given.engine.flows(), given.host.open()), (1, 1));
     ends(&mut given, of(RST.and(ACK), 500, 1));
     given.pass(millis(1));
-    assert_eq!(given.host.outcomes()[&7], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&7], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -72,7 +73,10 @@ fn clients_with_equal_addresses_and_ports_appear_with_different_ports() {
         panic!("{out:?}");
     };
     assert_eq!(first.from, peer);
-    assert_eq!(second.from.ip(), IpAddr::from(config(1500).addresses.v4.gateway));
+    assert_eq!(
+        second.from.ip(),
+        IpAddr::from(config(1500).plan.v4.unwrap().gateway)
+    );
     assert!(second.from.port() >= 1024);
     given.counted(|counters| {
         counters.frames_down += 2;
@@ -87,7 +91,7 @@ fn client_with_a_local_address_appears_as_the_gateway() {
     given.host.connect_in(0, peer, 7, Script::SINK, START);
     given.pass(millis(1));
     let syn = given.take_one();
-    assert_eq!(syn.from.ip(), IpAddr::from(config(1500).addresses.v4.gateway));
+    assert_eq!(syn.from.ip(), IpAddr::from(config(1500).plan.v4.unwrap().gateway));
     assert!(syn.from.port() >= 1024);
     assert_eq!((syn.flags, syn.to), (SYN, (GUEST_V4, 80).into()));
 }
@@ -95,7 +99,7 @@ fn client_with_a_local_address_appears_as_the_gateway() {
 #[test]
 fn client_of_a_family_without_a_guest_address_is_reset() {
     let mut no_v6 = published(&[SERVER_V6.into()]);
-    no_v6.addresses.v6 = None;
+    no_v6.plan.v6 = None;
     let mut given = Given::new(no_v6, PLAIN, HostPlan::default());
     given
         .host
@@ -133,7 +137,7 @@ fn all_waiting_clients_of_a_removed_port_are_accepted() {
     }
     given.host.tick(at);
     given.engine.unpublish(0, &mut given.link, &mut given.host, at);
-    // The socket is closed when this has returned.
+    // The socket of the removed port is closed when the call has returned.
     assert_eq!(given.engine.counters().tcp_accepted, 150);
 }
 

@@ -1,4 +1,4 @@
-//! Data to the guest, and what it does not acknowledge: RFC 2018, 6298, 8985.
+//! Tests of the retransmission of data to the guest (RFC 2018, 6298, 8985).
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn only_the_hole_that_sack_reports_is_retransmitted() {
     given.pass(millis(1));
     let sent = given.take();
     assert_eq!(sent.len(), 10);
-    // SACK blocks are absolute on the wire.
+    // SACK blocks contain absolute sequence numbers.
     let Packet::Tcp(first) = &sent[0] else {
         panic!("{sent:?}");
     };
@@ -53,8 +53,9 @@ fn invalid_sack_blocks_are_ignored() {
     given.counted(|counters| counters.frames_up += 4);
 }
 
-/// A guest that has received all of the data would treat an acknowledgement with an old sequence number as an old segment,
-/// and ignore its acknowledgement number (RFC 9293 section 3.10.7.4).
+/// Tests that a bare acknowledgement after a timeout has the highest sequence number. A guest that has received all
+/// data would treat one with an old number as an old segment, and ignore its acknowledgement number (RFC 9293 section
+/// 3.10.7.4).
 #[test]
 fn acknowledgement_after_a_timeout_has_the_highest_sequence_number() {
     let mut given = Given::open(Script::sending(4380));
@@ -67,7 +68,7 @@ fn acknowledgement_after_a_timeout_has_the_highest_sequence_number() {
     given.down(down(ACK, 4381, 1011));
 }
 
-/// An acknowledgement restarts the timer: the data that is still in flight has a whole timeout.
+/// Tests that an acknowledgement restarts the retransmission timer with the whole timeout.
 #[test]
 fn postponed_timer_retransmits_nothing() {
     let mut given = Given::open(Script::sending(2920));
@@ -98,7 +99,7 @@ fn timeout_restarts_after_a_tail_loss_probe() {
     });
 }
 
-/// RFC 9293 section 3.8.3.
+/// Tests the limit on retransmissions (RFC 9293 section 3.8.3).
 #[test]
 fn connection_ends_if_the_guest_never_acknowledges() {
     let mut given = Given::open(Script::sending(1000));
@@ -110,7 +111,7 @@ fn connection_ends_if_the_guest_never_acknowledges() {
     let last = take_last(&mut given);
     assert_eq!((last.flags, last.ack), (RST.and(ACK), 1001));
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
     assert_eq!(given.engine.counters().tcp_reset_by_host, 1);
     assert_eq!(given.engine.counters().tcp_timeouts, 12);
 }

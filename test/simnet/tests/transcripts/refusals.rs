@@ -1,4 +1,5 @@
-//! Connections that fail: by policy or by the host, and the packets that report it to the guest.
+//! Tests of connections that fail, by a rule or because of the host, and of the packets that report this to the
+//! guest.
 
 use super::*;
 
@@ -16,7 +17,7 @@ fn unreachable_destination_is_icmp_then_a_reset() {
     let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
     given
         .host
-        .serve(PORT, Answer::Fail(Failure::HostUnreachable), Script::SINK);
+        .serve(PORT, ConnectResult::Fail(Failure::HostUnreachable), Script::SINK);
     given.up(syn());
     let out = given.take();
     let [Packet::Icmp(icmp), Packet::Tcp(reset)] = &out[..] else {
@@ -43,7 +44,10 @@ fn each_failure_of_a_connect_has_its_icmp_error() {
     ];
     for (failure, icmp) in cases {
         for v6 in [false, true] {
-            for answer in [Answer::Fail(failure), Answer::FailAfter(millis(5), failure)] {
+            for answer in [
+                ConnectResult::Fail(failure),
+                ConnectResult::FailAfter(millis(5), failure),
+            ] {
                 let mut given = Given::new(config(1500), PLAIN, HostPlan::default());
                 given.host.serve(80, answer, Script::SINK);
                 let syn = match v6 {
@@ -73,15 +77,15 @@ fn each_failure_of_a_connect_has_its_icmp_error() {
     }
 }
 
-/// Without an IPv6 gateway there is no source for an ICMP error.
+/// Tests a failed connect over IPv6 without a gateway address, which an ICMP error would need as its source.
 #[test]
 fn failure_without_a_gateway_address_is_only_a_reset() {
     let mut no_v6 = config(1500);
-    no_v6.addresses.v6 = None;
+    no_v6.plan.v6 = None;
     let mut given = Given::new(no_v6, PLAIN, HostPlan::default());
     given
         .host
-        .serve(80, Answer::Fail(Failure::HostUnreachable), Script::SINK);
+        .serve(80, ConnectResult::Fail(Failure::HostUnreachable), Script::SINK);
     is_refused(
         &mut given,
         &syn_between((GUEST_V6, 1).into(), (SERVER_V6, 80).into()),
@@ -95,7 +99,7 @@ fn connect_without_a_timeout_lasts_as_long_as_the_hosts() {
         ..config(1500)
     };
     let mut given = Given::new(patient, PLAIN, HostPlan::default());
-    given.host.serve(80, Answer::Never, Script::SINK);
+    given.host.serve(80, ConnectResult::Never, Script::SINK);
     given.up(dial(1, 80));
     given.pass(Duration::from_secs(126));
     given.quiet();
@@ -107,7 +111,7 @@ fn connect_without_a_timeout_lasts_as_long_as_the_hosts() {
 #[test]
 fn policy_refuses_before_a_socket_opens() {
     let mut given = given(config(1500), HostPlan::default());
-    let gateway = config(1500).addresses.v4.gateway;
+    let gateway = config(1500).plan.v4.unwrap().gateway;
     for to in [gateway, Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 2, 99)] {
         is_refused(&mut given, &syn_between((GUEST_V4, 1).into(), (to, 80).into()));
         given.counted(|counters| {
@@ -121,8 +125,8 @@ fn policy_refuses_before_a_socket_opens() {
 #[test]
 fn dns_over_tcp_is_forwarded_to_the_resolver() {
     for dns in [
-        IpAddr::from(config(1500).addresses.v4.dns),
-        config(1500).addresses.v6.expect("as by default").dns.into(),
+        IpAddr::from(config(1500).plan.v4.unwrap().dns.unwrap()),
+        config(1500).plan.v6.unwrap().dns.unwrap().into(),
     ] {
         let own: IpAddr = if dns.is_ipv4() {
             GUEST_V4.into()
@@ -135,7 +139,7 @@ fn dns_over_tcp_is_forwarded_to_the_resolver() {
             ..config(1500)
         };
         let mut with = given(resolved.clone(), HostPlan::default());
-        with.host.serve(53, Answer::Now, Script::SINK);
+        with.host.serve(53, ConnectResult::Now, Script::SINK);
         is_answered(&mut with, &query);
 
         let mut without = given(config(1500), HostPlan::default());
@@ -153,7 +157,7 @@ fn dns_over_tcp_is_forwarded_to_the_resolver() {
 
 #[test]
 fn dns_over_tcp_accepts_only_queries() {
-    let dns = config(1500).addresses.v4.dns;
+    let dns = config(1500).plan.v4.unwrap().dns.unwrap();
     let resolved = Config {
         resolvers: vec![(SERVER_V4, 53).into()],
         ..config(1500)
@@ -163,7 +167,7 @@ fn dns_over_tcp_accepts_only_queries() {
         ..segment
     };
     let message = |flags: u8| [&[0, 12, 1, 2, flags][..], &[0; 9]].concat();
-    // UPDATE, NOTIFY, an answer, a message shorter than a header, and UPDATE behind a query.
+    // Refused messages: UPDATE, NOTIFY, a response, one shorter than a header, and an UPDATE after a query.
     for wrong in [
         message(0x28),
         message(0x20),
@@ -172,7 +176,7 @@ fn dns_over_tcp_accepts_only_queries() {
         [message(1), message(0x28)].concat(),
     ] {
         let mut given = given(resolved.clone(), HostPlan::default());
-        given.host.serve(53, Answer::Now, Script::SINK);
+        given.host.serve(53, ConnectResult::Now, Script::SINK);
         given.up(between(syn()));
         given.down(Segment {
             from: (dns, 53).into(),

@@ -1,8 +1,8 @@
-//! Packets from addresses that no single host has.
+//! Tests of packets whose source address no host may have.
 
 use super::*;
 
-/// Returns packets from `sender` to `server`: one for each protocol.
+/// Returns a packet from `sender` to `server` for each protocol.
 fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
     let datagram = |to, port| {
         Packet::Udp(Datagram {
@@ -15,7 +15,7 @@ fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
         Packet::Tcp(syn_between((sender, 1000).into(), (server, 80).into())),
         datagram(server, 7),
         datagram(dns, 53),
-        Packet::Icmp(Icmp {
+        Packet::Icmp(IcmpMessage {
             from: sender,
             to: server,
             kind: if sender.is_ipv4() { 8 } else { 128 },
@@ -27,11 +27,11 @@ fn one_of_each(sender: IpAddr, server: IpAddr, dns: IpAddr) -> [Packet; 4] {
 
 #[test]
 fn frames_with_invalid_sender_addresses_are_dropped() {
-    let addresses = config(1500).addresses;
+    let addresses = config(1500).plan;
     let (server_v4, server_v6) = (SERVER_V4.into(), SERVER_V6.into());
     let (dns_v4, dns_v6) = (
-        addresses.v4.dns.into(),
-        addresses.v6.expect("as by default").dns.into(),
+        addresses.v4.unwrap().dns.unwrap().into(),
+        addresses.v6.unwrap().dns.unwrap().into(),
     );
     let mut given = Given::server();
     for (sender, server, dns) in [

@@ -1,10 +1,10 @@
-//! Connections whose guest does not acknowledge the data that the host has received for it.
+//! Tests of stalled connections: the guest does not acknowledge data that is in the host's receive buffers.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A host with large receive buffers, and servers that send so many MiB at the ports 80, 81, and so on.
+/// Returns a host with large receive buffers and servers on the ports 80, 81, ... that send this many MiB each.
 fn servers(sizes: &[u64]) -> Given {
     let host = HostPlan {
         receive_buffer: 64 * MIB,
@@ -12,12 +12,15 @@ fn servers(sizes: &[u64]) -> Given {
     };
     let mut given = Given::new(config(1500), PLAIN, host);
     for (port, size) in (80..).zip(sizes) {
-        given.host.serve(port, Answer::Now, Script::source(size * MIB));
+        given
+            .host
+            .serve(port, ConnectResult::Now, Script::source(size * MIB));
     }
     given
 }
 
-/// Connects to `port` with a window of `window` bytes. Returns the engine's first sequence number.
+/// Connects the guest to `port` with a receive window of `window` bytes. Returns the engine's initial sequence
+/// number.
 fn connect(given: &mut Given, port: u16, window: u16) -> u32 {
     let syn = dial(port, port);
     given.up(syn.clone());
@@ -44,12 +47,12 @@ fn largest_stalled_connection_is_reset_beyond_the_budget() {
         (evicted(&given), given.engine.flows(), given.host.open()),
         (1, 6, 6)
     );
-    assert_eq!(given.host.outcomes()[&83], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&83], Some(ConnectionEnd::Reset));
     given.pass(seconds(100));
     assert_eq!((evicted(&given), given.engine.flows()), (1, 6));
 }
 
-/// Memory of connections that have ended does not count.
+/// Tests that the data of connections that have ended does not count against the budget of stalled connections.
 #[test]
 fn ended_connections_free_their_share_of_the_budget() {
     let mut given = servers(&[40; 18]);
@@ -68,7 +71,7 @@ fn ended_connections_free_their_share_of_the_budget() {
     }
 }
 
-/// A connection is stalled also if its window never closes and lets single bytes pass.
+/// Tests that a connection counts as stalled if its window never closes and admits single bytes.
 #[test]
 fn guest_that_acknowledges_single_bytes_is_stalled() {
     let mut given = servers(&[40; 7]);

@@ -1,5 +1,5 @@
-//! The rows of TCP in `docs/timers.md` that have no test of their own elsewhere: a state exists until shortly before its
-//! time, and has ended shortly after it.
+//! Tests of the TCP timers of `docs/timers.md` that no other module tests: a state exists until shortly before its
+//! timeout, and has ended shortly after it.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn lasts(given: &mut Given, at_least: u64, at_most: u64) {
 
 fn given() -> Given {
     let mut given = Given::new(any(), PLAIN, HostPlan::default());
-    given.host.serve(PORT, Answer::Now, SILENT);
+    given.host.serve(PORT, ConnectResult::Now, SILENT);
     given
 }
 
@@ -28,8 +28,8 @@ fn syn_received_lasts_25_seconds() {
     given.up(syn());
     given.down(syn_ack());
     lasts(&mut given, 25, 26);
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
-    // Its acknowledgements may have been lost, so that it has a connection.
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
+    // The guest has a connection if only its acknowledgements were lost.
     for _ in 0..6 {
         given.down(syn_ack());
     }
@@ -54,7 +54,7 @@ fn syn_received_lasts_25_seconds_although_the_guest_repeats_its_syn() {
         tenths.is_some_and(|tenths| (250..=260).contains(&tenths)),
         "{tenths:?}"
     );
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -63,10 +63,11 @@ fn syn_sent_to_a_guest_lasts_25_seconds() {
     given.host.connect_in(0, (CLIENT, 5000).into(), 9, SILENT, START);
     given.pass(millis(1));
     lasts(&mut given, 25, 26);
-    assert_eq!(given.host.outcomes()[&9], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&9], Some(ConnectionEnd::Reset));
 }
 
-/// The slot of SYN_RECEIVED waits for the reset, as in every failed connection; the host's connection does not.
+/// Tests the timeout of SYN-RECEIVED while the link is full: the host's connection ends, and the slot is kept until
+/// the reset was sent.
 #[test]
 fn syn_received_lasts_25_seconds_while_the_link_has_no_room() {
     let mut given = given();
@@ -108,7 +109,7 @@ fn pending_connect_without_a_timeout_lasts_as_long_as_the_hosts() {
         ..any()
     };
     let mut given = Given::new(config, PLAIN, HostPlan::default());
-    given.host.serve(PORT, Answer::Never, SILENT);
+    given.host.serve(PORT, ConnectResult::Never, SILENT);
     given.up(syn());
     lasts(&mut given, 126, 128);
 }
@@ -117,7 +118,7 @@ fn pending_connect_without_a_timeout_lasts_as_long_as_the_hosts() {
 fn established_with_data_in_flight_lasts_280_seconds_and_more() {
     let mut given = Given::open(Script { send: 100, ..SILENT });
     lasts(&mut given, 280, 500);
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn last_ack_lasts_280_seconds_and_more() {
     let mut given = Given::open(Script::SINK);
     given.up(up(FIN.and(ACK), 1001, 1));
     lasts(&mut given, 280, 500);
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Closed));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Closed));
 }
 
 #[test]
@@ -135,7 +136,7 @@ fn closing_lasts_280_seconds_and_more() {
         ..Script::source(0)
     });
     given.pass(millis(1));
-    // The FINs cross.
+    // Both FINs cross on the network.
     given.up(up(FIN.and(ACK), 1001, 1));
     lasts(&mut given, 280, 500);
 }

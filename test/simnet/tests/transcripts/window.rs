@@ -1,4 +1,4 @@
-//! Closed and shrinking windows of the guest: RFC 9293 section 3.8.6.
+//! Tests of closed and shrinking receive windows of the guest (RFC 9293 section 3.8.6).
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn closed_window_is_probed_and_reopens() {
     given.quiet();
 }
 
-/// RFC 9293 section 3.8.6: a sender must be robust against a window that shrinks, and must probe a window of zero.
+/// Tests a window that shrinks to zero over data in flight, which the engine must probe (RFC 9293 section 3.8.6).
 #[test]
 fn window_that_closes_over_data_in_flight_is_probed() {
     let mut given = Given::open(Script::sending(1000));
@@ -71,7 +71,7 @@ fn connection_ends_if_probes_of_a_closed_window_are_not_answered() {
     given.pass(Duration::from_secs(100));
     assert_eq!(given.engine.flows(), 1);
     given.pass(Duration::from_secs(3000));
-    // An old number, so that the guest answers.
+    // The probe has an old sequence number, so that the guest answers it.
     let probe = down(ACK, 0, 1003);
     for _ in 0..12 {
         given.down(probe.clone());
@@ -79,11 +79,11 @@ fn connection_ends_if_probes_of_a_closed_window_are_not_answered() {
     given.down(down(RST.and(ACK), 1, 1003));
     given.quiet();
     assert_eq!((given.engine.flows(), given.host.open()), (0, 0));
-    assert_eq!(given.host.outcomes()[&PORT], Some(Outcome::Reset));
+    assert_eq!(given.host.outcomes()[&PORT], Some(ConnectionEnd::Reset));
 }
 
-/// RFC 9293 section 3.8.6.1: a window may stay closed for any time, and data that is sent when it opens has all of its
-/// retransmissions.
+/// Tests that a window may stay closed for any time, and that data sent when it opens has its full number of
+/// retransmissions (RFC 9293 section 3.8.6.1).
 #[test]
 fn answered_window_probes_do_not_count_as_timeouts() {
     let mut given = Given::serving(Script::sending(1000));
@@ -111,7 +111,8 @@ fn answered_window_probes_do_not_count_as_timeouts() {
     assert_eq!(given.engine.flows(), 1);
 }
 
-/// Linux without memory for data that fits its window announces a window of zero, and rejects the data as beyond its window.
+/// Tests a guest that closes its window over data in flight: Linux without memory advertises a window of zero, and
+/// rejects segments beyond it.
 #[test]
 fn acknowledgements_are_within_a_shrunk_window() {
     let mut given = Given::open(Script::sending(5000));

@@ -1,22 +1,23 @@
-//! Frames of a scripted guest: well formed or not, and replies to the segments it received.
+//! Frames of a guest that a script controls: valid or invalid ones, and replies to the segments that the engine has
+//! sent.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::VecDeque;
 
-use pontoon_simnet::frames::{Datagram, ETHERNET, Icmp, Packet, Segment};
+use pontoon_simnet::frames::{Datagram, ETHERNET, IcmpMessage, Packet, Segment};
 use pontoon_simnet::settings::{GUEST_V4, GUEST_V6, SERVER_V4, SERVER_V6, addressing};
 use pontoon_wire::frame::Flags;
 
 use crate::script::Script;
 
-/// State of the guest.
+/// State of the scripted guest: the engine's most recent segments, from which it builds replies.
 #[derive(Default)]
-pub(crate) struct Guest {
-    /// The last segments received.
+pub(crate) struct EngineGuest {
+    /// The most recent segments from the engine, at most [`MEMORY`].
     received: VecDeque<Segment>,
 }
 
-/// Number of segments kept.
+/// Number of received segments that are kept.
 const MEMORY: usize = 8;
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
@@ -26,10 +27,10 @@ const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const AGENTS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
-/// A query for one name: id, flags, counts, `a.`, type A, class IN.
+/// A DNS query: id, flags, counts, name `a`, type A, class IN.
 const QUERY: [u8; 19] = [1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1];
 
-impl Guest {
+impl EngineGuest {
     pub(crate) fn receive(&mut self, packet: Packet) {
         if let Packet::Tcp(segment) = packet {
             self.received.push_front(segment);
@@ -37,7 +38,7 @@ impl Guest {
         }
     }
 
-    /// Returns the next frame.
+    /// Returns the next frame from the guest.
     pub(crate) fn next_frame(&mut self, script: &mut Script<'_>) -> Vec<u8> {
         let packet = match script.below(12) {
             0 => return bytes(script, 255),
@@ -69,7 +70,7 @@ fn bytes(script: &mut Script<'_>, most: usize) -> Vec<u8> {
     (0..len).map(|_| script.byte()).collect()
 }
 
-/// Returns source and destination, from few ports, so that flows recur, and addresses of every kind.
+/// Returns source and destination of a packet: few ports, so that flows recur, and addresses of every kind.
 fn ends(script: &mut Script<'_>) -> (SocketAddr, SocketAddr) {
     let (from, to): (IpAddr, IpAddr) = match script.below(10) {
         0..=3 => (GUEST_V4.into(), SERVER_V4.into()),
@@ -96,7 +97,7 @@ fn opening(script: &mut Script<'_>) -> Segment {
     }
 }
 
-/// Returns a reply to a segment, with numbers that may be slightly off.
+/// Returns a reply to a segment of the engine, whose sequence numbers may be slightly wrong.
 fn reply(received: &Segment, script: &mut Script<'_>) -> Segment {
     let how = script.byte();
     let flags = match how & 15 {
@@ -163,7 +164,7 @@ fn query(script: &mut Script<'_>) -> Datagram {
     }
 }
 
-/// A DHCP or DHCPv6 message: a fixed beginning, and options from the script.
+/// Returns a DHCPv4 or DHCPv6 message: a fixed beginning, and options from the script.
 fn lease(script: &mut Script<'_>) -> Datagram {
     if script.byte() & 1 == 0 {
         let mut payload = vec![0; 236];
@@ -186,7 +187,7 @@ fn lease(script: &mut Script<'_>) -> Datagram {
     }
 }
 
-fn message(script: &mut Script<'_>) -> Icmp {
+fn message(script: &mut Script<'_>) -> IcmpMessage {
     let (kind, from, to): (u8, IpAddr, IpAddr) = match script.below(8) {
         0 | 1 => (8, GUEST_V4.into(), SERVER_V4.into()),
         2 => (8, GUEST_V4.into(), GATEWAY.into()),
@@ -196,7 +197,7 @@ fn message(script: &mut Script<'_>) -> Icmp {
         6 => (script.byte(), GUEST_V6.into(), ALL_NODES.into()),
         _ => (script.byte(), GUEST_V4.into(), SERVER_V4.into()),
     };
-    Icmp {
+    IcmpMessage {
         from,
         to,
         kind,
@@ -205,7 +206,7 @@ fn message(script: &mut Script<'_>) -> Icmp {
     }
 }
 
-/// An ARP request or neighbor solicitation for the gateway, with one byte changed.
+/// Returns an ARP request or neighbour solicitation for the gateway, with one byte changed.
 fn arp(script: &mut Script<'_>) -> Vec<u8> {
     let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
     arp.extend(addressing().mac.0);
@@ -217,7 +218,7 @@ fn arp(script: &mut Script<'_>) -> Vec<u8> {
     arp
 }
 
-/// Turns an IPv4 packet into a fragment with any offset, and corrects the header checksum.
+/// Changes an IPv4 packet into a fragment with any offset, and corrects the header checksum.
 fn fragment(frame: &mut [u8], script: &mut Script<'_>) {
     let Some(header) = frame
         .get_mut(ETHERNET..ETHERNET + 20)

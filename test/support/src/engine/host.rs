@@ -1,5 +1,5 @@
-//! A host whose results are decided by the script, within what a kernel guarantees: a stream's queue holds what was received
-//! and not discarded, and a closed socket has no events.
+//! A host (trait `Host`) whose results a script decides, within the guarantees of a kernel: the receive queue of a
+//! stream contains the bytes that were received and not discarded, and a closed socket has no events.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -11,32 +11,34 @@ use vm_memory::VolatileSlice;
 
 use crate::script::Script;
 
-/// An open socket.
+/// A socket that the engine has open: its index in [`HostileHost`].
 #[derive(Debug)]
-pub(crate) struct Held(usize);
+pub(crate) struct HeldSocket(usize);
 
-/// The host and the script, which the whole test reads from.
-pub(crate) struct Hostile<'s> {
+/// A host with arbitrary results. It owns the script from which all parts of the test read.
+pub(crate) struct HostileHost<'s> {
     pub(crate) script: Script<'s>,
     sockets: Vec<Socket>,
     peeks_at_offset: bool,
 }
 
+/// State of a socket of the hostile host.
 struct Socket {
     flow: FlowId,
     open: bool,
-    /// An IPv6 socket, which has IPv6 peers only.
+    /// True for an IPv6 socket, which has IPv6 peers only.
     v6: bool,
-    /// Bytes of a stream to be read.
+    /// Number of unread bytes in the receive queue of a stream.
     queue: u64,
-    /// The stream ends after them.
+    /// True if the end of the stream follows the unread bytes.
     end: bool,
-    /// The first bytes sent last, and their destination.
+    /// The first bytes of the most recent send, at most [`KEPT`].
     sent: Vec<u8>,
+    /// Destination of the most recent send.
     to: Option<SocketAddr>,
 }
 
-/// Number of sent bytes kept.
+/// Number of bytes of a send that are kept.
 const KEPT: usize = 64;
 
 const FAILURES: [Failure; 12] = [
@@ -60,7 +62,7 @@ const META: DatagramMeta = DatagramMeta {
     dont_fragment: true,
 };
 
-impl<'s> Hostile<'s> {
+impl<'s> HostileHost<'s> {
     pub(crate) fn new(mut script: Script<'s>) -> Self {
         Self {
             peeks_at_offset: script.byte() & 1 == 0,
@@ -74,7 +76,7 @@ impl<'s> Hostile<'s> {
         self.sockets.iter().filter(|socket| socket.open).count()
     }
 
-    /// Returns an event for a socket: data, end of stream, an error, or a spurious one.
+    /// Returns an event for a random socket: data, end of stream, an error, or a spurious event.
     pub(crate) fn event(&mut self) -> Option<(FlowId, Readiness)> {
         let open: Vec<usize> = (0..self.sockets.len())
             .filter(|&index| self.sockets[index].open)
@@ -97,12 +99,12 @@ impl<'s> Hostile<'s> {
         Some((socket.flow, ready))
     }
 
-    /// Fails one call in sixteen.
+    /// Returns an error for one call in sixteen.
     fn failure(&mut self) -> Option<Failure> {
         (self.script.byte() & 15 == 15).then(|| FAILURES[self.script.below(FAILURES.len())])
     }
 
-    fn add(&mut self, flow: FlowId, v6: bool) -> Held {
+    fn add(&mut self, flow: FlowId, v6: bool) -> HeldSocket {
         self.sockets.push(Socket {
             flow,
             open: true,
@@ -112,23 +114,23 @@ impl<'s> Hostile<'s> {
             sent: Vec::new(),
             to: None,
         });
-        Held(self.sockets.len() - 1)
+        HeldSocket(self.sockets.len() - 1)
     }
 
-    fn socket(&mut self, held: &Held) -> &mut Socket {
+    fn socket(&mut self, held: &HeldSocket) -> &mut Socket {
         let socket = &mut self.sockets[held.0];
         assert!(socket.open, "a call on a closed socket");
         socket
     }
 
-    fn opened(&mut self, flow: FlowId, v6: bool) -> Result<Held, Failure> {
+    fn opened(&mut self, flow: FlowId, v6: bool) -> Result<HeldSocket, Failure> {
         match self.failure() {
             Some(Failure::WouldBlock) | None => Ok(self.add(flow, v6)),
             Some(failure) => Err(failure),
         }
     }
 
-    fn keep(&mut self, held: &Held, to: Option<SocketAddr>, parts: &[VolatileSlice<'_>]) {
+    fn keep(&mut self, held: &HeldSocket, to: Option<SocketAddr>, parts: &[VolatileSlice<'_>]) {
         let mut bytes = Vec::new();
         for part in parts {
             let begin = bytes.len();
@@ -141,8 +143,8 @@ impl<'s> Hostile<'s> {
         socket.to = to.or(socket.to);
     }
 
-    /// Returns some sender's address, or the one that was sent to last.
-    fn sender(&mut self, held: &Held) -> SocketAddr {
+    /// Returns the source address of a received datagram: any address, or the destination of the most recent send.
+    fn sender(&mut self, held: &HeldSocket) -> SocketAddr {
         let (to, v6) = (self.socket(held).to, self.socket(held).v6);
         let addresses: [IpAddr; 2] = if v6 {
             [SERVER_V6.into(), Ipv6Addr::LOCALHOST.into()]
@@ -157,9 +159,9 @@ impl<'s> Hostile<'s> {
         }
     }
 
-    /// Fills `into` with the data sent last as a reply (QR is set, for DNS), with one byte changed by the script, and
-    /// appends more bytes.
-    fn write_reply(&mut self, held: &Held, into: &[VolatileSlice<'_>]) -> usize {
+    /// Writes a reply into `into`: the bytes of the most recent send with the QR flag of DNS set, one byte changed by
+    /// the script, and further bytes appended. Returns its length.
+    fn write_reply(&mut self, held: &HeldSocket, into: &[VolatileSlice<'_>]) -> usize {
         let mut bytes = self.socket(held).sent.clone();
         if let Some(flags) = bytes.get_mut(2) {
             *flags |= 0x80;
@@ -179,10 +181,10 @@ impl<'s> Hostile<'s> {
     }
 }
 
-impl Host for Hostile<'_> {
-    type Socket = Held;
+impl Host for HostileHost<'_> {
+    type Socket = HeldSocket;
 
-    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(Held, Connect), Failure> {
+    fn tcp_connect(&mut self, flow: FlowId, to: SocketAddr) -> Result<(HeldSocket, Connect), Failure> {
         let held = self.opened(flow, to.is_ipv6())?;
         self.socket(&held).to = Some(to);
         match self.script.byte() & 1 {
@@ -191,16 +193,20 @@ impl Host for Hostile<'_> {
         }
     }
 
-    fn tcp_connected(&mut self, socket: &mut Held) -> Result<(), Failure> {
+    fn tcp_connected(&mut self, socket: &mut HeldSocket) -> Result<(), Failure> {
         self.socket(socket);
         self.failure().map_or(Ok(()), Err)
     }
 
-    fn tcp_reaches_host(&mut self, _socket: &mut Held, _to: IpAddr, _took: Duration) -> bool {
+    fn tcp_reaches_host(&mut self, _socket: &mut HeldSocket, _to: IpAddr, _took: Duration) -> bool {
         self.script.byte() & 31 == 31
     }
 
-    fn tcp_accept(&mut self, _listener: u32, flow: FlowId) -> Result<AcceptedConnection<Held>, Failure> {
+    fn tcp_accept(
+        &mut self,
+        _listener: u32,
+        flow: FlowId,
+    ) -> Result<AcceptedConnection<HeldSocket>, Failure> {
         if self.script.byte() & 3 != 3 {
             return Err(Failure::WouldBlock);
         }
@@ -213,7 +219,12 @@ impl Host for Hostile<'_> {
         self.peeks_at_offset
     }
 
-    fn tcp_peek(&mut self, socket: &mut Held, at: u32, into: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
+    fn tcp_peek(
+        &mut self,
+        socket: &mut HeldSocket,
+        at: u32,
+        into: &[VolatileSlice<'_>],
+    ) -> Result<usize, Failure> {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
@@ -227,14 +238,14 @@ impl Host for Hostile<'_> {
         }
     }
 
-    fn tcp_discard(&mut self, socket: &mut Held, len: u32) -> Result<(), Failure> {
+    fn tcp_discard(&mut self, socket: &mut HeldSocket, len: u32) -> Result<(), Failure> {
         let socket = self.socket(socket);
         let left = socket.queue.checked_sub(len.into());
         socket.queue = left.expect("no more is discarded than there is");
         self.failure().map_or(Ok(()), Err)
     }
 
-    fn tcp_send(&mut self, socket: &mut Held, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
+    fn tcp_send(&mut self, socket: &mut HeldSocket, parts: &[VolatileSlice<'_>]) -> Result<usize, Failure> {
         self.socket(socket);
         if let Some(failure) = self.failure() {
             return Err(failure);
@@ -246,51 +257,51 @@ impl Host for Hostile<'_> {
         }
     }
 
-    fn tcp_receive_memory(&mut self, socket: &mut Held) -> u32 {
+    fn tcp_receive_memory(&mut self, socket: &mut HeldSocket) -> u32 {
         u32::try_from(self.socket(socket).queue).unwrap_or(u32::MAX)
     }
 
-    fn tcp_send_room(&mut self, socket: &mut Held) -> u32 {
+    fn tcp_send_room(&mut self, socket: &mut HeldSocket) -> u32 {
         self.socket(socket);
         self.script.u32() % (4 << 20)
     }
 
-    fn tcp_watch_room(&mut self, _flow: FlowId, socket: &mut Held) {
+    fn tcp_watch_room(&mut self, _flow: FlowId, socket: &mut HeldSocket) {
         self.socket(socket);
     }
 
-    fn tcp_shutdown(&mut self, socket: &mut Held) -> Result<(), Failure> {
+    fn tcp_shutdown(&mut self, socket: &mut HeldSocket) -> Result<(), Failure> {
         self.socket(socket);
         self.failure().map_or(Ok(()), Err)
     }
 
-    fn tcp_error(&mut self, socket: &mut Held) -> Option<Failure> {
+    fn tcp_error(&mut self, socket: &mut HeldSocket) -> Option<Failure> {
         self.socket(socket);
         self.failure()
     }
 
-    fn tcp_keepalive(&mut self, socket: &mut Held) {
+    fn tcp_keepalive(&mut self, socket: &mut HeldSocket) {
         self.socket(socket);
     }
 
-    fn close(&mut self, socket: Held) {
+    fn close(&mut self, socket: HeldSocket) {
         self.socket(&socket).open = false;
     }
 
-    fn abort(&mut self, socket: Held) {
+    fn abort(&mut self, socket: HeldSocket) {
         assert_eq!(self.socket(&socket).flow.kind, Kind::Tcp);
         self.close(socket);
     }
 
-    fn udp_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Held, Failure> {
+    fn udp_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<HeldSocket, Failure> {
         self.opened(flow, family_of.is_ipv6())
     }
 
-    fn udp_published(&mut self, _index: u32, flow: FlowId) -> Result<Held, Failure> {
+    fn udp_published(&mut self, _index: u32, flow: FlowId) -> Result<HeldSocket, Failure> {
         Ok(self.add(flow, false))
     }
 
-    fn udp_connect(&mut self, socket: &mut Held, to: Option<SocketAddr>) -> Result<(), Failure> {
+    fn udp_connect(&mut self, socket: &mut HeldSocket, to: Option<SocketAddr>) -> Result<(), Failure> {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
@@ -300,7 +311,7 @@ impl Host for Hostile<'_> {
 
     fn udp_send(
         &mut self,
-        socket: &mut Held,
+        socket: &mut HeldSocket,
         to: Option<SocketAddr>,
         _from: Option<IpAddr>,
         _meta: DatagramMeta,
@@ -312,7 +323,11 @@ impl Host for Hostile<'_> {
         self.failure().map_or(Ok(()), Err)
     }
 
-    fn udp_receive(&mut self, socket: &mut Held, into: &[VolatileSlice<'_>]) -> Result<Received, Failure> {
+    fn udp_receive(
+        &mut self,
+        socket: &mut HeldSocket,
+        into: &[VolatileSlice<'_>],
+    ) -> Result<Received, Failure> {
         self.socket(socket);
         if self.script.byte() & 3 == 0 {
             return Err(Failure::WouldBlock);
@@ -334,13 +349,13 @@ impl Host for Hostile<'_> {
         })
     }
 
-    fn ping_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<Held, Failure> {
+    fn ping_open(&mut self, flow: FlowId, family_of: IpAddr) -> Result<HeldSocket, Failure> {
         self.opened(flow, family_of.is_ipv6())
     }
 
     fn ping_send(
         &mut self,
-        socket: &mut Held,
+        socket: &mut HeldSocket,
         to: IpAddr,
         _meta: DatagramMeta,
         _seq: u16,
@@ -350,7 +365,7 @@ impl Host for Hostile<'_> {
         self.failure().map_or(Ok(()), Err)
     }
 
-    fn ping_receive(&mut self, socket: &mut Held, into: &mut [u8]) -> Result<PingReply, Failure> {
+    fn ping_receive(&mut self, socket: &mut HeldSocket, into: &mut [u8]) -> Result<PingReply, Failure> {
         self.socket(socket);
         if self.script.byte() & 3 == 0 {
             return Err(Failure::WouldBlock);
@@ -366,7 +381,7 @@ impl Host for Hostile<'_> {
         })
     }
 
-    fn problem(&mut self, socket: &mut Held, into: &mut [u8]) -> Option<Problem> {
+    fn problem(&mut self, socket: &mut HeldSocket, into: &mut [u8]) -> Option<Problem> {
         let (destination, sent) = {
             let socket = self.socket(socket);
             (socket.to?, socket.sent.clone())

@@ -1,4 +1,4 @@
-//! Runs a driver of the ring against a scripted hostile device.
+//! Runs the driver side of a virtqueue against a scripted hostile device.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -7,37 +7,19 @@ use pontoon_ring::driver::{Buffer, Driver, DriverQueue, Slot, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
 use pontoon_ring::{Features, Layout};
 
-use crate::ring::model::ModelMemory;
 use crate::ring::racy::RacyMemory;
+use crate::ring::scripted_queue::{MEMORY, ScriptedQueue};
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x4000;
-/// Bytes of memory: the rings, and indirect tables behind them.
-const MEMORY: usize = 4096;
 
-/// Runs a script. Panics if the driver misbehaves.
+/// Runs a script. Panics if the driver panics or returns an impossible result.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
-    let size = 1 << script.below(6);
-    let options = script.byte();
-    let features = Features {
-        event_idx: options & 1 != 0,
-        indirect: options & 2 != 0,
-    };
-    let memory = ModelMemory::new(MEMORY);
-    let seed = if options & 4 == 0 {
-        0
-    } else {
-        1 + u64::from(script.u32())
-    };
-    let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
-    let layout = Layout::contiguous(size, ORIGIN);
-    let mut runner = Runner {
-        driver: driver(&window, layout, features),
-        memory,
-        window,
-        layout,
-        features,
+    let queue = ScriptedQueue::new(&mut script, ORIGIN);
+    let mut runner = DriverRunner {
+        driver: driver(&queue.window, queue.layout, queue.features),
+        queue,
         next_tag: 0,
         out: HashMap::new(),
     };
@@ -56,23 +38,21 @@ fn driver(window: &Window<RacyMemory>, layout: Layout, features: Features) -> Dr
     .unwrap()
 }
 
-/// A chain in flight.
-struct Out {
+/// A chain that the driver has added and the device has not returned.
+struct PendingChain {
     room: u32,
     descriptors: u16,
 }
 
-struct Runner {
-    memory: ModelMemory,
-    window: Window<RacyMemory>,
-    layout: Layout,
-    features: Features,
+/// The driver under test, and the memory that it shares with the hostile device.
+struct DriverRunner {
+    queue: ScriptedQueue,
     driver: Driver<Vec<Slot>>,
     next_tag: u32,
-    out: HashMap<u32, Out>,
+    out: HashMap<u32, PendingChain>,
 }
 
-impl Runner {
+impl DriverRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0..=2 => self.add(script),
@@ -81,18 +61,19 @@ impl Runner {
             7 => self.forge(script),
             8 => {
                 let at = script.below(MEMORY);
-                self.memory.copy_in(at, &[script.byte()]);
+                self.queue.memory.copy_in(at, &[script.byte()]);
             }
             9 => {
                 let at = script.below(MEMORY / 8) * 8;
-                self.memory
+                self.queue
+                    .memory
                     .store_u64(at, u64::from(script.u32()) << 32 | u64::from(script.u32()));
             }
             10..=12 => self.poll_and_reap(script.below(8)),
             13 => drop(self.call(|queue| queue.rearm())),
             14 => self.queue().suppress(),
             _ if self.driver.broken().is_some() => {
-                self.driver = driver(&self.window, self.layout, self.features);
+                self.driver = driver(&self.queue.window, self.queue.layout, self.queue.features);
                 self.out.clear();
             }
             _ => {}
@@ -100,7 +81,7 @@ impl Runner {
         let descriptors: u16 = self.out.values().map(|out| out.descriptors).sum();
         assert_eq!(
             self.driver.free() + descriptors,
-            self.layout.size,
+            self.queue.layout.size,
             "lost descriptors"
         );
         assert_eq!(usize::from(self.driver.outstanding()), self.out.len());
@@ -124,7 +105,7 @@ impl Runner {
         if result.is_ok() {
             self.out.insert(
                 tag,
-                Out {
+                PendingChain {
                     room: len * writable as u32,
                     descriptors,
                 },
@@ -133,34 +114,40 @@ impl Runner {
         }
     }
 
-    /// Returns chains of the available ring, as a device would, with a length from the script.
+    /// Returns chains of the available ring through the used ring, as a device would, with lengths from the script.
     fn give_back(&mut self, script: &mut Script<'_>) {
-        let available = (self.layout.available - ORIGIN) as usize;
-        let used = (self.layout.used - ORIGIN) as usize;
-        let index = self.memory.load_u16(used + 2, Ordering::Relaxed);
+        let available = (self.queue.layout.available - ORIGIN) as usize;
+        let used = (self.queue.layout.used - ORIGIN) as usize;
+        let index = self.queue.memory.load_u16(used + 2, Ordering::Relaxed);
         let count = script.below(3) as u16;
         for entry in 0..count {
-            let slot = usize::from(index.wrapping_add(entry) % self.layout.size);
-            let head = self.memory.load_u16(available + 4 + 2 * slot, Ordering::Relaxed);
-            self.memory.store_u32(used + 4 + 8 * slot, head.into());
-            self.memory
+            let slot = usize::from(index.wrapping_add(entry) % self.queue.layout.size);
+            let head = self
+                .queue
+                .memory
+                .load_u16(available + 4 + 2 * slot, Ordering::Relaxed);
+            self.queue.memory.store_u32(used + 4 + 8 * slot, head.into());
+            self.queue
+                .memory
                 .store_u32(used + 8 + 8 * slot, u32::from(script.byte() & 0x1f));
         }
-        self.memory
+        self.queue
+            .memory
             .store_u16(used + 2, index.wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Writes any element to the used ring.
+    /// Writes an arbitrary element to the used ring.
     fn forge(&mut self, script: &mut Script<'_>) {
-        let used = (self.layout.used - ORIGIN) as usize;
-        let slot = script.below(self.layout.size.into());
+        let used = (self.queue.layout.used - ORIGIN) as usize;
+        let slot = script.below(self.queue.layout.size.into());
         let id = if script.byte() & 3 == 0 {
             script.u32()
         } else {
             u32::from(script.byte() & 0x3f)
         };
-        self.memory.store_u32(used + 4 + 8 * slot, id);
-        self.memory
+        self.queue.memory.store_u32(used + 4 + 8 * slot, id);
+        self.queue
+            .memory
             .store_u32(used + 8 + 8 * slot, script.u32() >> (script.byte() & 31));
     }
 
@@ -177,10 +164,10 @@ impl Runner {
     }
 
     fn queue(&mut self) -> DriverQueue<'_, &Window<RacyMemory>, Vec<Slot>> {
-        self.driver.attach(&self.window).unwrap()
+        self.driver.attach(&self.queue.window).unwrap()
     }
 
-    /// Makes a call, and checks that every call after an error returns the same error.
+    /// Calls a method of the driver, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut DriverQueue<'_, &Window<RacyMemory>, Vec<Slot>>) -> Result<T, VirtqueueError>,

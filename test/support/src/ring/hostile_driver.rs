@@ -1,42 +1,25 @@
-//! Runs a device of the ring against a scripted hostile driver.
+//! Runs the device side of a virtqueue against a scripted hostile driver.
 
 use std::collections::VecDeque;
 
+use pontoon_ring::Access;
 use pontoon_ring::device::{Chain, Device, DeviceQueue, Piece, State, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
-use pontoon_ring::{Access, Features, Layout};
 
-use crate::ring::model::ModelMemory;
 use crate::ring::racy::RacyMemory;
+use crate::ring::scripted_queue::{MEMORY, ScriptedQueue};
 use crate::script::Script;
 
 const ORIGIN: u64 = 0x1000;
-/// Bytes of memory: the rings, and the same again.
-const MEMORY: usize = 4096;
 
-/// Runs a script. Panics if the device misbehaves.
+/// Runs a script. Panics if the device panics or returns an impossible result.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
-    let size = 1 << script.below(6);
-    let options = script.byte();
-    let features = Features {
-        event_idx: options & 1 != 0,
-        indirect: options & 2 != 0,
-    };
-    let memory = ModelMemory::new(MEMORY);
-    memory.copy_in(0, &[0; MEMORY / 2]);
-    let seed = if options & 4 == 0 {
-        0
-    } else {
-        1 + u64::from(script.u32())
-    };
-    let window = Window::new(RacyMemory::new(&memory, seed), ORIGIN);
-    let mut runner = Runner {
-        memory,
-        window,
-        layout: Layout::contiguous(size, ORIGIN),
-        features,
-        device: Device::new(Layout::contiguous(size, ORIGIN), features, State::default()).unwrap(),
+    let queue = ScriptedQueue::new(&mut script, ORIGIN);
+    queue.memory.copy_in(0, &[0; MEMORY / 2]);
+    let mut runner = DeviceRunner {
+        device: Device::new(queue.layout, queue.features, State::default()).unwrap(),
+        queue,
         taken: VecDeque::new(),
     };
     while let Some(step) = script.next_byte() {
@@ -44,28 +27,26 @@ pub fn run(script: &[u8]) {
     }
 }
 
-struct Runner {
-    memory: ModelMemory,
-    window: Window<RacyMemory>,
-    layout: Layout,
-    features: Features,
+/// The device under test, and the memory that it shares with the hostile driver.
+struct DeviceRunner {
+    queue: ScriptedQueue,
     device: Device,
     taken: VecDeque<Chain>,
 }
 
-impl Runner {
+impl DeviceRunner {
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 16 {
             0 | 1 => self.offer(script),
             2 | 3 => self.describe(script),
             4 => {
                 let at = script.below(MEMORY);
-                self.memory.copy_in(at, &[script.byte()]);
+                self.queue.memory.copy_in(at, &[script.byte()]);
             }
             5 => {
                 let at = script.below(MEMORY / 8) * 8;
                 let word = u64::from(script.u32()) << 32 | u64::from(script.u32());
-                self.memory.store_u64(at, word);
+                self.queue.memory.store_u64(at, word);
             }
             6 | 7 => self.poll_and_pop(script.below(8)),
             8 => self.take(script.u16().into()),
@@ -79,32 +60,34 @@ impl Runner {
         }
         assert_eq!(usize::from(self.device.taken()), self.taken.len());
         assert!(
-            self.taken.len() <= self.layout.size.into(),
+            self.taken.len() <= self.queue.layout.size.into(),
             "holds more chains than there are descriptors"
         );
     }
 
-    /// Adds chains to the available ring, most of the time as a driver would.
+    /// Adds chains to the available ring, most of the time valid ones.
     fn offer(&mut self, script: &mut Script<'_>) {
-        let ring = (self.layout.available - ORIGIN) as usize;
+        let ring = (self.queue.layout.available - ORIGIN) as usize;
         let index = self
+            .queue
             .memory
             .load_u16(ring + 2, std::sync::atomic::Ordering::Relaxed);
         let count = script.below(4) as u16;
         for entry in 0..count {
-            let slot = usize::from(index.wrapping_add(entry) % self.layout.size);
-            self.memory
+            let slot = usize::from(index.wrapping_add(entry) % self.queue.layout.size);
+            self.queue
+                .memory
                 .copy_in(ring + 4 + 2 * slot, &[script.byte() & 0x3f, 0]);
         }
         let index = index.wrapping_add(count);
-        self.memory.copy_in(ring + 2, &index.to_le_bytes());
+        self.queue.memory.copy_in(ring + 2, &index.to_le_bytes());
     }
 
-    /// Writes a descriptor, to the table or elsewhere, most of the time a plausible one.
+    /// Writes a descriptor to the descriptor table or elsewhere, most of the time a plausible one.
     fn describe(&mut self, script: &mut Script<'_>) {
         let kind = script.byte();
         let at = if kind & 1 == 0 {
-            16 * script.below(self.layout.size.into())
+            16 * script.below(self.queue.layout.size.into())
         } else {
             MEMORY / 2 + script.below(MEMORY / 2 - 16)
         };
@@ -126,13 +109,13 @@ impl Runner {
             script.byte()
         };
         let next = script.byte() & 0x1f;
-        self.memory.copy_in(at, &addr.to_le_bytes());
-        self.memory.copy_in(at + 8, &len.to_le_bytes());
-        self.memory.copy_in(at + 12, &[flags, 0, next, 0]);
+        self.queue.memory.copy_in(at, &addr.to_le_bytes());
+        self.queue.memory.copy_in(at + 8, &len.to_le_bytes());
+        self.queue.memory.copy_in(at + 12, &[flags, 0, next, 0]);
     }
 
     fn poll_and_pop(&mut self, most: usize) {
-        let size = self.layout.size;
+        let size = self.queue.layout.size;
         let waiting = self.call(|queue| queue.poll());
         assert!(waiting.is_err() || waiting.is_ok_and(|waiting| waiting <= size));
         for _ in 0..most {
@@ -162,7 +145,7 @@ impl Runner {
                 self.taken.extend(chains);
             }
             Ok(None) => assert_eq!(self.device.taken(), before),
-            // Chains taken before the error remain taken: the queue must be created again.
+            // Chains that were taken before the error remain taken until the queue is created again.
             Err(_) => self
                 .taken
                 .extend(&chains[..usize::from(self.device.taken() - before)]),
@@ -175,7 +158,8 @@ impl Runner {
         }
     }
 
-    /// Returns chains as one frame. Chains that it does not need remain taken.
+    /// Returns at most `most` taken chains with a frame of at most `len` bytes. Chains that the frame does not need
+    /// remain taken.
     fn put_frame(&mut self, most: usize, len: u16) {
         let count = most.min(self.taken.len());
         let chains: Vec<Chain> = self.taken.iter().take(count).copied().collect();
@@ -186,36 +170,36 @@ impl Runner {
     }
 
     fn rearm(&mut self) {
-        let size = self.layout.size;
+        let size = self.queue.layout.size;
         let waiting = self.call(|queue| queue.rearm());
         assert!(waiting.is_err() || waiting.is_ok_and(|waiting| waiting <= size));
     }
 
     fn rewind(&mut self, most: usize) {
-        // Chains are returned oldest first, so the newest ones are always the last ones taken.
+        // Chains are returned oldest first, so the newest chains were taken last.
         let back = most.min(self.taken.len());
         self.queue().rewind(back as u16);
         self.taken.truncate(self.taken.len() - back);
     }
 
-    /// The driver creates the queue again, at any index; or another device continues and reads again the chains in
-    /// flight.
+    /// Creates the queue again, either as the driver does, at any index, or as a new device that takes the chains in
+    /// flight again.
     fn restart(&mut self, start: u8) {
         let _ = self.queue().publish();
         if self.device.broken().is_some() || start & 1 == 0 {
             let index = u16::from(start) << 8 | 0xff;
-            let available = (self.layout.available - ORIGIN) as usize;
-            self.memory.copy_in(available + 2, &index.to_le_bytes());
+            let available = (self.queue.layout.available - ORIGIN) as usize;
+            self.queue.memory.copy_in(available + 2, &index.to_le_bytes());
             self.taken.clear();
             let state = State {
                 available: index,
                 used: index,
             };
-            self.device = Device::new(self.layout, self.features, state).unwrap();
+            self.device = Device::new(self.queue.layout, self.queue.features, state).unwrap();
             return;
         }
         let state = self.device.state();
-        self.device = Device::new(self.layout, self.features, state).unwrap();
+        self.device = Device::new(self.queue.layout, self.queue.features, state).unwrap();
         for place in 0..self.taken.len() {
             let head = self.taken[place].head;
             let mut pieces = Vec::new();
@@ -227,10 +211,10 @@ impl Runner {
     }
 
     fn queue(&mut self) -> DeviceQueue<'_, &Window<RacyMemory>> {
-        self.device.attach(&self.window).unwrap()
+        self.device.attach(&self.queue.window).unwrap()
     }
 
-    /// Makes a call, and checks that every call after an error returns the same error.
+    /// Calls a method of the device, and checks that every call after an error returns the same error.
     fn call<T>(
         &mut self,
         call: impl FnOnce(&mut DeviceQueue<'_, &Window<RacyMemory>>) -> Result<T, VirtqueueError>,
@@ -245,7 +229,8 @@ impl Runner {
     }
 }
 
-/// Checks that the pieces are the whole chain, in order; the model checks that they are within memory.
+/// Checks that the buffers are those of the whole chain, in order. The memory model checks that they are within
+/// memory.
 fn check(chain: Chain, pieces: &[Piece<RacyMemory>]) {
     assert!(pieces.is_sorted_by_key(|piece| piece.access == Access::Writable));
     let bytes = |access| {

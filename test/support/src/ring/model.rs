@@ -1,4 +1,4 @@
-//! Memory in a plain array, for one thread.
+//! Shared memory in a plain array, for tests with one thread.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,52 +6,55 @@ use std::sync::atomic::Ordering;
 
 use pontoon_ring::memory::Area;
 
-/// Shared memory of a test: clones and slices refer to the same bytes.
+use crate::ring::range::Range;
+
+/// Shared memory of a test. Clones and slices refer to the same bytes.
 #[derive(Clone, Debug)]
 pub struct ModelMemory {
     bytes: Rc<RefCell<Vec<u8>>>,
-    at: usize,
-    len: usize,
+    range: Range,
 }
 
 impl ModelMemory {
-    /// Creates `len` bytes, none of them zero, so that uninitialised memory is noticed.
+    /// Creates `len` bytes of memory with no zero, so that a read of uninitialised memory is detected.
     pub fn new(len: usize) -> Self {
         Self {
             bytes: Rc::new(RefCell::new(vec![0x5a; len])),
-            at: 0,
-            len,
+            range: Range::whole(len),
         }
     }
 
     fn load<const N: usize>(&self, at: usize) -> [u8; N] {
-        assert!((self.at + at).is_multiple_of(N), "{N} bytes at {}", self.at + at);
+        self.check_alignment::<N>(at);
         let mut word = [0; N];
         self.copy_out(at, &mut word);
         word
     }
 
     fn store<const N: usize>(&self, at: usize, word: [u8; N]) {
-        assert!((self.at + at).is_multiple_of(N), "{N} bytes at {}", self.at + at);
+        self.check_alignment::<N>(at);
         self.copy_in(at, &word);
+    }
+
+    fn check_alignment<const N: usize>(&self, at: usize) {
+        let at = self.range.position() + at;
+        assert!(at.is_multiple_of(N), "{N} bytes at {at}");
     }
 }
 
 impl Area for ModelMemory {
     fn len(&self) -> usize {
-        self.len
+        self.range.len()
     }
 
     fn is_aligned(&self, align: usize) -> bool {
-        self.at.is_multiple_of(align)
+        self.range.is_aligned(align)
     }
 
     fn slice(&self, at: usize, len: usize) -> Self {
-        assert!(at <= self.len && len <= self.len - at);
         Self {
             bytes: self.bytes.clone(),
-            at: self.at + at,
-            len,
+            range: self.range.slice(at, len),
         }
     }
 
@@ -80,12 +83,12 @@ impl Area for ModelMemory {
     }
 
     fn copy_out(&self, at: usize, into: &mut [u8]) {
-        assert!(at <= self.len && into.len() <= self.len - at);
-        into.copy_from_slice(&self.bytes.borrow()[self.at + at..][..into.len()]);
+        let range = self.range.slice(at, into.len());
+        into.copy_from_slice(&self.bytes.borrow()[range.position()..][..range.len()]);
     }
 
     fn copy_in(&self, at: usize, from: &[u8]) {
-        assert!(at <= self.len && from.len() <= self.len - at);
-        self.bytes.borrow_mut()[self.at + at..][..from.len()].copy_from_slice(from);
+        let range = self.range.slice(at, from.len());
+        self.bytes.borrow_mut()[range.position()..][..range.len()].copy_from_slice(from);
     }
 }

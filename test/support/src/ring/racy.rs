@@ -1,4 +1,4 @@
-//! Memory whose words change between one load and the next.
+//! Shared memory whose words change between two loads, as a hostile peer can change them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use pontoon_ring::memory::Area;
 
 use crate::ring::model::ModelMemory;
 
-/// A [`ModelMemory`] to which random words are written after loads.
+/// A [`ModelMemory`] in which random words are overwritten after loads.
 #[derive(Clone, Debug)]
 pub struct RacyMemory {
     area: ModelMemory,
@@ -17,7 +17,7 @@ pub struct RacyMemory {
 }
 
 impl RacyMemory {
-    /// Wraps all of `memory`; a `seed` of 0 disables the writes.
+    /// Wraps `memory`; a `seed` of 0 disables the random writes.
     pub fn new(memory: &ModelMemory, seed: u64) -> Self {
         Self {
             area: memory.clone(),
@@ -26,7 +26,8 @@ impl RacyMemory {
         }
     }
 
-    /// Writes, one time in four, a small number to a random place: rings and tables consist of small numbers.
+    /// Writes a small number to a random place in one of four calls, as rings and descriptor tables contain small
+    /// numbers.
     fn write_randomly(&self) {
         let random = xorshift(self.state.get());
         self.state.set(random);

@@ -1,4 +1,4 @@
-//! A hostile front-end: a script decides its messages and its changes to shared memory.
+//! A hostile vhost-user front-end: a script decides its messages and its changes of shared memory.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,22 +16,24 @@ use crate::script::Script;
 /// Runs a script. Panics if the device panics or does not serve another session afterwards.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
-    let mut world = World::new();
+    let mut world = HostileFrontEnd::new();
     while let Some(step) = script.next_byte() {
         world.step(step, &mut script);
     }
 }
 
-/// Bytes of each memory file.
+/// Size of each shared memory file in bytes.
 const FILE: u64 = 1 << 16;
 
-/// The front-end's virtual address of guest address 0.
+/// User address (VhostUserMemoryRegion) of guest address 0.
 const USER: u64 = 1 << 32;
 
-/// No features, all features offered with two pairs, all except the log, and one that is not offered.
+/// Values for VHOST_USER_SET_FEATURES: none, all features that are offered with two queue pairs, all except
+/// VHOST_F_LOG_ALL, and one that is not offered.
 const FEATURES: [u64; 4] = [0, 0x01c0_0001_7440_998b, 0x01c0_0001_7040_998b, 1 << 5];
 
-struct World {
+/// The device under test, and the socket and memory files of the hostile front-end.
+struct HostileFrontEnd {
     backend: Backend,
     halves: Vec<(Receiver, Transmitter)>,
     socket: UnixStream,
@@ -39,7 +41,7 @@ struct World {
     event: OwnedFd,
 }
 
-impl World {
+impl HostileFrontEnd {
     fn new() -> Self {
         let (mut backend, halves) = Backend::new(2, 1500).unwrap();
         let socket = connect(&mut backend);
@@ -64,7 +66,7 @@ impl World {
                 let bytes = script.u16().to_le_bytes();
                 let _ = rustix::io::pwrite(&self.files[0], &bytes, at);
             }
-            // The available index of a ring at the address given by `ring_address`.
+            // Writes the available index of a ring at the address that `ring_address` returns.
             11 => {
                 let ring = script.below(4) as u64;
                 let index = u16::from(script.byte()).to_le_bytes();
@@ -81,7 +83,7 @@ impl World {
         self.turn();
     }
 
-    /// Sends one message, valid or nearly so.
+    /// Sends one message, valid or almost valid.
     fn message(&mut self, script: &mut Script<'_>) {
         let code = u32::from(script.byte() % 40);
         let (mut body, count) = body(code, script);
@@ -107,7 +109,7 @@ impl World {
         let _ = send(&self.socket, &message(code, flags, &body), &fds);
     }
 
-    /// Reads the replies.
+    /// Reads the device's replies, so that the socket does not fill.
     fn read_replies(&mut self) {
         let mut replies = [0; 4096];
         loop {
@@ -157,7 +159,7 @@ fn connect(backend: &mut Backend) -> UnixStream {
     front_end
 }
 
-/// Returns the body of a message and the number of descriptors to send with it.
+/// Returns the body of a message with this request code, and the number of descriptors to send with it.
 fn body(code: u32, script: &mut Script<'_>) -> (Vec<u8>, usize) {
     let ring = |script: &mut Script<'_>| u32::from(script.byte() % 5);
     match code {
@@ -187,7 +189,7 @@ fn body(code: u32, script: &mut Script<'_>) -> (Vec<u8>, usize) {
     }
 }
 
-/// Returns a region, most of the time a valid one.
+/// Returns a memory region description, most of the time a valid one.
 fn region(script: &mut Script<'_>) -> Vec<u8> {
     let guest = u64::from(script.byte() % 4) * FILE;
     let mut region = [guest, FILE, USER + guest, 0];
@@ -197,9 +199,11 @@ fn region(script: &mut Script<'_>) -> Vec<u8> {
     words(&region)
 }
 
-/// Bytes reserved for each ring, at the beginning of the guest's memory.
+/// Bytes reserved for each virtqueue, at the start of the guest's memory.
 const RING: u64 = 1 << 13;
+/// Offset of the available ring behind the start of its virtqueue.
 const AVAILABLE: u64 = 1 << 12;
+/// Offset of the used ring behind the start of its virtqueue.
 const USED: u64 = AVAILABLE + (1 << 10);
 
 fn ring_address(ring: u32, script: &mut Script<'_>) -> Vec<u8> {
@@ -216,7 +220,7 @@ fn ring_address(ring: u32, script: &mut Script<'_>) -> Vec<u8> {
     [halves(ring, u32::from(script.byte() & 1)), words(&address)].concat()
 }
 
-/// Returns a number that is likely to matter.
+/// Returns a number, most of the time one that affects the device: a user address, a size or a power of two.
 fn word(script: &mut Script<'_>) -> u64 {
     match script.byte() % 8 {
         0 => script.byte().into(),

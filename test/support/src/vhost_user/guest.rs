@@ -1,5 +1,5 @@
-//! A hostile guest behind a correct front-end: a script decides what the guest writes to its rings and to the rest of
-//! its memory, and what the device does in between.
+//! A hostile guest behind a correct vhost-user front-end: a script decides what the guest writes to its rings and to
+//! other memory, and which operations the device does in between.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -16,30 +16,34 @@ use crate::script::Script;
 /// Runs a script. Panics if the device panics or exceeds its limits.
 pub fn run(script: &[u8]) {
     let mut script = Script(script);
-    let mut world = World::new(&mut script);
+    let mut world = HostileGuest::new(&mut script);
     while let Some(step) = script.next_byte() {
         world.step(step, &mut script);
     }
 }
 
-/// Bytes of each of two files, which are the guest's memory, one after the other, from [`BASE`] on.
+/// Size in bytes of each of the two files that are the guest's memory.
 const FILE: u64 = 1 << 16;
+/// Guest address at which the guest's memory begins.
 const BASE: u64 = 1 << 20;
-/// The front-end's virtual address of the memory.
+/// User address (VhostUserMemoryRegion) of the guest's memory.
 const USER: u64 = 1 << 32;
 
-/// Bytes reserved for each of the two rings, at the beginning of memory.
+/// Bytes reserved for each of the two virtqueues, at the start of the guest's memory.
 const RING: u64 = 1 << 12;
+/// Offset of the available ring behind the start of its virtqueue.
 const AVAILABLE: u64 = 1 << 10;
+/// Offset of the used ring behind the start of its virtqueue.
 const USED: u64 = 1 << 11;
 
-/// Bytes of the dirty log, fewer than the memory needs.
+/// Size of the log of dirty pages in bytes, too small for the memory.
 const LOG: u64 = 32;
 
-/// VHOST_F_LOG_ALL.
+/// The feature VHOST_F_LOG_ALL.
 const LOG_ALL: u64 = 1 << 26;
 
-struct World {
+/// The device under test, and the memory of the hostile guest.
+struct HostileGuest {
     backend: Backend,
     receiver: Receiver,
     transmitter: Transmitter,
@@ -49,13 +53,13 @@ struct World {
     log: OwnedFd,
     features: u64,
     size: u16,
-    /// Number of times a ring was started.
+    /// Number of times that a ring was started.
     started: u64,
-    /// The available indices.
+    /// Available indices of both rings, as the driver would write them next.
     next: [u16; 2],
 }
 
-impl World {
+impl HostileGuest {
     fn new(script: &mut Script<'_>) -> Self {
         let (mut backend, mut pairs) = Backend::new(1, 1500).unwrap();
         let (receiver, transmitter) = pairs.remove(0);
@@ -63,7 +67,7 @@ impl World {
         device_end.set_nonblocking(true).unwrap();
         backend.connect(device_end.into()).unwrap();
         let size = 1 << (script.byte() % 7);
-        // Features that are offered, without VHOST_USER_F_PROTOCOL_FEATURES, so that rings start enabled.
+        // VHOST_USER_F_PROTOCOL_FEATURES is not accepted, so rings are enabled when they are started.
         let features =
             0x01c0_0001_3000_998b & !(u64::from(script.byte()) << 28) & !(u64::from(script.byte()) << 8);
         let mut world = Self {
@@ -102,7 +106,7 @@ impl World {
                 self.write(at, &bytes);
             }
             3 | 4 => {
-                // More chains, published as a driver would.
+                // Adds chains to the available ring, as a driver would.
                 for _ in 0..=script.below(4) {
                     let entry = u64::from(self.next[ring] % self.size);
                     let head = script.byte();
@@ -123,14 +127,14 @@ impl World {
                 ftruncate(&self.files[ring], 0).unwrap();
             }
             10 => self.turn(),
-            // Messages of a front-end about running rings.
+            // Sends messages of the front-end about running rings.
             11 if step > 150 => match step / 12 % 4 {
                 0 => self.share(),
                 1 => self.send(13, &words(&[ring as u64]), 1),
                 2 => self.send(14, &words(&[ring as u64]), 1),
                 _ => self.log(),
             },
-            // The driver creates the ring again.
+            // Makes the driver create the ring again.
             _ => {
                 self.send(11, &halves(ring as u32, 0), 0);
                 self.write(ring as u64 * RING + AVAILABLE, &[0; 4]);
@@ -141,7 +145,7 @@ impl World {
         }
     }
 
-    /// Does what a worker does once per loop iteration.
+    /// Runs the device's steps of a worker's turn: flushes frames, and polls the rings.
     fn turn(&mut self) {
         self.transmitter.flush();
         if self.transmitter.take_full() {
@@ -149,11 +153,11 @@ impl World {
         }
         self.transmitter.poll();
         assert!(self.transmitter.limits().max_gso <= 65_535);
-        // A started ring fails at most once.
+        // A ring fails at most once between two starts.
         assert!(self.receiver.faults() + self.transmitter.faults() <= self.started);
     }
 
-    /// Receives frames and reads all of them.
+    /// Receives at most `max` frames and reads all their bytes.
     fn receive(&mut self, max: usize) {
         let burst = self.receiver.receive(max, |frames| {
             assert!((1..=max.min(BURST)).contains(&frames.len()));
@@ -179,7 +183,7 @@ impl World {
             .send(offload, &[1; 54], &vec![2; len.min(65_000)]);
     }
 
-    /// Reserves room, fills it, and sends a part of it.
+    /// Reserves frames, fills them, and sends some of them.
     fn reserve(&mut self, script: &mut Script<'_>) {
         let (frames, payload) = (script.below(70), script.below(40_000));
         let Some(mut room) = self.transmitter.reserve(frames, 54, payload) else {
@@ -202,10 +206,10 @@ impl World {
         self.write(ring as u64 * RING + AVAILABLE + 2, &index);
     }
 
-    /// Writes to the guest's memory through its files, as far as they reach.
+    /// Writes to the guest's memory through its files, within their sizes.
     fn write(&self, at: u64, bytes: &[u8]) {
         let file = &self.files[usize::from(at >= FILE)];
-        // A file that was truncated stays empty.
+        // A truncated file must not be extended by the write.
         if rustix::fs::fstat(file).unwrap().st_size > 0 {
             let fits = (FILE - at % FILE).min(bytes.len() as u64) as usize;
             rustix::io::pwrite(file, &bytes[..fits], at % FILE).unwrap();
@@ -217,7 +221,7 @@ impl World {
         self.send(5, &[halves(2, 0), region(0), region(1)].concat(), 2);
     }
 
-    /// Makes the device log its writes.
+    /// Starts the log of dirty pages.
     fn log(&mut self) {
         self.features |= LOG_ALL;
         self.send(6, &words(&[LOG, 0]), 1);
@@ -244,7 +248,7 @@ impl World {
         self.send(12, &words(&[ring.into()]), 1);
     }
 
-    /// Sends a message, and lets the device handle it.
+    /// Sends a message of the front-end, and makes the device process it.
     fn send(&mut self, code: u32, body: &[u8], fds: usize) {
         let files = match code {
             5 => [&self.files[0], &self.files[1]],
@@ -259,7 +263,7 @@ impl World {
         for _ in 0..3 {
             self.receiver.receive(0, |_| {});
             self.transmitter.flush();
-            // Fails when the memory of a ring was truncated.
+            // The call fails if the memory of a ring was truncated.
             let _ = self.backend.handle();
         }
     }

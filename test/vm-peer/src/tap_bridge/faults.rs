@@ -1,20 +1,20 @@
-//! Faults of a link: loses, duplicates and reorders frames, determined by a seed.
+//! Faults of a link: frames that are lost, duplicated or reordered, as a seed determines.
 
-/// Number of faults in ten thousand frames of one direction.
+/// Rates of faults, in frames of ten thousand in one direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// Seed of the random numbers.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// Frames not sent.
+    /// Number of frames in ten thousand that are not sent.
     pub lost: u64,
-    /// Frames sent twice.
+    /// Number of frames in ten thousand that are sent twice.
     pub duplicated: u64,
-    /// Frames sent after the next one.
+    /// Number of frames in ten thousand that are sent after the next one.
     pub reordered: u64,
 }
 
 impl Faults {
-    /// No faults.
+    /// Fault rates of a link without faults.
     pub const NONE: Self = Self {
         seed: 0,
         lost: 0,
@@ -22,7 +22,7 @@ impl Faults {
         reordered: 0,
     };
 
-    /// 1 % lost, 0.5 % duplicated, 0.5 % swapped with the next one.
+    /// Rates of a lossy link: 1 % lost, 0.5 % duplicated, 0.5 % sent after the next frame.
     pub const LOSSY: Self = Self {
         seed: 1,
         lost: 100,
@@ -31,16 +31,16 @@ impl Faults {
     };
 }
 
-/// Fault injection for one direction of a link.
+/// The fault injector of one direction of a link.
 pub struct FaultInjector {
     faults: Faults,
     state: u64,
-    /// A frame to be sent after the next one.
+    /// The frame that is sent after the next one.
     held: Option<Vec<u8>>,
 }
 
 impl FaultInjector {
-    /// Creates an injector; `direction` distinguishes the two directions with one seed.
+    /// Creates an injector. `direction` makes the two directions with the same seed differ.
     pub fn new(faults: Faults, direction: u64) -> Self {
         Self {
             faults,
@@ -49,7 +49,7 @@ impl FaultInjector {
         }
     }
 
-    /// Sends `frame` not at all, once, twice, or after the next one.
+    /// Passes `frame` to `send` not at all, once, twice, or after the next frame.
     ///
     /// # Errors
     /// Those of `send`.
@@ -78,7 +78,7 @@ impl FaultInjector {
         self.flush(send)
     }
 
-    /// Sends the frame that is held for reordering, if there is one.
+    /// Passes the frame that was delayed for reordering to `send`, if there is one.
     ///
     /// # Errors
     /// Those of `send`.
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Forwards this many numbered frames, and returns the numbers sent.
+    /// Forwards frames with the numbers 0 to `frames` - 1, and returns the numbers that were sent.
     fn passed(faults: Faults, direction: u64, frames: u32) -> Vec<u32> {
         let mut link = FaultInjector::new(faults, direction);
         let mut out = Vec::new();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_faults_change_nothing() {
+    fn link_without_faults_changes_nothing() {
         assert_eq!(passed(Faults::NONE, 0, 100), (0..100).collect::<Vec<_>>());
     }
 

@@ -1,4 +1,4 @@
-//! Copies frames between queues and a tap, whose namespace stands in for the machine, at native speed.
+//! Copies frames between virtqueues and a tap, whose namespace represents the guest and runs at native speed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,16 +15,17 @@ use super::rx::Rx;
 use super::tx::Tx;
 use super::{Error, Machine, QueuePair};
 
-/// Frames of one burst.
+/// Largest number of frames of one burst.
 const BURST: usize = 64;
 
-/// Timeout of each wait for frames, after which the stop flag is checked.
+/// Timeout of a wait for frames, after which the stop flag is checked.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Copies frames between `tap` and `pairs` until `stop` is set or the device disconnects, with the negotiated offloads.
-/// Each burst from the tap uses the next pair, as bursts of a thread do that moves from one CPU to another.
+/// Copies frames between `tap` and `pairs` until `stop` is set or the device disconnects, with the negotiated
+/// offloads. Each burst from the tap uses the next pair, as the bursts of a thread do that moves between CPUs.
 ///
-/// The tap must be non-blocking and have IFF_VNET_HDR. The pairs' receive buffers must hold the largest frame.
+/// The tap must be non-blocking and have IFF_VNET_HDR. The receive buffers must be large enough for the largest
+/// frame.
 ///
 /// # Errors
 /// The tap cannot be read or written, or the device violated the protocol.
@@ -56,7 +57,7 @@ pub fn bridge_tap(
         let ended = threads
             .into_iter()
             .map(|thread| thread.join().expect("bridge threads do not panic"));
-        // All threads have ended before the first error is returned.
+        // All threads are joined before the first error is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }
@@ -72,7 +73,7 @@ fn up(tap: BorrowedFd<'_>, mut txs: Vec<Tx>, over: &AtomicBool) -> Result<(), Er
         for _ in 0..BURST {
             let filled = tx.fill(|place| match read(tap, place) {
                 Ok(len) => Ok(Some(len)),
-                // No frame, or the interface is down.
+                // EAGAIN: no frame. EIO: the interface is down.
                 Err(Errno::AGAIN | Errno::IO) => {
                     drained = true;
                     Ok(None)
@@ -94,14 +95,15 @@ fn up(tap: BorrowedFd<'_>, mut txs: Vec<Tx>, over: &AtomicBool) -> Result<(), Er
     Ok(())
 }
 
-/// `should_continue` is called when there are no frames.
+/// Copies frames from the device to the tap. `should_continue` is called when there are no frames, and false ends the
+/// copy.
 fn down(tap: BorrowedFd<'_>, mut rx: Rx, should_continue: impl Fn() -> bool) -> Result<(), Error> {
     loop {
         let header = rx.header();
         let frames = rx.receive_in_place(|frame| {
             require_checksum(frame, header);
             match write(tap, frame) {
-                // The interface is down, or refuses this frame.
+                // EIO: the interface is down. EINVAL: the kernel refuses the frame.
                 Ok(_) | Err(Errno::IO | Errno::INVAL) => Ok(()),
                 Err(error) => Err(error.into()),
             }
@@ -112,8 +114,8 @@ fn down(tap: BorrowedFd<'_>, mut rx: Rx, should_continue: impl Fn() -> bool) -> 
     }
 }
 
-/// Marks a checksum as to be completed where the device marked it as valid without writing it
-/// (VIRTIO_NET_HDR_F_DATA_VALID): a tap ignores that flag, and would verify the checksum.
+/// Sets VIRTIO_NET_HDR_F_NEEDS_CSUM where the device has set VIRTIO_NET_HDR_F_DATA_VALID without writing the
+/// checksum: a tap ignores the latter flag, and the kernel would verify the checksum.
 fn require_checksum(frame: &VolatileSlice<'_>, header: usize) {
     let mut head = [0; 12 + 34];
     let Some(head) = head.get_mut(..header + 34) else {
@@ -139,11 +141,12 @@ fn require_checksum(frame: &VolatileSlice<'_>, header: usize) {
     frame.copy_from(&head[..10]);
 }
 
-/// VIRTIO_NET_HDR_F_NEEDS_CSUM and VIRTIO_NET_HDR_F_DATA_VALID (virtio 1.2, section 5.1.6).
+/// The flag VIRTIO_NET_HDR_F_NEEDS_CSUM of `virtio_net_hdr` (virtio 1.2, section 5.1.6).
 const NEEDS_CSUM: u8 = 1;
+/// The flag VIRTIO_NET_HDR_F_DATA_VALID of `virtio_net_hdr` (virtio 1.2, section 5.1.6).
 const DATA_VALID: u8 = 2;
 
-/// Sets the tap's header length to that of the queues, and its offloads to those of the device.
+/// Sets the length of the tap's header to that of the queues, and the tap's offloads to those of the device.
 fn configure_tap(tap: BorrowedFd<'_>, header: usize, features: u64) -> io::Result<()> {
     let header = header as libc::c_int;
     // SAFETY: TUNSETVNETHDRSZ reads one int, which `header` is.
@@ -169,7 +172,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Waits until `source` is readable, or for a timeout.
+/// Waits until `source` is readable, at most [`PAUSE`].
 fn wait(source: BorrowedFd<'_>) -> io::Result<()> {
     let pause = Timespec::try_from(PAUSE).map_err(io::Error::other)?;
     let mut fds = [PollFd::new(&source, PollFlags::IN)];

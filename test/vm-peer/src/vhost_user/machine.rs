@@ -1,4 +1,4 @@
-//! A machine that consists of memory and a network device.
+//! The guest of the vhost-user front-end: memory and a network device, without processors.
 
 use std::fs::File;
 use std::io;
@@ -19,54 +19,54 @@ use super::queue::Queue;
 use super::rx::Rx;
 use super::tx::Tx;
 
-/// The configuration of a machine.
+/// Features and sizes with which the front-end configures the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Virtio features to accept if offered; VHOST_USER_F_PROTOCOL_FEATURES is always accepted.
+    /// Virtio features that the driver accepts if offered; VHOST_USER_F_PROTOCOL_FEATURES is always accepted.
     pub features: u64,
-    /// Number of queue pairs.
+    /// Number of queue pairs, each with a receive and a transmit queue.
     pub pairs: usize,
-    /// Number of descriptors of each queue.
+    /// Number of descriptors of each virtqueue.
     pub queue_size: u16,
-    /// Bytes of each receive buffer.
+    /// Size of each receive buffer in bytes.
     pub buffer: u32,
 }
 
-/// The machine's memory, and its front-end.
+/// The guest's memory, and the front-end that shares it with the device.
 pub struct Machine {
     frontend: Frontend,
-    /// The front-end's socket.
+    /// The socket that connects the front-end with the device.
     socket: UnixStream,
     memory: Arc<GuestMemoryMmap>,
     file: Arc<File>,
     features: u64,
 }
 
-/// A queue pair.
+/// A receive and a transmit queue of the driver.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// Receives from the device.
+    /// Receive queue: frames from the device.
     pub rx: Rx,
-    /// Transmits to the device.
+    /// Transmit queue: frames to the device.
     pub tx: Tx,
 }
 
-/// VIRTIO_NET_F_MRG_RXBUF.
+/// Mask of the virtio feature VIRTIO_NET_F_MRG_RXBUF.
 const MRG_RXBUF: u64 = 1 << 15;
-/// VHOST_F_LOG_ALL.
+/// Mask of the vhost feature VHOST_F_LOG_ALL.
 const LOG_ALL: u64 = 1 << 26;
-/// VIRTIO_F_INDIRECT_DESC.
+/// Mask of the virtio feature VIRTIO_F_INDIRECT_DESC.
 const INDIRECT: u64 = 1 << 28;
-/// VIRTIO_F_EVENT_IDX.
+/// Mask of the virtio feature VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u64 = 1 << 29;
-/// VHOST_USER_F_PROTOCOL_FEATURES.
+/// Mask of the vhost-user feature VHOST_USER_F_PROTOCOL_FEATURES.
 const PROTOCOL: u64 = 1 << 30;
-/// VIRTIO_F_VERSION_1.
+/// Mask of the virtio feature VIRTIO_F_VERSION_1.
 const VERSION_1: u64 = 1 << 32;
 
 impl Machine {
     /// Negotiates with the device at the other end of `socket`, and starts all queues with all receive buffers
-    /// available. Waits for the device's replies, as long as the socket's timeout allows.
+    /// available. Waits for the device's replies at most the timeout of the socket.
     ///
     /// # Errors
     /// The device refuses or disconnects; out of memory or descriptors.
@@ -122,7 +122,7 @@ impl Machine {
         Ok((machine, pairs))
     }
 
-    /// Returns whether the device is connected.
+    /// Returns true if the device is connected.
     pub fn is_connected(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let now = Timespec {
@@ -133,7 +133,7 @@ impl Machine {
         poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().intersects(gone)
     }
 
-    /// Returns the negotiated features.
+    /// Returns the negotiated virtio features.
     pub fn features(&self) -> u64 {
         self.features
     }
@@ -148,12 +148,12 @@ impl Machine {
         &self.file
     }
 
-    /// Returns the front-end, for further messages.
+    /// Returns the front-end, by which a test can send further messages.
     pub fn frontend(&mut self) -> &mut Frontend {
         &mut self.frontend
     }
 
-    /// Starts ring `number` at the available index `base`.
+    /// Starts ring `number` with the available index `base` (VHOST_USER_SET_VRING_BASE).
     ///
     /// # Errors
     /// The device refuses or disconnects.
@@ -168,7 +168,8 @@ impl Machine {
         Ok(self.frontend.set_vring_enable(number, true)?)
     }
 
-    /// Stops ring `number`, and returns the number of available entries that the device has taken.
+    /// Stops ring `number` (VHOST_USER_GET_VRING_BASE), and returns the available index up to which the device has
+    /// taken chains.
     ///
     /// # Errors
     /// The device refuses or disconnects.
@@ -176,8 +177,8 @@ impl Machine {
         Ok(self.frontend.get_vring_base(number)?)
     }
 
-    /// Makes the device log its writes, for the given running rings and their numbers. A bit of the log covers 4,096
-    /// bytes, from address 0 on.
+    /// Makes the device log the pages that it writes (VHOST_F_LOG_ALL), for the given running rings and their
+    /// numbers. A bit of the log stands for 4,096 bytes, from address 0 on.
     ///
     /// # Errors
     /// The device refuses or disconnects; out of memory.
@@ -212,7 +213,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Returns the addresses of a ring in this process.
+    /// Returns the message with the addresses of a ring in this process.
     fn vring_config(&self, queue: &Queue, log: Option<u64>) -> Result<VringConfigData, Error> {
         let layout = queue.layout();
         let host = |guest| {

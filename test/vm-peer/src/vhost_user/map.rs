@@ -1,19 +1,19 @@
-//! The layout of the guest's memory.
+//! Addresses of rings and buffers in the guest's memory.
 
 use pontoon_ring::Layout;
 
 use super::Options;
 
-/// Guest address of the memory; not zero, so that address 0 is invalid.
+/// Guest address at which the memory begins; not zero, so that address 0 is invalid.
 pub(crate) const BASE: u64 = 1 << 20;
 
-/// Bytes of memory per transmitted frame: a table of indirect descriptors, then the header and the frame.
+/// Bytes of memory for each transmitted frame: a table of indirect descriptors, then the header and the frame.
 pub(crate) const FRAME_MEMORY: u64 = HEADER_OFFSET + (68 << 10);
 
-/// Offset of the header in that memory.
+/// Offset of the header in the memory of a frame, in bytes.
 pub(crate) const HEADER_OFFSET: u64 = 4096;
 
-/// Addresses of one pair's rings and buffers.
+/// Guest addresses of the rings and buffers of one queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PairMap {
     pub(crate) rx: Layout,
@@ -24,7 +24,7 @@ pub(crate) struct PairMap {
 }
 
 impl PairMap {
-    /// Places a pair from `begin` on.
+    /// Returns the addresses of a pair that begins at `begin`.
     pub(crate) fn new(begin: u64, options: &Options) -> Self {
         let size = options.queue_size;
         let ring = page(Layout::contiguous_bytes(size) as u64);

@@ -1,4 +1,4 @@
-//! One ring with its eventfds.
+//! The driver's side of one virtqueue, with its kick and call eventfds.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pontoon_ring::driver::{self, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, VmMemory};
-use pontoon_ring::{Features, Layout, LayoutError};
+use pontoon_ring::{Features, Layout, LayoutError, Notification};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use vm_memory::{GuestMemoryMmap, VolatileSlice};
@@ -15,7 +15,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::Error;
 
-/// A ring.
+/// The driver's side of one virtqueue.
 #[derive(Debug)]
 pub struct Queue {
     driver: Driver<Box<[Slot]>>,
@@ -26,8 +26,8 @@ pub struct Queue {
     kicks: u64,
 }
 
-/// A ring looked up in memory.
-pub(crate) type Open<'q> = driver::DriverQueue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
+/// A virtqueue whose rings were looked up in the guest's memory.
+pub(crate) type MappedQueue<'q> = driver::DriverQueue<'q, VmMemory<'q, GuestMemoryMmap>, Box<[Slot]>>;
 
 impl Queue {
     pub(crate) fn new(
@@ -47,24 +47,24 @@ impl Queue {
         })
     }
 
-    /// Returns the ring's guest addresses.
+    /// Returns the guest addresses of the virtqueue's parts.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Returns the number of notifications sent to the device.
+    /// Returns the number of kicks (notifications of the device).
     pub fn kicks(&self) -> u64 {
         self.kicks
     }
 
-    /// Notifies the device, even if it suppressed notifications.
+    /// Kicks the device, even if it has disabled notifications.
     pub fn kick(&mut self) {
         self.kicks += 1;
-        // It fails only if the counter is at its maximum of 2^64 - 2.
+        // The write fails only if the counter of the eventfd is at its maximum of 2^64 - 2.
         let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
-    /// Returns and clears the number of calls from the device.
+    /// Returns the number of calls (notifications by the device) since the last time, and resets it.
     pub fn take_calls(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::read(&self.call, &mut count) {
@@ -73,7 +73,7 @@ impl Queue {
         }
     }
 
-    /// Waits until the device has returned chains. Returns false after `timeout`.
+    /// Waits until the device has returned chains through the used ring. Returns false after `timeout`.
     ///
     /// # Errors
     /// The device violated the protocol, or the descriptor cannot be polled.
@@ -90,7 +90,7 @@ impl Queue {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
-            // The call may concern chains that were seen before.
+            // The call may announce chains that were taken before.
             self.take_calls();
             if self.open()?.poll()? > 0 {
                 return Ok(true);
@@ -101,43 +101,44 @@ impl Queue {
         }
     }
 
-    pub(crate) fn open(&mut self) -> Result<Open<'_>, LayoutError> {
+    pub(crate) fn open(&mut self) -> Result<MappedQueue<'_>, LayoutError> {
         self.driver.attach(VmMemory::new(&*self.memory))
     }
 
-    /// Publishes added chains, and notifies the device if it requested that.
+    /// Publishes the added chains in the available ring, and kicks the device if it has enabled notifications.
     pub(crate) fn publish(&mut self) -> Result<(), LayoutError> {
-        if self.open()?.publish() {
+        let notification = self.open()?.publish();
+        if notification == Notification::Required {
             self.kick();
         }
         Ok(())
     }
 
-    /// Writes to the guest's memory.
+    /// Writes bytes to the guest's memory.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
         self.area(address, bytes.len()).copy_in(0, bytes);
     }
 
-    /// Reads from the guest's memory.
+    /// Reads bytes from the guest's memory.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) {
         self.area(address, into.len()).copy_out(0, into);
     }
 
-    /// Returns a part of the guest's memory.
+    /// Returns a slice of the guest's memory.
     pub(crate) fn area(&self, address: u64, len: usize) -> VolatileSlice<'_> {
         VmMemory::new(&*self.memory)
             .area(address, len)
             .expect("buffers are in memory")
     }
 
-    /// Returns kick and call for rust-vmm's front-end.
+    /// Returns the kick and the call descriptor for rust-vmm's front-end.
     pub(crate) fn events(&self) -> io::Result<[EventFd; 2]> {
         Ok([to_event_fd(&self.kick)?, to_event_fd(&self.call)?])
     }
 }
 
 impl AsFd for Queue {
-    /// Readable after a call from the device.
+    /// Returns the call eventfd, which is readable after a notification by the device.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.call.as_fd()
     }

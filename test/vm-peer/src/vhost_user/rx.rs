@@ -1,4 +1,4 @@
-//! Frames from the device.
+//! The driver's receive queue: frames from the device.
 
 use std::io;
 
@@ -9,28 +9,28 @@ use vm_memory::VolatileSlice;
 use super::Error;
 use super::queue::Queue;
 
-/// The receive queue: all of its descriptors have buffers of one size.
+/// The driver's receive queue. All descriptors have buffers of one size.
 #[derive(Debug)]
 pub struct Rx {
-    /// Its ring.
+    /// The driver's side of the receive virtqueue.
     pub queue: Queue,
     buffers: u64,
     size: u32,
     header: usize,
     mergeable: bool,
-    /// Buffers that are not in the ring.
+    /// Numbers of the buffers that are not in the available ring.
     spare: Vec<u32>,
     frame: Vec<u8>,
 }
 
-/// A received frame.
+/// A frame that the device has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
-    /// Its offload metadata.
+    /// Offload metadata from the frame's `virtio_net_hdr`.
     pub offload: Offload,
-    /// Number of buffers that held it.
+    /// Number of buffers that the frame occupied.
     pub buffers: u16,
-    /// Its bytes.
+    /// Bytes of the frame, without its header.
     pub bytes: &'a [u8],
 }
 
@@ -48,15 +48,15 @@ impl Rx {
         }
     }
 
-    /// Returns the bytes of the header in front of each frame.
+    /// Returns the length of the header before each frame in bytes.
     pub fn header(&self) -> usize {
         self.header
     }
 
-    /// Adds up to `count` of the buffers that are not in the ring.
+    /// Adds at most `count` free buffers to the available ring.
     ///
     /// # Errors
-    /// The ring is not mapped any longer.
+    /// The ring is not in the guest's memory.
     pub fn refill(&mut self, count: usize) -> Result<(), Error> {
         let Self {
             queue,
@@ -74,7 +74,8 @@ impl Rx {
         Ok(queue.publish()?)
     }
 
-    /// Takes all frames and returns their number. Their buffers are not reused before [`refill`](Self::refill).
+    /// Passes all frames to `sink` and returns their number. Their buffers are added again only by
+    /// [`refill`](Self::refill).
     ///
     /// # Errors
     /// The device violated the protocol.
@@ -92,7 +93,7 @@ impl Rx {
         Ok(count)
     }
 
-    /// Takes all frames, makes their buffers available again, and returns the number of frames.
+    /// Passes all frames to `sink`, adds their buffers again, and returns the number of frames.
     ///
     /// # Errors
     /// The device violated the protocol.
@@ -102,8 +103,8 @@ impl Rx {
         Ok(count)
     }
 
-    /// Passes the memory of each frame, with its header, to `sink`, and makes its buffer available again. Returns the
-    /// number of frames.
+    /// Passes the memory of each frame, with its header, to `sink`, and adds its buffer again. Returns the number of
+    /// frames.
     ///
     /// # Errors
     /// The device violated the protocol, or used several buffers for a frame; or `sink` failed.
@@ -135,7 +136,7 @@ impl Rx {
         Ok(count)
     }
 
-    /// Assembles the next frame.
+    /// Assembles the next frame from its buffers. Returns its metadata and the number of buffers.
     fn gather(&mut self) -> Result<Option<(Offload, u16)>, Error> {
         self.frame.clear();
         if !self.take_buffer()? {
@@ -155,7 +156,7 @@ impl Rx {
         Ok(Some((offload, all)))
     }
 
-    /// Takes the next buffer's bytes. Returns false if there is none.
+    /// Appends the bytes of the next used buffer to the frame. Returns false if there is none.
     fn take_buffer(&mut self) -> Result<bool, Error> {
         let Some(used) = self.queue.open()?.reap()? else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Frames to the device.
+//! The driver's transmit queue: frames to the device.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use super::Error;
 use super::map::{FRAME_MEMORY, HEADER_OFFSET};
 use super::queue::Queue;
 
-/// The transmit queue, with memory for a frame per descriptor.
+/// The driver's transmit queue, with memory for one frame per descriptor.
 #[derive(Debug)]
 pub struct Tx {
-    /// Its ring.
+    /// The driver's side of the transmit virtqueue.
     pub queue: Queue,
-    /// The layout of the next frames in memory.
+    /// Division of the following frames into buffers.
     pub layout: TxLayout,
     places: u64,
     header: usize,
@@ -23,19 +23,19 @@ pub struct Tx {
     buffers: Vec<Buffer>,
 }
 
-/// The layout of a frame in memory.
+/// The division of a frame into buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxLayout {
-    /// Maximum number of bytes per buffer.
+    /// Largest number of bytes in one buffer.
     pub piece: u32,
-    /// The header has a buffer of its own, instead of sharing the first one.
+    /// True if the header has a buffer of its own; otherwise it is in the first buffer of the frame.
     pub header_apart: bool,
-    /// The buffers are in an indirect table: at most 256, and only if negotiated.
+    /// True if the buffers are in an indirect descriptor table: at most 256, and only if negotiated.
     pub indirect: bool,
 }
 
 impl TxLayout {
-    /// One buffer for header and frame.
+    /// One buffer for the header and the whole frame.
     pub const WHOLE: Self = Self {
         piece: u32::MAX,
         header_apart: false,
@@ -56,23 +56,23 @@ impl Tx {
         }
     }
 
-    /// Returns the bytes of the header in front of each frame.
+    /// Returns the length of the header before each frame in bytes.
     pub fn header(&self) -> usize {
         self.header
     }
 
-    /// Adds a frame with `headers` bytes of headers. Returns false if there is no room.
+    /// Adds a frame whose protocol headers are `headers` bytes long. Returns false if no descriptor is free.
     ///
     /// # Errors
     /// The device violated the protocol.
     ///
     /// # Panics
-    /// The frame exceeds 64 KiB, or its layout needs more descriptors than the ring has.
+    /// The frame is longer than 64 KiB, or its layout needs more descriptors than the ring has.
     pub fn send(&mut self, offload: Offload, headers: usize, frame: &[u8]) -> Result<bool, Error> {
         self.send_raw(&vnet::emit(offload, headers), frame)
     }
 
-    /// Adds a frame with the given header.
+    /// Adds a frame with this `virtio_net_hdr`.
     ///
     /// # Errors
     /// Those of [`send`](Self::send).
@@ -111,8 +111,8 @@ impl Tx {
         }
     }
 
-    /// Adds a frame, with its header, that `write` writes to memory. Returns false if there is no room or `write`
-    /// returned `None`.
+    /// Adds a frame that `write` writes to memory together with its header. Returns false if no descriptor is free or
+    /// `write` returned `None`.
     ///
     /// # Errors
     /// The device violated the protocol, or `write` failed.
@@ -136,15 +136,15 @@ impl Tx {
         Ok(true)
     }
 
-    /// Publishes the added frames.
+    /// Publishes the added frames, and kicks the device if it has enabled notifications.
     ///
     /// # Errors
-    /// The ring is not mapped any longer.
+    /// The ring is not in the guest's memory.
     pub fn flush(&mut self) -> Result<(), Error> {
         Ok(self.queue.publish()?)
     }
 
-    /// Returns the number of frames that the device has not returned.
+    /// Returns the number of frames that the device has not returned through the used ring.
     ///
     /// # Errors
     /// The device violated the protocol.
@@ -162,7 +162,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Lists the buffers of a frame of `len` bytes whose header is at `begin`.
+    /// Divides a frame of `len` bytes, whose header is at the address `begin`, into buffers.
     fn cut(&mut self, begin: u64, len: usize) {
         let end = begin + (self.header + len) as u64;
         let mut at = begin;
@@ -174,7 +174,7 @@ impl Tx {
                 self.layout.piece.into()
             };
             let piece = (end - at).min(most);
-            // At most the memory of a frame.
+            // A buffer is not longer than the memory of a frame, so its length fits.
             self.buffers.push(Buffer::readable(at, piece as u32));
             at += piece;
         }

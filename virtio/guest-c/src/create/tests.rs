@@ -1,8 +1,9 @@
-//! An interface in memory of the test, with the device side of `pontoon-ring` as its peer.
+//! Tests of an interface in the test's memory, whose device is the device side of `pontoon-ring`.
 
 use core::ptr;
 
 use pontoon_guest::HEADER;
+use pontoon_ring::Notification;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::Area;
 
@@ -16,7 +17,7 @@ const FEATURES: Features = Features {
     indirect: false,
 };
 
-/// State of the callbacks.
+/// State of the callbacks, which is their context.
 #[derive(Default)]
 struct World {
     now: u64,
@@ -25,7 +26,7 @@ struct World {
     gone: bool,
 }
 
-// SAFETY: called with the context of `Program::config`, as are the next two.
+// SAFETY: the three callbacks are called with the context of `Program::config`.
 unsafe extern "C" fn now(context: *mut c_void) -> u64 {
     // SAFETY: the context is the test's `World`, which is not used otherwise meanwhile.
     let world = unsafe { &mut *context.cast::<World>() };
@@ -33,14 +34,14 @@ unsafe extern "C" fn now(context: *mut c_void) -> u64 {
     world.now
 }
 
-// SAFETY: see `now`.
+// SAFETY: `notify` is called with the context of `Program::config`.
 unsafe extern "C" fn notify(context: *mut c_void, ring: c_int) {
-    // SAFETY: as for `now`.
+    // SAFETY: the context is the test's `World`, which nothing else uses during the call.
     unsafe { &mut *context.cast::<World>() }.notified.push(ring);
 }
 
 unsafe extern "C" fn sleep(context: *mut c_void, until: u64) -> c_int {
-    // SAFETY: as for `now`.
+    // SAFETY: the context is the test's `World`, which nothing else uses during the call.
     let world = unsafe { &mut *context.cast::<World>() };
     world.slept.push(until);
     world.now = until;
@@ -50,7 +51,7 @@ unsafe extern "C" fn sleep(context: *mut c_void, until: u64) -> c_int {
 #[repr(C, align(64))]
 struct Page([u8; 4096]);
 
-/// Memory of one C program.
+/// Memory that a C program would provide.
 struct Program {
     storage: Box<[Page]>,
     shared: Box<[Page]>,
@@ -85,9 +86,9 @@ impl Program {
     }
 }
 
-fn create(config: &Config) -> Result<(*mut Pontoon, [Rings; 2]), c_int> {
+fn create(config: &Config) -> Result<(*mut Pontoon, [VringLayout; 2]), c_int> {
     let mut interface = ptr::null_mut();
-    let mut rings = [Rings {
+    let mut rings = [VringLayout {
         descriptors: 0,
         available: 0,
         used: 0,
@@ -100,7 +101,7 @@ fn create(config: &Config) -> Result<(*mut Pontoon, [Rings; 2]), c_int> {
 }
 
 #[test]
-fn carries_frames_both_ways() {
+fn frames_are_carried_in_both_directions() {
     let mut program = Program::new();
     let config = program.config();
     let (net, rings) = create(&config).unwrap();
@@ -108,7 +109,7 @@ fn carries_frames_both_ways() {
     // SAFETY: the memory is the program's, which outlives this value, and is accessed by `Raw`s only, in one thread.
     let memory = Window::new(unsafe { Raw::new(shared, pontoon_shared_bytes(FRAME)) }, ADDRESS);
     let [mut to_guest, mut from_guest] = rings.map(|ring| {
-        let Rings {
+        let VringLayout {
             descriptors,
             available,
             used,
@@ -144,8 +145,8 @@ fn carries_frames_both_ways() {
         .unwrap()
         .unwrap();
     ring.put(chain, HEADER as u32 + 6);
-    assert!(!ring.publish(), "the guest is awake");
-    // SAFETY: as above.
+    assert_eq!(ring.publish(), Notification::NotRequired, "the guest is awake");
+    // SAFETY: only this test uses the interface, and the lengths of buffers are correct.
     unsafe {
         assert_eq!(pontoon_poll(net, FOREVER), 1, "a frame");
         assert_eq!(pontoon_read(net, buffer.as_mut_ptr().cast(), buffer.len()), 6);
@@ -158,11 +159,11 @@ fn carries_frames_both_ways() {
 }
 
 #[test]
-fn errors_map_to_codes() {
+fn errors_are_converted_to_codes() {
     let mut program = Program::new();
     let (net, _) = create(&program.config()).unwrap();
     let frame = [0_u8; 2000];
-    // SAFETY: as above.
+    // SAFETY: only this test uses the interface, and the lengths of buffers are correct.
     unsafe {
         assert_eq!(pontoon_queue(net, frame.as_ptr().cast(), frame.len()), code::LONG);
         assert_eq!(pontoon_queue(net, ptr::null(), 0), code::INVALID);
@@ -172,12 +173,12 @@ fn errors_map_to_codes() {
         assert_eq!(pontoon_queue(net, frame.as_ptr().cast(), 60), code::AGAIN);
     }
     program.world.gone = true;
-    // SAFETY: as above.
+    // SAFETY: only this test uses the interface.
     assert_eq!(unsafe { pontoon_poll(net, FOREVER) }, code::GONE);
 }
 
 #[test]
-fn refuses_invalid_configuration() {
+fn invalid_configuration_is_refused() {
     let mut program = Program::new();
     let right = program.config();
     let odd = right.storage.wrapping_byte_add(8);

@@ -1,4 +1,4 @@
-//! The C example, built with the commands in its comment, and run with a device made of rust-vmm's crates.
+//! Test of the C example: built with the commands in its comment, and run with a device made of rust-vmm's crates.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
@@ -33,7 +33,10 @@ fn c_example_echoes_frames() {
     }
     drop(device);
     assert!(echo.wait().unwrap().success());
-    assert!(frames.try_recv().is_err(), "what is no datagram has no echo");
+    assert!(
+        frames.try_recv().is_err(),
+        "a frame without a datagram is not echoed"
+    );
 }
 
 #[test]
@@ -42,8 +45,8 @@ fn c_example_has_less_than_100_lines() {
     assert!(lines < 100, "{lines} lines");
 }
 
-/// Rust uses an int where C could use an enumeration, whose size the compiler chooses: a byte with `-fshort-enums`,
-/// which is common on bare metal.
+/// The pacing is an int and no enumeration, because the C compiler chooses the size of an enumeration: one byte with
+/// `-fshort-enums`, which is common on bare metal.
 #[test]
 fn struct_layout_is_independent_of_enum_size() {
     const CHECK: &str = r#"
@@ -63,7 +66,7 @@ fn struct_layout_is_independent_of_enum_size() {
     }
 }
 
-/// Builds the library and the example.
+/// Builds the library and the example, and returns the path of the example.
 fn build(directory: &Path) -> PathBuf {
     let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
@@ -89,7 +92,7 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}: {status}");
 }
 
-/// Returns a datagram whose addresses and ports end in these numbers.
+/// Returns a frame with a datagram whose addresses and ports end in these numbers.
 fn datagram([from, to]: [u8; 2], number: u16) -> Vec<u8> {
     let len = 60 + usize::from(number) % 1400;
     let mut frame = vec![number as u8; len];

@@ -1,4 +1,4 @@
-//! The memory of an attached interface.
+//! The memory that an attached interface shares with the device.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,19 +10,19 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vhost::{VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
-/// Guest address of the first byte; not zero, so that address 0 is invalid.
+/// Address of the first byte in the descriptors; it is not zero, so that address 0 is invalid.
 pub(super) const ORIGIN: u64 = 1 << 20;
 
-/// The memory of an attached interface: a file that the device maps, too.
+/// The memory of an attached interface: a memfd that the device maps, too.
 #[derive(Debug)]
 pub struct Mapping {
     window: Window<Raw<'static>>,
-    /// Owns the mapping that `window` refers to.
+    /// The mapping to which `window` refers.
     memory: GuestMemoryMmap,
 }
 
 impl Mapping {
-    /// Creates a file of `len` bytes and maps it.
+    /// Creates a memfd of `len` bytes and maps it.
     pub(super) fn new(len: usize) -> io::Result<Self> {
         let file = memfd_create("pontoon-guest", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, len as u64)?;
@@ -45,7 +45,7 @@ impl Mapping {
         })
     }
 
-    /// Returns the description of the memory for the device.
+    /// Returns the description of the memory that the device receives (SET_MEM_TABLE).
     pub(super) fn regions(&self) -> Result<Vec<VhostUserMemoryRegionInfo>, vhost::Error> {
         self.memory
             .iter()
@@ -53,7 +53,7 @@ impl Mapping {
             .collect()
     }
 
-    /// Returns the addresses of a ring in this process.
+    /// Returns the configuration of a ring for the device, with addresses of this process.
     pub(super) fn vring_config(&self, layout: Layout) -> io::Result<VringConfigData> {
         let host = |guest| {
             let host = self.memory.get_host_address(GuestAddress(guest));

@@ -1,4 +1,4 @@
-//! The messages of the vhost-user session.
+//! Messages of the vhost-user session by which an interface is attached.
 
 use pontoon_ring::Features;
 use vhost::vhost_user::message::VhostUserHeaderFlag;
@@ -9,22 +9,22 @@ use vmm_sys_util::eventfd::EventFd;
 use super::AttachError;
 use super::mapping::Mapping;
 
-/// The front-end's side of a vhost-user session.
+/// The front-end side of a vhost-user session.
 pub(super) struct FrontendSession {
     frontend: Frontend,
     features: u64,
 }
 
-/// VIRTIO_F_EVENT_IDX.
+/// Feature bit VIRTIO_F_EVENT_IDX.
 const EVENT_IDX: u64 = 1 << 29;
-/// VHOST_USER_F_PROTOCOL_FEATURES.
+/// Feature bit VHOST_USER_F_PROTOCOL_FEATURES.
 const PROTOCOL: u64 = 1 << 30;
-/// VIRTIO_F_VERSION_1.
+/// Feature bit VIRTIO_F_VERSION_1.
 const VERSION_1: u64 = 1 << 32;
 
 impl FrontendSession {
-    /// Negotiates the features that the interface uses. It has no offloads: frames are whole and their checksums
-    /// complete.
+    /// Negotiates the features that the interface uses. No offload is among them: frames are whole, with complete
+    /// checksums.
     pub(super) fn negotiate(mut frontend: Frontend) -> Result<Self, AttachError> {
         frontend.set_owner()?;
         let features = frontend.get_features()? & (VERSION_1 | PROTOCOL | EVENT_IDX);
@@ -32,7 +32,7 @@ impl FrontendSession {
             return Err(AttachError::Legacy);
         }
         if features & PROTOCOL != 0 {
-            // With replies, a refusal by the device is known before a frame is lost.
+            // With replies, a refusal by the device is noticed at once, and not by lost frames.
             let protocol = frontend.get_protocol_features()? & VhostUserProtocolFeatures::REPLY_ACK;
             frontend.set_protocol_features(protocol)?;
             if !protocol.is_empty() {
@@ -43,7 +43,7 @@ impl FrontendSession {
         Ok(Self { frontend, features })
     }
 
-    /// Returns the features that concern the rings.
+    /// Returns the negotiated features that concern the rings.
     pub(super) fn features(&self) -> Features {
         Features {
             event_idx: self.features & EVENT_IDX != 0,
@@ -51,13 +51,13 @@ impl FrontendSession {
         }
     }
 
-    /// Shares the memory with the device.
+    /// Sends the memory of the interface to the device.
     pub(super) fn share_memory(&self, mapping: &Mapping) -> Result<(), AttachError> {
         self.frontend.set_mem_table(&mapping.regions()?)?;
         Ok(())
     }
 
-    /// Configures a ring.
+    /// Sends size, addresses and descriptors of a ring to the device.
     pub(super) fn configure_ring(
         &self,
         number: usize,
@@ -73,9 +73,9 @@ impl FrontendSession {
         Ok(())
     }
 
-    /// Enables both rings.
+    /// Enables both rings of the device (SET_VRING_ENABLE).
     pub(super) fn enable(&mut self) -> Result<(), AttachError> {
-        // Without the feature, rings are enabled when they start.
+        // Without protocol features, rings are enabled when they start.
         if self.features & PROTOCOL != 0 {
             self.frontend.set_vring_enable(0, true)?;
             self.frontend.set_vring_enable(1, true)?;

@@ -1,4 +1,4 @@
-//! The interface with this crate's device side as its peer.
+//! Tests of the interface with the device side of `pontoon-ring` as its peer.
 
 use core::time::Duration;
 use std::vec;
@@ -11,18 +11,18 @@ use pontoon_ring::driver;
 pub(crate) mod peer;
 mod threads;
 
-use peer::{Host, MAP, Net, Shared, open};
+use peer::{Host, MAP, Net, SharedMemory, open};
 
-/// A deadline on the tests' clock, which each reading advances.
+/// A deadline on the clock of the tests, which advances at each reading.
 const SOON: Option<Duration> = Some(Duration::from_millis(if cfg!(miri) { 1 } else { 1000 }));
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
-/// More than the ring's 16-bit indices, so that every notification request expires.
+/// Number of rounds: more than the 16-bit indices of a ring, so that every notification request expires.
 const ROUNDS: u32 = if cfg!(miri) { 20 } else { 100_000 };
 
 #[test]
 fn flush_notifies_once() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     for frame in [b"one".as_slice(), b"two", b"three"] {
         net.queue(frame).unwrap();
@@ -47,7 +47,7 @@ fn flush_notifies_once() {
 #[test]
 fn polling_device_is_not_notified() {
     for event_idx in [false, true] {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (mut net, peer) = open(&shared, Pacing::Event, event_idx);
         net.write(b"wake up").unwrap();
         assert_eq!(peer.borrow_mut().take_notifications(), [Ring::Transmit]);
@@ -70,8 +70,8 @@ fn polling_device_is_not_notified() {
 }
 
 #[test]
-fn reads_frames_and_returns_their_buffers() {
-    let shared = Shared::new();
+fn frames_are_read_and_their_buffers_returned() {
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let mut buffer = [0; 2048];
     for round in 0..100_u8 {
@@ -89,7 +89,7 @@ fn reads_frames_and_returns_their_buffers() {
 
 #[test]
 fn device_without_buffers_is_notified_of_new_ones() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let mut buffer = [0; 8];
     for _ in 0..MAP.receive().size {
@@ -101,8 +101,8 @@ fn device_without_buffers_is_notified_of_new_ones() {
 }
 
 #[test]
-fn truncates_frame_longer_than_the_buffer() {
-    let shared = Shared::new();
+fn frame_longer_than_the_buffer_is_truncated() {
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().send(b"longer than that");
     peer.borrow_mut().send(b"next");
@@ -114,8 +114,8 @@ fn truncates_frame_longer_than_the_buffer() {
 }
 
 #[test]
-fn carries_frames_of_every_length() {
-    let shared = Shared::new();
+fn frames_of_every_length_are_carried() {
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     let longest: Vec<u8> = (0..MAP.frame()).map(|at| at as u8).collect();
     let mut buffer = [0; 2048];
@@ -132,9 +132,9 @@ fn carries_frames_of_every_length() {
 }
 
 #[test]
-fn waits_for_room() {
+fn poll_waits_for_room() {
     for pacing in PACINGS {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (mut net, peer) = open(&shared, pacing, true);
         for _ in 0..MAP.transmit().size {
             net.queue(b"frame").unwrap();
@@ -168,7 +168,7 @@ fn waits_for_room() {
 #[test]
 fn frame_ends_a_wait() {
     for pacing in PACINGS {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (mut net, _peer) = open(&shared, pacing, true);
         net.platform()
             .at_next_clock_reading(|peer| peer.send(b"good morning"));
@@ -186,7 +186,7 @@ fn frame_ends_a_wait() {
 
 #[test]
 fn poll_flushes_queued_frames() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     net.queue(b"question").unwrap();
     assert_eq!(net.poll(Some(Duration::ZERO)), Ok(Ready::default()));
@@ -196,7 +196,7 @@ fn poll_flushes_queued_frames() {
 #[test]
 fn expired_deadline_does_not_wait() {
     for pacing in PACINGS {
-        let shared = Shared::new();
+        let shared = SharedMemory::new();
         let (mut net, peer) = open(&shared, pacing, true);
         assert_eq!(net.poll(Some(Duration::ZERO)), Ok(Ready::default()));
         peer.borrow_mut().send(b"here");
@@ -207,7 +207,7 @@ fn expired_deadline_does_not_wait() {
 
 #[test]
 fn event_sleeps_at_once_and_poll_never_sleeps() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, _peer) = open(&shared, Pacing::Event, true);
     let begin = net.platform().now();
     net.platform().at_next_sleep(|peer| peer.send(b"frame"));
@@ -215,7 +215,7 @@ fn event_sleeps_at_once_and_poll_never_sleeps() {
     assert_eq!(net.counters().sleeps, 1);
     assert!(net.platform().slept_at() - begin < Duration::from_micros(10));
 
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, _peer) = open(&shared, Pacing::Poll, true);
     assert_eq!(net.poll(SOON), Ok(Ready::default()));
     assert!(net.platform().now() >= SOON.unwrap());
@@ -224,7 +224,7 @@ fn event_sleeps_at_once_and_poll_never_sleeps() {
 
 #[test]
 fn hybrid_sleeps_after_polling_without_result() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, _peer) = open(&shared, Pacing::Hybrid, true);
     let begin = net.platform().now();
     net.platform().at_next_sleep(|peer| peer.send(b"frame"));
@@ -235,7 +235,7 @@ fn hybrid_sleeps_after_polling_without_result() {
 
 #[test]
 fn hybrid_requests_calls_only_to_sleep() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Hybrid, true);
     let mut buffer = [0; 8];
     net.platform().at_next_sleep(|peer| peer.send(b"doorbell"));
@@ -252,9 +252,9 @@ fn hybrid_requests_calls_only_to_sleep() {
 
 #[test]
 fn frame_arriving_before_sleep_is_noticed() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
-    // The last reading of the clock is between the last poll and the request for a notification.
+    // The last reading of the clock is between the last poll of the rings and the request for a notification.
     net.platform()
         .at_next_clock_reading(|peer| peer.send(b"just now"));
     assert!(net.poll(None).unwrap().frame);
@@ -264,7 +264,7 @@ fn frame_arriving_before_sleep_is_noticed() {
 
 #[test]
 fn frame_shorter_than_header_is_counted() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().send_short(11);
     peer.borrow_mut().send(b"whole");
@@ -275,7 +275,7 @@ fn frame_shorter_than_header_is_counted() {
 
 #[test]
 fn protocol_violation_makes_interface_unusable() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, peer) = open(&shared, Pacing::Event, true);
     peer.borrow_mut().corrupt_used_index(1000);
     let outstanding = MAP.receive().size;
@@ -292,15 +292,15 @@ fn protocol_violation_makes_interface_unusable() {
 
 #[test]
 fn disconnected_device_ends_the_sleep() {
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let (mut net, _peer) = open(&shared, Pacing::Event, true);
     net.platform().leave();
-    assert_eq!(net.poll(None), Err(Error::Gone(crate::Gone)));
+    assert_eq!(net.poll(None), Err(Error::Gone(crate::DeviceGone)));
 }
 
 #[test]
-fn refuses_unmapped_memory() {
-    let shared = Shared::new();
+fn unmapped_memory_is_refused() {
+    let shared = SharedMemory::new();
     let (_net, peer) = open(&shared, Pacing::Event, true);
     let addr = peer::ORIGIN + 64;
     let map = crate::Map::<16>::new(addr, 1514);

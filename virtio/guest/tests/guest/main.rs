@@ -1,4 +1,4 @@
-//! An attached interface with a device made of rust-vmm's crates.
+//! Tests of an attached interface with a device made of rust-vmm's crates.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]
@@ -6,12 +6,12 @@
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use pontoon_guest::{Attached, Error, Gone, Options, Pacing, Platform, QueueError, Ready, attach};
+use pontoon_guest::{Attached, DeviceGone, Error, Options, Pacing, Platform, QueueError, Ready, attach};
 use pontoon_test_support::vhost_user_device::Device;
 
 const PACINGS: [Pacing; 3] = [Pacing::Event, Pacing::Hybrid, Pacing::Poll];
 
-/// A deadline that is reached only on failure.
+/// A timeout that expires only if the test fails.
 const LONG: Duration = Duration::from_secs(30);
 
 fn open(device: &Device, pacing: Pacing) -> Attached {
@@ -78,5 +78,5 @@ fn disconnected_device_ends_a_sleep() {
     let device = Device::new(Vec::new(), None);
     let mut interface = open(&device, Pacing::Event);
     drop(device);
-    assert_eq!(interface.poll(None), Err(Error::Gone(Gone)));
+    assert_eq!(interface.poll(None), Err(Error::Gone(DeviceGone)));
 }

@@ -1,4 +1,4 @@
-//! A hostile device, with random scripts and with the fuzzer's corpus.
+//! Tests of the interface with a hostile device: random scripts and the fuzzer's corpus.
 
 use pontoon_test_support::corpus::replay;
 use pontoon_test_support::guest;

@@ -1,33 +1,33 @@
-//! Reading and checking of descriptor chains (2.7.5).
+//! Reading and validation of descriptor chains on the device side (virtio 1.2, section 2.7.5).
 
 use super::error::{Indirect, VirtqueueError};
 use crate::descriptor::{self, Access, Descriptor};
 use crate::index::Size;
 use crate::memory::{Area, Memory};
 
-/// A chain that the device has taken and must return.
+/// A descriptor chain that the device has taken and must return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// The chain's head: the id under which it is returned.
+    /// Index of the chain's first descriptor, which is the id under which the chain is returned.
     pub head: u16,
-    /// Bytes that the device may read.
+    /// Total length in bytes of the buffers that the device may read.
     pub readable: u32,
-    /// Bytes that the device may write.
+    /// Total length in bytes of the buffers that the device may write.
     pub writable: u32,
 }
 
-/// A contiguous part of a chain's memory. Pieces come in chain order, readable ones first; none is empty.
+/// A contiguous part of a chain's memory. Pieces are in the order of the chain, readable ones first; none is empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<A> {
-    /// Access of the device.
+    /// Access of the device to the memory.
     pub access: Access,
-    /// The address that the driver gave, which a log of dirty pages needs.
+    /// Address of the piece in the descriptor, which a log of dirty pages needs.
     pub addr: u64,
-    /// The memory.
+    /// The memory of the piece, mapped in this process.
     pub area: A,
 }
 
-/// A queue's descriptor table and the memory that its descriptors refer to.
+/// The descriptor table of a virtqueue, and the memory to which its descriptors refer.
 pub(super) struct Chains<'q, M: Memory> {
     pub(super) memory: &'q M,
     pub(super) table: &'q M::Area,
@@ -36,11 +36,11 @@ pub(super) struct Chains<'q, M: Memory> {
 }
 
 impl<M: Memory> Chains<'_, M> {
-    /// Reads the chain at `head` and passes its pieces to `each`.
+    /// Reads the chain with the first descriptor `head`, and passes its pieces to `each`.
     ///
     /// Each descriptor is read once, into private memory. Each iteration consumes one buffer, of which there are at
-    /// most as many as the queue has descriptors, or enters the one indirect table, so the loop ends whatever the
-    /// driver writes meanwhile.
+    /// most as many as the queue has descriptors, or enters the only indirect table; so the loop ends whatever the
+    /// driver writes at the same time.
     pub(super) fn read(
         &self,
         head: u16,
@@ -91,7 +91,7 @@ impl<M: Memory> Chains<'_, M> {
     }
 
     /// Returns the table that an indirect descriptor of `outer` refers to. The descriptor's WRITE flag is ignored
-    /// (2.7.5.3.2).
+    /// (virtio 1.2, section 2.7.5.3.2).
     fn enter(&self, outer: &Table<M::Area>, descriptor: Descriptor) -> Result<Table<M::Area>, IndirectError> {
         let Descriptor { addr, len, flags, .. } = descriptor;
         if !self.indirect {
@@ -119,7 +119,7 @@ impl<M: Memory> Chains<'_, M> {
         })
     }
 
-    /// Looks up the memory of one buffer, which may span several areas.
+    /// Looks up the memory of one buffer, which may consist of several areas, and passes the pieces to `each`.
     fn pieces(
         &self,
         head: u16,
@@ -145,13 +145,13 @@ impl<M: Memory> Chains<'_, M> {
 }
 
 impl Chain {
-    /// Adds a buffer's length to the totals.
+    /// Adds the length of a buffer to the totals of the chain.
     fn add(&mut self, descriptor: Descriptor) -> Result<(), VirtqueueError> {
         let head = self.head;
         if descriptor.len == 0 {
             return Err(VirtqueueError::Empty { head });
         }
-        // Checked for the sum of both, so that neither can overflow.
+        // The sum of both totals is checked, so that neither can overflow.
         (self.readable.checked_add(self.writable))
             .and_then(|bytes| bytes.checked_add(descriptor.len))
             .ok_or(VirtqueueError::TooManyBytes { head })?;
@@ -164,14 +164,14 @@ impl Chain {
     }
 }
 
-/// The queue's own descriptor table, or an indirect one.
+/// A table of descriptors: that of the virtqueue, or an indirect one.
 struct Table<A> {
     area: A,
     len: u32,
     indirect: bool,
 }
 
-/// An invalid indirect descriptor, before the chain's head is known.
+/// Error of an indirect descriptor, without the head of its chain, which the function does not know.
 enum IndirectError {
     Indirect(Indirect),
     Unmapped { addr: u64, len: usize },

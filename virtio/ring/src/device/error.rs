@@ -1,97 +1,99 @@
-//! Protocol errors of a driver, which the device side detects.
+//! Errors that the device side of a virtqueue reports when the driver violates the protocol.
 
-/// A protocol error of the driver. Sections are those of virtio 1.2.
+/// A violation of the virtqueue protocol by the driver. Section numbers are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VirtqueueError {
     /// The available index moved backwards, or so far that more chains would be in flight than the queue has
-    /// descriptors (2.7.6.1, 2.7.13).
-    #[error("the available index went from {seen} to {index} in a queue of {size}")]
+    /// descriptors (virtio 1.2, section 2.7.6.1, 2.7.13).
+    #[error("the available index went from {seen} to {index} in a queue of {size} descriptors")]
     AvailableIndex {
-        /// The index at the previous poll.
+        /// The ring index at the previous poll.
         seen: u16,
-        /// The index read.
+        /// The ring index that was read now.
         index: u16,
-        /// The queue's size.
+        /// Number of descriptors of the queue.
         size: u16,
     },
-    /// A descriptor index is outside its table (2.7.5).
-    #[error("chain {head} has descriptor index {index} in a table of {table}")]
+    /// A descriptor index is outside its table (virtio 1.2, section 2.7.5).
+    #[error("chain {head} has descriptor index {index} in a table of {table} descriptors")]
     Index {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
-        /// The index.
+        /// The invalid descriptor index.
         index: u16,
-        /// Descriptors in the table.
+        /// Number of descriptors in the table.
         table: u32,
     },
-    /// A chain has more buffers than the queue has descriptors, usually because it is a loop (2.7.5.2, 2.7.5.3.1).
+    /// A chain has more buffers than the queue has descriptors, usually because it is a loop (virtio 1.2, section
+    /// 2.7.5.2, 2.7.5.3.1).
     #[error("chain {head} has more buffers than the queue size, or a loop")]
     TooManyBuffers {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
-    /// A chain has 2^32 bytes or more (2.7.5.2).
+    /// A chain has 2^32 bytes or more (virtio 1.2, section 2.7.5.2).
     #[error("chain {head} has 2^32 bytes or more")]
     TooManyBytes {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
-    /// A descriptor has undefined flags (2.7.5).
-    #[error("chain {head} has a descriptor with flags {flags:#x}")]
+    /// A descriptor has undefined flags (virtio 1.2, section 2.7.5).
+    #[error("chain {head} has a descriptor with undefined flags {flags:#x}")]
     Flags {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
-        /// The flags.
+        /// Flags of the descriptor (VIRTQ_DESC_F_*).
         flags: u16,
     },
-    /// An invalid indirect descriptor: not negotiated, nested, or with the NEXT flag (2.7.5.3.1).
+    /// An invalid indirect descriptor: not negotiated, nested, or with the NEXT flag (virtio 1.2, section 2.7.5.3.1).
     #[error("chain {head} has an indirect descriptor that {reason}")]
     Indirect {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
-        /// The reason.
+        /// Reason why the descriptor is invalid.
         reason: Indirect,
     },
-    /// A readable buffer follows a writable one (2.7.4.2).
+    /// A readable buffer follows a writable one (virtio 1.2, section 2.7.4.2).
     #[error("chain {head} has a readable buffer after a writable one")]
     Order {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
-    /// A buffer has length 0 (2.7.5: a descriptor "describes a buffer").
+    /// A buffer has length 0 (virtio 1.2, section 2.7.5: a descriptor "describes a buffer").
     #[error("chain {head} has an empty buffer")]
     Empty {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
     /// A buffer or an indirect table is not in mapped memory.
     #[error("chain {head} refers to {len} unmapped bytes at {addr:#x}")]
     Unmapped {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
-        /// The first unmapped address.
+        /// The first unmapped guest address in the buffer or table.
         addr: u64,
-        /// Remaining bytes from that address on.
+        /// Number of bytes from that address to the end of the buffer or table.
         len: usize,
     },
-    /// A receive buffer is readable by the device (5.1.6.3 requires receive buffers to be writable).
+    /// A receive buffer is readable by the device (virtio 1.2, section 5.1.6.3 requires receive buffers to be
+    /// writable).
     #[error("receive buffer {head} is not writable")]
     NotWritable {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         head: u16,
     },
 }
 
-/// The reason why an indirect descriptor is invalid.
+/// Reason why an indirect descriptor is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indirect {
-    /// VIRTIO_F_INDIRECT_DESC was not negotiated.
+    /// The feature VIRTIO_F_INDIRECT_DESC was not negotiated.
     NotNegotiated,
-    /// It is in an indirect table itself.
+    /// The indirect descriptor is in an indirect table itself.
     Nested,
-    /// It has the NEXT flag.
+    /// The indirect descriptor has the NEXT flag.
     Chained,
-    /// The length of its table is 0 or not a multiple of the descriptor size.
+    /// The length of the indirect table, in bytes, is 0 or not a multiple of the descriptor size.
     Length(u32),
 }
 

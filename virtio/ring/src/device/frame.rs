@@ -4,14 +4,14 @@ use super::{Chain, DeviceQueue, Piece, VirtqueueError};
 use crate::memory::Memory;
 
 impl<M: Memory> DeviceQueue<'_, M> {
-    /// Takes as many chains as are needed for `room` bytes, stores them at the front of `chains`, and returns how many.
-    /// Their pieces are passed to `each` in order.
+    /// Takes as many receive chains as are needed for a frame of `room` bytes, and stores them at the front of
+    /// `chains`. Their pieces are passed to `each` in order. Returns the number of chains.
     ///
-    /// Returns `None`, and takes no chain, if the chains seen by the last [`poll`](Self::poll) or the elements of
-    /// `chains` do not suffice. The pieces passed to `each` must be ignored then.
+    /// Returns `None` and takes no chain if the chains that the last [`poll`](Self::poll) has seen, or the elements of
+    /// `chains`, do not suffice. Then pieces that were passed to `each` must be ignored.
     ///
     /// # Errors
-    /// Those of [`pop`](Self::pop), and a chain with readable buffers.
+    /// Those of [`pop`](Self::pop); a chain has readable buffers.
     pub fn take(
         &mut self,
         room: u32,
@@ -39,8 +39,8 @@ impl<M: Memory> DeviceQueue<'_, M> {
     }
 
     /// Returns the chains of one frame of `len` bytes to the driver. The result is the number of `chains` used, which
-    /// the frame's header carries as `num_buffers`. The other chains remain taken; [`rewind`](Self::rewind) gives them
-    /// back.
+    /// the frame's header contains as `num_buffers`. The other chains remain taken; [`rewind`](Self::rewind) returns
+    /// them to the available ones.
     pub fn put_frame(&mut self, chains: &[Chain], len: u32) -> u16 {
         let used = chains_needed(chains, len);
         let mut left = len;
@@ -56,7 +56,7 @@ impl<M: Memory> DeviceQueue<'_, M> {
 
 /// Returns how many of `chains` a frame of `len` bytes needs: at least one, if there is one.
 ///
-/// All chains but the last are filled completely (5.1.6.4.1).
+/// All chains but the last are filled completely (virtio 1.2, section 5.1.6.4.1).
 pub fn chains_needed(chains: &[Chain], len: u32) -> u16 {
     let mut left = len;
     let mut used = 0;

@@ -1,11 +1,12 @@
-//! The operations of a device on its queue.
+//! Operations of the device side on a virtqueue.
 
 use super::chain::{Chain, Chains, Piece};
 use super::{Device, VirtqueueError};
+use crate::cursor::Notification;
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
-/// A device's queue, with its parts looked up in memory.
+/// The device side of a virtqueue whose parts were looked up in memory, for one burst.
 ///
 /// One burst is [`poll`](Self::poll), [`pop`](Self::pop) for each chain, [`put`](Self::put) for each finished chain, in
 /// any order, and one [`publish`](Self::publish).
@@ -25,14 +26,14 @@ impl<M: Memory> DeviceQueue<'_, M> {
     /// Reads the available index and returns the number of chains ready to be taken.
     ///
     /// # Errors
-    /// The available index is invalid.
+    /// The available index violates the protocol.
     pub fn poll(&mut self) -> Result<u16, VirtqueueError> {
         self.sound()?;
         let cursor = &mut self.device.cursor;
         let size = self.device.size.get();
         let seen = cursor.seen().get();
-        // The driver may have as many chains in flight as there are descriptors, and may reuse those of chains that
-        // were published as used.
+        // The driver may have as many chains in flight as there are descriptors, and may reuse the descriptors of
+        // chains that were published as used.
         let base = cursor.published();
         cursor.poll(&self.available, base, size).map_err(|index| {
             self.break_by(VirtqueueError::AvailableIndex {
@@ -43,7 +44,7 @@ impl<M: Memory> DeviceQueue<'_, M> {
         })
     }
 
-    /// Takes the next of the chains seen by the last [`poll`](Self::poll), and passes its pieces to `each` in order.
+    /// Takes the next chain that the last [`poll`](Self::poll) has seen, and passes its pieces to `each` in order.
     ///
     /// # Errors
     /// The chain is malformed. Pieces passed to `each` before the error was detected must be ignored.
@@ -57,8 +58,8 @@ impl<M: Memory> DeviceQueue<'_, M> {
         Ok(Some(chain))
     }
 
-    /// Reads a chain that was taken before, by this device or by the device whose [`State`](super::State) it continues
-    /// from.
+    /// Reads again a chain that was taken before, by this device or by the device from whose [`State`](super::State) it
+    /// continues.
     ///
     /// # Errors
     /// The chain is malformed.
@@ -73,10 +74,10 @@ impl<M: Memory> DeviceQueue<'_, M> {
         chains.read(head, each).map_err(|error| self.break_by(error))
     }
 
-    /// Gives back the last `chains` chains that were taken: they will be popped again.
+    /// Returns the last `chains` taken chains to the available ones, so that they will be popped again.
     ///
-    /// None of these chains, and no chain taken after them, may have been returned, since the driver's order could not
-    /// be restored.
+    /// None of these chains, and no chain taken after them, may have been returned to the driver already, because the
+    /// driver's order could not be restored.
     pub fn rewind(&mut self, chains: u16) {
         debug_assert!(
             chains <= self.device.taken(),
@@ -95,14 +96,14 @@ impl<M: Memory> DeviceQueue<'_, M> {
         self.used.set_element(entry, chain.head.into(), len);
     }
 
-    /// Publishes the returned chains, and returns whether the driver must be notified.
-    #[must_use = "the driver sleeps until it is notified"]
-    pub fn publish(&mut self) -> bool {
+    /// Publishes the returned chains.
+    pub fn publish(&mut self) -> Notification {
         self.device.cursor.publish(&self.used, &self.available)
     }
 
-    /// Requests a notification for the next chain after those seen by the last [`poll`](Self::poll), then polls again.
-    /// The caller may sleep only if the result is 0, or as low as the number of chains that it could not use.
+    /// Requests a notification for the next chain after those that the last [`poll`](Self::poll) has seen, then polls
+    /// again. The caller may sleep only if the result is 0 or does not exceed the number of chains that it could not
+    /// use.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
@@ -111,12 +112,12 @@ impl<M: Memory> DeviceQueue<'_, M> {
         self.poll()
     }
 
-    /// Requests that the driver send no notifications. This is a hint: notifications may still arrive.
+    /// Requests that the driver send no notifications. The request is a hint: notifications may still arrive.
     pub fn suppress(&mut self) {
         self.device.cursor.suppress(&self.used);
     }
 
-    /// Returns the number of chains taken and not returned.
+    /// Returns the number of chains that the device has taken and not returned.
     pub fn taken(&self) -> u16 {
         self.device.taken()
     }

@@ -1,23 +1,23 @@
-//! Adding chains to the available ring (2.7.13.1).
+//! Adding of descriptor chains to the available ring (virtio 1.2, section 2.7.13.1).
 
 use super::Slot;
 use super::queue::DriverQueue;
 use crate::descriptor::{self, Access, Descriptor};
 use crate::memory::{Area, Memory};
 
-/// A buffer in memory that the device can reach.
+/// A buffer of a descriptor chain, in memory that the device can access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its address as the device sees it.
+    /// Address of the buffer in the device's address space.
     pub addr: u64,
-    /// Its length in bytes.
+    /// Length of the buffer in bytes.
     pub len: u32,
-    /// Access of the device.
+    /// Access of the device to the buffer.
     pub access: Access,
 }
 
 impl Buffer {
-    /// A buffer that the device reads.
+    /// Describes a buffer that the device reads.
     pub const fn readable(addr: u64, len: u32) -> Self {
         Self {
             addr,
@@ -26,7 +26,7 @@ impl Buffer {
         }
     }
 
-    /// A buffer that the device writes.
+    /// Describes a buffer that the device writes.
     pub const fn writable(addr: u64, len: u32) -> Self {
         Self {
             addr,
@@ -36,30 +36,30 @@ impl Buffer {
     }
 }
 
-/// The reason why a chain was not added. The queue is unchanged.
+/// Reason why a chain was not added to the queue. The queue is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
-    /// Too few descriptors are free at present.
-    #[error("{needed} descriptors needed, {free} free")]
+    /// The queue has fewer free descriptors than the chain needs.
+    #[error("the chain needs {needed} descriptors, {free} are free")]
     Full {
-        /// The number of descriptors that the chain needs.
+        /// Number of descriptors that the chain needs.
         needed: usize,
-        /// The number of free descriptors of the ring.
+        /// Number of free descriptors of the queue.
         free: u16,
     },
-    /// The chain has more buffers than the queue has descriptors (2.7.5.3.1).
-    #[error("{0} buffers exceed the queue size")]
+    /// The chain has more buffers than the queue has descriptors (virtio 1.2, section 2.7.5.3.1).
+    #[error("the chain has {0} buffers, more than the queue size")]
     TooManyBuffers(usize),
-    /// The chain has 2^32 bytes or more (2.7.5.2).
-    #[error("a chain of 2^32 bytes or more")]
+    /// The chain has 2^32 bytes or more (virtio 1.2, section 2.7.5.2).
+    #[error("the chain has 2^32 bytes or more")]
     TooManyBytes,
-    /// The chain has no buffers, or a buffer of length 0 (2.7.13.1).
-    #[error("no buffer, or an empty one")]
+    /// The chain has no buffers, or a buffer of length 0 (virtio 1.2, section 2.7.13.1).
+    #[error("the chain has no buffer, or an empty buffer")]
     Empty,
-    /// A readable buffer follows a writable one (2.7.4.2).
-    #[error("a readable buffer after a writable one")]
+    /// A readable buffer follows a writable one (virtio 1.2, section 2.7.4.2).
+    #[error("the chain has a readable buffer after a writable one")]
     Order,
-    /// VIRTIO_F_INDIRECT_DESC was not negotiated (2.7.5.3.1).
+    /// An indirect chain was added, but VIRTIO_F_INDIRECT_DESC was not negotiated (virtio 1.2, section 2.7.5.3.1).
     #[error("indirect descriptors were not negotiated")]
     NotNegotiated,
     /// The indirect table is not in contiguous memory, or not aligned to 16 bytes.
@@ -68,16 +68,17 @@ pub enum AddError {
 }
 
 impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
-    /// Adds a chain of buffers, with one descriptor each. The device sees it after the next [`publish`](Self::publish).
-    /// [`Used::tag`](super::Used::tag) returns `tag`.
+    /// Adds a chain of buffers, with one descriptor each. The device sees the chain after the next
+    /// [`publish`](Self::publish). When the chain is reaped, [`Used::tag`](super::Used::tag) is `tag`.
     ///
     /// # Errors
-    /// The chain was not added.
+    /// The chain was not added, for the reason in the error.
     pub fn add(&mut self, tag: u32, buffers: &[Buffer]) -> Result<(), AddError> {
         let writable = self.check(buffers)?;
         self.check_free(buffers.len())?;
         let head = self.driver.slots.first_free();
-        // Descriptors are taken in the order of the chain, so the next one is known as soon as this one is allocated.
+        // Descriptors are allocated in the order of the chain, so the next one is known as soon as this one is
+        // allocated.
         for (left, buffer) in (0..buffers.len()).rev().zip(buffers) {
             let index = self.driver.slots.allocate();
             let next = self.driver.slots.first_free();
@@ -87,11 +88,11 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
         Ok(())
     }
 
-    /// Adds a chain of buffers with a single descriptor that refers to an indirect table at `table` (2.7.5.3). The
-    /// table takes 16 bytes per buffer, which belong to the device until the chain comes back.
+    /// Adds a chain of buffers with a single descriptor that refers to an indirect table at `table` (virtio 1.2,
+    /// section 2.7.5.3). The table occupies 16 bytes per buffer, which belong to the device until the chain is reaped.
     ///
     /// # Errors
-    /// The chain was not added.
+    /// The chain was not added, for the reason in the error.
     pub fn add_indirect(&mut self, tag: u32, table: u64, buffers: &[Buffer]) -> Result<(), AddError> {
         if !self.driver.indirect {
             return Err(AddError::NotNegotiated);
@@ -121,7 +122,7 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
         Ok(())
     }
 
-    /// Checks a chain of buffers, and returns the bytes that the device may write.
+    /// Validates a chain of buffers, and returns the number of bytes that the device may write.
     fn check(&self, buffers: &[Buffer]) -> Result<u32, AddError> {
         if buffers.len() > self.driver.layout.size.into() {
             return Err(AddError::TooManyBuffers(buffers.len()));
@@ -146,7 +147,7 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
         Ok(())
     }
 
-    /// Puts a chain whose descriptors are written into the available ring (2.7.13.2).
+    /// Adds a chain to the available ring, after its descriptors were written (virtio 1.2, section 2.7.13.2).
     fn make_available(&mut self, head: u16, chained: u16, tag: u32, writable: u32) {
         self.driver.slots.record(head, chained, tag, writable);
         let entry = self.driver.cursor.write();

@@ -1,32 +1,32 @@
-//! Protocol errors of a device, which the driver side detects.
+//! Errors that the driver side of a virtqueue reports when the device violates the protocol.
 
-/// A protocol error of the device. Sections are those of virtio 1.2.
+/// A violation of the virtqueue protocol by the device. Section numbers are those of virtio 1.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VirtqueueError {
-    /// The used index moved backwards, or past the chains that the device had (2.7.8).
+    /// The used index moved backwards, or past the chains that the device has (virtio 1.2, section 2.7.8).
     #[error("the used index went from {seen} to {index} with {outstanding} chains in flight")]
     UsedIndex {
-        /// The index at the previous poll.
+        /// The ring index at the previous poll.
         seen: u16,
-        /// The index read.
+        /// The ring index that was read now.
         index: u16,
-        /// Chains in flight.
+        /// Number of chains that the driver has published and not reaped.
         outstanding: u16,
     },
-    /// The device returned a chain that was not in flight (2.7.8).
+    /// The device returned a chain that was not in flight (virtio 1.2, section 2.7.8).
     #[error("the device returned chain {id}, which was not in flight")]
     NotOutstanding {
-        /// The id in the used ring.
+        /// Id of the chain in the element of the used ring.
         id: u32,
     },
-    /// The device claims to have written more bytes than the chain has writable bytes (2.7.8.2).
-    #[error("the device claims {len} bytes written to chain {id}, which has {room}")]
+    /// The device claims to have written more bytes than the chain has writable bytes (virtio 1.2, section 2.7.8.2).
+    #[error("the device claims to have written {len} bytes to chain {id}, which has {room}")]
     Length {
-        /// Head of the chain.
+        /// Index of the first descriptor of the chain.
         id: u32,
-        /// Bytes claimed.
+        /// Number of bytes that the device claims to have written.
         len: u32,
-        /// Writable bytes of the chain.
+        /// Number of writable bytes of the chain.
         room: u32,
     },
 }

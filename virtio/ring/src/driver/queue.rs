@@ -1,16 +1,17 @@
-//! The operations of a driver on its queue.
+//! Operations of the driver side on a virtqueue.
 
 use super::{Driver, Slot, VirtqueueError};
+use crate::cursor::Notification;
 use crate::memory::Memory;
 use crate::rings::RingPart;
 
-/// A driver's queue, with its parts looked up in memory.
+/// The driver side of a virtqueue whose parts were looked up in memory, for one burst.
 ///
-/// One burst is [`add`](Self::add) for each chain and one [`publish`](Self::publish). In the other direction it is
-/// [`poll`](Self::poll), then [`reap`](Self::reap) for each chain that came back.
+/// To send a burst, a driver calls [`add`](Self::add) for each chain and then [`publish`](Self::publish). To receive
+/// used chains, it calls [`poll`](Self::poll) and then [`reap`](Self::reap) for each chain.
 ///
 /// If the device violates the protocol, the call that detects it returns the error, and so does every later call that
-/// would take chains back.
+/// would reap chains.
 #[derive(Debug)]
 pub struct DriverQueue<'d, M: Memory, S> {
     pub(super) driver: &'d mut Driver<S>,
@@ -20,26 +21,26 @@ pub struct DriverQueue<'d, M: Memory, S> {
     pub(super) used: RingPart<M::Area>,
 }
 
-/// A chain that the device returned.
+/// A chain that the device has returned as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// The tag that it was added with.
+    /// Tag that the driver has passed to `add` with the chain.
     pub tag: u32,
-    /// Bytes written by the device, from the first writable byte on; at most the writable bytes of the chain.
+    /// Number of bytes that the device has written, from the first writable byte on; at most the writable bytes of the
+    /// chain.
     pub len: u32,
 }
 
 impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
-    /// Publishes the added chains, and returns whether the device must be notified.
-    #[must_use = "the device sleeps until it is notified"]
-    pub fn publish(&mut self) -> bool {
+    /// Publishes the added chains.
+    pub fn publish(&mut self) -> Notification {
         self.driver.cursor.publish(&self.available, &self.used)
     }
 
-    /// Reads the used index and returns the number of chains ready to be taken back.
+    /// Reads the used index and returns the number of chains that can be reaped.
     ///
     /// # Errors
-    /// The used index is invalid.
+    /// The used index violates the protocol.
     pub fn poll(&mut self) -> Result<u16, VirtqueueError> {
         self.sound()?;
         let cursor = &mut self.driver.cursor;
@@ -56,10 +57,10 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
         })
     }
 
-    /// Takes back the next of the chains seen by the last [`poll`](Self::poll). The device returns chains in any order.
+    /// Reaps the next chain that the last [`poll`](Self::poll) has seen. The device returns chains in any order.
     ///
     /// # Errors
-    /// The chain was not in flight, or has less room than the device claims to have written.
+    /// The chain was not in flight, or the device claims to have written more bytes than the chain has.
     pub fn reap(&mut self) -> Result<Option<Used>, VirtqueueError> {
         self.sound()?;
         let Some(entry) = self.driver.cursor.next_entry() else {
@@ -76,13 +77,13 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
                 room: chain.writable,
             }));
         }
-        // A slot exists for `id`, so it fits a u16.
+        // A slot exists for `id`, so the value fits a u16.
         self.driver.slots.release(id as u16);
         self.driver.cursor.consume();
         Ok(Some(Used { tag: chain.tag, len }))
     }
 
-    /// Requests a notification for the next returned chain after those seen by the last [`poll`](Self::poll), then
+    /// Requests a notification for the next used chain after those that the last [`poll`](Self::poll) has seen, then
     /// polls again. The caller may sleep only if the result is 0.
     ///
     /// # Errors
@@ -92,17 +93,17 @@ impl<M: Memory, S: AsRef<[Slot]> + AsMut<[Slot]>> DriverQueue<'_, M, S> {
         self.poll()
     }
 
-    /// Requests that the device send no notifications. This is a hint: notifications may still arrive.
+    /// Requests that the device send no notifications. The request is a hint: notifications may still arrive.
     pub fn suppress(&mut self) {
         self.driver.cursor.suppress(&self.available);
     }
 
-    /// Returns the number of free descriptors.
+    /// Returns the number of descriptors that are in no chain.
     pub fn free(&self) -> u16 {
         self.driver.free()
     }
 
-    /// Returns the number of chains added and not taken back.
+    /// Returns the number of chains that the driver has added and not reaped.
     pub fn outstanding(&self) -> u16 {
         self.driver.outstanding()
     }

@@ -1,29 +1,30 @@
-//! The driver's private state per descriptor: the free list and the chains in flight.
+//! Private state of the driver for each descriptor: the free list and the chains in flight.
 
 use crate::index::Size;
 use crate::layout::LayoutError;
 
-/// State of one descriptor.
+/// Private state of the driver for one descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
-    /// The next descriptor of its chain, or of the free list.
+    /// Index of the next descriptor in the same chain or in the free list.
     next: u16,
-    /// Descriptors in the chain that begins here; 0 if none begins here.
+    /// Number of descriptors in the chain that begins with this descriptor; 0 if none begins here.
     chained: u16,
-    /// The caller's tag of the chain.
+    /// The caller's tag of the chain that begins with this descriptor.
     tag: u32,
-    /// Writable bytes of the chain.
+    /// Number of bytes of that chain that the device may write.
     writable: u32,
 }
 
-/// A chain in flight.
+/// Tag and writable bytes of a chain in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outstanding {
     pub(super) tag: u32,
     pub(super) writable: u32,
 }
 
-/// The slots, with a free list that is last in, first out, to reuse cached descriptors.
+/// State of all descriptors. The free list is last in, first out, so that descriptors in the processor's cache are
+/// reused.
 #[derive(Clone, Debug)]
 pub(super) struct Slots<S> {
     slots: S,
@@ -35,7 +36,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
     pub(super) fn new(size: Size, mut slots: S) -> Result<Self, LayoutError> {
         let size = size.get();
         let count = slots.as_ref().len();
-        // Those beyond the size may be left from a larger queue: the device could return their chains.
+        // Slots behind the new size may have been used by a larger queue; the device could return their chains.
         slots.as_mut().fill(Slot::default());
         let used = slots
             .as_mut()
@@ -58,12 +59,12 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         self.free
     }
 
-    /// Returns the descriptor that [`Self::allocate`] takes next. It is free only if any is.
+    /// Returns the descriptor that [`Self::allocate`] returns next. It is free only if any descriptor is.
     pub(super) fn first_free(&self) -> u16 {
         self.first_free
     }
 
-    /// Takes a descriptor off the free list, which must not be empty.
+    /// Removes a descriptor from the free list, which must not be empty.
     pub(super) fn allocate(&mut self) -> u16 {
         let index = self.first_free;
         self.first_free = self.slots.as_ref()[usize::from(index)].next;
@@ -71,7 +72,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         index
     }
 
-    /// Records the chain that begins at `head` and consists of the last `chained` descriptors allocated.
+    /// Records the chain that begins with descriptor `head` and consists of the last `chained` allocated descriptors.
     pub(super) fn record(&mut self, head: u16, chained: u16, tag: u32, writable: u32) {
         let slot = &mut self.slots.as_mut()[usize::from(head)];
         *slot = Slot {
@@ -82,7 +83,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         };
     }
 
-    /// Returns the chain in flight that begins at `id`, if there is one.
+    /// Returns the chain in flight that begins with descriptor `id`, if there is one.
     pub(super) fn outstanding(&self, id: u32) -> Option<Outstanding> {
         let slot = self.slots.as_ref().get(usize::try_from(id).ok()?)?;
         (slot.chained > 0).then_some(Outstanding {
@@ -91,7 +92,7 @@ impl<S: AsRef<[Slot]> + AsMut<[Slot]>> Slots<S> {
         })
     }
 
-    /// Frees the descriptors of the chain that begins at `head`.
+    /// Frees the descriptors of the chain that begins with descriptor `head`.
     pub(super) fn release(&mut self, head: u16) {
         let slots = self.slots.as_mut();
         let chained = core::mem::take(&mut slots[usize::from(head)].chained);

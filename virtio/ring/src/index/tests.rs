@@ -1,4 +1,5 @@
-//! Index arithmetic compared with counters that never wrap. Skipped under Miri: millions of steps, no unsafe code.
+//! Comparison of the index arithmetic with counters that never wrap. The tests are skipped under Miri, as they take
+//! millions of steps and the code is safe.
 
 #![cfg(not(miri))]
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 
 use super::{Index, Size};
 
-/// [`Index::passes`], computed by looking at every entry.
+/// Computes [`Index::passes`] by examining every entry.
 fn passes_naively(old: u64, entries: u16, event: u16) -> bool {
     (old..old + u64::from(entries)).any(|entry| low(entry) == event)
 }

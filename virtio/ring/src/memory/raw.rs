@@ -1,4 +1,4 @@
-//! Memory behind a pointer, for guests and for targets without std.
+//! Implementation of [`Area`] for memory behind a pointer, for guests and for targets without std.
 //!
 //! All unsafe code of this crate is here.
 
@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Area;
 
-/// Memory behind a pointer, shared with another party that may write it at any moment.
+/// Memory behind a pointer, shared with a peer that may write it at any time.
 ///
-/// Words are accessed with atomics, and bytes are copied with volatile accesses: each is read once and then private,
-/// whatever the other side does.
+/// Words are accessed atomically, and bytes are copied with volatile accesses: each byte is read once, and the private
+/// copy cannot change.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw<'m> {
     base: NonNull<u8>,
@@ -26,7 +26,7 @@ unsafe impl Send for Raw<'_> {}
 unsafe impl Sync for Raw<'_> {}
 
 impl<'m> Raw<'m> {
-    /// Describes the `len` bytes at `base`.
+    /// Creates the description of the `len` bytes at `base`.
     ///
     /// # Safety
     /// For all of `'m`:
@@ -45,7 +45,7 @@ impl<'m> Raw<'m> {
         }
     }
 
-    /// Returns the address of `len` bytes at `at`, checked against the length.
+    /// Returns the pointer to offset `at`, after checking that `len` bytes exist there.
     fn at(&self, at: usize, len: usize) -> NonNull<u8> {
         assert!(
             at <= self.len && len <= self.len - at,
@@ -57,7 +57,7 @@ impl<'m> Raw<'m> {
         unsafe { self.base.add(at) }
     }
 
-    /// Returns the address of a word at `at`, checked for bounds and alignment.
+    /// Returns the pointer to a word at offset `at`, after checking bounds and alignment.
     fn word<T>(&self, at: usize) -> *mut T {
         let pointer = self.at(at, size_of::<T>()).cast::<T>();
         assert!(pointer.is_aligned(), "a word at {pointer:p}");
@@ -190,5 +190,5 @@ unsafe fn write_words(from: &[u8], to: *mut u8) {
     }
 }
 
-/// Size of a word in bytes.
+/// Size in bytes of the words by which memory is copied.
 const WORD: usize = size_of::<u64>();

@@ -1,4 +1,4 @@
-//! Implements [`Memory`] for the guest memory of the `vm-memory` crate.
+//! Implementation of [`Memory`] for the guest memory of the `vm-memory` crate.
 
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -7,14 +7,14 @@ use ::vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryR
 
 use super::{Area, Memory};
 
-/// A VM's memory, by guest-physical addresses.
+/// Memory of a virtual machine, looked up by guest-physical addresses.
 ///
-/// Stores are marked in the memory's dirty bitmap, if it has one.
+/// Stores are recorded in the memory's dirty bitmap, if it has one.
 #[derive(Debug)]
 pub struct VmMemory<'m, M: ?Sized>(&'m M);
 
 impl<'m, M: GuestMemoryBackend + ?Sized> VmMemory<'m, M> {
-    /// Gives access to all of `memory`.
+    /// Creates access to all of `memory`.
     pub const fn new(memory: &'m M) -> Self {
         Self(memory)
     }
@@ -77,8 +77,8 @@ impl<B: BitmapSlice> Area for VolatileSlice<'_, B> {
 
     fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.slice(at, into.len()).copy_to(into);
-        // The copy may be a plain one, after which the compiler could read the guest's memory again instead of the
-        // copy. The fence forbids that.
+        // The copy may consist of plain accesses, after which the compiler could read the guest's memory again instead
+        // of the copy. The fence forbids that.
         compiler_fence(Ordering::SeqCst);
     }
 

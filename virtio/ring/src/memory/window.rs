@@ -1,10 +1,10 @@
-//! Implements [`Memory`] for one area that is mapped at one address.
+//! Implementation of [`Memory`] for one area that is mapped at one address.
 
 use super::{Area, Memory};
 
-/// One area of memory whose first byte has the address `origin`.
+/// An area of memory whose first byte has the address `origin` in descriptors.
 ///
-/// A vhost-net link and a guest use it: all memory that they share with the other side is one mapping.
+/// A vhost-net link and a guest use it, because all memory that they share with the other side is one mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<A> {
     area: A,
@@ -12,7 +12,7 @@ pub struct Window<A> {
 }
 
 impl<A: Area> Window<A> {
-    /// Places `area` at `origin`.
+    /// Maps `area` at the address `origin`.
     pub const fn new(area: A, origin: u64) -> Self {
         Self { area, origin }
     }

@@ -1,4 +1,4 @@
-//! All interleavings of a driver and a device that the memory model allows (`--cfg loom`).
+//! Model checking of all interleavings of a driver and a device that the memory model allows (`--cfg loom`).
 
 #![cfg(loom)]
 // An unexpected error fails the test.

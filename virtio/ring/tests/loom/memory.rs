@@ -1,4 +1,4 @@
-//! Memory made of loom's atomics, for the model checker.
+//! Memory that consists of loom's atomics, for the model checker.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,38 +6,38 @@ use std::sync::atomic::Ordering;
 use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use pontoon_ring::Layout;
 use pontoon_ring::memory::{Area, Window};
+use pontoon_test_support::ring::range::Range;
 
-/// Descriptors of the queue.
+/// Number of descriptors of the queue.
 pub(crate) const SIZE: u16 = 2;
 /// Address of the queue.
 pub(crate) const ORIGIN: u64 = 0x1000;
 
 pub(crate) const LAYOUT: Layout = Layout::contiguous(SIZE, ORIGIN);
 
-/// Address of one of the [`SIZE`] buffers of 8 bytes.
+/// Returns the address of one of the [`SIZE`] buffers of 8 bytes.
 pub(crate) const fn buffer(index: u16) -> u64 {
     ORIGIN + (Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8) + 8 * index as u64
 }
 
-/// An atomic of the width with which the ring code accesses the word.
+/// An atomic of the width with which the ring code accesses the word at this offset.
 #[derive(Debug)]
 enum Word {
     U16(AtomicU16),
     U32(AtomicU32),
     U64(AtomicU64),
-    /// Not the first two bytes of a word.
+    /// Not the first two bytes of a word, so that it is never accessed.
     None,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Words {
-    /// One element for each two bytes.
+    /// One element for each two bytes of memory.
     words: Arc<[Word]>,
-    at: usize,
-    len: usize,
+    range: Range,
 }
 
-/// Zeroed memory: the queue, then the buffers.
+/// Returns zeroed memory with the queue and the buffers behind it.
 pub(crate) fn memory() -> Window<Words> {
     let (available, used) = (LAYOUT.available, LAYOUT.used);
     let words = (ORIGIN..buffer(SIZE)).step_by(2).map(|addr| {
@@ -59,32 +59,31 @@ pub(crate) fn memory() -> Window<Words> {
         }
     });
     let words: Arc<[Word]> = words.collect();
-    let len = 2 * words.len();
-    Window::new(Words { words, at: 0, len }, ORIGIN)
+    let range = Range::whole(2 * words.len());
+    Window::new(Words { words, range }, ORIGIN)
 }
 
 impl Words {
     fn word(&self, at: usize) -> &Word {
-        assert!(at < self.len && at.is_multiple_of(2));
-        &self.words[(self.at + at) / 2]
+        let word = self.range.slice(at, 2);
+        assert!(word.is_aligned(2));
+        &self.words[word.position() / 2]
     }
 }
 
 impl Area for Words {
     fn len(&self) -> usize {
-        self.len
+        self.range.len()
     }
 
     fn is_aligned(&self, align: usize) -> bool {
-        self.at.is_multiple_of(align)
+        self.range.is_aligned(align)
     }
 
     fn slice(&self, at: usize, len: usize) -> Self {
-        assert!(at <= self.len && len <= self.len - at);
         Self {
             words: self.words.clone(),
-            at: self.at + at,
-            len,
+            range: self.range.slice(at, len),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Entries, descriptors and buffer contents are visible once the index that covers them is.
+//! Tests that entries, descriptors and buffer contents are visible when the index that covers them is.
 
 use loom::thread;
 use pontoon_ring::Features;
@@ -8,7 +8,7 @@ use pontoon_ring::memory::{Area, Memory};
 
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
 
-/// Two chains of two descriptors each, one after the other, in a queue of two descriptors.
+/// Transfers two chains of two descriptors, one after the other, through a queue of two descriptors.
 #[test]
 fn published_chain_is_fully_visible() {
     loom::model(|| {

@@ -1,11 +1,12 @@
-//! A sleeping side is woken. A lost notification leaves a thread waiting forever, which loom reports as a deadlock.
+//! Tests that a sleeping side is woken. If a notification is lost, a thread waits forever, which loom reports as a
+//! deadlock.
 
 use std::sync::Arc;
 
 use loom::thread;
-use pontoon_ring::Features;
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
+use pontoon_ring::{Features, Notification};
 
 use crate::memory::{LAYOUT, SIZE, buffer, memory};
 use pontoon_test_support::notifier::Notifier;
@@ -20,37 +21,37 @@ const FLAGS: Features = Features {
 };
 
 #[test]
-fn wakes_sleeping_device_with_event_idx() {
+fn sleeping_device_is_woken_with_event_idx() {
     device_sleeps(EVENT_IDX);
 }
 
 #[test]
-fn wakes_sleeping_device_with_flags() {
+fn sleeping_device_is_woken_with_flags() {
     device_sleeps(FLAGS);
 }
 
 #[test]
-fn wakes_sleeping_driver_with_event_idx() {
+fn sleeping_driver_is_woken_with_event_idx() {
     driver_sleeps(EVENT_IDX);
 }
 
 #[test]
-fn wakes_sleeping_driver_with_flags() {
+fn sleeping_driver_is_woken_with_flags() {
     driver_sleeps(FLAGS);
 }
 
 #[test]
-fn wakes_both_sides_with_event_idx() {
+fn both_sleeping_sides_are_woken_with_event_idx() {
     both_sleep(EVENT_IDX);
 }
 
 #[test]
-fn wakes_both_sides_with_flags() {
+fn both_sleeping_sides_are_woken_with_flags() {
     both_sleep(FLAGS);
 }
 
-/// The driver publishes two chains, one at a time. The device works with notifications suppressed and sleeps when there
-/// is no chain.
+/// The driver publishes two chains, one at a time. The device suppresses notifications while it works, and sleeps when
+/// there is no chain.
 fn device_sleeps(features: Features) {
     loom::model(move || {
         let memory = memory();
@@ -76,7 +77,8 @@ fn device_sleeps(features: Features) {
         let mut queue = driver.attach(&memory).unwrap();
         for tag in 0..2 {
             queue.add(tag, &[Buffer::readable(buffer(0), 8)]).unwrap();
-            if queue.publish() {
+            let notification = queue.publish();
+            if notification == Notification::Required {
                 kick.notify();
             }
         }
@@ -84,8 +86,8 @@ fn device_sleeps(features: Features) {
     });
 }
 
-/// The device returns two chains, one at a time. The driver works with notifications suppressed and sleeps when no
-/// chain has come back.
+/// The device returns two chains, one at a time. The driver suppresses notifications while it works, and sleeps when no
+/// chain has been returned.
 fn driver_sleeps(features: Features) {
     loom::model(move || {
         let memory = memory();
@@ -105,7 +107,8 @@ fn driver_sleeps(features: Features) {
             for _ in 0..2 {
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
-                if queue.publish() {
+                let notification = queue.publish();
+                if notification == Notification::Required {
                     notifier.notify();
                 }
             }
@@ -125,9 +128,11 @@ fn driver_sleeps(features: Features) {
     });
 }
 
-/// Two requests and replies; each side sleeps until the other has published something.
+/// The driver sends two requests, and the device replies to each; each side sleeps until the other has published
+/// something.
 fn both_sleep(features: Features) {
-    // Limited to interleavings with at most this many preemptions: all of them would take too long.
+    // The model is limited to interleavings with at most this many preemptions, because all of them would take too
+    // long.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(5);
     model.check(move || {
@@ -145,7 +150,8 @@ fn both_sleep(features: Features) {
                 }
                 let chain = queue.pop(|_| ()).unwrap().unwrap();
                 queue.put(chain, 8);
-                if queue.publish() {
+                let notification = queue.publish();
+                if notification == Notification::Required {
                     wake.notify();
                 }
             }
@@ -154,7 +160,8 @@ fn both_sleep(features: Features) {
         let mut queue = driver.attach(&memory).unwrap();
         for tag in 0..2 {
             queue.add(tag, &[Buffer::writable(buffer(0), 8)]).unwrap();
-            if queue.publish() {
+            let notification = queue.publish();
+            if notification == Notification::Required {
                 kick.notify();
             }
             while queue.rearm().unwrap() == 0 {

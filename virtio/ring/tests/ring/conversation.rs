@@ -1,9 +1,9 @@
-//! Driver and device in one thread, with random operations: no chain is lost, duplicated or altered.
+//! Random operations of a driver and a device in one thread: no chain is lost, duplicated or altered.
 
 use pontoon_ring::Features;
 use proptest::prelude::*;
 
-use crate::shared::Shared;
+use crate::shared::SharedMemory;
 use crate::world::{BUFFER, BUFFERS, Shape, World};
 use pontoon_test_support::property::cases;
 
@@ -70,7 +70,7 @@ fn take(world: &mut World<'_>, step: Step) {
     }
 }
 
-/// Operations of the longest test case.
+/// Number of operations of the longest test case.
 const LONGEST: usize = if cfg!(miri) { 60 } else { 300 };
 
 fn features() -> impl Strategy<Value = Features> {
@@ -87,7 +87,7 @@ proptest! {
         steps in prop::collection::vec(step(), 0..LONGEST),
     ) {
         let size = 1 << bits;
-        let shared = Shared::new(World::bytes(size));
+        let shared = SharedMemory::new(World::bytes(size));
         let mut world = World::new(shared.window(), size, features);
         for step in steps {
             take(&mut world, step);
@@ -100,17 +100,17 @@ proptest! {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// The same, near the point where the 16-bit indices wrap.
+    /// Random operations near the point at which the 16-bit indices wrap.
     #[test]
     fn chains_survive_index_wrap_around(
         before in 65_500..65_536_u32,
         features in features(),
         steps in prop::collection::vec(step(), 100..300),
     ) {
-        let shared = Shared::new(World::bytes(8));
+        let shared = SharedMemory::new(World::bytes(8));
         let mut world = World::new(shared.window(), 8, features);
         world.turn(before as u16);
-        // An event index from the beginning would match again after the wrap.
+        // An event index from before the wrap would match again after it.
         world.driver_suppress();
         world.device_suppress();
         for step in steps {
@@ -120,11 +120,11 @@ proptest! {
     }
 }
 
-/// With event indices, suppression expires after 65,535 entries unless it is renewed.
+/// With event indices, suppression of notifications expires after 65,535 entries unless it is renewed.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of thousands of steps")]
 fn suppression_lasts_longer_than_the_index() {
-    let shared = Shared::new(World::bytes(4));
+    let shared = SharedMemory::new(World::bytes(4));
     let features = Features {
         event_idx: true,
         indirect: false,

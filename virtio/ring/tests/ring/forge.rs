@@ -1,4 +1,4 @@
-//! The driver's side of a queue, written directly to memory.
+//! A virtqueue whose driver side the test writes to memory directly, with invalid values too.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
 pub(crate) const INDIRECT: u16 = 4;
 
-/// A queue that the test writes in place of a driver.
+/// A virtqueue that the test writes in place of a driver.
 pub(crate) struct Forged {
     pub(crate) memory: ModelMemory,
     layout: Layout,
@@ -54,7 +54,7 @@ impl Forged {
         );
     }
 
-    /// Writes a descriptor at an address.
+    /// Writes a descriptor at address `at`.
     pub(crate) fn write_descriptor_at(&self, at: u64, addr: u64, len: u32, flags: u16, next: u16) {
         let at = (at - ORIGIN) as usize;
         self.memory.copy_in(at, &addr.to_le_bytes());
@@ -63,7 +63,7 @@ impl Forged {
         self.memory.copy_in(at + 14, &next.to_le_bytes());
     }
 
-    /// Adds a chain to the available ring.
+    /// Adds the chain with first descriptor `head` to the available ring.
     pub(crate) fn offer(&self, head: u16) {
         let ring = (self.layout.available - ORIGIN) as usize;
         let index = self.index();

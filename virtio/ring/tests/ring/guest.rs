@@ -1,9 +1,9 @@
-//! Queues in guest memory of the `vm-memory` crate.
+//! Tests with virtqueues in guest memory of the `vm-memory` crate.
 
 use pontoon_ring::device::{Device, State, VirtqueueError};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, VmMemory, Window};
-use pontoon_ring::{Access, Features, Layout, LayoutError, Part};
+use pontoon_ring::{Access, Features, Layout, LayoutError, Notification, Part};
 use vm_memory::bitmap::{AtomicBitmap, Bitmap};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, VolatileSlice};
 
@@ -11,7 +11,7 @@ const PAGE: u64 = 0x1000;
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn accepts_buffers_across_regions_and_refuses_holes() {
+fn buffers_may_cross_regions_but_not_holes() {
     // Two adjacent regions, a hole, and a third region.
     let regions = [(0x1_0000, 0x2000), (0x1_2000, 0x1000), (0x2_0000, 0x1000)];
     let regions = regions.map(|(addr, len)| (GuestAddress(addr), len));
@@ -28,7 +28,7 @@ fn accepts_buffers_across_regions_and_refuses_holes() {
         )
         .unwrap();
     queue.add(1, &[Buffer::writable(0x1_2f00, 0x101)]).unwrap();
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
 
     let mut device = Device::new(layout, Features::default(), State::default()).unwrap();
     let mut queue = device.attach(guest).unwrap();
@@ -62,7 +62,7 @@ fn accepts_buffers_across_regions_and_refuses_holes() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri maps no memory with MAP_NORESERVE")]
-fn refuses_ring_across_regions() {
+fn ring_across_regions_is_refused() {
     let regions = [(GuestAddress(0), 0x1000), (GuestAddress(0x1000), 0x1000)];
     let memory = GuestMemoryMmap::<()>::from_ranges(&regions).unwrap();
     let layout = Layout::contiguous(8, 0xfc0);
@@ -82,14 +82,14 @@ fn refuses_ring_across_regions() {
 fn device_writes_are_marked_dirty() {
     let memory = GuestMemoryMmap::<AtomicBitmap>::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
     let guest = VmMemory::new(&memory);
-    // Each part, and the buffer, on a page of its own.
+    // Each part of the queue, and the buffer, is on its own page.
     let layout = Layout {
         size: 8,
         descriptors: 0,
         available: PAGE,
         used: 2 * PAGE,
     };
-    // Written directly, as a driver would: a writable buffer and the available index.
+    // The test writes a writable buffer and the available index in place of a driver.
     memory
         .write_slice(&(3 * PAGE).to_le_bytes(), GuestAddress(0))
         .unwrap();
@@ -113,7 +113,7 @@ fn device_writes_are_marked_dirty() {
     Area::copy_in(&area.unwrap(), 0, &[1; 64]);
     assert_eq!(dirty(), [true, true, false, true]);
     queue.put(chain, 64);
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     assert_eq!(dirty(), [true; 4]);
 }
 
@@ -130,13 +130,13 @@ fn volatile_slice_implements_area() {
     let mut driver_queue = driver.attach(&memory).unwrap();
     let mut serves = device.attach(&memory).unwrap();
     driver_queue.add(7, &[Buffer::writable(0x8200, 5)]).unwrap();
-    assert!(driver_queue.publish());
+    assert_eq!(driver_queue.publish(), Notification::Required);
     assert_eq!(serves.poll(), Ok(1));
     let mut area = None;
     let chain = serves.pop(|piece| area = Some(piece.area)).unwrap().unwrap();
     Area::copy_in(&area.unwrap(), 0, b"hello");
     serves.put(chain, 5);
-    assert!(serves.publish());
+    assert_eq!(serves.publish(), Notification::Required);
     assert_eq!(driver_queue.poll(), Ok(1));
     let used = driver_queue.reap().unwrap().unwrap();
     assert_eq!((used.tag, used.len), (7, 5));

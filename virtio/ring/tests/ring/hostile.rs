@@ -1,4 +1,4 @@
-//! Hostile peers, with random scripts and with the fuzzer's corpus.
+//! Tests with hostile peers: random scripts and the fuzzer's corpus.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ proptest! {
     }
 }
 
-/// Bytes of the longest script.
+/// Length of the longest script in bytes.
 const LONGEST: usize = 600;
 
 #[test]

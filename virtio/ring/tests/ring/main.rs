@@ -1,4 +1,4 @@
-//! Tests of the public interface: driver with device, each with a hostile peer, and with rust-vmm's code.
+//! Tests of the public interface: the driver with the device, each side with a hostile peer, and with rust-vmm's code.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]

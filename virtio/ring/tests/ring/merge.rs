@@ -1,14 +1,14 @@
-//! Frames that span several receive buffers.
+//! Tests of frames that span several receive buffers (VIRTIO_NET_F_MRG_RXBUF).
 
-use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, VirtqueueError, chains_needed};
 use pontoon_ring::memory::Area;
+use pontoon_ring::{Features, Notification};
 use proptest::prelude::*;
 
 use crate::forge::{Forged, HEAP, NEXT, SIZE, WRITE};
 use pontoon_test_support::property::cases;
 
-/// Returns a queue with receive buffers of these lengths, all available.
+/// Returns a queue with receive buffers of the lengths `lens`, all available.
 fn buffers(lens: &[u32]) -> Forged {
     let forged = Forged::new();
     for (index, len) in (0..).zip(lens) {
@@ -27,7 +27,7 @@ fn frame_returns_needed_chains_and_rewinds_the_rest() {
     let mut chains = [Chain::default(); 8];
     assert_eq!(queue.poll(), Ok(8));
 
-    // Room for 350 bytes, of which 150 are used.
+    // The chains have room for 350 bytes, of which the frame uses 150.
     let mut bytes = 0;
     assert_eq!(
         queue.take(350, &mut chains, |piece| bytes += piece.area.len()),
@@ -36,15 +36,15 @@ fn frame_returns_needed_chains_and_rewinds_the_rest() {
     assert_eq!(bytes, 400);
     assert_eq!(queue.put_frame(&chains[..4], 150), 2);
     queue.rewind(2);
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     let (index, elements) = forged.used();
     assert_eq!((index, &elements[..2]), (2, &[(0, 100), (1, 50)][..]));
 
-    // The next frame uses the chains that were given back.
+    // The next frame uses the chains that `rewind` has returned to the available ones.
     assert_eq!(queue.take(101, &mut chains, |_| ()), Ok(Some(2)));
     assert_eq!((chains[0].head, chains[1].head), (2, 3));
     assert_eq!(queue.put_frame(&chains[..2], 200), 2);
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     assert_eq!(queue.taken(), 0);
 }
 
@@ -73,7 +73,7 @@ fn insufficient_room_takes_no_chain() {
 }
 
 #[test]
-fn refuses_readable_receive_buffer() {
+fn readable_receive_buffer_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 4, NEXT, 1);
     forged.write_descriptor(1, HEAP, 4, WRITE, 0);
@@ -89,7 +89,7 @@ fn refuses_readable_receive_buffer() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// All buffers but the last are full, and no unneeded buffer is used (5.1.6.4.1).
+    /// All buffers but the last are full, and no unneeded buffer is used (virtio 1.2, section 5.1.6.4.1).
     #[test]
     fn frames_fill_all_buffers_but_the_last(lens in prop::collection::vec(1..300_u32, 1..=usize::from(SIZE)), share in 0..=100_u32) {
         let room = lens.iter().sum();
@@ -104,7 +104,7 @@ proptest! {
         let used = chains_needed(&chains[..lens.len()], frame);
         prop_assert_eq!(queue.put_frame(&chains[..lens.len()], frame), used);
         queue.rewind(lens.len() as u16 - used);
-        prop_assert!(queue.publish());
+        prop_assert_eq!(queue.publish(), Notification::Required);
         let (index, elements) = forged.used();
         prop_assert_eq!(index, used);
         let written: Vec<u32> = elements[..used.into()].iter().map(|(_, len)| *len).collect();

@@ -1,4 +1,4 @@
-//! Chains that the driver side refuses to add.
+//! Tests of chains that the driver side refuses to add.
 
 use pontoon_ring::driver::{AddError, Buffer, Driver, Slot};
 use pontoon_ring::memory::Window;
@@ -8,7 +8,7 @@ use crate::forge::{END, HEAP, ORIGIN};
 use pontoon_test_support::ring::model::ModelMemory;
 
 #[test]
-fn refuses_invalid_chains() {
+fn driver_refuses_to_add_invalid_chains() {
     let memory = Window::new(ModelMemory::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(2, ORIGIN);
     let features = Features {

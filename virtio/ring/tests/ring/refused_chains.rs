@@ -1,4 +1,4 @@
-//! Chains that the device side refuses, with the resulting error, and valid chains close to the limits.
+//! Tests of chains that the device side refuses, with the resulting error, and of valid chains close to the limits.
 
 use pontoon_ring::Features;
 use pontoon_ring::device::{Chain, Indirect, VirtqueueError};
@@ -11,7 +11,7 @@ const INDIRECT_ALLOWED: Features = Features {
     indirect: true,
 };
 
-/// Pops the chain at descriptor 0 twice, and expects this error both times.
+/// Pops the chain at descriptor 0 twice, and returns the error, which must be the same both times.
 #[track_caller]
 fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     forged.offer(0);
@@ -20,7 +20,7 @@ fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     let mut queue = device.attach(&window).unwrap();
     assert_eq!(queue.poll(), Ok(1));
     let error = queue.pop(|_| ()).expect_err("refused");
-    // Correcting the memory does not make the queue usable again.
+    // After the memory was corrected, the queue is still unusable.
     forged.write_descriptor(0, HEAP, 1, 0, 0);
     assert_eq!(queue.poll(), Err(error));
     assert_eq!(queue.pop(|_| ()), Err(error));
@@ -30,7 +30,7 @@ fn refused(forged: &Forged, features: Features) -> VirtqueueError {
     error
 }
 
-/// Pops the chain at descriptor 0, and expects success.
+/// Pops the chain at descriptor 0, which must succeed, and returns its pieces.
 #[track_caller]
 fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
     forged.offer(0);
@@ -46,7 +46,7 @@ fn taken(forged: &Forged, features: Features) -> (Chain, Vec<(u64, usize)>) {
 }
 
 #[test]
-fn refuses_head_outside_the_table() {
+fn head_outside_the_table_is_refused() {
     let forged = Forged::new();
     forged.offer(SIZE);
     let mut device = forged.device(Features::default());
@@ -61,7 +61,7 @@ fn refuses_head_outside_the_table() {
 }
 
 #[test]
-fn refuses_next_outside_the_table() {
+fn next_outside_the_table_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, NEXT, SIZE);
     let error = VirtqueueError::Index {
@@ -73,7 +73,7 @@ fn refuses_next_outside_the_table() {
 }
 
 #[test]
-fn refuses_descriptor_loop() {
+fn descriptor_loop_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, NEXT, 1);
     forged.write_descriptor(1, HEAP, 1, NEXT, 0);
@@ -84,7 +84,7 @@ fn refuses_descriptor_loop() {
 }
 
 #[test]
-fn accepts_chain_of_all_descriptors() {
+fn chain_of_all_descriptors_is_accepted() {
     let forged = Forged::new();
     for index in 0..SIZE {
         let flags = if index + 1 < SIZE { NEXT } else { 0 };
@@ -103,7 +103,7 @@ fn accepts_chain_of_all_descriptors() {
 }
 
 #[test]
-fn refuses_indirect_chain_longer_than_the_queue() {
+fn indirect_chain_longer_than_the_queue_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 16 * 9, INDIRECT, 0);
     for index in 0..9 {
@@ -116,9 +116,9 @@ fn refuses_indirect_chain_longer_than_the_queue() {
 }
 
 #[test]
-fn refuses_chain_of_4_gib() {
+fn chain_of_4_gib_is_refused() {
     let forged = Forged::new();
-    // The last buffer alone exceeds the limit; that it is unmapped is not checked before.
+    // The last buffer alone exceeds the limit; the limit is checked before the mapping of the buffer.
     forged.write_descriptor(0, HEAP, 16, NEXT, 1);
     forged.write_descriptor(1, HEAP, u32::MAX - 15, WRITE, 0);
     assert_eq!(
@@ -128,7 +128,7 @@ fn refuses_chain_of_4_gib() {
 }
 
 #[test]
-fn refuses_undefined_flags() {
+fn undefined_flags_are_refused() {
     for flags in [8, 0x80, 0x8000, 0x8001] {
         let forged = Forged::new();
         forged.write_descriptor(0, HEAP, 1, flags, 0);
@@ -140,7 +140,7 @@ fn refuses_undefined_flags() {
 }
 
 #[test]
-fn refuses_misplaced_indirect_descriptors() {
+fn misplaced_indirect_descriptors_are_refused() {
     let indirect = |reason| VirtqueueError::Indirect { head: 0, reason };
 
     let forged = Forged::new();
@@ -170,7 +170,7 @@ fn refuses_misplaced_indirect_descriptors() {
 }
 
 #[test]
-fn refuses_unmapped_indirect_table() {
+fn unmapped_indirect_table_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, END - 16, 32, INDIRECT, 0);
     assert_eq!(
@@ -184,7 +184,7 @@ fn refuses_unmapped_indirect_table() {
 }
 
 #[test]
-fn refuses_next_outside_the_indirect_table() {
+fn next_outside_the_indirect_table_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 32, INDIRECT, 0);
     forged.write_descriptor_at(HEAP, HEAP, 1, NEXT, 2);
@@ -198,9 +198,10 @@ fn refuses_next_outside_the_indirect_table() {
     );
 }
 
-/// 2.7.5.3.2: ordinary descriptors may precede an indirect one; the table need not be aligned.
+/// Ordinary descriptors may precede an indirect one (virtio 1.2, section 2.7.5.3.2), and the indirect table need not be
+/// aligned.
 #[test]
-fn accepts_indirect_table_at_the_end_of_a_chain() {
+fn indirect_table_at_the_end_of_a_chain_is_accepted() {
     let forged = Forged::new();
     let table = HEAP + 3;
     forged.write_descriptor(0, HEAP, 5, NEXT, 1);
@@ -220,7 +221,7 @@ fn accepts_indirect_table_at_the_end_of_a_chain() {
 }
 
 #[test]
-fn refuses_readable_buffer_after_writable() {
+fn readable_buffer_after_a_writable_one_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, WRITE | NEXT, 1);
     forged.write_descriptor(1, HEAP, 1, 0, 0);
@@ -231,7 +232,7 @@ fn refuses_readable_buffer_after_writable() {
 }
 
 #[test]
-fn refuses_empty_buffer() {
+fn empty_buffer_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 0, 0, 0);
     assert_eq!(
@@ -241,7 +242,7 @@ fn refuses_empty_buffer() {
 }
 
 #[test]
-fn refuses_unmapped_buffers() {
+fn unmapped_buffers_are_refused() {
     for (addr, len, missing) in [
         (0, 1, (0, 1)),
         (ORIGIN - 1, 2, (ORIGIN - 1, 2)),
@@ -262,7 +263,7 @@ fn refuses_unmapped_buffers() {
 }
 
 #[test]
-fn accepts_buffer_up_to_the_last_mapped_byte() {
+fn buffer_up_to_the_last_mapped_byte_is_accepted() {
     let forged = Forged::new();
     forged.write_descriptor(0, END - 7, 7, 0, 0);
     assert_eq!(taken(&forged, Features::default()).1, [(END - 7, 7)]);

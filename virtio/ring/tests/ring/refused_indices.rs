@@ -1,17 +1,17 @@
-//! Invalid available indices, with the resulting error.
+//! Tests of invalid available indices, with the resulting error.
 
-use pontoon_ring::Features;
 use pontoon_ring::device::VirtqueueError;
+use pontoon_ring::{Features, Notification};
 
 use crate::forge::{Forged, HEAP, SIZE};
 
 #[test]
-fn refuses_available_index_beyond_queue_size() {
+fn available_index_beyond_the_queue_size_is_refused() {
     let forged = Forged::new();
     forged.write_descriptor(0, HEAP, 1, 0, 0);
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();
-    // The largest valid index: as many chains as there are descriptors.
+    // The largest valid index makes as many chains available as there are descriptors.
     forged.set_index(SIZE);
     assert_eq!(queue.poll(), Ok(SIZE));
     let chain = queue.pop(|_| ()).unwrap().unwrap();
@@ -24,13 +24,13 @@ fn refuses_available_index_beyond_queue_size() {
         size: SIZE,
     };
     assert_eq!(queue.poll(), Err(error));
-    // Chains taken before the error may still be returned.
-    assert!(queue.publish());
+    // Chains that were taken before the error may still be returned.
+    assert_eq!(queue.publish(), Notification::Required);
     assert_eq!(forged.used().0, 1);
 }
 
 #[test]
-fn refuses_available_index_that_moves_backwards() {
+fn available_index_that_moves_backwards_is_refused() {
     let forged = Forged::new();
     let mut device = forged.device(Features::default());
     let mut queue = device.attach(forged.window()).unwrap();

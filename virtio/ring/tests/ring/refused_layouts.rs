@@ -1,4 +1,4 @@
-//! Queues with invalid addresses or sizes.
+//! Tests of virtqueues with invalid addresses or sizes.
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Driver, Slot};
@@ -9,7 +9,7 @@ use crate::forge::ORIGIN;
 use pontoon_test_support::ring::model::ModelMemory;
 
 #[test]
-fn refuses_invalid_layouts() {
+fn queues_with_invalid_layouts_are_refused() {
     let memory = Window::new(ModelMemory::new(0x1000), ORIGIN);
     let layout = Layout::contiguous(8, ORIGIN);
     let device = |layout| Device::new(layout, Features::default(), State::default());
@@ -88,7 +88,7 @@ fn refuses_invalid_layouts() {
         assert_eq!(device(wrong).unwrap().attach(&memory).unwrap_err(), error);
         assert!(!error.to_string().is_empty());
     }
-    // Aligned as a guest address, but not in this process.
+    // The address is aligned in the guest, but not in this process.
     let misaligned = Window::new(ModelMemory::new(0x1000).slice(8, 0xff0), ORIGIN);
     assert_eq!(
         device(layout).unwrap().attach(&misaligned).unwrap_err(),

@@ -1,13 +1,14 @@
-//! Invalid entries of the used ring, with the resulting error.
+//! Tests of invalid entries of the used ring, with the resulting error.
 
 use pontoon_ring::driver::{Buffer, Driver, Slot, Used, VirtqueueError};
 use pontoon_ring::memory::{Area, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 
 use crate::forge::{HEAP, ORIGIN};
 use pontoon_test_support::ring::model::ModelMemory;
 
-/// Returns what the driver reads from this used ring after it added chains 0 (4 writable bytes) and 1 (none).
+/// Returns the chains that the driver reaps from a used ring with these elements, after it has added chains 0 (4
+/// writable bytes) and 1 (none).
 #[track_caller]
 fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, VirtqueueError> {
     let model = ModelMemory::new(0x1000);
@@ -19,7 +20,7 @@ fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, VirtqueueE
         .add(10, &[Buffer::readable(HEAP, 9), Buffer::writable(HEAP, 4)])
         .unwrap();
     queue.add(11, &[Buffer::readable(HEAP, 9)]).unwrap();
-    assert!(queue.publish());
+    assert_eq!(queue.publish(), Notification::Required);
     let used = (layout.used - ORIGIN) as usize;
     for (slot, (id, len)) in elements.iter().enumerate() {
         model.copy_in(used + 4 + 8 * slot, &id.to_le_bytes());
@@ -41,7 +42,7 @@ fn reap_all(index: u16, elements: &[(u32, u32)]) -> Result<Vec<Used>, VirtqueueE
 }
 
 #[test]
-fn accepts_used_chains_in_any_order() {
+fn used_chains_are_accepted_in_any_order() {
     let used = |tag, len| Used { tag, len };
     assert_eq!(reap_all(0, &[]), Ok(vec![]));
     assert_eq!(reap_all(2, &[(2, 0), (0, 4)]), Ok(vec![used(11, 0), used(10, 4)]));
@@ -49,9 +50,9 @@ fn accepts_used_chains_in_any_order() {
 }
 
 #[test]
-fn refuses_used_chains_not_in_flight() {
-    // The second descriptor of a chain, a free descriptor, no descriptor, a number above 16 bits, and a chain returned
-    // twice.
+fn used_chain_that_is_not_in_flight_is_refused() {
+    // The second descriptor of a chain, a free descriptor, a number that is no descriptor, numbers above 16 bits, and
+    // then a chain that is returned twice.
     for id in [1, 3, 4, 0x1_0000, u32::MAX] {
         assert_eq!(
             reap_all(1, &[(id, 0)]),
@@ -65,7 +66,7 @@ fn refuses_used_chains_not_in_flight() {
 }
 
 #[test]
-fn refuses_used_length_beyond_writable_bytes() {
+fn used_length_beyond_the_writable_bytes_is_refused() {
     assert_eq!(
         reap_all(1, &[(0, 5)]),
         Err(VirtqueueError::Length {
@@ -85,7 +86,7 @@ fn refuses_used_length_beyond_writable_bytes() {
 }
 
 #[test]
-fn refuses_used_index_beyond_chains_in_flight() {
+fn used_index_beyond_the_chains_in_flight_is_refused() {
     for index in [3, 0x8000, u16::MAX] {
         let error = VirtqueueError::UsedIndex {
             seen: 0,

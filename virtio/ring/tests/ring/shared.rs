@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicU64;
 
 use pontoon_ring::memory::{Raw, Window};
 
-/// Zeroed memory, aligned to 8 bytes by its type and to 16 by the choice of its first word.
-pub(crate) struct Shared(Box<[AtomicU64]>);
+/// Zeroed memory, aligned to 16 bytes: to 8 bytes by its type, and to 16 by the choice of its first word.
+pub(crate) struct SharedMemory(Box<[AtomicU64]>);
 
-/// Address of the first byte.
+/// Address of the first byte in descriptors.
 pub(crate) const ORIGIN: u64 = 0x4_0000;
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn new(bytes: usize) -> Self {
         Self((0..bytes / 8 + 2).map(|_| AtomicU64::new(0)).collect())
     }

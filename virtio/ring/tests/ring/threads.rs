@@ -1,11 +1,11 @@
-//! A driver and a device in two threads that sleep whenever there is nothing to do.
+//! Tests with a driver and a device in two threads, each of which sleeps when it has nothing to do.
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::driver::{Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Features, Layout};
+use pontoon_ring::{Features, Layout, Notification};
 
-use crate::shared::{ORIGIN, Shared};
+use crate::shared::{ORIGIN, SharedMemory};
 use pontoon_test_support::notifier::Notifier;
 
 const SIZE: u16 = 16;
@@ -29,7 +29,7 @@ fn no_notification_is_lost_with_flags() {
 fn exchange(features: Features) {
     let layout = Layout::contiguous(SIZE, ORIGIN);
     let frames = (ORIGIN + Layout::contiguous_bytes(SIZE) as u64).next_multiple_of(8);
-    let shared = Shared::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
+    let shared = SharedMemory::new((frames - ORIGIN) as usize + (FRAME * u64::from(SIZE)) as usize);
     let memory = shared.window();
     let (kick, call) = (Notifier::default(), Notifier::default());
     let driver = Driver::new(memory, layout, features, [Slot::default(); SIZE as usize]).unwrap();
@@ -40,7 +40,7 @@ fn exchange(features: Features) {
     });
 }
 
-/// The driver: 8 readable and 16 writable bytes per chain.
+/// Runs the driver, whose chains have 8 readable and 16 writable bytes.
 fn run_driver(
     mut driver: Driver<[Slot; SIZE as usize]>,
     memory: Window<Raw<'_>>,
@@ -74,7 +74,8 @@ fn run_driver(
                 .unwrap();
             asked += 1;
         }
-        if queue.publish() {
+        let notification = queue.publish();
+        if notification == Notification::Required {
             kick.notify();
         }
         if queue.poll().unwrap() == 0 && queue.rearm().unwrap() == 0 {
@@ -96,7 +97,7 @@ fn run_driver(
     }
 }
 
-/// The device: replies with the request repeated.
+/// Runs the device, which replies with the bytes of the request, repeated.
 fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &Notifier) {
     let mut queue = device.attach(memory).unwrap();
     let mut served = 0;
@@ -117,12 +118,13 @@ fn serve(mut device: Device, memory: Window<Raw<'_>>, kick: &Notifier, call: &No
             pieces[1].copy_in(0, &reply[..len as usize]);
             taken.push((chain, len));
         }
-        // In reverse order.
+        // The chains are returned in reverse order.
         while let Some((chain, len)) = taken.pop() {
             queue.put(chain, len);
             served += 1;
         }
-        if queue.publish() {
+        let notification = queue.publish();
+        if notification == Notification::Required {
             call.notify();
         }
         if served < CHAINS && queue.rearm().unwrap() == 0 {

@@ -1,20 +1,20 @@
-//! A driver and a device on one memory, with a model of their state.
+//! A driver and a device on the same memory, with a model of their state against which each operation is checked.
 
 use std::collections::VecDeque;
 
 use pontoon_ring::device::{Chain, Device, State};
 use pontoon_ring::driver::{AddError, Buffer, Driver, Slot};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Access, Features, Layout};
+use pontoon_ring::{Access, Features, Layout, Notification};
 
 use crate::shared::ORIGIN;
 
-/// Bytes of the longest buffer.
+/// Length of the longest buffer in bytes.
 pub(crate) const BUFFER: u32 = 40;
-/// Buffers in the longest chain.
+/// Number of buffers in the longest chain.
 pub(crate) const BUFFERS: usize = 4;
 
-/// Bytes of memory per chain: an indirect table and its buffers.
+/// Bytes of memory for each chain: an indirect table and the buffers.
 const PLACE: u64 = 16 * BUFFERS as u64 + BUFFER as u64 * BUFFERS as u64;
 
 /// Lengths of a chain's readable buffers, then of its writable ones.
@@ -25,36 +25,36 @@ pub(crate) struct Shape {
     pub(crate) indirect: bool,
 }
 
-/// A chain that the driver added.
+/// A chain that the driver has added to the queue.
 #[derive(Clone, Debug)]
 struct Added {
     tag: u32,
     shape: Shape,
-    /// Address of its memory, [`PLACE`] bytes.
+    /// Address of the chain's memory, [`PLACE`] bytes.
     place: u64,
 }
 
-/// A chain that the device took.
+/// A chain that the device has taken from the queue.
 struct Taken<'m> {
     chain: Chain,
     added: Added,
     pieces: Vec<Raw<'m>>,
 }
 
-/// A chain that the device returned.
+/// A chain that the device has returned as used.
 struct Returned {
     added: Added,
     len: u32,
 }
 
-/// A side's request for notifications, according to its own calls.
+/// Notification request of one side, according to the calls that the test has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotifyRequest {
-    /// The side sleeps: the next publication must notify it.
+    /// The side sleeps, so that the next publication of the other side must notify it.
     Asleep,
-    /// The side requested no notifications.
+    /// The side has requested no notifications.
     Suppressed,
-    /// Neither: it was notified, or is about to poll again.
+    /// The side was notified, or is about to poll again, so that a notification is optional.
     Awake,
 }
 
@@ -73,18 +73,18 @@ pub(crate) struct World<'m> {
     returned: VecDeque<Returned>,
     driver_request: NotifyRequest,
     device_request: NotifyRequest,
-    /// Entries published to each side that it has not polled.
+    /// Number of entries that were published to the driver, and to the device, since its last poll.
     driver_unseen: usize,
     device_unseen: usize,
 }
 
 impl<'m> World<'m> {
-    /// Returns the bytes of memory for a queue of `size` and as many chains.
+    /// Returns the number of bytes of memory for a queue of `size` descriptors and as many chains.
     pub(crate) fn bytes(size: u16) -> usize {
         (Self::place(size, size) - ORIGIN) as usize
     }
 
-    /// Returns the address of a chain's memory.
+    /// Returns the address of the memory of chain `index`.
     fn place(size: u16, index: u16) -> u64 {
         let first = (ORIGIN + Layout::contiguous_bytes(size) as u64).next_multiple_of(16);
         first + PLACE.next_multiple_of(16) * u64::from(index)
@@ -114,7 +114,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Adds a chain, if there is room.
+    /// Adds a chain with the driver, if the queue has room.
     pub(crate) fn add(&mut self, mut shape: Shape) {
         shape.indirect &= self.features.indirect;
         let Some(place) = self.places.pop() else {
@@ -154,16 +154,21 @@ impl<'m> World<'m> {
         self.places.push(place);
     }
 
-    /// Publishes the driver's chains, and checks whether it must notify.
+    /// Publishes the driver's chains, and checks whether the device must be notified.
     pub(crate) fn driver_publish(&mut self) {
         let fresh = !self.added.is_empty();
-        let notified = self.driver.attach(&self.memory).unwrap().publish();
+        let notification = self.driver.attach(&self.memory).unwrap().publish();
         self.device_unseen += self.added.len();
         self.published.append(&mut self.added);
-        check_notification(notified, fresh, &mut self.device_request, self.features.event_idx);
+        check_notification(
+            notification,
+            fresh,
+            &mut self.device_request,
+            self.features.event_idx,
+        );
     }
 
-    /// The device takes up to `most` chains.
+    /// Takes up to `most` chains with the device.
     pub(crate) fn pop(&mut self, most: usize) {
         let mut queue = self.device.attach(&self.memory).unwrap();
         assert_eq!(queue.poll(), Ok(self.published.len() as u16));
@@ -202,9 +207,10 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The device gives back up to `most` of the chains taken, if it has returned none taken after them.
+    /// Returns up to `most` of the chains that the device has taken to the available ones, if the device has returned
+    /// none that was taken after them.
     pub(crate) fn rewind(&mut self, most: usize) {
-        // The newest chain in flight is the last one taken only if none taken after it was returned.
+        // The newest chain in flight is the last one taken only if no chain taken after it was returned.
         let newest = self
             .published
             .front()
@@ -223,7 +229,7 @@ impl<'m> World<'m> {
         self.device.attach(&self.memory).unwrap().rewind(back as u16);
     }
 
-    /// The device writes to one of its chains and returns it.
+    /// Writes to one of the chains that the device has taken, and returns the chain.
     pub(crate) fn put(&mut self, which: usize, fill: u32) {
         if self.taken.is_empty() {
             return;
@@ -245,16 +251,21 @@ impl<'m> World<'m> {
         self.put.push_back(Returned { added, len });
     }
 
-    /// Publishes the device's used entries, and checks whether it must notify.
+    /// Publishes the device's used entries, and checks whether the driver must be notified.
     pub(crate) fn device_publish(&mut self) {
         let fresh = !self.put.is_empty();
-        let notified = self.device.attach(&self.memory).unwrap().publish();
+        let notification = self.device.attach(&self.memory).unwrap().publish();
         self.driver_unseen += self.put.len();
         self.returned.append(&mut self.put);
-        check_notification(notified, fresh, &mut self.driver_request, self.features.event_idx);
+        check_notification(
+            notification,
+            fresh,
+            &mut self.driver_request,
+            self.features.event_idx,
+        );
     }
 
-    /// The driver takes back up to `most` chains.
+    /// Reaps up to `most` chains with the driver.
     pub(crate) fn reap(&mut self, most: usize) {
         let mut queue = self.driver.attach(&self.memory).unwrap();
         assert_eq!(queue.poll(), Ok(self.returned.len() as u16));
@@ -300,7 +311,7 @@ impl<'m> World<'m> {
         self.device_request = NotifyRequest::Suppressed;
     }
 
-    /// Replaces the device with one that continues from its state and reads the chains in flight again.
+    /// Replaces the device by one that continues from its state and reads the chains in flight again.
     pub(crate) fn restart(&mut self) {
         self.device_publish();
         let state = self.device.state();
@@ -315,7 +326,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Completes all chains.
+    /// Takes, returns and reaps all chains.
     pub(crate) fn finish(&mut self) {
         self.driver_publish();
         self.pop(usize::MAX);
@@ -329,7 +340,7 @@ impl<'m> World<'m> {
         assert_eq!(self.device.taken(), 0);
     }
 
-    /// Advances both indices by `entries`.
+    /// Advances the indices of both rings by `entries`.
     pub(crate) fn turn(&mut self, entries: u16) {
         let shape = Shape {
             readable: vec![1],
@@ -342,13 +353,14 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Returns the tag of the first chain not published.
+    /// Returns the tag of the first chain that is not published.
     fn next_unpublished(&self) -> u32 {
         self.added.front().map_or(self.next_tag, |added| added.tag)
     }
 }
 
-/// A side that finds new entries stays awake. Entries it already knew of do not keep it awake.
+/// Returns the notification request after a poll. A side that finds new entries stays awake; entries that it has seen
+/// before do not keep it awake.
 fn request_after_poll(news: usize) -> NotifyRequest {
     match news {
         0 => NotifyRequest::Asleep,
@@ -356,9 +368,15 @@ fn request_after_poll(news: usize) -> NotifyRequest {
     }
 }
 
-/// A sleeping side is notified, one with notifications suppressed is not, and with event indices no side is notified
-/// twice.
-fn check_notification(notified: bool, fresh: bool, notify_request: &mut NotifyRequest, event_idx: bool) {
+/// Checks a notification: a sleeping side is notified, a side with notifications suppressed is not, and with event
+/// indices no side is notified twice.
+fn check_notification(
+    notification: Notification,
+    fresh: bool,
+    notify_request: &mut NotifyRequest,
+    event_idx: bool,
+) {
+    let notified = notification == Notification::Required;
     match notify_request {
         _ if !fresh => assert!(!notified, "notified without new entries"),
         NotifyRequest::Asleep => assert!(notified, "sleeping side was not notified"),
@@ -380,14 +398,14 @@ fn bytes(area: Raw<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The bytes that the driver writes to a chain's readable buffer.
+/// Returns the bytes that the driver writes to a readable buffer of a chain.
 fn request(tag: u32, index: usize, len: u32) -> Vec<u8> {
     (0..len)
         .map(|at| (tag.wrapping_mul(31) + 7 * index as u32 + at) as u8)
         .collect()
 }
 
-/// The bytes that the device writes to a chain.
+/// Returns the bytes that the device writes to a chain.
 fn reply(tag: u32, len: u32) -> Vec<u8> {
     (0..len)
         .map(|at| (tag.wrapping_mul(17) ^ at.wrapping_mul(3)) as u8)

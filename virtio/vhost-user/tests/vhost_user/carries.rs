@@ -1,4 +1,4 @@
-//! Frames arrive unchanged, with their offload metadata.
+//! Tests that frames arrive unchanged, with their offload metadata.
 
 use pontoon_engine::link::{Room, Transmit as _, TransmitError};
 use pontoon_vm_peer::vhost_user::TxLayout;
@@ -9,16 +9,16 @@ use crate::device::{
     ALL, Device, EVENT_IDX, GUEST_CSUM, GUEST_TSO4, How, MRG_RXBUF, TSO, VERSION_1, bytes, fill,
 };
 
-/// The longest frame: an Ethernet header with a VLAN tag, and the longest IP packet.
+/// Length of the longest frame in bytes: an Ethernet header with a VLAN tag, and the longest IP packet.
 const LONGEST: usize = 18 + 65_535;
 
 const LENGTHS: [usize; 6] = [1, 14, 60, 1514, 9014, LONGEST];
 
-/// Feature sets with header lengths of 12, 12 and 10 bytes.
+/// Feature sets with `virtio_net_hdr` lengths of 12, 12 and 10 bytes.
 const HEADERS: [u64; 3] = [ALL, ALL & !VERSION_1, ALL & !(VERSION_1 | MRG_RXBUF)];
 
 #[test]
-fn receives_frames_in_every_layout() {
+fn frames_are_received_in_every_layout() {
     let whole = TxLayout::WHOLE;
     let pieces = TxLayout { piece: 1500, ..whole };
     let shapes = [whole, pieces].into_iter().flat_map(|shape| {
@@ -84,7 +84,7 @@ fn malformed_frames_are_counted_and_returned() {
     }
     assert!(pair.tx.send(Offload::NONE, 0, &[]).unwrap());
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(LONGEST + 1)).unwrap());
-    // In more than 64 pieces.
+    // The frame consists of more than 64 slices.
     pair.tx.layout.piece = 1000;
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(LONGEST)).unwrap());
     assert!(pair.tx.send(Offload::NONE, 0, b"the last").unwrap());
@@ -94,7 +94,7 @@ fn malformed_frames_are_counted_and_returned() {
     assert_eq!(device.receiver().faults(), 0);
 }
 
-/// Payload is not copied: changes by the guest are visible in the frame.
+/// Payload is not copied: a change by the guest is visible in the received frame.
 #[test]
 fn payload_is_not_copied() {
     use pontoon_ring::memory::{Area, Memory, VmMemory};
@@ -125,7 +125,7 @@ fn payload_is_not_copied() {
 }
 
 #[test]
-fn sends_frames_in_as_many_buffers_as_needed() {
+fn frame_occupies_as_many_buffers_as_it_needs() {
     for (features, buffer) in [
         (ALL, 1536),
         (ALL, 70_000),
@@ -164,9 +164,9 @@ fn sends_frames_in_as_many_buffers_as_needed() {
 }
 
 #[test]
-fn reservations_are_committed_in_order_and_rewound() {
+fn uncommitted_frames_of_a_reservation_are_rewound() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
-    // Four rounds over all buffers, so that a lost buffer would be noticed.
+    // Every buffer is used in four rounds, so that a lost buffer would be noticed.
     for round in 0..100 {
         let mut room = device.transmitter().reserve(5, 54, 3000).unwrap();
         assert_eq!(
@@ -189,7 +189,7 @@ fn reservations_are_committed_in_order_and_rewound() {
         pair.rx.receive(|frame| lengths.push(frame.bytes.len())).unwrap();
         assert_eq!(lengths, [3054, 154], "round {round}");
     }
-    // As many as fit, and at most 64.
+    // A reservation has as many frames as fit, and at most 64.
     let count = |device: &mut Device, payload| {
         let room = device.transmitter().reserve(1000, 54, payload).unwrap();
         room.payloads().iter().map(|slice| slice.len()).sum::<usize>() / payload
@@ -217,7 +217,7 @@ fn reservations_are_committed_in_order_and_rewound() {
 }
 
 #[test]
-fn completes_checksums_for_guest_without_guest_csum() {
+fn checksums_are_completed_for_a_guest_without_guest_csum() {
     let (mut device, _machine, mut pair) = Device::pair(ALL & !GUEST_CSUM, 1536);
     let limits = device.transmitter().limits();
     assert!(!limits.tso4 && !limits.tso6 && !limits.uso);

@@ -1,4 +1,4 @@
-//! Changes by the front-end while frames are carried.
+//! Tests of changes by the front-end while frames are transferred.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::device::{ALL, Device, How, OPTIONS, TSO, bytes};
 use crate::hostile::Raw;
 use pontoon_test_support::vhost_user::messages::{memory, message};
 
-/// Checks that frames are carried both ways.
+/// Checks that frames are transferred in both directions.
 #[track_caller]
 pub(crate) fn carries(device: &mut Device, pair: &mut QueuePair) {
     assert!(pair.tx.send(Offload::NONE, 0, &bytes(1000)).unwrap());
@@ -40,7 +40,7 @@ fn stopped_queue_resumes_at_its_base() {
     pair.tx.flush().unwrap();
     assert_eq!(device.drain().0.len(), 5);
     for _ in 0..3 {
-        // Not flushed: frames sent are published when the queue stops.
+        // The frame is not flushed: frames are published when the queue stops.
         device.send(How::Copied, Offload::NONE, 54, &bytes(60)).unwrap();
     }
     let bases = device.during(|| [0, 1].map(|ring| machine.stop(ring).unwrap()));
@@ -61,7 +61,7 @@ fn stopped_queue_resumes_at_its_base() {
         machine.start(0, &pair.rx.queue, 3).unwrap();
         machine.start(1, &pair.tx.queue, 5).unwrap();
     });
-    // `during` receives frames and drops them.
+    // `during` has received and dropped the frames.
     assert_eq!(pair.tx.outstanding().unwrap(), 0);
     carries(&mut device, &mut pair);
 }
@@ -90,7 +90,7 @@ fn disabled_queue_receives_nothing_and_drops_frames() {
 }
 
 #[test]
-fn serves_guests_one_after_another() {
+fn guests_are_served_one_after_another() {
     let mut device = Device::new(1);
     for round in 0..3 {
         let (machine, mut pairs) = device.connect_machine(&OPTIONS);
@@ -114,7 +114,7 @@ fn serves_guests_one_after_another() {
     }
 }
 
-/// A session that replaces another one starts with a clean state.
+/// A session that replaces another one starts without its state.
 #[test]
 fn new_session_replaces_the_current_one() {
     let (mut device, mut first, mut pair) = Device::pair(ALL, 1536);
@@ -165,7 +165,7 @@ fn memory_regions_are_added_and_removed() {
     device.during(|| {
         let frontend = machine.frontend();
         assert_eq!(frontend.get_max_mem_slots().unwrap(), 64);
-        // QEMU 7.2 adds a region once for each of two queue pairs; any other overlap is refused.
+        // QEMU 7.2 adds a region once for each of two queue pairs; all other overlaps are refused.
         frontend.add_mem_region(&region).unwrap();
         frontend.add_mem_region(&region).unwrap();
         let other = VhostUserMemoryRegionInfo {
@@ -191,11 +191,13 @@ fn memory_regions_are_added_and_removed() {
     let mut raw = Raw::new(machine.memory(), pair.tx.queue.layout());
     raw.make_available(0);
     assert!(device.drain().0.is_empty());
-    device.receiver().receive(32, |_| panic!("its memory is gone"));
+    device
+        .receiver()
+        .receive(32, |_| panic!("its memory was removed"));
     assert_eq!(device.receiver().faults(), 1);
 }
 
-/// A worker that may not take frames, because of the rate limit, polls and thereby executes commands.
+/// A worker that may not receive frames, because of the rate limit, polls and thereby executes commands.
 #[test]
 fn poll_executes_commands() {
     let (mut device, _machine, _pair) = Device::pair(ALL, 1536);
@@ -207,7 +209,7 @@ fn poll_executes_commands() {
     assert!(ended.is_orderly(), "{ended}");
 }
 
-/// Memory regions are removed and added again while rings in them run.
+/// Memory regions are removed and added again while rings in them are running.
 #[test]
 fn rings_survive_removal_and_return_of_their_memory() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
@@ -239,7 +241,7 @@ fn rings_survive_removal_and_return_of_their_memory() {
             machine.frontend().add_mem_region(region).unwrap();
         }
     });
-    // `during` receives frames and drops them.
+    // `during` has received and dropped the frames.
     assert_eq!(pair.tx.outstanding().unwrap(), 0);
     assert_eq!(pair.rx.receive(|_| {}).unwrap(), 1, "what had been sent is shown");
     carries(&mut device, &mut pair);
@@ -249,7 +251,7 @@ fn rings_survive_removal_and_return_of_their_memory() {
     );
 }
 
-/// Exactly the pages that the device writes are marked.
+/// Exactly the pages to which the device has written are marked.
 #[test]
 fn log_marks_written_pages() {
     let (mut device, mut machine, mut pair) = Device::pair(ALL, 1536);
@@ -288,7 +290,7 @@ fn log_marks_written_pages() {
     assert_eq!(take_marks(&log), BTreeSet::new());
 }
 
-/// Returns and clears the marked pages.
+/// Returns the numbers of the marked pages, and clears the marks.
 fn take_marks(log: &MmapRegion) -> BTreeSet<u64> {
     let slice = log.as_volatile_slice();
     let mut marks = vec![0_u8; slice.len()];

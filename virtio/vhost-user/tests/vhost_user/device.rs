@@ -1,4 +1,4 @@
-//! A device that is served in the test's own thread.
+//! A vhost-user device that the thread of the test serves.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -14,7 +14,7 @@ use rustix::event::epoll;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Bits of virtio-net's features.
+/// Feature bits of virtio-net.
 pub(crate) const GUEST_CSUM: u64 = 1 << 1;
 pub(crate) const GUEST_TSO4: u64 = 1 << 7;
 pub(crate) const MRG_RXBUF: u64 = 1 << 15;
@@ -31,7 +31,7 @@ pub(crate) const OPTIONS: Options = Options {
     buffer: 1536,
 };
 
-/// A TCP segment to be segmented, with a partial checksum.
+/// Offload metadata of a TCP packet that is to be segmented, with a partial checksum.
 pub(crate) const TSO: Offload = Offload {
     checksum: Checksum::Partial {
         start: 34,
@@ -45,7 +45,7 @@ pub(crate) struct Device {
     pub(crate) halves: Vec<(Receiver, Transmitter)>,
 }
 
-/// A received frame.
+/// Offload metadata and bytes of a received frame.
 pub(crate) type ReceivedFrame = (Offload, Vec<u8>);
 
 impl Device {
@@ -54,14 +54,14 @@ impl Device {
         Self { backend, halves }
     }
 
-    /// Connects a device and a machine.
+    /// Returns a device, a machine that is connected to it, and the machine's queue pairs.
     pub(crate) fn with(options: &Options) -> (Self, Machine, Vec<QueuePair>) {
         let mut device = Self::new(options.pairs);
         let (machine, pairs) = device.connect_machine(options);
         (device, machine, pairs)
     }
 
-    /// The same with one queue pair.
+    /// Returns a device, a machine that is connected to it, and the machine's only queue pair.
     pub(crate) fn pair(features: u64, buffer: u32) -> (Self, Machine, QueuePair) {
         let options = Options {
             features,
@@ -72,13 +72,13 @@ impl Device {
         (device, machine, pairs.remove(0))
     }
 
-    /// Connects another machine.
+    /// Connects another machine to the device.
     pub(crate) fn connect_machine(&mut self, options: &Options) -> (Machine, Vec<QueuePair>) {
         let socket = self.accept();
         self.during(|| Machine::connect(socket, options).unwrap())
     }
 
-    /// Starts a session and returns the front-end's socket.
+    /// Starts a session on one end of a socket pair, and returns the front-end's end.
     pub(crate) fn accept(&mut self) -> UnixStream {
         let (device_end, front_end) = UnixStream::pair().unwrap();
         device_end.set_nonblocking(true).unwrap();
@@ -87,7 +87,7 @@ impl Device {
         front_end
     }
 
-    /// Serves the device once; received frames are dropped.
+    /// Serves all queues once; received frames are dropped.
     pub(crate) fn serve(&mut self) -> Result<(), SessionEnd> {
         for (receiver, transmitter) in &mut self.halves {
             receiver.receive(BURST, |_| {});
@@ -96,7 +96,7 @@ impl Device {
         self.backend.handle()
     }
 
-    /// Serves the device while `what` runs in another thread.
+    /// Serves the device while `what` runs in another thread; received frames are dropped.
     pub(crate) fn during<T: Send>(&mut self, what: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let other = scope.spawn(what);
@@ -116,7 +116,7 @@ impl Device {
         &mut self.halves[0].1
     }
 
-    /// Receives one burst from the first pair.
+    /// Receives one burst from the first queue pair.
     pub(crate) fn burst(&mut self) -> (Vec<ReceivedFrame>, Burst) {
         let mut came = Vec::new();
         let burst = self.receiver().receive(BURST, |frames| {
@@ -127,8 +127,8 @@ impl Device {
         (came, burst)
     }
 
-    /// Receives all frames from the first pair, and returns them and the number of malformed ones. The device then
-    /// requests kicks.
+    /// Receives all frames from the first queue pair, and returns them and the number of malformed ones. Then the
+    /// device requests kicks.
     pub(crate) fn drain(&mut self) -> (Vec<ReceivedFrame>, u64) {
         let mut came = Vec::new();
         let mut malformed = 0;
@@ -144,7 +144,7 @@ impl Device {
         }
     }
 
-    /// Sends one frame by the given method.
+    /// Sends one frame by the method `how`.
     pub(crate) fn send(
         &mut self,
         how: How,
@@ -167,7 +167,7 @@ impl Device {
     }
 }
 
-/// Copies a whole frame.
+/// Returns offload metadata and a copy of all bytes of a frame.
 pub(crate) fn copy(frame: &Frame<'_>) -> ReceivedFrame {
     let mut bytes = vec![0; frame.len];
     assert_eq!(frame.copy(0, &mut bytes), frame.len);
@@ -193,12 +193,12 @@ pub(crate) enum How {
     Reserved,
 }
 
-/// Returns bytes that depend on their position.
+/// Returns `len` bytes whose values depend on their position.
 pub(crate) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256 + len) as u8).collect()
 }
 
-/// An edge-triggered epoll descriptor, as a worker uses.
+/// An epoll instance with edge-triggered sources, as a worker uses it.
 pub(crate) struct Waiter(OwnedFd);
 
 impl Waiter {
@@ -211,7 +211,7 @@ impl Waiter {
         Self(epoll)
     }
 
-    /// Returns whether there was an event since the last call.
+    /// Waits up to `timeout`, and returns true if there was an event since the last call.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
         let timeout = Timespec::try_from(timeout).unwrap();

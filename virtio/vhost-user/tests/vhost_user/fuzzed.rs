@@ -1,4 +1,4 @@
-//! Hostile front-ends and guests, with random scripts and with the fuzzer's corpus.
+//! Tests with hostile front-ends and guests: random scripts and the fuzzer's corpus.
 
 use pontoon_test_support::corpus::replay;
 use pontoon_test_support::vhost_user::{front_end, guest};
@@ -28,5 +28,5 @@ fn device_survives_the_corpus_of_chains() {
     replay("vhost_user_chains", 0, guest::run);
 }
 
-/// Bytes of the longest script.
+/// Length of the longest script in bytes.
 const LONGEST: usize = 600;

@@ -1,4 +1,4 @@
-//! A front-end that violates the protocol loses its session, and a driver its queue. Nothing else is affected.
+//! Tests of protocol violations: a front-end loses its session, and a driver its queue; nothing else is affected.
 
 use std::cell::Cell;
 use std::io::Write as _;
@@ -24,11 +24,11 @@ use crate::control::carries;
 use crate::device::{ALL, Device, How, OPTIONS, bytes};
 use pontoon_test_support::vhost_user::messages::{halves, memory, message, send, words};
 
-/// A driver that writes to the rings directly.
+/// A driver that writes to a ring directly, with invalid values too.
 pub(crate) struct Raw<'m> {
     memory: VmMemory<'m, GuestMemoryMmap>,
     layout: Layout,
-    /// The available index.
+    /// The next available index.
     next: u16,
 }
 
@@ -60,7 +60,7 @@ impl<'m> Raw<'m> {
         self.write(at, &descriptor(address, len, flags, next));
     }
 
-    /// Adds a chain to the available ring.
+    /// Adds the chain with first descriptor `head` to the available ring.
     pub(crate) fn make_available(&mut self, head: u16) {
         let place = u64::from(self.next % self.layout.size);
         self.write(self.layout.available + 4 + 2 * place, &head.to_le_bytes());
@@ -78,7 +78,7 @@ fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     (u128::from(rest) << 64 | u128::from(address)).to_le_bytes()
 }
 
-/// A violation of the ring protocol.
+/// A function that violates the ring protocol.
 type Violation = fn(&mut Raw<'_>);
 
 #[test]
@@ -95,7 +95,7 @@ fn protocol_violation_fails_only_its_queue() {
             raw.descriptor(0, raw.layout.descriptors, 16, NEXT, 300);
             raw.make_available(0);
         }),
-        ("memory that is not there", |raw| {
+        ("unmapped memory", |raw| {
             raw.descriptor(0, 0, 16, 0, 0);
             raw.make_available(0);
         }),
@@ -111,7 +111,7 @@ fn protocol_violation_fails_only_its_queue() {
             raw.descriptor(0, raw.layout.descriptors, 0, 0, 0);
             raw.make_available(0);
         }),
-        ("half an indirect table", |raw| {
+        ("an indirect table of incomplete descriptors", |raw| {
             raw.descriptor(0, raw.layout.descriptors, 24, INDIRECT, 0);
             raw.make_available(0);
         }),
@@ -139,7 +139,7 @@ fn protocol_violation_fails_only_its_queue() {
     }
 }
 
-/// A tracing subscriber that counts log lines per thread, and so per test.
+/// A tracing subscriber that counts log lines per thread, and thereby per test.
 struct Lines;
 
 thread_local! {
@@ -171,7 +171,7 @@ impl Subscriber for Lines {
 #[test]
 fn repeated_failures_are_logged_a_limited_number_of_times() {
     tracing::subscriber::set_global_default(Lines).unwrap();
-    // Other threads may have cached that no subscriber is interested.
+    // Other threads may have cached that no subscriber is interested in the log lines.
     tracing::callsite::rebuild_interest_cache();
     let mut device = Device::new(1);
     for faults in 1..=50 {
@@ -207,9 +207,9 @@ fn readable_receive_buffer_fails_the_queue() {
     }
 }
 
-/// Buffers of one byte each: a frame has a limited number of pieces, and a reservation is bounded.
+/// In buffers of one byte each a frame would have too many slices; so it is refused, and a reservation is bounded.
 #[test]
-fn refuses_frames_in_one_byte_buffers() {
+fn frames_in_one_byte_buffers_are_refused() {
     let (mut device, machine, pair) = Device::pair(ALL, 1536);
     let raw = Raw::new(machine.memory(), pair.rx.queue.layout());
     for index in 0..256 {
@@ -228,7 +228,7 @@ fn truncated_memory_fails_the_queue_not_the_process() {
         assert!(pair.tx.send(Offload::NONE, 0, &bytes(len)).unwrap());
     }
     pair.tx.flush().unwrap();
-    // While frames are in use: a truncated page reads as zeros.
+    // The file is truncated while frames are in use; a missing page then reads as zeros.
     device.receiver().receive(32, |frames| {
         machine.file().set_len(0).unwrap();
         let mut seen = [1; 5000];
@@ -236,7 +236,9 @@ fn truncated_memory_fails_the_queue_not_the_process() {
         assert!(seen.iter().all(|byte| *byte == 0));
     });
     for _ in 0..3 {
-        let burst = device.receiver().receive(32, |_| panic!("its memory is gone"));
+        let burst = device
+            .receiver()
+            .receive(32, |_| panic!("its memory was truncated"));
         assert!(!burst.more);
         let sent = device.send(How::Copied, Offload::NONE, 54, &bytes(60));
         assert_eq!(sent, Err(TransmitError::Full));
@@ -251,7 +253,7 @@ fn truncated_memory_fails_the_queue_not_the_process() {
     carries(&mut device, &mut pairs[0]);
 }
 
-/// Returns a full pipe, to which a blocking write would block.
+/// Returns both ends of a full pipe, to which a blocking write would block.
 fn full() -> [OwnedFd; 2] {
     let (read, write) = rustix::pipe::pipe().unwrap();
     ioctl_fionbio(&write, true).unwrap();
@@ -260,7 +262,7 @@ fn full() -> [OwnedFd; 2] {
     [read, write]
 }
 
-/// Signalling a full or unread descriptor does not block the ring's thread.
+/// A call or error descriptor that is full does not block the ring's thread.
 #[test]
 fn unread_signals_do_not_block() {
     let (done, is_done) = mpsc::channel();
@@ -290,7 +292,7 @@ fn unread_signals_do_not_block() {
     is_done.recv_timeout(Duration::from_secs(10)).unwrap();
 }
 
-/// Returns the reason for which a session with this message ends, and checks that another session works.
+/// Returns the reason for which a session with this message ends, and checks that another session works afterwards.
 fn end(what: &str, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SessionEnd {
     let mut device = Device::new(1);
     let socket = device.accept();
@@ -308,7 +310,7 @@ fn end(what: &str, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> SessionEnd {
 fn malformed_message_ends_the_session() {
     let file = memory(1 << 16);
     let file = file.as_fd();
-    // A descriptor that cannot be used.
+    // A descriptor that cannot be signalled or mapped (O_PATH).
     let place = open("/", OFlags::PATH, Mode::empty()).unwrap();
     let place = place.as_fd();
     let region = |guest: u64, size: u64, offset: u64| words(&[guest, size, guest, offset]);

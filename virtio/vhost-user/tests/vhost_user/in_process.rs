@@ -1,4 +1,4 @@
-//! A device for a VMM in the same process.
+//! Tests of a device for a VMM in the same process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 const BYTES: u64 = 1 << 20;
 const VERSION_1: u64 = 1 << 32;
 
-/// Serves the rings and drops frames.
+/// Serves the rings and drops frames, until `over` is set.
 fn work(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         receiver.receive(BURST, |_| ());
@@ -23,7 +23,7 @@ fn work(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
     }
 }
 
-/// Ends the worker when dropped.
+/// Ends the worker thread when dropped.
 struct Ends<'o>(&'o AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -32,13 +32,13 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `test` with a device whose rings are served by another thread.
+/// Calls `test` with a device whose rings another thread serves.
 fn with_device(test: impl FnOnce(&mut InProcessDevice)) {
     let over = AtomicBool::new(false);
     let (mut device, receiver, transmitter) = InProcessDevice::new(1500).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| work(receiver, transmitter, &over));
-        // Ends the worker of a failed test too: otherwise the scope would wait for it forever.
+        // The value also ends the worker of a failed test, for which the scope would otherwise wait forever.
         let _ends = Ends(&over);
         test(&mut device);
     });
@@ -48,7 +48,7 @@ fn memory() -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges(&[(GuestAddress(0), BYTES as usize)]).unwrap()
 }
 
-/// Returns the number of references to the memory, without the caller's.
+/// Returns the number of references to the memory, other than the caller's.
 fn holders(memory: &GuestMemoryMmap) -> usize {
     let region = memory.iter().next().unwrap();
     Arc::strong_count(&region.get_mmap()) - 1
@@ -89,7 +89,7 @@ fn reset_releases_the_memory() {
 }
 
 #[test]
-fn refuses_invalid_queues_and_releases_them() {
+fn invalid_queues_are_refused_and_released() {
     with_device(|device| {
         let memory = memory();
         let offered = device.features();
@@ -125,7 +125,7 @@ fn refuses_invalid_queues_and_releases_them() {
 }
 
 #[test]
-fn device_survives_its_worker() {
+fn device_can_be_activated_and_reset_without_a_worker() {
     let (mut device, receiver, transmitter) = InProcessDevice::new(1500).unwrap();
     drop((receiver, transmitter));
     device.activate(&memory(), VERSION_1, queues()).unwrap();

@@ -1,4 +1,4 @@
-//! The guest library as the driver: one buffer per frame, no offloads.
+//! Tests with the guest library as driver: one buffer per frame, no offloads.
 
 use pontoon_engine::Transmit as _;
 use pontoon_guest::{Attached, Options, attach};
@@ -8,7 +8,7 @@ use pontoon_wire::vnet::{Offload, Segmentation};
 use crate::device::{Device, How, TSO, bytes};
 
 #[test]
-fn serves_the_guest_library() {
+fn frames_are_exchanged_with_the_guest_library() {
     let mut device = Device::new(1);
     let socket = device.accept();
     let mut interface: Attached<64> = device.during(|| attach(socket, Options::default()).unwrap());
@@ -26,7 +26,7 @@ fn serves_the_guest_library() {
         assert_eq!(interface.read(&mut into).unwrap(), None);
     }
 
-    // It accepts whole frames with complete checksums.
+    // The guest library accepts only whole frames with complete checksums.
     let frame = bytes(1000);
     let partial = Offload {
         segmentation: Segmentation::Whole,

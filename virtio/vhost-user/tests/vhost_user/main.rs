@@ -1,4 +1,4 @@
-//! The device with the driver of `pontoon-vm-peer`, in one process.
+//! Tests of the device with the driver of `pontoon-vm-peer`, in one process.
 
 // An unexpected error fails the test.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Workers, drivers and the front-end in a thread each, which sleep when there is nothing to do.
+//! Tests with each worker, each driver and the front-end in a thread of its own, which sleeps when it has nothing to
+//! do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +13,10 @@ use pontoon_wire::vnet::Offload;
 
 use crate::device::{Device, OPTIONS, TSO, Waiter, bytes, copy};
 
-/// Frames per pair.
+/// Number of frames that each queue pair sends.
 const FRAMES: usize = 5000;
 
-/// Every frame is echoed by both pairs while the front-end changes the dirty log.
+/// Both queue pairs echo every frame while the front-end changes the dirty log.
 #[test]
 fn two_workers_echo_all_frames() {
     let options = Options {
@@ -30,7 +31,7 @@ fn two_workers_echo_all_frames() {
     device_end.set_nonblocking(true).unwrap();
     backend.connect(device_end.into()).unwrap();
     let over = &AtomicBool::new(false);
-    // It lives until the threads have ended, since a worker would notice the end of the session.
+    // The machine is kept until the threads have ended, because a worker would notice the end of the session.
     let _machine = thread::scope(|scope| {
         let _ends = Ends(over);
         for (receiver, transmitter) in halves {
@@ -61,7 +62,7 @@ fn two_workers_echo_all_frames() {
     });
 }
 
-/// Ends the threads, in case of a failed test too.
+/// Ends the threads when dropped, also after a failed test.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -91,7 +92,7 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
         transmitter.flush();
         if !more && (waiting.is_empty() || transmitter.take_full()) {
             receiver.rearm();
-            // Longer than the driver waits for a reply, so that a lost wake-up is a failure.
+            // The timeout is longer than the driver waits for a reply, so that a lost wake-up is a failure.
             waiter.wait(Duration::from_secs(5));
         }
     }
@@ -100,7 +101,7 @@ fn echo(mut receiver: Receiver, mut transmitter: Transmitter, over: &AtomicBool)
 
 fn exchange(mut pair: QueuePair) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    // Mostly short frames, some large whole ones, and some to be segmented.
+    // Most frames are short; some are large, and some large ones are to be segmented.
     let frame = |nth: usize| match nth % 10 {
         0 => (TSO, bytes(20_000 + nth)),
         1 => (Offload::NONE, bytes(5000 + nth % 100)),

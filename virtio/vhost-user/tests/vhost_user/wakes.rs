@@ -1,4 +1,4 @@
-//! Notifications between driver and device, in both directions.
+//! Tests of notifications between driver and device, in both directions.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pontoon_wire::vnet::Offload;
 use crate::device::{ALL, Device, EVENT_IDX, How, OPTIONS, TSO, Waiter, bytes};
 use pontoon_test_support::vhost_user::messages::{message, send, words};
 
-/// With event indices a burst causes one notification in each direction, however often it is published.
+/// With event indices a burst causes one notification in each direction, however often the index is published.
 #[test]
 fn burst_causes_one_notification() {
     let (mut device, _machine, mut pair) = Device::pair(ALL, 1536);
@@ -34,7 +34,7 @@ fn burst_causes_one_notification() {
     }
 }
 
-/// A guest without receive buffers receives nothing, and kicks when it adds some.
+/// A guest without receive buffers receives no frames, and kicks when it adds buffers.
 #[test]
 fn full_queue_refuses_frame_and_signals_room() {
     for features in [ALL, ALL & !EVENT_IDX] {
@@ -51,7 +51,7 @@ fn full_queue_refuses_frame_and_signals_room() {
             assert_eq!((sent, refused), (256, TransmitError::Full));
             assert!(device.transmitter().take_full());
             assert!(!device.transmitter().take_full());
-            // The used buffers were published without a flush.
+            // The used buffers were published, although `flush` was not called.
             while waiter.has() {}
             assert_eq!(pair.rx.take(|_| {}).unwrap(), 256);
             assert!(!waiter.has());
@@ -64,9 +64,9 @@ fn full_queue_refuses_frame_and_signals_room() {
     }
 }
 
-/// Some buffers are left, but too few for the frame: new ones cause a kick.
+/// Some buffers are available, but too few for the frame; new buffers cause a kick.
 #[test]
-fn signals_room_after_too_few_buffers() {
+fn room_is_signalled_after_too_few_buffers() {
     for features in [ALL, ALL & !EVENT_IDX] {
         let (mut device, _machine, mut pair) = Device::pair(features, 1536);
         let waiter = Waiter::new([&device.halves[0].1 as _]);
@@ -76,7 +76,7 @@ fn signals_room_after_too_few_buffers() {
             while device.send(How::Reserved, TSO, 54, &frame).is_ok() {
                 sent += 1;
             }
-            // 40 buffers each: 16 are left.
+            // Each frame has 40 buffers, so that 16 of 256 remain.
             assert_eq!(sent, 6);
             assert!(device.transmitter().take_full());
             while waiter.has() {}
@@ -116,7 +116,7 @@ fn small_frame_after_refusal_keeps_room_notification() {
             }
             device.transmitter().rearm();
             if !refilled_before {
-                assert!(!waiter.has(), "what is left is too little");
+                assert!(!waiter.has(), "the remaining buffers are too few");
                 assert_eq!(pair.rx.receive(|_| {}).unwrap(), 7);
             }
             assert!(waiter.has(), "refilled before: {refilled_before}");
@@ -171,7 +171,7 @@ fn frames_and_commands_wake_the_receiver() {
     assert!(waiter.has());
 }
 
-/// Entries published while there was no call descriptor are signalled when one is set, or when the ring starts again.
+/// Entries that were published without a call descriptor are signalled when one is set, or when the ring starts again.
 #[test]
 fn late_call_descriptor_is_signalled() {
     for features in [ALL, ALL & !EVENT_IDX] {

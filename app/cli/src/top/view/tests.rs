@@ -21,7 +21,7 @@ fn flow(id: &str, protocol: &str, remote: Option<&str>, state: &str, carried: (u
     }
 }
 
-fn snapshot(at: Instant, more: u64) -> Snapshot {
+fn take(top: &mut Top, at: Instant, more: u64) {
     let mut total = WorkerStats {
         flows: 5,
         ..WorkerStats::default()
@@ -52,15 +52,16 @@ fn snapshot(at: Instant, more: u64) -> Snapshot {
             (7, 20_000 + 3_000 * more),
         ),
     ];
-    Snapshot { total, flows, at }
+    top.take(Ok(Snapshot::Total(total)), at);
+    top.take(Ok(Snapshot::Flows { flows, at }), at);
 }
 
 /// Two looks, two seconds apart.
 fn top(begin: Instant) -> Top {
     let mut top = Top::new("/run/control".to_owned());
-    top.take(Ok(snapshot(begin, 0)), begin);
+    take(&mut top, begin, 0);
     let later = begin + Duration::from_secs(2);
-    top.take(Ok(snapshot(later, 1_000)), later);
+    take(&mut top, later, 1_000);
     top
 }
 
@@ -115,10 +116,18 @@ fn missing_response_or_error_is_shown_and_the_rows_are_kept() {
         "{screen}"
     );
     assert!(screen.contains("192.0.2.1:443"), "{screen}");
-    top.take(
-        Ok(snapshot(begin + Duration::from_secs(10), 2_000)),
-        begin + Duration::from_secs(10),
+    // Statistics are shown while flows cannot be listed.
+    let total = WorkerStats {
+        flows: 77,
+        ..WorkerStats::default()
+    };
+    top.take(Ok(Snapshot::Total(total)), begin + Duration::from_secs(9));
+    let screen = drawn(&mut top, begin + Duration::from_secs(9), 80, 24);
+    assert!(
+        screen.contains("77 flows") && screen.contains("gone; retrying") && screen.contains("192.0.2.1:443"),
+        "{screen}"
     );
+    take(&mut top, begin + Duration::from_secs(10), 2_000);
     let screen = drawn(&mut top, begin + Duration::from_secs(10), 80, 24);
     assert!(!screen.contains("retrying"), "{screen}");
 }

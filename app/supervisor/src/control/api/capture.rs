@@ -14,7 +14,7 @@ use pontoon_worker::Update;
 use pontoon_worker::messages::{CaptureCommand, CaptureResult, CaptureStart};
 use serde::Deserialize;
 
-use super::{Api, silent};
+use super::{Api, no_reply};
 use crate::capture::{Capture, SNAP};
 use crate::control::REPORT_TIMEOUT;
 
@@ -228,7 +228,7 @@ pub(super) fn delete(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api
     Answer::Later(Box::new(|api| {
         let captures = &api.captures;
         (!captures.runs()).then(|| match captures.late {
-            true => silent(),
+            true => no_reply(),
             false => HttpResponse::json(&captures.shown),
         })
     }))

@@ -31,7 +31,7 @@ const MOST: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
     Found(Rc<[Flow]>),
-    Silent,
+    NoReply,
 }
 
 impl FlowDump {
@@ -68,7 +68,7 @@ impl FlowDump {
         if number > self.number || self.request.is_some() {
             return None;
         }
-        Some(self.result.clone().map_or(Outcome::Silent, Outcome::Found))
+        Some(self.result.clone().map_or(Outcome::NoReply, Outcome::Found))
     }
 
     /// Adds a page, and requests the next one; returns true if it was the last.

@@ -18,7 +18,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
             Outcome::Found(flows) => HttpResponse::json(&reply::Flows {
                 flows: flows.iter().map(shown).collect(),
             }),
-            Outcome::Silent => super::silent(),
+            Outcome::NoReply => super::no_reply(),
         })
     }))
 }

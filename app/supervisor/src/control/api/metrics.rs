@@ -6,181 +6,149 @@ use std::time::Instant;
 use pontoon_control::http::{HttpRequest, HttpResponse};
 use pontoon_control::metrics_text::{MetricType, MetricsText};
 use pontoon_control::server::Answer;
-use pontoon_engine::{Counters, histogram};
-use pontoon_link::BURSTS;
-use pontoon_worker::messages::{BATCHES, CONNECT_TIMES, Distribution, Stats};
+use pontoon_engine::Counters;
+use pontoon_link::LinkCounters;
+use pontoon_worker::stats::{Distribution, Gauges, ProcessCounters, Row};
 
-use super::Api;
+use super::{Api, LAYER};
+use crate::statistics::RuleHits;
 
-pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
-    api.report(now, |api, reports| {
-        // The counts of flows that match no allow rule, and of other resolvers, follow those of the rules.
-        let texts = api.rules.iter().map(ToString::to_string);
-        let texts: Vec<String> = texts.chain(["unlisted", "resolvers"].map(String::from)).collect();
-        let mut rules = BTreeMap::new();
-        for stats in &reports {
-            for (text, hits) in texts.iter().zip(&stats.rules) {
-                let sum: &mut u64 = rules.entry(text.clone()).or_default();
-                *sum = sum.saturating_add(*hits);
-            }
-        }
-        HttpResponse::metrics(render(&reports, &rules))
-    })
+pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
+    let text = render(&api.statistics.rows(), &api.statistics.rule_hits());
+    Answer::Now(HttpResponse::metrics(text))
 }
 
 /// Returns the metrics of the workers, and of rules by their text.
-fn render(workers: &[Stats], rules: &BTreeMap<String, u64>) -> String {
+fn render(workers: &[Row], hits: &RuleHits) -> String {
+    let labels: Vec<String> = (0..workers.len()).map(|worker| worker.to_string()).collect();
     let mut text = MetricsText::new("pontoon");
-    for (name, help) in Counters::describe().chain(BESIDE) {
-        let mut family = text.family(MetricType::Counter, name, help.trim());
-        for stats in workers {
-            let counted = stats.counters.iter().find(|(counter, _)| counter == name);
-            if let Some((_, count)) = counted {
-                family.sample(&[("worker", &stats.worker.to_string())], *count);
-            }
-        }
-    }
-    for (name, help, of) in GAUGES {
-        let mut family = text.family(MetricType::Gauge, name, help);
-        for stats in workers {
-            family.sample(&[("worker", &stats.worker.to_string())], of(stats));
-        }
-    }
-    for measured in &MEASURED {
-        let mut family = text.family(MetricType::Histogram, measured.name, measured.help);
-        for stats in workers {
-            if let Some(reported) = stats
-                .histograms
-                .iter()
-                .find(|reported| reported.name == measured.report_name)
-            {
-                let (sum, buckets) = measured.read(reported);
-                family.histogram(&[("worker", &stats.worker.to_string())], sum, &buckets);
-            }
-        }
-    }
+    let families = Counters::describe().chain(LinkCounters::describe());
+    values(&mut text, &labels, MetricType::Counter, families, |at| {
+        workers[at].counters()
+    });
+    // Those of the process are in the first worker's row.
+    let first = &labels[..labels.len().min(1)];
+    values(
+        &mut text,
+        first,
+        MetricType::Counter,
+        ProcessCounters::describe(),
+        |at| workers[at].process().iter(),
+    );
+    values(&mut text, &labels, MetricType::Gauge, Gauges::describe(), |at| {
+        workers[at].gauges().iter()
+    });
+    histograms(&mut text, &labels, workers);
     let help = "1 if a layer of the sandbox is in force, else 0.";
-    let mut family = text.family(MetricType::Gauge, "sandbox_layer", help);
-    for (name, in_force) in workers.iter().flat_map(|stats| &stats.counters) {
-        if let Some(layer) = name.strip_prefix(LAYER) {
-            family.sample(&[("layer", layer)], *in_force);
-        }
+    let mut family = text.family(MetricType::Gauge, LAYER.trim_end_matches('_'), help);
+    for (layer, active) in workers.iter().take(1).flat_map(Row::layers) {
+        family.sample(&[("layer", layer)], active);
     }
     let help = "Packets that matched an egress rule.";
     let mut family = text.family(MetricType::Counter, "egress_hits", help);
-    for (rule, hits) in rules {
-        family.sample(&[("rule", rule)], *hits);
+    for (rule, hits) in by_text(hits) {
+        family.sample(&[("rule", &rule)], hits);
     }
     text.finish()
 }
 
-/// Name, help text and value of a gauge of a worker.
-type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
-
-const GAUGES: [Gauge; 2] = [
-    ("flows", "Open flows.", |stats| stats.flows),
-    (
-        "pool_bytes",
-        "Bytes of memory that hold data which the host has not accepted yet, or which arrived out of order.",
-        |stats| stats.pool_bytes,
-    ),
-];
-
-/// A histogram of a worker: `report_name` is its name in the worker's report, and `one` is the value of its unit in the report's unit.
-struct Measured {
-    name: &'static str,
-    help: &'static str,
-    report_name: &'static str,
-    bounds: &'static [u64],
-    one: f64,
+/// Writes a family for each of `families`: their names and meanings, in the order of the values that `of` returns of a worker.
+fn values<I: Iterator<Item = (&'static str, u64)>>(
+    text: &mut MetricsText,
+    labels: &[String],
+    metric_type: MetricType,
+    families: impl Iterator<Item = (&'static str, &'static str)>,
+    of: impl Fn(usize) -> I,
+) {
+    let mut workers: Vec<I> = (0..labels.len()).map(of).collect();
+    for (name, help) in families {
+        let mut family = text.family(metric_type, name, help.trim());
+        for (worker, values) in labels.iter().zip(&mut workers) {
+            if let Some((_, value)) = values.next() {
+                family.sample(&[("worker", worker)], value);
+            }
+        }
+    }
 }
 
-const MEASURED: [Measured; 2] = [
-    Measured {
-        name: "tcp_connect_seconds",
-        help: "Time to establish the guest's TCP connections on the host's side.",
-        report_name: CONNECT_TIMES,
-        bounds: &histogram::CONNECT_TIMES,
-        one: 1e9,
-    },
-    Measured {
-        name: "batch_frames",
-        help: "Frames that were received from the guest in one batch.",
-        report_name: BATCHES,
-        bounds: &BURSTS,
-        one: 1.0,
-    },
-];
-
-/// Counters that are not the engine's.
-const BESIDE: [(&str, &str); 6] = [
-    ("capture_frames", "Frames that were written to captures."),
-    (
-        "capture_dropped",
-        "Frames that are missing in a capture because they arrived faster than they could be written.",
-    ),
-    (
-        "link_malformed",
-        "Frames that the link dropped for meaningless offload metadata.",
-    ),
-    (
-        "link_queue_faults",
-        "Queues in shared memory that were closed because of invalid contents.",
-    ),
-    (
-        "link_withdrawals",
-        "Times that vhost-net failed and the tap was used instead.",
-    ),
-    ("sandbox_refused", "System calls that the sandbox refused."),
-];
-
-/// Prefix of the names of a sandbox's layers.
-const LAYER: &str = "sandbox_layer_";
-
-impl Measured {
-    /// Returns the sum in the unit, and the upper bound of each bucket with the number of values above the bound before.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "bounds are short numbers, and a sum may be rounded"
-    )]
-    fn read(&self, reported: &Distribution) -> (f64, Vec<(f64, u64)>) {
-        let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.one);
-        let bounds = bounds.chain([f64::INFINITY]);
-        // The engine is not trusted: counts whose sum overflows are cut.
-        let mut all = 0_u64;
-        let counts = reported.counts.iter().map(|count| {
-            let count = (*count).min(u64::MAX - all);
-            all += count;
-            count
-        });
-        let buckets = bounds.zip(counts).collect();
-        (reported.sum as f64 / self.one, buckets)
+/// Writes the histograms of all workers.
+fn histograms(text: &mut MetricsText, labels: &[String], workers: &[Row]) {
+    let mut workers: Vec<_> = workers.iter().map(Row::histograms).collect();
+    for Distribution { quantity, .. } in Row::default().histograms() {
+        let mut family = text.family(MetricType::Histogram, quantity.name, quantity.help.trim());
+        for (worker, histograms) in labels.iter().zip(&mut workers) {
+            if let Some(histogram) = histograms.next() {
+                let (sum, buckets) = in_units(&histogram);
+                family.histogram(&[("worker", worker)], sum, &buckets);
+            }
+        }
     }
+}
+
+/// Returns the sum in the unit of the histogram's name, and the upper bound of each bucket with the number of values above the
+/// bound before.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "bounds are short numbers, and a sum may be rounded"
+)]
+fn in_units(histogram: &Distribution) -> (f64, Vec<(f64, u64)>) {
+    let one = histogram.quantity.one as f64;
+    let bounds = histogram.quantity.bounds.iter();
+    let bounds = bounds.map(|bound| *bound as f64 / one).chain([f64::INFINITY]);
+    // The engine is not trusted: counts whose sum overflows are cut.
+    let mut all = 0_u64;
+    let counts = histogram.counts.iter().map(|count| {
+        let count = (*count).min(u64::MAX - all);
+        all += count;
+        count
+    });
+    (histogram.sum as f64 / one, bounds.zip(counts).collect())
+}
+
+/// Returns the hits by the text of the rule. Rules with the same text are one sample.
+fn by_text(hits: &RuleHits) -> BTreeMap<String, u64> {
+    let rules = hits.rules.iter().map(|(rule, hits)| (rule.to_string(), *hits));
+    let beside = [("unlisted", hits.unlisted), ("resolvers", hits.resolvers)];
+    let mut sums = BTreeMap::new();
+    for (text, hits) in rules.chain(beside.map(|(text, hits)| (text.to_owned(), hits))) {
+        let sum: &mut u64 = sums.entry(text).or_default();
+        *sum = sum.saturating_add(hits);
+    }
+    sums
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use pontoon_engine::{Histograms, WorkerId};
+    use pontoon_worker::stats::{StatsTable, Values, WorkerHistograms};
+
     use super::*;
+    use crate::statistics::Statistics;
 
     fn rendered() -> String {
-        let stats = |worker, count| Stats {
-            worker,
-            flows: 3,
-            histograms: vec![Distribution {
-                name: CONNECT_TIMES.to_owned(),
-                sum: 1_500_000_000,
-                counts: vec![0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4],
-            }],
-            counters: vec![("frames_up".to_owned(), count), ("link_malformed".to_owned(), 0)],
-            ..Stats::default()
-        };
-        let mut first = stats(0, 7);
-        let layer = |name: &str, stands| (format!("{LAYER}{name}"), stands);
-        first.counters.extend([layer("root", 1), layer("landlock", 0)]);
-        let rules = [("deny 10.0.0.0/8".to_owned(), 4), ("no rule".to_owned(), 0)];
-        render(&[first, stats(1, 8)], &rules.into_iter().collect())
+        let table = StatsTable::private(2, 1);
+        for worker in 0..2 {
+            let counters = Counters {
+                frames_up: 7 + u64::from(worker),
+                ..Counters::default()
+            };
+            let mut values = Values::default();
+            values.gauges.flows = 3;
+            if worker == 0 {
+                values.layers = [0, 1, 0, 0];
+            }
+            let mut histograms = Histograms::default();
+            for time in [200_000, 200_000, 300_000, 31_000_000_000] {
+                histograms.tcp_connect_seconds.count(time);
+            }
+            let histograms = (&histograms, &WorkerHistograms::default());
+            let mut writer = table.writer(WorkerId(worker));
+            writer.publish(&values, &counters, histograms, Some((1, [2, 0, 0].into_iter())));
+        }
+        let statistics = Statistics::new(table, vec!["deny 10.0.0.0/8".parse().unwrap()]);
+        render(&statistics.rows(), &statistics.rule_hits())
     }
 
     #[test]
@@ -194,14 +162,17 @@ mod tests {
             "# TYPE pontoon_flows gauge",
             "pontoon_flows{worker=\"1\"} 3",
             "# TYPE pontoon_tcp_connect_seconds histogram",
-            "pontoon_tcp_connect_seconds_sum{worker=\"0\"} 1.5",
-            "pontoon_tcp_connect_seconds_count{worker=\"0\"} 7",
+            "pontoon_tcp_connect_seconds_sum{worker=\"0\"} 31.0007",
+            "pontoon_tcp_connect_seconds_count{worker=\"0\"} 4",
             "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"0.0001\"} 0",
             "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"0.00025\"} 2",
             "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"30.0\"} 3",
-            "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"+Inf\"} 7",
+            "pontoon_tcp_connect_seconds_bucket{worker=\"0\",le=\"+Inf\"} 4",
             "pontoon_sandbox_layer{layer=\"root\"} 1",
             "pontoon_sandbox_layer{layer=\"landlock\"} 0",
+            "pontoon_sandbox_refused_total{worker=\"0\"} 0",
+            "# HELP pontoon_link_malformed_total Frames that the link dropped for meaningless offload metadata.",
+            "pontoon_egress_hits_total{rule=\"unlisted\"} 0",
             "pontoon_egress_hits_total{rule=\"deny 10.0.0.0/8\"} 4",
         ] {
             assert!(
@@ -230,7 +201,8 @@ mod tests {
                 "{name}: {help}"
             );
         }
-        let all = Counters::describe().count() + BESIDE.len() + GAUGES.len() + MEASURED.len() + 2;
-        assert_eq!(seen.len(), all);
+        let values = Row::default().counters().count() + ProcessCounters::COUNT + Gauges::COUNT;
+        let others = Row::default().histograms().count() + 2;
+        assert_eq!(seen.len(), values + others);
     }
 }

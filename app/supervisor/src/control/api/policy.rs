@@ -7,23 +7,22 @@ use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::egress::{EgressRule, Target};
 use pontoon_worker::Update;
-use pontoon_worker::messages::Stats;
 
 use super::Api;
 use crate::policy::{self, Lists};
+use crate::statistics::RuleHits;
 
-pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
-    api.report(now, |api, reports| show(&api.rules, reports))
+pub(super) fn get(api: &mut Api, _: &HttpRequest, _: Instant) -> Answer<Api> {
+    Answer::Now(show(api))
 }
 
 /// Replaces the rules.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     match parse(request, api.forwarder) {
         Ok(rules) => {
-            api.outbox.push(Update::Rules(rules.clone()));
-            api.rules = rules;
-            api.stats_query.restart(&mut api.outbox);
-            api.confirm(now, |api, reports| show(&api.rules, reports))
+            let update = api.statistics.set_rules(rules);
+            api.outbox.push(Update::Rules(update));
+            api.confirm(now, |api, _| show(api))
         }
         Err(why) => Answer::Now(HttpResponse::problem(400, why)),
     }
@@ -43,18 +42,20 @@ pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Resul
     }
 }
 
-fn show(rules: &[EgressRule], reports: Vec<Stats>) -> HttpResponse {
-    // The counts of each worker are those of the rules, then of flows that match no allow rule.
-    let counted = reports.into_iter().sum::<Stats>().rules;
-    let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
-    let rule = |(place, rule): (usize, &EgressRule)| reply::Rule {
+fn show(api: &Api) -> HttpResponse {
+    let RuleHits {
+        rules,
+        unlisted,
+        resolvers,
+    } = api.statistics.rule_hits();
+    let rule = |(rule, hits): (EgressRule, u64)| reply::Rule {
         action: rule.action.to_string(),
         to: rule.to.to_string(),
-        hits: hits(place),
+        hits,
     };
     HttpResponse::json(&reply::Policy {
-        rules: rules.iter().enumerate().map(rule).collect(),
-        unlisted: hits(rules.len()),
-        resolvers: hits(rules.len() + 1),
+        rules: rules.into_iter().map(rule).collect(),
+        unlisted,
+        resolvers,
     })
 }

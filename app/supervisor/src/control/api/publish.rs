@@ -7,7 +7,7 @@ use pontoon_control::reply;
 use pontoon_control::server::Answer;
 use pontoon_engine::config::Published;
 use pontoon_worker::Update;
-use pontoon_worker::messages::{PortError, PortUpdate, Stats};
+use pontoon_worker::messages::{Confirmation, PortError, PortUpdate};
 use serde::Deserialize;
 
 use super::Api;
@@ -51,13 +51,15 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     }
     send(api, &changed.port_updates);
     let undo = changed.undo;
-    // The workers are queried after the update, so that a client that has received the response can rely on every worker.
-    api.confirm(now, move |api, reports| match refusal(&reports, &undo) {
-        None => HttpResponse::json(&reply),
-        Some(why) => {
-            let port_updates = api.ports.take_back(undo);
-            send(api, &port_updates);
-            HttpResponse::problem(409, why)
+    // The workers confirm the update, so that a client that has received the response can rely on every worker.
+    api.confirm(now, move |api, confirmations| {
+        match refusal(&confirmations, &undo) {
+            None => HttpResponse::json(&reply),
+            Some(why) => {
+                let port_updates = api.ports.take_back(undo);
+                send(api, &port_updates);
+                HttpResponse::problem(409, why)
+            }
         }
     })
 }
@@ -69,13 +71,13 @@ fn send(api: &mut Api, port_updates: &[PortUpdate]) {
 }
 
 /// Returns the reason why a worker refused a port of the change.
-fn refusal(reports: &[Stats], undo: &Undo) -> Option<String> {
+fn refusal(confirmations: &[Confirmation], undo: &Undo) -> Option<String> {
     let whole = |refused: &[PortError]| refused.len() < PortError::MOST;
-    reports.iter().find_map(|stats| {
+    confirmations.iter().find_map(|Confirmation { port_errors, .. }| {
         let ours = |refused: &&PortError| undo.has_added(&refused.port);
-        let found = stats.port_errors.iter().find(ours);
-        // A report that is full may lack a port of this change.
-        let refused = found.or(stats.port_errors.first().filter(|_| !whole(&stats.port_errors)))?;
+        let found = port_errors.iter().find(ours);
+        // A list that is full may lack a port of this change.
+        let refused = found.or(port_errors.first().filter(|_| !whole(port_errors)))?;
         let Published { protocol, host, .. } = refused.port;
         Some(format!(
             "the engine cannot take over {host}/{protocol}: {}",

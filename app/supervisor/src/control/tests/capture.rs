@@ -32,7 +32,7 @@ fn begun() -> (Fixture, UnixStream, tempfile::TempDir) {
         0o600
     );
     assert_eq!(received(&client).0, "", "before every worker has confirmed");
-    fixture.answer(1);
+    fixture.confirm(1);
     assert!(shown(&received(&client).0).running);
     fixture.updates.clear();
     (fixture, client, directory)

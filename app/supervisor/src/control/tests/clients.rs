@@ -11,7 +11,6 @@ fn partial_request_times_out_and_delays_no_other_client() {
     send(&stuck, "GET /v1/st");
     send(&other, STATS);
     fixture.serve();
-    fixture.answer(1);
     assert_eq!(status(&received(&other).0), "200");
     fixture.wait(REQUEST_TIMEOUT - Duration::from_millis(1));
     assert_eq!(received(&stuck), (String::new(), false));
@@ -24,10 +23,10 @@ fn partial_request_times_out_and_delays_no_other_client() {
 fn half_closed_client_gets_its_response() {
     let mut fixture = Fixture::new(1);
     let client = fixture.client();
-    send(&client, STATS);
+    send(&client, CHANGE);
     client.shutdown(std::net::Shutdown::Write).unwrap();
     fixture.serve();
-    fixture.answer(1);
+    fixture.confirm(1);
     let (answer, ended) = received(&client);
     assert_eq!((status(&answer), ended), ("200", true));
     assert!(fixture.control.servers[0].clients() == 0);
@@ -37,13 +36,13 @@ fn half_closed_client_gets_its_response() {
 fn closed_client_with_a_pipelined_request_does_not_keep_the_loop_awake() {
     let mut fixture = Fixture::new(1);
     let client = fixture.client();
-    send(&client, &STATS.repeat(2));
+    send(&client, &CHANGE.repeat(2));
     fixture.serve();
     drop(client);
     let mut fds: Vec<_> = fixture.control.poll_fds().collect();
     assert_eq!(poll(&mut fds, Some(&Timespec::default())).unwrap(), 0);
     drop(fds);
-    fixture.answer(1);
+    fixture.confirm(1);
     assert_eq!(fixture.control.servers[0].clients(), 0);
 }
 
@@ -70,7 +69,7 @@ fn idle_client_is_replaced_before_a_busy_one() {
     send(&busy, "PUT /v1/policy HTTP/1.1\r\nContent-Length: 2\r\n\r\n{");
     fixture.wait(Duration::from_millis(1));
     let waiting = fixture.client();
-    send(&waiting, STATS);
+    send(&waiting, CHANGE);
     fixture.wait(Duration::from_millis(1));
     let mut idle = Vec::new();
     for _ in 2..CLIENTS + 1 {
@@ -80,8 +79,8 @@ fn idle_client_is_replaced_before_a_busy_one() {
     assert!(received(&idle[0]).1);
     send(&busy, "}");
     fixture.serve();
-    fixture.answer(1);
-    fixture.answer(1);
+    fixture.confirm(1);
+    fixture.confirm(1);
     assert_eq!(
         (status(&received(&waiting).0), status(&received(&busy).0)),
         ("200", "200")
@@ -99,7 +98,6 @@ fn pipelined_requests_are_served_one_in_each_turn() {
     fixture.serve();
     let (mut answers, _) = received(&many);
     assert_eq!(answers.matches("HTTP/1.1 404").count(), 1);
-    fixture.answer(1);
     assert_eq!(status(&received(&other).0), "200");
     for _ in 0..MANY {
         // The client sends nothing more: the loop is awake because of the pipelined requests.

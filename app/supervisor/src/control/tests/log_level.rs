@@ -28,11 +28,11 @@ fn level_is_set_in_the_supervisor_and_sent_to_the_engine() {
     fixture.serve();
     assert_eq!(
         fixture.updates,
-        [Update::LogLevel(LevelFilter::DEBUG), Update::Ask(1)]
+        [Update::LogLevel(LevelFilter::DEBUG), Update::Confirm(1)]
     );
     assert_eq!(*SET.lock().unwrap(), [LevelFilter::DEBUG]);
     assert_eq!(received(&client).0, "");
-    fixture.answer(1);
+    fixture.confirm(1);
     assert!(received(&client).0.ends_with(r#"{"level":"debug"}"#));
     send(&client, "GET /v1/log-level HTTP/1.1\r\n\r\n");
     fixture.serve();

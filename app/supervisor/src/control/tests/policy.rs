@@ -1,32 +1,51 @@
 //! Tests of requests that show or replace the egress rules.
 
+use pontoon_worker::messages::RulesUpdate;
+
 use super::*;
 
+fn policy(answer: &str) -> reply::Policy {
+    assert_eq!(status(answer), "200", "{answer}");
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
 #[test]
-fn new_rules_are_sent_before_their_hits_are_queried() {
-    let mut fixture = Fixture::new(1);
-    let (one, two) = (fixture.client(), fixture.client());
-    send(&one, STATS);
+fn new_rules_are_shown_with_their_own_hits() {
+    let mut fixture = Fixture::new(2);
+    let client = fixture.client();
+    fixture.publish(1, &[3, 4, 5]);
+    send(&client, "GET /v1/policy HTTP/1.1\r\n\r\n");
     fixture.serve();
+    let before = policy(&received(&client).0);
+    assert_eq!(
+        (before.rules[0].hits, before.unlisted, before.resolvers),
+        (6, 8, 10)
+    );
+    assert_eq!(fixture.updates, [], "the engine is not asked");
+
     send(
-        &two,
+        &client,
         &put(r#"{"allow": ["*.Example.org:443/tcp"], "deny": ["10.0.0.0/8"]}"#),
     );
     fixture.serve();
     let rules = ["allow *.example.org:443/tcp", "deny 10.0.0.0/8"].map(|rule| rule.parse().unwrap());
-    // The round that ran counts hits of the earlier rules.
+    let update = RulesUpdate {
+        generation: 2,
+        rules: rules.to_vec(),
+    };
+    assert_eq!(fixture.updates, [Update::Rules(update), Update::Confirm(1)]);
+    assert_eq!(received(&client).0, "", "before every worker has confirmed");
+    fixture.publish(2, &[0, 7, 4, 6]);
+    fixture.confirm(2);
+    let after = policy(&received(&client).0);
     assert_eq!(
-        fixture.updates,
-        [Update::Ask(1), Update::Rules(rules.to_vec()), Update::Ask(2)]
-    );
-    fixture.answer(1);
-    fixture.answer(1);
-    assert_eq!(status(&received(&one).0), "200");
-    let (answer, _) = received(&two);
-    let policy: reply::Policy = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
-    assert_eq!(
-        (policy.rules.len(), policy.rules[1].hits, policy.unlisted),
-        (2, 4, 5)
+        (
+            after.rules.len(),
+            after.rules[1].hits,
+            after.unlisted,
+            after.resolvers
+        ),
+        (2, 14, 8, 12)
     );
 }
 

@@ -22,13 +22,13 @@ fn ports_are_published_together_or_not_at_all() {
     drop(taken);
     send(&client, &post("/v1/publish", &batch));
     fixture.serve();
-    // The workers are queried after the update, so that their reports confirm it.
-    let [Update::Published(port_updates), Update::Ask(1)] = &fixture.updates[..] else {
+    // The workers confirm the update.
+    let [Update::Published(port_updates), Update::Confirm(1)] = &fixture.updates[..] else {
         panic!("{:?}", fixture.updates);
     };
     assert_eq!(port_updates.len(), 2);
     assert_eq!(received(&client).0, "");
-    fixture.answer(1);
+    fixture.confirm(1);
     let (answer, _) = received(&client);
     let text = format!(r#"{{"added":["127.0.0.1:{port}:80/tcp","127.0.0.2:{port}:80/tcp"],"removed":[]}}"#);
     assert!(status(&answer) == "200" && answer.ends_with(&text), "{answer}");
@@ -63,7 +63,7 @@ fn change_that_a_worker_refuses_is_reverted() {
     let batch = format!(r#"{{"add": ["127.0.0.1:{old}:80"]}}"#);
     send(&client, &post("/v1/publish", &batch));
     fixture.serve();
-    fixture.answer(1);
+    fixture.confirm(1);
     assert_eq!(status(&received(&client).0), "200");
 
     let batch = format!(
@@ -82,12 +82,17 @@ fn change_that_a_worker_refuses_is_reverted() {
         why: "no descriptor".to_owned(),
     }];
     fixture.updates.clear();
-    fixture.updates.push(Update::Ask(2));
-    fixture.answer(1);
+    fixture.updates.push(Update::Confirm(2));
+    fixture.confirm(1);
     let (answer, _) = received(&client);
     let why = format!("the engine cannot take over 127.0.0.1:{new}/tcp: no descriptor");
     assert!(status(&answer) == "409" && answer.contains(&why), "{answer}");
-    let [Update::Ask(2), Update::Published(port_updates), Update::Ask(3)] = &fixture.updates[..] else {
+    let [
+        Update::Confirm(2),
+        Update::Published(port_updates),
+        Update::Confirm(3),
+    ] = &fixture.updates[..]
+    else {
         panic!("{:?}", fixture.updates);
     };
     assert!(
@@ -99,8 +104,10 @@ fn change_that_a_worker_refuses_is_reverted() {
     );
     // The change of another client is kept.
     fixture.refused.clear();
-    fixture.updates.retain(|update| matches!(update, Update::Ask(_)));
-    fixture.answer(1);
+    fixture
+        .updates
+        .retain(|update| matches!(update, Update::Confirm(_)));
+    fixture.confirm(1);
     assert_eq!(status(&received(&other).0), "200");
     send(&client, "GET /v1/publish HTTP/1.1\r\n\r\n");
     fixture.serve();
@@ -157,7 +164,7 @@ fn changes_are_refused_until_the_engine_replies() {
     for expected in ["503", "200"] {
         send(&client, &publish(6));
         fixture.serve();
-        fixture.answer(1);
+        fixture.confirm(1);
         assert_eq!(status(&received(&client).0), expected);
     }
     assert_eq!(fixture.updates.iter().filter(is_change).count(), 2);

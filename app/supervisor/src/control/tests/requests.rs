@@ -98,7 +98,7 @@ fn expect_continue_gets_100_continue() {
     assert_eq!(received(&client).0.as_bytes(), CONTINUE);
     send(&client, "{}");
     fixture.serve();
-    fixture.answer(1);
+    fixture.confirm(1);
     assert_eq!(status(&received(&client).0), "200");
 }
 

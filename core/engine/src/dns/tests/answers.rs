@@ -1,4 +1,4 @@
-//! Tests of the responses that the forwarder passes on to the guest.
+//! Tests of the responses that the forwarder sends to the guest.
 
 use super::*;
 
@@ -42,9 +42,9 @@ fn response_to_another_question_is_ignored() {
     };
     let wrong = [
         with(0, 1),    // id
-        with(1, 0x80), // id
-        with(2, 0x80), // a query
-        with(2, 0x08), // another operation
+        with(1, 0x80), // another id
+        with(2, 0x80), // a query instead of a response
+        with(2, 0x08), // another opcode
         with(5, 1),    // no question
         with(13, 1),   // another name
         with(13, 32),  // in another case
@@ -55,7 +55,7 @@ fn response_to_another_question_is_ignored() {
     let count = wrong.len() as u64;
     let step = bench.answer(socket, A, &wrong);
     assert_eq!(step, (vec![("dns_mismatched", count)], vec![]));
-    // Another sender, as an unconnected socket would let in.
+    // Another sender, whose datagrams an unconnected socket would accept.
     let step = bench.answer(socket, "192.0.2.9:53", &[&right]);
     assert_eq!(step, (vec![("dns_mismatched", 1)], vec![]));
     let step = bench.answer(socket, "192.0.2.1:54", &[&right]);
@@ -73,7 +73,7 @@ fn retransmitted_query_waits_for_the_first_one() {
     bench.asked();
     assert_eq!(bench.ask(&question), (vec![], vec![]));
     assert!(bench.sent().is_empty());
-    // Another name is another query.
+    // A query for another name is forwarded separately.
     bench.ask(&query(1, "example.net"));
     assert_eq!(bench.sent().len(), 1);
     assert_eq!(bench.forwarder.pending(), 2);

@@ -1,4 +1,4 @@
-//! Tests of limits: too many queries, too long ones, malformed ones.
+//! Tests of the forwarder's limits: too many queries, too long queries, malformed messages.
 
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ fn message_that_is_not_a_query_is_malformed() {
     for wrong in cases {
         assert_eq!(bench.ask(&wrong), (vec![("malformed", 1)], vec![]), "{wrong:?}");
     }
-    // 255 bytes of name are the most (RFC 1035 section 2.3.4).
+    // A name has at most 255 bytes (RFC 1035 section 2.3.4).
     long.drain(12..14);
     long[12] = 61;
     assert_eq!(bench.ask(&long).0, [("dns_queries", 1)]);
@@ -121,7 +121,7 @@ fn other_opcodes_are_answered_with_notimp() {
     let mut bench = Bench::new(&[A]);
     for opcode in (1..16_u8).map(|code| code << 3) {
         let mut update = query(0x1234, "example.org");
-        // RD is copied, AD and what follows is not.
+        // RD is copied into the response; AD and the sections are not.
         update[2] = opcode | 1;
         update[3] = 0x20;
         update.extend([7; 40]);
@@ -132,14 +132,14 @@ fn other_opcodes_are_answered_with_notimp() {
             [("frames_down", 1), ("udp_down", 1), ("dns_unsupported", 1)]
         );
         assert_eq!(sent, [answer]);
-        // Whatever its sections are.
+        // The content of the sections has no effect.
         update[4..8].copy_from_slice(&[0, 3, 0xff, 0xff]);
         assert_eq!(bench.ask(&update).1, [answer]);
         assert_eq!(bench.ask(&update[..12]).1, [answer]);
     }
     assert!(bench.sent().is_empty());
     bench.idle();
-    // A response is not answered: two forwarders would answer each other for ever.
+    // A response is not answered, because two forwarders would answer each other for ever.
     let mut answer = query(1, "example.org");
     answer[2] = 0xa8;
     assert_eq!(bench.ask(&answer), (vec![("malformed", 1)], vec![]));

@@ -17,7 +17,7 @@ fn query_fails_over_from_resolver_that_times_out() {
     assert_eq!(step, (ANSWERED.into(), vec![answer(&question, 0)]));
     bench.idle();
 
-    // The failed one is not queried first, nor used for TCP, until half a minute has passed.
+    // The failed resolver is neither queried first nor used for TCP until half a minute has passed.
     assert_eq!(bench.forwarder.current_resolver(bench.world.now), Some(addr(B)));
     bench.wait(SECOND * 29);
     bench.ask(&query(2, "example.org"));
@@ -49,7 +49,11 @@ fn single_resolver_is_retried_and_query_fails_after_five_seconds() {
     let (mut bench, question, (socket, _, asked)) = asking(&[A]);
     for _ in 0..3 {
         assert_eq!(bench.wait(SECOND + SECOND / 10), (vec![], vec![]));
-        assert_eq!(bench.asked(), (socket, addr(A), asked.clone()), "the same again");
+        assert_eq!(
+            bench.asked(),
+            (socket, addr(A), asked.clone()),
+            "the query is retransmitted"
+        );
     }
     bench.wait(SECOND);
     bench.sent();
@@ -77,7 +81,7 @@ fn error_in_the_error_queue_fails_over_at_once() {
     bench.ask(&query(1, "example.org"));
     let (socket, ..) = bench.asked();
     let flow = bench.world.host.flow(socket);
-    // An event of a closed socket is ignored.
+    // An event of a socket that was closed is ignored.
     let step = bench.step(|forwarder, ctx| forwarder.handle_socket(flow, TROUBLE, ctx));
     assert_eq!(step, (vec![], vec![]));
     bench
@@ -147,7 +151,7 @@ fn servfail_is_sent_at_once_without_resolvers() {
     bench.idle();
 }
 
-/// The answer to `query` that there is none, with `extra` bytes behind the question.
+/// Returns an error response to `query`, with `extra` bytes behind the question.
 fn decline(query: &[u8], rcode: u8, extra: usize) -> Vec<u8> {
     let mut message = answer(query, extra);
     message[3] |= rcode;
@@ -221,7 +225,7 @@ fn error_response_is_passed_on_after_others_time_out() {
     let step = bench.wait(SECOND + SECOND / 10);
     assert_eq!(step, (ANSWERED.into(), vec![decline(&question, REFUSED, 5)]));
     bench.idle();
-    // They are skipped from now on, but are queried after an error response of another resolver.
+    // The silent resolvers are skipped, but are queried after an error response of another resolver.
     bench.ask(&query(2, "example.org"));
     let (socket, to, asked) = bench.asked();
     assert_eq!(to, addr(A));

@@ -1,15 +1,15 @@
-//! Equal questions of several clients: one query to the resolver (RFC 5452 section 5).
+//! Tests of equal queries of several clients, for which one query is sent to the resolver (RFC 5452 section 5).
 
 use super::*;
 
-/// `message` under another id.
+/// Returns `message` with another id.
 fn with_id(message: &[u8], id: u16) -> Vec<u8> {
     let mut message = message.to_vec();
     message[..2].copy_from_slice(&id.to_be_bytes());
     message
 }
 
-/// A client's port, as an address of the guest.
+/// Returns an address of the guest with a client's port.
 fn client(port: u16) -> String {
     format!("10.0.2.15:{port}")
 }
@@ -65,7 +65,7 @@ fn only_names_are_compared_without_regard_to_case() {
 fn query_in_another_form_is_sent_separately_up_to_a_limit() {
     let mut bench = Bench::new(&[A]);
     let plain = query(1, "example.org");
-    // RD, AD and CD clear or set, EDNS.
+    // Queries with RD, AD or CD cleared or set, and with EDNS.
     let mut forms = vec![plain.clone()];
     for (at, bit) in [(2, 0x01), (3, 0x20), (3, 0x10)] {
         let mut other = plain.clone();
@@ -80,7 +80,7 @@ fn query_in_another_form_is_sent_separately_up_to_a_limit() {
         assert_eq!(bench.ask(form).0, [("dns_queries", 1)]);
     }
     assert_eq!(bench.sent().len(), forms.len());
-    // By an option that a resolver ignores, each query of a flood could be made to differ.
+    // With an option that resolvers ignore, each query of a flood could be made different.
     let mut dropped = 0;
     for n in 0..1_000_u16 {
         let mut padded = with_id(&edns, n);
@@ -89,7 +89,7 @@ fn query_in_another_form_is_sent_separately_up_to_a_limit() {
     }
     assert_eq!(bench.sent().len(), 32 - forms.len());
     assert_eq!(dropped, 1_000 - 32 + forms.len());
-    // Another question is not concerned.
+    // The limit does not apply to another question.
     assert_eq!(bench.ask(&query(1, "example.net")).0, [("dns_queries", 1)]);
 }
 

@@ -1,4 +1,4 @@
-//! A fixture for tests of rules: an engine with egress rules, and its guest.
+//! Test fixture for egress rules: an engine with rules, and its guest.
 
 use core::net::IpAddr;
 
@@ -15,12 +15,12 @@ pub(super) struct Fixture {
     before: Counters,
 }
 
-/// The result of a packet.
+/// The result of sending a packet from the guest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// These calls of the host were made, and no packet was sent to the guest.
     Out(Vec<String>),
-    /// No socket was opened, and this packet was sent to the guest.
+    /// No host socket was opened, and this packet was sent to the guest.
     Replied(String),
 }
 
@@ -50,7 +50,7 @@ impl Fixture {
             .set_rules(&rules(lines), &mut self.link, &mut self.host, self.now);
     }
 
-    /// The guest sends a packet, which for UDP is of five bytes.
+    /// Sends a packet from the guest; a UDP datagram has five bytes.
     pub(super) fn send(&mut self, protocol: EgressProtocol, to: &str) -> Fate {
         self.send_from(4000, protocol, to)
     }
@@ -85,8 +85,8 @@ impl Fixture {
         });
     }
 
-    /// The guest queries the forwarder for `name`'s addresses; the resolver sends the response that `answer` makes, and the
-    /// guest receives it.
+    /// Sends a query of the guest for an address of `name` to the forwarder, delivers the response that `answer` builds
+    /// from the resolver, and checks that the guest receives it.
     pub(super) fn resolve(&mut self, name: &str, kind: u16, answer: impl FnOnce(&mut Answer)) {
         let question = question(name, kind);
         self.take(&Sent::new(GUEST, "10.0.2.3:53", &question).udp());
@@ -124,7 +124,7 @@ impl Fixture {
         self.engine.take_news().iter().map(ToString::to_string).collect()
     }
 
-    /// Returns the number of matches of each rule that matched.
+    /// Returns the number of matches of each rule that has matched a packet.
     pub(super) fn counts(&self) -> Vec<(String, u64)> {
         self.engine
             .egress()
@@ -133,7 +133,7 @@ impl Fixture {
             .collect()
     }
 
-    /// Returns the counters that changed since the last call.
+    /// Returns the changes of counters since the previous call.
     pub(super) fn moved(&mut self) -> Vec<(&'static str, u64)> {
         let now = *self.engine.counters();
         let moved = now
@@ -165,7 +165,7 @@ fn labels(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// A DNS response under construction.
+/// Builder of a DNS response.
 pub(super) struct Answer(pub(super) Vec<u8>);
 
 impl Answer {
@@ -190,12 +190,12 @@ impl Answer {
         self.0[3] |= 3;
     }
 
-    /// A mail server.
+    /// Adds an MX record of `name` that names the mail server `server`.
     pub(super) fn mail(&mut self, name: &str, server: &str) -> &mut Self {
         self.record(name, 15, 300, &[&[0, 1][..], &labels(server)].concat())
     }
 
-    /// An HTTPS record, of a service with hints, or where the priority is 0, of an alias.
+    /// Adds an HTTPS record: of a service with address hints or, with priority 0, of an alias.
     pub(super) fn https(&mut self, name: &str, priority: u8, target: &str, hints: &[&str]) -> &mut Self {
         let (v4, v6): (Vec<_>, Vec<_>) = hints
             .iter()
@@ -218,7 +218,7 @@ impl Answer {
         self.record(name, 65, 300, &data)
     }
 
-    /// The last records stand in the additional section.
+    /// Moves the last `count` records to the additional section.
     pub(super) fn beside(&mut self, count: u8) -> &mut Self {
         self.0[7] -= count;
         self.0[11] += count;

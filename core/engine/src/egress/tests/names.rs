@@ -1,4 +1,4 @@
-//! Tests of rules that name domains: which addresses of a response they match.
+//! Tests of rules that name domains: which addresses of a DNS response they match.
 
 use super::fixture::{Answer, Fate};
 use super::*;
@@ -17,7 +17,8 @@ fn may(fixture: &mut Fixture, to: &str) -> bool {
         .unwrap()
 }
 
-/// A fixture whose guest has queried a name. Each record of the response has owner, TTL and address or alias.
+/// Returns a fixture whose guest has queried a name. Each record of the response has owner, TTL, and an address or
+/// alias.
 fn with_records(rules: &[&str], name: &str, records: &[(&str, u32, &str)]) -> Fixture {
     let mut fixture = Fixture::new(rules);
     fixture.resolve(name, 1, |answer| {
@@ -53,7 +54,7 @@ fn addresses_of_a_denied_name_are_refused() {
     fixture.resolve("x.ads.example", 1, |answer| {
         answer.address("x.ads.example", 300, "198.51.100.7");
     });
-    // Existing flows stay.
+    // Existing flows are not closed.
     assert!(matches!(fixture.send(UDP, "198.51.100.9:1"), Fate::Out(_)));
     assert!(matches!(fixture.send_from(4001, TCP, SITE), Fate::Replied(_)));
     assert!(matches!(fixture.send_from(4001, UDP, SITE), Fate::Replied(_)));
@@ -84,12 +85,12 @@ fn aliases_are_followed_only_from_the_question() {
         !may(&mut allowed, "198.51.100.8:443"),
         "the query was for another name"
     );
-    // A name that is an alias of an allowed name is not allowed by that rule,
+    // An allow rule for the target of an alias does not match the queried name,
     assert!(!may(
         &mut with_records(&["allow edge.cdn.example"], asked, &chain),
         SITE
     ));
-    // and a denied name is refused also behind an alias.
+    // but a deny rule also matches a name behind an alias.
     assert!(!may(
         &mut with_records(&["deny edge.cdn.example"], asked, &chain),
         SITE
@@ -112,7 +113,8 @@ fn service_hints_are_addresses_of_the_name() {
     assert_eq!(reachable("allow example.org", "example.org", own), [true; 2]);
     assert_eq!(reachable("deny example.org", "example.org", own), [false; 2]);
     assert_eq!(reachable("deny example.net", "example.org", own), [true; 2]);
-    // The hints of a record with another target are that target's: a rule that allows one name does not allow the other.
+    // The hints of a record with another target belong to the target: a rule that allows one name does not allow the
+    // other.
     let elsewhere = |answer: &mut Answer| {
         answer.https(
             "example.org",
@@ -137,7 +139,7 @@ fn service_hints_are_addresses_of_the_name() {
         reachable("deny cdn.example", "example.org", elsewhere),
         [false; 2]
     );
-    // By an alias of either kind.
+    // CNAME and HTTPS aliases.
     let aliases = |answer: &mut Answer| {
         answer.alias("www.example.org", "example.org");
         answer.https("example.org", 0, "pool.example", &[]);
@@ -158,7 +160,7 @@ fn service_hints_are_addresses_of_the_name() {
         reachable("allow www.example.org", "www.example.org", alias),
         [true; 2]
     );
-    // Of another port, and as IPv6 alone.
+    // A service at another port, and a service with IPv6 hints only.
     let port = |answer: &mut Answer| {
         answer.https("_8443._https.example.org", 1, "", &["2001:db8:5::7"]);
     };
@@ -210,7 +212,7 @@ fn name_that_resolves_to_a_denied_address_is_refused() {
         ("10.1.2.3", "10.1.2.3:80"),
         ("fd12::1", "[fd12::1]:80"),
         ("64:ff9b::a01:203", "[64:ff9b::a01:203]:80"),
-        // Refused under any rules: the host's own address, its loopback, the cloud's metadata.
+        // These are refused under any rules: the host's own address, its loopback, a metadata service.
         ("192.168.7.1", "192.168.7.1:80"),
         ("127.0.0.1", "127.0.0.1:80"),
         ("169.254.169.254", "169.254.169.254:80"),
@@ -234,14 +236,14 @@ fn error_and_malformed_responses_add_no_addresses() {
         answer.address("example.org", 300, "198.51.100.7").failed();
     });
     assert!(!may(&mut fixture, SITE));
-    // Records that the header counts and that are truncated.
+    // Records that the header counts but that are truncated.
     fixture.resolve("example.org", 1, |answer| {
         answer.address("example.org", 300, "198.51.100.7");
         let len = answer.0.len();
         answer.0.truncate(len - 1);
     });
     assert!(!may(&mut fixture, SITE));
-    // A service record whose hints are truncated is ignored; the record after it is not.
+    // A service record whose hints are truncated is ignored; the next record is not.
     let mut fixture = Fixture::new(&["allow example.org", "deny cut.example"]);
     fixture.resolve("example.org", 65, |answer| {
         answer.https("cut.example", 1, "", &["198.51.100.7"]);
@@ -250,7 +252,7 @@ fn error_and_malformed_responses_add_no_addresses() {
         answer.https("example.org", 1, "", &["198.51.100.7"]);
     });
     assert!(may(&mut fixture, SITE));
-    // An octet of a label that no rule can contain does not match a dot.
+    // An octet in a label that no rule can contain does not match a dot.
     let mut fixture = Fixture::new(&["allow *.example.org"]);
     fixture.resolve("a", 1, |answer| {
         answer.address("a", 300, "198.51.100.7");
@@ -305,7 +307,7 @@ fn address_with_a_flow_does_not_expire() {
         ];
         let mut fixture = with_records(&["allow example.org"], "example.org", &site);
         assert!(matches!(fixture.send(protocol, SITE), Fate::Out(_)));
-        // The flow exists: TCP's connect is pending, UDP's endpoint is used every 25 s.
+        // The flow continues: TCP's connect is pending, and UDP's endpoint is used every 25 s.
         for _ in 0..40 {
             fixture.wait(Duration::from_secs(25));
             assert!(matches!(fixture.send(protocol, SITE), Fate::Out(_)));
@@ -341,7 +343,7 @@ fn addresses_of_one_name_are_limited() {
     fixture.resolve("other.example", 1, |answer| {
         answer.address("other.example", 30, "203.0.113.1");
     });
-    // 130 answers of 8 addresses; the latest stay, even with a short TTL.
+    // 130 responses with 8 addresses each; the latest addresses are kept, even with a short TTL.
     for round in 0..130_u32 {
         fixture.wait(Duration::from_millis(1));
         fixture.resolve("many.example", 1, |answer| {
@@ -369,13 +371,13 @@ fn addresses_of_one_name_are_limited() {
 fn names_in_one_response_are_limited() {
     let mut fixture = Fixture::new(&["deny *.example"]);
     fixture.resolve("asked.example", 1, |answer| {
-        // The queried name, and 63 more.
+        // The queried name and 63 more names.
         for place in 1..=64 {
             answer.address(&format!("n{place}.example"), 300, &format!("198.18.0.{place}"));
         }
     });
     assert!(!may(&mut fixture, "198.18.0.63:1") && may(&mut fixture, "198.18.0.64:1"));
-    // Also if each is an alias of the next.
+    // The limit also applies if each name is an alias of the next one.
     let mut fixture = Fixture::new(&["deny n0.example"]);
     fixture.resolve("asked.example", 1, |answer| {
         for place in (1..60).rev() {

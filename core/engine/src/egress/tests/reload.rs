@@ -1,4 +1,4 @@
-//! Tests of changes of the rules while flows are open.
+//! Tests of changes of the egress rules while flows are open.
 
 use super::fixture::Fate;
 use super::*;
@@ -72,7 +72,7 @@ fn rules_that_stay_keep_addresses_and_counts() {
         fixture.send_from(2, TCP, "198.51.100.7:80"),
         Fate::Out(_)
     ));
-    // The addresses were removed with the rule.
+    // The learned addresses were removed with the rule.
     fixture.set_rules(&[]);
     fixture.set_rules(&["allow example.org"]);
     assert_eq!(fixture.host.take_calls(), ["1: abort", "2: abort"]);

@@ -4,7 +4,7 @@ use super::*;
 use crate::egress::{Match, Pattern, Target};
 
 #[test]
-fn parses_rules() {
+fn egress_rules_are_parsed() {
     for (text, shown) in [
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("10.1.2.3/8", "10.0.0.0/8"),
@@ -65,7 +65,7 @@ fn each_syntax_error_has_its_own_message() {
         ("a.org:0", "'0' is not a port (1 to 65535)"),
         ("a.org:http", "'http' is not a port (1 to 65535)"),
         ("a.org:65536", "'65536' is not a port (1 to 65535)"),
-        ("a.org:9-8", "'9-8' runs backwards"),
+        ("a.org:9-8", "'9-8' ends before it begins"),
         ("a.org:9/icmp", "ICMP has no ports"),
         ("[::1:9", "a bracket is not closed"),
         ("[10.0.0.1]:9", "'[10.0.0.1]:9' is not [IPV6]:PORTS"),

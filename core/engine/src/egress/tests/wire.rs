@@ -1,9 +1,9 @@
-//! Tests of each rule with packets that it matches and packets that it does not match.
+//! Tests of each egress rule with packets that it matches and packets that it does not match.
 
 use super::fixture::Fate;
 use super::*;
 
-/// Rules, and packets under them: protocol, destination, whether it may be reached.
+/// Egress rules, and packets under these rules: protocol, destination, and whether the guest may reach it.
 struct Row {
     rules: &'static [&'static str],
     packets: &'static [(EgressProtocol, &'static str, bool)],
@@ -32,7 +32,7 @@ const TABLE: &[Row] = &[
         (TCP, "[2001:db9::1]:1", true), (UDP, "[2001:db7::1]:1", true), (ICMP, "2001:db7::1", true),
         (TCP, "192.0.2.1:1", true),
     ]),
-    // Ports are TCP's and UDP's.
+    // Rules with ports apply to TCP and UDP.
     row(&["deny 192.0.2.1:22-25"], &[
         (TCP, "192.0.2.1:21", true), (TCP, "192.0.2.1:22", false), (TCP, "192.0.2.1:25", false), (TCP, "192.0.2.1:26", true),
         (UDP, "192.0.2.1:22", false), (UDP, "192.0.2.1:26", true), (ICMP, "192.0.2.1", true),
@@ -45,7 +45,7 @@ const TABLE: &[Row] = &[
     row(&["deny 192.0.2.1/udp"], &[
         (UDP, "192.0.2.1:1", false), (TCP, "192.0.2.1:1", true), (ICMP, "192.0.2.1", true),
     ]),
-    // With an allow rule, nothing else.
+    // With an allow rule, all other destinations are refused.
     row(&["allow 192.0.2.0/24:443/tcp", "allow 2001:db8::1"], &[
         (TCP, "192.0.2.9:443", true), (TCP, "192.0.2.9:80", false), (UDP, "192.0.2.9:443", false), (ICMP, "192.0.2.9", false),
         (TCP, "[2001:db8::1]:1", true), (UDP, "[2001:db8::1]:1", true), (ICMP, "2001:db8::1", true),
@@ -74,7 +74,7 @@ const TABLE: &[Row] = &[
     row(&["allow 64:ff9b::/96", "deny 192.0.2.1"], &[
         (TCP, "[64:ff9b::c000:202]:1", true), (TCP, "[64:ff9b::c000:201]:1", false),
     ]),
-    // Rules about names refuse other resolvers, whatever else is allowed.
+    // Rules that name domains refuse other resolvers, whatever else they allow.
     row(&["deny ads.example", "allow *"], &[
         (TCP, "192.0.2.1:53", false), (UDP, "192.0.2.1:53", false), (TCP, "192.0.2.1:853", false), (UDP, "192.0.2.1:853", false),
         (TCP, "[2001:db8::1]:53", false), (UDP, "[2001:db8::1]:853", false), (TCP, "10.0.2.3:53", false),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A client's message with these options.
+/// Returns a DHCP message of a client with these options.
 pub(super) fn with_options(options: &[u8]) -> Vec<u8> {
     let mut message = vec![0; 240];
     message[..12].copy_from_slice(b"\x01\x01\x06\0\xde\xad\xbe\xef\0\x05\0\0");
@@ -135,7 +135,7 @@ fn long_option_lists_are_cut_at_the_minimum_message_size() {
     assert_eq!(search.0, 119);
     assert_eq!(search.1.len() % 18, 0, "whole names");
     assert!(search.1.len() > 150);
-    // The longest client id leaves no room for a search list; it is returned all the same.
+    // The longest client identifier leaves no room for a search list, and is returned nevertheless.
     let id = [&[53, 1, 1, 61, 255][..], &[9; 255], &[255]].concat();
     let outcome = give(&mut net, &broadcast(&with_options(&id)));
     check(&outcome.answer());
@@ -149,7 +149,7 @@ fn messages_without_an_answer_are_dropped() {
         &[53, 1, 7, 255],                                          // release
         &[53, 1, 2, 255],                                          // a server's
         &[53, 1, 200, 255],                                        // unknown
-        &[53, 1, 3, 54, 4, 10, 0, 2, 9, 50, 4, 10, 0, 2, 15, 255], // another server's offer taken
+        &[53, 1, 3, 54, 4, 10, 0, 2, 9, 50, 4, 10, 0, 2, 15, 255], // the client has accepted another server's offer
     ] {
         give(&mut net, &broadcast(&with_options(options))).silence();
     }

@@ -6,7 +6,7 @@ const OTHER_SERVER: &[u8] = b"\0\x02\0\x04none";
 const IA: &[u8] = b"\0\x03\0\x0c\0\0\0\x09\0\0\0\0\0\0\0\0";
 const DNS: &[u8] = b"\0\x17\0\x10\xfd\x70\x6f\x6e\x74\x6f\0\0\0\0\0\0\0\0\0\x03";
 const SEARCH: &[u8] = b"\0\x18\0\x1b\x07example\x03org\0\x04corp\x07example\0";
-/// The guest's address, for ever.
+/// IA_NA option with the guest's address and infinite lifetimes.
 const LEASE: &[u8] = b"\0\x03\0\x28\0\0\0\x09\xff\xff\xff\xff\xff\xff\xff\xff\
     \0\x05\0\x18\xfd\x70\x6f\x6e\x74\x6f\0\0\0\0\0\0\0\0\0\x15\xff\xff\xff\xff\xff\xff\xff\xff";
 const RAPID: &[u8] = b"\0\x0e\0\0";
@@ -74,7 +74,7 @@ fn messages_that_rfc_8415_discards_are_dropped() {
     silence(2, &[CLIENT, SERVER, IA]);
     silence(7, &[CLIENT, SERVER, IA]);
     silence(12, &[CLIENT]);
-    // A client id cut short is none.
+    // A message with a truncated client identifier is treated as one without.
     silence(1, &[&CLIENT[..5]]);
 }
 

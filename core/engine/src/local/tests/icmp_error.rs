@@ -226,7 +226,7 @@ fn quote_is_built_from_stored_headers() {
         });
         let (_, destination, _, message) = open(&frame);
         assert_eq!(destination, sent.source.ip());
-        // The quote is an IP packet of the length that was sent, cut short.
+        // The quote is the beginning of an IP packet with the length that was sent.
         let quote = [
             &[0; 12][..],
             if sent.source.is_ipv4() {

@@ -38,7 +38,7 @@ fn filter_decides_which_senders_are_accepted() {
     }
 }
 
-/// With `--udp-filter endpoint`, a datagram to an endpoint without a published port permits no reply that policy refuses.
+/// With `--udp-filter endpoint`, a sender is refused to which the policy would refuse the guest's replies.
 #[test]
 fn stranger_that_policy_refuses_is_not_admitted() {
     for rule in [Some("deny 198.51.100.0/24"), Some("allow 192.0.2.1"), None] {
@@ -57,7 +57,7 @@ fn stranger_that_policy_refuses_is_not_admitted() {
     }
 }
 
-/// The rules may change after it was admitted.
+/// The egress rules may change after the sender was accepted.
 #[test]
 fn admitted_stranger_is_subject_to_later_rules() {
     let mut nat = Nat::with_filter(UdpFilter::Endpoint);
@@ -88,7 +88,7 @@ fn filter_entry_expires_after_two_minutes() {
     assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
 }
 
-/// RFC 4787 REQ-6: inbound traffic renews, in the slot's own place and in the pool.
+/// RFC 4787 REQ-6: inbound traffic renews the peer, both the first one of an endpoint and those in the pool.
 #[test]
 fn peer_that_keeps_sending_does_not_expire() {
     let mut nat = Nat::new();
@@ -215,7 +215,7 @@ fn flow_stops_at_its_quantum() {
     assert_eq!(nat.world.down().len(), 64);
     let flow = nat.world.host.flow(0);
     assert_eq!(nat.world.net.ready, [flow]);
-    // Another event changes nothing: it has its turn to come.
+    // Another event has no effect, because the flow is in the list of ready flows.
     nat.event(0, READABLE);
     assert_eq!((nat.world.down().len(), nat.world.net.ready.len()), (0, 1));
     nat.world.net.ready.clear();
@@ -274,7 +274,7 @@ fn socket_error_does_not_stop_reading() {
     nat.world.host.queue_failure(0, Failure::Refused);
     nat.arrive(0, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)]);
-    // Nor does one that stays keep the flow busy.
+    // An error that persists does not keep the flow in the list of ready flows.
     nat.world.host.queue_failure(0, Failure::Invalid);
     nat.arrive(0, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), []);

@@ -3,7 +3,7 @@ use crate::Failure;
 use crate::host::Problem;
 use crate::test_world::{TROUBLE, problem};
 
-/// A NAT after one datagram of the guest from `guest` to `to`.
+/// Returns UDP endpoints after one datagram of the guest from `guest` to `to`.
 fn talking(guest: &str, to: &str) -> Nat {
     let mut nat = Nat::new();
     nat.send(guest, to);
@@ -11,7 +11,7 @@ fn talking(guest: &str, to: &str) -> Nat {
     nat
 }
 
-/// Expects that the engine has sent one ICMP error about the guest's datagram to the guest, and nothing else.
+/// Checks that the engine has sent the guest one ICMP error about its datagram, and no other frame.
 #[track_caller]
 fn expect_error(nat: &mut Nat, icmp: &str, guest: &str, to: &str) {
     assert_eq!(nat.world.down(), [format!("icmp {icmp} about {guest} > {to}")]);
@@ -98,13 +98,13 @@ fn hop_limit_of_one_is_answered_by_the_gateway() {
 fn icmp_errors_are_passed_on_to_the_guest() {
     let (v4, v6) = ("192.0.2.1:7", "[2001:db8::1]:7");
     for (guest, to, offender, (kind, code), speaker) in [
-        // The peer itself: its port is closed.
+        // The peer itself reports that its port is closed.
         (GUEST, v4, Some("192.0.2.1"), (3, 3), "192.0.2.1"),
         (GUEST_V6, v6, Some("2001:db8::1"), (1, 4), "2001:db8::1"),
-        // A router on the way.
+        // A router on the path reports the error.
         (GUEST, v4, Some("203.0.113.9"), (11, 0), "203.0.113.9"),
         (GUEST_V6, v6, Some("2001:db8::9"), (3, 0), "2001:db8::9"),
-        // An offender that the guest must not see, and the host itself, appear as the gateway.
+        // Errors of a host whose address the guest must not see, and of the host itself, have the gateway's address.
         (GUEST, v4, Some("127.0.0.1"), (3, 1), "10.0.2.2"),
         (GUEST, v4, Some("192.168.7.1"), (3, 1), "10.0.2.2"),
         (GUEST, v4, None, (3, 1), "10.0.2.2"),
@@ -218,18 +218,18 @@ fn refused_batch_is_sent_one_by_one() {
         nat.world.host.sends.push_back(Err(failure));
         nat.burst(&batch(1, 100));
         nat.world.forget();
-        // The same size again: the engine has recorded that it is refused.
+        // The same size again: the engine has stored that the host refuses it.
         nat.burst(&batch(1, 100));
         assert_eq!(nat.world.calls(), vec!["0: > 192.0.2.1:7 hop 63 100"; 3]);
         assert_eq!(nat.world.moved(), [("udp_up", 3)]);
-        // Smaller datagrams, which are sent together if the first error was about size.
+        // Smaller datagrams are sent together if the first error was about size.
         nat.burst(&batch(1, 99));
         let smaller = match failure {
             Failure::TooBig => vec!["0: > 192.0.2.1:7 hop 63 297 by 99"],
             _ => vec!["0: > 192.0.2.1:7 hop 63 99"; 3],
         };
         assert_eq!(nat.world.calls(), smaller);
-        // Another endpoint.
+        // The limit does not apply to another endpoint.
         nat.world.forget();
         nat.burst(&batch(2, 100));
         assert_eq!(
@@ -271,7 +271,7 @@ fn too_big_error_contains_the_path_mtu() {
     }
 }
 
-/// As the host's kernel does for its own programs, of which most do not look for the path's MTU.
+/// The host's kernel does the same for its own programs, most of which do no path MTU discovery.
 #[test]
 fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
     for (guest, to, error, remote) in [
@@ -299,7 +299,7 @@ fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
         for _ in 0..2 {
             too_big(&mut nat);
             assert_eq!(nat.world.host.dont_fragment, [true, false]);
-            // No socket of the guest has sent this echo reply.
+            // The quoted packet is an echo reply, which no socket of the guest has sent.
             let guest_ip = addr(guest).ip();
             assert_eq!(
                 nat.world.down(),
@@ -310,7 +310,7 @@ fn first_datagrams_too_big_for_the_hosts_interface_are_fragmented() {
                 [("frames_down", 1), ("udp_up", 1), ("icmp_errors_down", 1)]
             );
         }
-        // A guest that still sends with DF has chosen DF.
+        // A guest that still sends with DF uses path MTU discovery.
         nat.wait(2);
         too_big(&mut nat);
         assert_eq!(nat.world.host.dont_fragment, [true]);

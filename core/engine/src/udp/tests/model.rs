@@ -1,4 +1,4 @@
-//! Compares random traffic with a simple model of mapping and filter, and tests the limits under a flood.
+//! Compares random traffic with a simple model of mapping and filtering, and checks the limits under a flood.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use vm_memory::VolatileSlice;
 use super::*;
 use crate::{Frame, Instant};
 
-/// One endpoint of the guest's by RFC 4787 and the three idle times.
+/// Model of an endpoint of the guest, according to RFC 4787 and the three idle times.
 struct Endpoint {
     socket: usize,
     used: Instant,
@@ -92,7 +92,7 @@ fn nat_agrees_with_the_model() {
                 }
                 _ => {
                     nat.wait(u64::from(below(40)));
-                    // Timers are rounded up to the wheel's tick.
+                    // Timers are rounded up to a tick of the timing wheel.
                     nat.world.now += Duration::from_millis(2);
                     nat.wait(0);
                     let now = nat.world.now;
@@ -147,7 +147,7 @@ fn flood_of_the_guest_stays_within_limits() {
             parts: &parts,
             len,
         };
-        let mut gather = Gather::default();
+        let mut gather = DatagramGather::default();
         nat.udp
             .handle_datagram(&frame, &ip, &udp, &mut gather, &mut nat.world.ctx());
         nat.udp.flush(&mut gather, &mut nat.world.ctx());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::{Protocol, Published};
 
-/// With these UDP sockets of the host published as the guest's port 53.
+/// Returns UDP endpoints with these UDP sockets of the host published as the guest's port 53.
 pub(super) fn published(hosts: &[&str]) -> Nat {
     let mut nat = Nat::new();
     nat.world.net.config.published = hosts
@@ -26,13 +26,13 @@ fn open(nat: &mut Nat) {
     }
 }
 
-/// Unpublishes the port at `place`.
+/// Ends the publication of the port at index `place`.
 fn close(nat: &mut Nat, place: u32) {
     let published = nat.world.net.config.published[place as usize];
     nat.udp.unpublish(place, published, &mut nat.world.ctx());
 }
 
-/// Delivers a datagram to `to`, and returns the source address that the guest sees.
+/// Delivers a client's datagram to the host address `to`, and returns the source address that the guest sees.
 fn ask(nat: &mut Nat, socket: usize, client: &str, to: &str) -> String {
     nat.world.forget();
     nat.world.host.queue(socket, client, Some(to), b"data", 4);
@@ -103,7 +103,8 @@ fn unpublished_socket_is_removed_and_others_stay() {
             nat.send("10.0.2.15:53", &format!("192.0.2.{client}:7"));
         }
         let places = [0, 1, 2].map(|place| {
-            let of = |(_, endpoint): (u32, &crate::udp::Endpoint<usize>)| endpoint.published == Some(place);
+            let of =
+                |(_, endpoint): (u32, &crate::udp::UdpEndpoint<usize>)| endpoint.published == Some(place);
             nat.udp.endpoints.iter().any(of)
         });
         assert_eq!(
@@ -251,7 +252,8 @@ fn peer_that_no_published_socket_reaches_gets_an_extra_socket() {
         assert_eq!(nat.world.calls()[1..], [sent.clone(), sent.clone()]);
         assert_eq!(nat.world.moved(), [("udp_up", 2)]);
         assert_eq!(nat.world.net.flows, 2);
-        // It accepts the senders that the filter permits, as any endpoint does; the published one accepts all.
+        // The extra endpoint accepts the senders that the filter permits, like any endpoint; the published one accepts
+        // all senders.
         nat.world.forget();
         nat.arrive(1, other);
         assert_eq!(nat.world.down(), [format!("udp {other} > {guest} hop 57 4")]);
@@ -318,7 +320,7 @@ fn extra_socket_counts_against_max_flows() {
     assert_eq!(nat.world.moved(), [("flows_refused", 1)]);
     nat.world.net.config.max_flows = 2;
     nat.send("10.0.2.15:53", "192.0.2.1:7");
-    // The extra socket is the one that is evicted.
+    // The extra endpoint is the one that is evicted.
     nat.world.forget();
     nat.send(GUEST, "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("udp_up", 1), ("udp_evicted", 1)]);
@@ -377,7 +379,7 @@ fn published_endpoint_never_expires() {
     assert_eq!(nat.world.host.open_sockets(), 2);
 }
 
-/// Returns the address of the `nth` client that the guest has not sent to.
+/// Returns the address of the `nth` client, to which the guest has not sent.
 fn stranger(nth: usize) -> String {
     format!("203.0.113.{}:{}", 1 + nth / 50_000, 1 + nth % 50_000)
 }
@@ -397,7 +399,7 @@ fn flood_of_clients_evicts_no_outbound_peer() {
         nat.arrive(1, peer);
         assert_eq!(nat.world.moved(), [("frames_down", 1), ("udp_down", 1)], "{peer}");
     }
-    // Half of the pool is a share for strangers at other endpoints.
+    // The limit for senders at other endpoints is half of the pool.
     let clients = super::super::peers::POOL / 2;
     assert_eq!(nat.udp.pool.len(), clients + chosen.len() - 1);
 }
@@ -409,7 +411,7 @@ fn flood_at_one_port_evicts_no_client_of_another() {
     let shown = clients.map(|client| ask(&mut nat, 0, client, "127.0.0.1"));
     for nth in 0..100_000 {
         if nth == 60_000 {
-            // A second port, in the middle of the flood.
+            // A second port is published during the flood.
             nat.world.net.config.published.push(Published {
                 protocol: Protocol::Udp,
                 host: addr("0.0.0.0:7777"),
@@ -427,7 +429,7 @@ fn flood_at_one_port_evicts_no_client_of_another() {
         }
         nat.arrive(port, &stranger(nth));
     }
-    // An answer reaches each of the first port's clients.
+    // A datagram of the guest reaches each of the first port's clients.
     for (client, shown) in clients.into_iter().zip(shown) {
         nat.world.forget();
         nat.send("10.0.2.15:53", &shown);
@@ -459,4 +461,47 @@ fn removal_of_a_range_of_ports_does_not_search_the_pool_for_each() {
         close(&mut nat, place);
     }
     assert_eq!(nat.udp.pool.scans, 0);
+}
+
+#[test]
+fn removal_of_second_sockets_does_not_search_the_pool() {
+    let hosts: Vec<_> = (0..100).map(|nth| format!("198.51.100.{nth}:5353")).collect();
+    let mut nat = published(&hosts.iter().map(String::as_str).collect::<Vec<_>>());
+    for socket in 0..100 {
+        for client in ["192.0.2.1", "192.0.2.2"] {
+            ask(
+                &mut nat,
+                socket,
+                &format!("{client}:{}", 1000 + socket),
+                "198.51.100.7",
+            );
+        }
+    }
+    assert_eq!(nat.udp.pool.len(), 199, "one is stored in place");
+    for place in (50..100).rev() {
+        close(&mut nat, place);
+        let sockets = usize::try_from(place).unwrap();
+        assert_eq!(nat.udp.pool.len(), 2 * sockets - 1);
+    }
+    assert_eq!(nat.udp.pool.scans, 0);
+}
+
+#[test]
+fn client_that_has_changed_the_socket_is_removed_with_the_new_one() {
+    let mut nat = published(&["198.51.100.7:5353", "198.51.100.8:5353", "198.51.100.9:5353"]);
+    // The first client is stored in place, the others in the pool.
+    for (socket, client) in [(0, 1), (1, 2), (2, 2), (2, 3), (1, 3), (2, 4), (0, 4)] {
+        ask(&mut nat, socket, &format!("192.0.2.{client}:7"), "198.51.100.7");
+    }
+    let known = |nat: &Nat| {
+        let peers = nat.udp.pool.iter().map(|peer| peer.remote.to_string());
+        peers.collect::<std::collections::BTreeSet<_>>()
+    };
+    close(&mut nat, 2);
+    assert_eq!(
+        known(&nat),
+        ["192.0.2.3:7", "192.0.2.4:7"].map(str::to_owned).into()
+    );
+    close(&mut nat, 1);
+    assert_eq!(known(&nat), ["192.0.2.4:7"].map(str::to_owned).into());
 }

@@ -2,7 +2,7 @@ use pontoon_wire::vnet::Segmentation;
 
 use super::*;
 use crate::Failure;
-use crate::udp::Endpoint;
+use crate::udp::UdpEndpoint;
 
 #[test]
 fn first_datagram_opens_a_socket() {
@@ -50,7 +50,7 @@ fn equal_consecutive_datagrams_are_sent_as_one_batch() {
         [
             "0: udp v4",
             "0: > 192.0.2.1:7 hop 63 6400 by 100",
-            // The short one closes the batch.
+            // The short datagram ends the batch.
             "0: > 192.0.2.1:7 hop 63 3630 by 100",
             "0: > 192.0.2.1:7 hop 63 30",
         ]
@@ -108,7 +108,7 @@ fn super_frame_is_sent_as_one_batch() {
     let mut nat = Nat::new();
     let mut sent = Sent::new(GUEST, "192.0.2.1:7", &[0; 250]);
     sent.segmentation = Segmentation::Udp { len: 100 };
-    // Its last datagram is short, so the next frame begins another.
+    // The last datagram of the frame is short, so the next frame begins another batch.
     nat.burst(&[sent.clone(), sent]);
     assert_eq!(
         nat.world.calls(),
@@ -160,7 +160,7 @@ fn unanswered_idle_and_dns_endpoints_expire() {
         if answered {
             nat.arrive(0, to);
         }
-        // Use starts the time again.
+        // A datagram renews the idle time.
         nat.wait(idle - 1);
         nat.send(GUEST, to);
         nat.wait(idle - 1);
@@ -189,7 +189,7 @@ fn idlest_endpoint_is_evicted_for_a_new_one() {
     );
     assert_eq!(nat.world.moved(), [("udp_up", 1), ("udp_evicted", 1)]);
 
-    // Other protocols hold every slot.
+    // Flows of other protocols use every slot.
     nat.world.net.flows = 10;
     nat.send("10.0.2.15:4", "192.0.2.1:7");
     assert_eq!(nat.world.moved(), [("flows_refused", 1), ("udp_evicted", 1)]);
@@ -203,7 +203,7 @@ fn ports_are_limited_per_family() {
     for port in [1, 2, 1, 3] {
         nat.send(&format!("10.0.2.15:{port}"), "192.0.2.1:7");
     }
-    // The idlest endpoint of all is not of the family that is out of ports.
+    // The idlest endpoint of all is of the other family, which has free ports.
     assert_eq!(nat.world.net.counters.udp_evicted, 1);
     let closed: Vec<String> = nat
         .world
@@ -281,14 +281,14 @@ fn full_pool_evicts_the_oldest_peer() {
     }
     assert_eq!(nat.udp.pool.len(), super::super::peers::POOL);
     nat.world.forget();
-    // The first has its place in the slot; the second was the pool's oldest.
+    // The first peer is stored with the endpoint; the second was the oldest one in the pool.
     nat.arrive(0, &peer(1));
     assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
     nat.arrive(0, &peer(0));
     nat.arrive(0, &peer(2));
     assert_eq!(nat.world.moved(), [("frames_down", 2), ("udp_down", 2)]);
 
-    // The third would be next to go, had it not been used.
+    // The third peer would be evicted next if it had not been used.
     nat.send(GUEST, &peer(2));
     nat.send(GUEST, "203.0.113.1:7");
     nat.world.forget();
@@ -297,7 +297,7 @@ fn full_pool_evicts_the_oldest_peer() {
     nat.arrive(0, &peer(3));
     assert_eq!(nat.world.moved(), [("udp_unsolicited", 1)]);
 
-    // Those that have expired make way two at a time.
+    // Expired peers are removed two at a time.
     nat.world.wait(121);
     for nth in 0..1_000 {
         nat.send(GUEST, &format!("203.0.113.1:{}", 1 + nth));
@@ -371,12 +371,12 @@ fn event_of_an_earlier_generation_is_ignored() {
 }
 
 #[test]
-fn endpoint_is_small() {
-    // With a descriptor for a socket.
+fn endpoint_uses_at_most_240_bytes() {
+    // The size includes that of a descriptor for the host socket.
     assert!(
-        size_of::<Endpoint<i32>>() <= 240,
+        size_of::<UdpEndpoint<i32>>() <= 240,
         "{}",
-        size_of::<Endpoint<i32>>()
+        size_of::<UdpEndpoint<i32>>()
     );
 }
 
@@ -442,7 +442,7 @@ fn expired_first_peer_is_replaced() {
 #[test]
 fn frames_in_slices_are_gathered_up_to_the_limit() {
     let mut nat = Nat::new();
-    // 100 slices each: the second does not fit beside the first.
+    // Frames of 100 slices each: a second frame exceeds the limit on slices.
     nat.burst_in_pieces(&vec![Sent::new(GUEST, "192.0.2.1:7", &[0; 1_000]); 2], 10);
     assert_eq!(
         nat.world.calls(),

@@ -1,4 +1,4 @@
-//! Frames for the tests: built from parts, and strategies for valid ones.
+//! Builds frames from parts for the parser's tests, and proptest strategies for valid frames.
 
 use etherparse::{EtherType, Ethernet2Header, IpNumber, Ipv4Header, Ipv6Header, TcpHeader};
 use proptest::collection::vec;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::protocol;
 
-/// One valid frame of any kind.
+/// Generates a valid frame of any supported kind.
 pub(super) fn valid() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (any::<Ipv4Fields>(), upper(protocol::ICMP)).prop_map(|(fields, (protocol, upper))| {
@@ -22,7 +22,7 @@ pub(super) fn valid() -> impl Strategy<Value = Vec<u8>> {
 pub(super) type Ipv4Fields = (u8, u16, u16, u8, [u8; 4], [u8; 4], [u8; 12]);
 pub(super) type Ipv6Fields = (u8, u8, [u8; 16], [u8; 16]);
 
-/// An extension header; numbers are lengths in the header's own unit.
+/// An IPv6 extension header. Numbers are lengths in the unit of that header's length field.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Extension {
     HopByHop(u8),
@@ -62,7 +62,8 @@ impl Extension {
     }
 }
 
-/// Chains of at most about 130 bytes; a fragment header with an offset or more fragments is last.
+/// Generates chains of IPv6 extension headers of at most about 130 bytes; a fragment header of a real fragment is the
+/// last one.
 pub(super) fn chain() -> impl Strategy<Value = Vec<Extension>> {
     let middle = prop_oneof![
         (0..3_u8).prop_map(Extension::Routing),
@@ -80,7 +81,7 @@ pub(super) fn chain() -> impl Strategy<Value = Vec<Extension>> {
         .prop_map(|(first, middle, fragment)| first.into_iter().chain(middle).chain(fragment).collect())
 }
 
-/// An upper-layer packet and its protocol.
+/// Generates an upper-layer packet with its protocol number.
 pub(super) fn upper(icmp: u8) -> impl Strategy<Value = (u8, Vec<u8>)> {
     let data = || vec(any::<u8>(), 0..400);
     prop_oneof![
@@ -93,7 +94,7 @@ pub(super) fn upper(icmp: u8) -> impl Strategy<Value = (u8, Vec<u8>)> {
             (protocol::TCP, segment)
         }),
         data().prop_map(|data| (protocol::UDP, udp(&data))),
-        // Echo only: etherparse requires exact lengths for some other types.
+        // Echo requests only, because etherparse requires exact lengths for some other ICMP types.
         (any::<[u8; 6]>(), data()).prop_map(move |(rest, data)| {
             let kind = if icmp == protocol::ICMP { 8 } else { 128 };
             (icmp, [&[kind, 0][..], &rest, &data].concat())
@@ -150,7 +151,7 @@ pub(super) fn ipv4_with(fields: Ipv4Fields, protocol: u8, payload: &[u8]) -> Vec
         destination,
     )
     .unwrap();
-    // Up to three words of options, chosen by the first byte.
+    // Up to three words of IPv4 options; the first byte selects the number.
     let words = usize::from(options[0] % 4);
     header.options = options[..4 * words].try_into().unwrap();
     header.set_payload_len(payload.len()).unwrap();
@@ -164,7 +165,7 @@ pub(super) fn ipv4_with(fields: Ipv4Fields, protocol: u8, payload: &[u8]) -> Vec
     frame
 }
 
-/// Sets an IPv4 header's checksum, computed independently, if there is a whole header.
+/// Writes the checksum of the frame's IPv4 header, computed independently of this crate, if the header is complete.
 pub(super) fn set_ipv4_checksum(frame: &mut [u8]) {
     if frame.len() < 34 || frame[12..14] != [8, 0] {
         return;
@@ -220,9 +221,9 @@ pub(super) fn tcp(options: &[u8]) -> Vec<u8> {
     header.to_bytes().to_vec()
 }
 
-/// IPv4's and IPv6's authentication header.
+/// Protocol number of the authentication header of IPv4 and IPv6.
 pub(super) const AUTHENTICATION: u8 = 51;
-/// SCTP: a protocol that the engine does not support.
+/// Protocol number of SCTP, which the engine does not support.
 pub(super) const OTHER: u8 = 132;
 pub(super) const ARP_REQUEST: [u8; 28] = [
     0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2,

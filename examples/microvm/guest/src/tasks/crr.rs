@@ -1,20 +1,20 @@
-//! Connections that send and receive one byte.
+//! The task of connecting, exchanging a byte and closing (connect, request, response).
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::Ipv4Address;
 
-use super::{Failure, Net, World};
+use super::{Net, NetworkStack, TaskFailure};
 
-/// The first ephemeral port (RFC 6335, section 6).
+/// First ephemeral port (RFC 6335, section 6).
 const FIRST_PORT: u16 = 49_152;
 
-/// Makes connections one after another, and returns their number.
+/// Makes `count` connections one after another, and returns their number.
 pub(super) fn crr<N: Net>(
-    world: &mut World<N>,
+    world: &mut NetworkStack<N>,
     server: (Ipv4Address, u16),
     count: u32,
-) -> Result<u32, Failure> {
+) -> Result<u32, TaskFailure> {
     let (mut out, mut back) = ([0; 64], [0; 64]);
     let mut storage = [SocketStorage::EMPTY];
     let mut sockets = SocketSet::new(&mut storage[..]);
@@ -25,25 +25,25 @@ pub(super) fn crr<N: Net>(
         sockets
             .get_mut::<Socket<'_>>(handle)
             .connect(world.stack.context(), server, port)
-            .map_err(|_| Failure::Text("cannot connect"))?;
+            .map_err(|_| TaskFailure::Text("cannot connect"))?;
         exchange_byte(world, &mut sockets, handle, number as u8)?;
     }
     Ok(count)
 }
 
-/// Sends a byte and receives the reply on an open connection.
+/// Sends a byte on an open connection and receives the reply.
 fn exchange_byte<N: Net>(
-    world: &mut World<N>,
+    world: &mut NetworkStack<N>,
     sockets: &mut SocketSet<'_>,
     handle: SocketHandle,
     request: u8,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     world
         .until(sockets, |sockets| {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
             socket.may_send().then(|| socket.send_slice(&[request]))
         })?
-        .map_err(|_| Failure::Text("the server has refused the connection"))?;
+        .map_err(|_| TaskFailure::Text("the server has refused the connection"))?;
     let mut reply = [0];
     world
         .until(sockets, |sockets| {
@@ -54,9 +54,9 @@ fn exchange_byte<N: Net>(
             }
             result
         })?
-        .map_err(|_| Failure::Text("the server has closed the connection"))?;
+        .map_err(|_| TaskFailure::Text("the server has closed the connection"))?;
     if reply != [request] {
-        return Err(Failure::Text("the server sent another byte"));
+        return Err(TaskFailure::Text("the server sent another byte"));
     }
     world.until(sockets, |sockets| {
         let state = sockets.get::<Socket<'_>>(handle).state();

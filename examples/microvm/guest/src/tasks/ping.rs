@@ -1,17 +1,21 @@
-//! Echo requests and replies.
+//! The task of sending ICMP echo requests and receiving the replies.
 
 use smoltcp::iface::{SocketSet, SocketStorage};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::socket::icmp::{Endpoint, PacketBuffer, PacketMetadata, Socket};
 use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, Ipv4Address};
 
-use super::{Failure, Net, World};
+use super::{Net, NetworkStack, TaskFailure};
 
 const IDENT: u16 = 0x706f;
 const DATA: &[u8] = b"across a floating bridge";
 
-/// Sends pings, and returns the number of replies.
-pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32) -> Result<u32, Failure> {
+/// Sends `count` echo requests to `target`, and returns the number of replies.
+pub(super) fn ping<N: Net>(
+    world: &mut NetworkStack<N>,
+    target: Ipv4Address,
+    count: u32,
+) -> Result<u32, TaskFailure> {
     let (mut requests, mut replies) = ([PacketMetadata::EMPTY], [PacketMetadata::EMPTY]);
     let (mut out, mut back) = ([0; 64], [0; 64]);
     let mut storage = [SocketStorage::EMPTY];
@@ -22,7 +26,7 @@ pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32
     );
     socket
         .bind(Endpoint::Ident(IDENT))
-        .map_err(|_| Failure::Text("cannot bind to an echo id"))?;
+        .map_err(|_| TaskFailure::Text("cannot bind to an echo id"))?;
     let handle = sockets.add(socket);
 
     let checksums = ChecksumCapabilities::default();
@@ -35,7 +39,7 @@ pub(super) fn ping<N: Net>(world: &mut World<N>, target: Ipv4Address, count: u32
         let room = sockets
             .get_mut::<Socket<'_>>(handle)
             .send(request.buffer_len(), target.into())
-            .map_err(|_| Failure::Text("cannot send an echo request"))?;
+            .map_err(|_| TaskFailure::Text("cannot send an echo request"))?;
         request.emit(&mut Icmpv4Packet::new_unchecked(room), &checksums);
         let expected = Icmpv4Repr::EchoReply {
             ident: IDENT,

@@ -4,10 +4,9 @@ use pontoon_test_support::exhaustion::without_descriptors;
 use rustix::net::{SocketAddrUnix, bind, connect, listen, socket_with};
 
 use super::*;
-use crate::conformance::FRAMES;
 use crate::namespace;
 
-/// A listening socket without a file, and its name.
+/// Returns a listening socket with an abstract name, and the name.
 fn listener() -> (OwnedFd, SocketAddrUnix) {
     let socket = socket();
     // The kernel chooses a free abstract name (unix(7), "Autobind feature").
@@ -39,7 +38,7 @@ fn link(listener: OwnedFd, one_off: bool, epoll: &Epoll) -> Socket<Stream> {
     link
 }
 
-/// Returns the link's sources that are ready.
+/// Returns the event sources of the link that are ready.
 fn edges(epoll: &Epoll) -> Vec<Edge> {
     let mut events = Events::new();
     epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
@@ -64,7 +63,7 @@ fn guests_are_served_one_after_the_other() {
         assert_eq!(edges(&epoll), [Edge::Link]);
         assert_eq!(drain(&mut link).0[0].1, [nth]);
 
-        // Half a frame of one guest is no part of the next one's.
+        // An incomplete frame of one guest must not become part of the next guest's stream.
         guest.socket.write_all(&[0, 0, 1]).unwrap();
         drain(&mut link);
         drop(guest);
@@ -131,11 +130,11 @@ fn no_guest_connects_after_a_one_off_guest() {
     assert_eq!(connected.detach(&epoll), NextGuest::Never);
 }
 
-/// In a process of its own, as it takes every descriptor.
+/// Runs in its own process, as it uses up all descriptors.
 #[test]
-fn guest_without_descriptor_is_accepted_after_a_pause() {
+fn guest_is_accepted_after_a_pause_if_no_descriptor_was_free() {
     namespace::run(
-        "socket::tests::guests::guest_without_descriptor_is_accepted_after_a_pause",
+        "socket::tests::guests::guest_is_accepted_after_a_pause_if_no_descriptor_was_free",
         || {
             let epoll = Epoll::new().unwrap();
             let (listener, name) = listener();
@@ -146,13 +145,13 @@ fn guest_without_descriptor_is_accepted_after_a_pause() {
             assert!(!link.poll_guest());
             assert_eq!(edges(&epoll), [], "the listener is not registered");
 
-            std::thread::sleep(link.sleep(&epoll, FRAMES).unwrap());
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            std::thread::sleep(link.retry_accept(&epoll).unwrap());
+            assert_eq!(link.retry_accept(&epoll), None);
             assert_eq!(edges(&epoll), [Edge::Control]);
             link.control(&epoll).unwrap();
             conformance::Guest::send(&mut guest, PAIRS[0], b"x");
             assert_eq!(drain(&mut link).0.len(), 1);
-            assert_eq!(link.sleep(&epoll, FRAMES), None);
+            assert_eq!(link.retry_accept(&epoll), None);
         },
     );
 }

@@ -1,4 +1,4 @@
-//! Captures, as tcpdump and tshark read them.
+//! Cases about captures of frames (`pontoon ctl capture`), which tcpdump and tshark read.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context, Family};
 use crate::cases::{expect, tcp_server, tmpfs, workers};
 use crate::network::Network;
@@ -36,9 +36,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// As many frames are in the file as passed, as both we and tcpdump count them, and data goes on meanwhile.
+/// Tests that a capture contains as many frames as the counters report, by the count of this program and of tcpdump,
+/// and does not interrupt the traffic.
 fn started_and_stopped(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     for round in 0..3 {
         let before = passed(&scene)?;
         expect(
@@ -70,7 +71,7 @@ fn started_and_stopped(context: &Context) -> Result<()> {
         );
         ensure!(fs::metadata(FILE)?.len() == number(&ended, "bytes"));
         ensure!(count(&[])? == frames, "tcpdump counts {}", count(&[])?);
-        // Of 51 connections and their ends, both ways.
+        // The SYNs of 51 connections.
         ensure!(count(&["tcp[tcpflags] == tcp-syn"])? == 51);
         ensure!(count(&["tcp[tcpflags] == tcp-syn|tcp-ack"])? == 51);
         ensure!(scene.ctl(&["capture", "stop"]).is_err(), "stopped twice");
@@ -78,7 +79,7 @@ fn started_and_stopped(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A full file system ends the capture, whose state has the reason, and delays nothing.
+/// Tests that a full file system ends the capture with a reason in its state, and does not delay the traffic.
 fn full_disk(context: &Context) -> Result<()> {
     use rustix::mount::{MountFlags, mount};
     const FULL: &str = "/mnt/capture.pcapng";
@@ -89,7 +90,7 @@ fn full_disk(context: &Context) -> Result<()> {
         MountFlags::empty(),
         c"mode=1777,size=64k",
     )?;
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FULL])?;
     let line = format!(
         "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
@@ -108,14 +109,15 @@ fn full_disk(context: &Context) -> Result<()> {
         len == number(&ended, "bytes"),
         "{len} bytes are in the file: {ended}"
     );
-    // And none of it is cut off in the midst of a frame.
+    // The last frame in the file is complete.
     fs::copy(FULL, FILE)?;
     ensure!(count(&[])? == number(&ended, "frames"), "{ended}");
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
-/// The capture holds the guest's first frames, and the file is complete when the program has ended.
+/// Tests that `--capture` records the guest's first frames, and that the file is complete when the program has
+/// exited.
 fn from_the_start(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
@@ -131,14 +133,14 @@ fn from_the_start(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// It ends by itself at its limits, and its state has the reason.
+/// Tests that a capture ends at its limits, and that its state contains the reason.
 fn limits(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let line = format!(
         "$E2E guest tcp {} put 0 1 30000000 >/dev/null && echo done",
         scene.server
     );
-    // The kernel knows the limit, too, for an engine that was taken over.
+    // The engine has set the limit as RLIMIT_FSIZE as well, in case that an attacker controls it.
     let engine = context.program.engine()?;
     let file_size = || -> Result<String> {
         let limits = fs::read_to_string(format!("/proc/{}/limits", engine.id()))?;
@@ -168,19 +170,20 @@ fn limits(context: &Context) -> Result<()> {
     }
     ensure!(scene.ctl(&["capture", "start", "/dev/null"]).is_err());
     ensure!(scene.ctl(&["capture", "start", "/none/file"]).is_err());
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
-/// Bytes of a transfer; both ways together find room even if nothing is written meanwhile.
+/// Bytes of a transfer. The capture's buffer has room for a transfer in both directions even if nothing is written
+/// meanwhile.
 const BULK: u64 = 7_000_000;
 
-/// tshark's filter for malformed frames, and for connections with missing frames.
+/// Display filter of tshark for malformed frames, and for connections from which frames are missing.
 const FAULTS: &str = "_ws.malformed || _ws.expert.severity == error || tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment";
 
-/// Large frames of a transfer, each way, are as many for tshark, whole and without fault.
+/// Tests that tshark finds all large frames of a transfer in each direction, complete and without errors.
 fn bulk(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
     for words in ["put 0 1", "fetch 0 2"] {
         let line = format!("$E2E guest tcp {} {words} {BULK}", scene.server);
@@ -198,7 +201,7 @@ fn bulk(context: &Context) -> Result<()> {
     for line in text.lines() {
         let mut words = line.split('\t');
         let (len, kept) = (words.next().unwrap_or_default(), words.next());
-        ensure!(kept == Some(len), "a frame is cut: {line:?}");
+        ensure!(kept == Some(len), "a frame in the capture is truncated: {line:?}");
         let up = words.next() == Some(&scene.server.port().to_string());
         largest[usize::from(up)] = len.parse::<u32>()?.max(largest[usize::from(up)]);
     }
@@ -210,21 +213,22 @@ fn bulk(context: &Context) -> Result<()> {
     expect(&tshark(&["-Y", FAULTS])?, "")
 }
 
-/// A restarted engine continues the capture: the frames of both are there, and complete, though the first was killed while it wrote.
+/// Tests that a restarted engine continues the capture: the file contains complete frames of both engines, though the
+/// first engine was killed while it wrote.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     scene.ctl(&["capture", "start", FILE])?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     let line = format!(
         "$E2E guest tcp {} put 0 1 1000000000 >/dev/null 2>&1 &",
         scene.server
     );
     scene.guest.send_line(&line)?;
-    process::wait_until("there is much of it", Duration::from_secs(5), || {
+    process::wait_until("the capture file has grown", Duration::from_secs(5), || {
         Ok(fs::metadata(FILE)?.len() > 1_000_000)
     })?;
     kill_engine(&scene)?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     ensure!(shown()?["running"] == true, "{}", shown()?);
     let ended = stop(&scene)?;
     let after = number(&ended, "frames");
@@ -243,19 +247,19 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The same of one that the program began with.
+/// Tests that a restarted engine continues a capture that was started by `--capture`.
 fn engine_killed_from_the_start(context: &Context) -> Result<()> {
-    let mut scene = Scene::with(context, &["--pcap", FILE])?;
+    let mut scene = ControlScene::with(context, &["--pcap", FILE])?;
     for engines in 1..=2 {
-        ensure!(scene.reaches()?, "the server is not reached");
+        ensure!(scene.reaches()?, "the guest does not reach the server");
         let what = "the engine has written the connect to the file";
         process::wait_until(what, Duration::from_secs(10), || {
             Ok(count(&["tcp[tcpflags] == tcp-syn"]).is_ok_and(|connects| connects == engines))
         })?;
         kill_engine(&scene)?;
     }
-    ensure!(scene.reaches()?, "the server is not reached");
-    let Scene { mut guest, .. } = scene;
+    ensure!(scene.reaches()?, "the guest does not reach the server");
+    let ControlScene { mut guest, .. } = scene;
     guest.send_line("exit 0")?;
     guest.finish()?;
     let connects = count(&["tcp[tcpflags] == tcp-syn"])?;
@@ -263,24 +267,24 @@ fn engine_killed_from_the_start(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Kills the engine, and waits until another one captures.
-fn kill_engine(scene: &Scene<'_>) -> Result<()> {
+/// Kills the engine, and waits until its successor captures.
+fn kill_engine(scene: &ControlScene<'_>) -> Result<()> {
     let engine = scene.context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    // Its reply comes after those to earlier requests.
-    scene.ctl(&["stats"])?;
+    // The supervisor replies in order, so earlier requests were processed before this reply.
+    scene.ctl(&["flows"])?;
     Ok(())
 }
 
-/// Frames that passed, both ways.
-fn passed(scene: &Scene<'_>) -> Result<u64> {
+/// Returns the number of frames that have passed the link in both directions, by the engine's counters.
+fn passed(scene: &ControlScene<'_>) -> Result<u64> {
     let stats: Value = serde_json::from_str(&scene.ctl(&["stats", "--json"])?)?;
     let counters = &stats["total"]["counters"];
     Ok(number(counters, "frames_up") + number(counters, "frames_down"))
 }
 
-fn stop(scene: &Scene<'_>) -> Result<Value> {
+fn stop(scene: &ControlScene<'_>) -> Result<Value> {
     Ok(serde_json::from_str(&scene.ctl(&["capture", "stop", "--json"])?)?)
 }
 
@@ -300,20 +304,20 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_default()
 }
 
-/// Frames that pass a filter, as tcpdump reads the file.
+/// Returns the number of frames in the file that match a filter of tcpdump.
 fn count(filter: &[&str]) -> Result<u64> {
     let frames = read("tcpdump", &[&["-t"], filter].concat())?;
     Ok(frames.lines().count() as u64)
 }
 
-/// Returns tshark's output on the file. It takes the server's port for that of another protocol.
+/// Returns the output of tshark for the file. A protocol that is registered for the server's port is not decoded.
 fn tshark(options: &[&str]) -> Result<String> {
     read("tshark", &[&["--disable-protocol", "gryphon"], options].concat())
 }
 
-/// Returns a program's output on the file; fails if the program reports an error.
+/// Returns the output of a program for the file. Fails if the program reports an error.
 fn read(program: &str, options: &[&str]) -> Result<String> {
-    // Run by root, they change to another user, which the namespace may not have.
+    // As root, tcpdump and tshark change to another user, which may not exist in the user namespace.
     let mut reader = Command::new("unshare");
     reader.args(["--user", "--map-user=1000", "--map-group=1000", program]);
     let output = reader.args(["-n", "-r", FILE]).args(options).output()?;

@@ -1,9 +1,8 @@
-//! Ports that are published while the guest runs.
+//! Cases about ports that are published and removed over the control socket while the guest runs.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,10 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::cases::{expect, tmpfs, wanted};
 use crate::guest::{tcp, udp};
+use crate::http::HttpClient;
 use crate::network::Network;
 use crate::process::{self, QuietMachine};
 
@@ -38,7 +38,7 @@ fn here(port: u16) -> SocketAddr {
 }
 
 fn publish(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
         let line = scene.guest.ask(&format!("$E2E guest serve {server} &"))?;
         expect(&line, "listening")?;
@@ -49,7 +49,7 @@ fn publish(context: &Context) -> Result<()> {
     tcp::command(here(8080), &["peer"])?;
     expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
 
-    // Once more is not wrong; all of a batch, or nothing.
+    // Publishing a port again is not an error; a batch is applied completely or not at all.
     expect(&scene.ctl(&["publish", "add", "127.0.0.1:8080:80"])?, "")?;
     let _taken = TcpListener::bind(here(8081))?;
     for conflict in ["127.0.0.1:8081:80", "127.0.0.1:8080:81"] {
@@ -66,7 +66,7 @@ fn publish(context: &Context) -> Result<()> {
         "127.0.0.1:8080:80/tcp\n127.0.0.1:5353:53/udp",
     )?;
 
-    // A connection outlives its port.
+    // A connection stays open after its published port was removed.
     let mut stream = TcpStream::connect(here(8080))?;
     stream.write_all(b"echo\none")?;
     let mut got = [0; 3];
@@ -79,9 +79,9 @@ fn publish(context: &Context) -> Result<()> {
     expect(&scene.ctl(&["publish", "list"])?, "")
 }
 
-/// A restarted engine has the ports that were published and removed before.
+/// Tests that a restarted engine serves the ports that were published before, and not those that were removed.
 fn engine_killed(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     for server in ["tcp:0.0.0.0:80", "udp:0.0.0.0:53"] {
         let line = scene.guest.ask(&format!("$E2E guest serve {server} &"))?;
         expect(&line, "listening")?;
@@ -92,8 +92,8 @@ fn engine_killed(context: &Context) -> Result<()> {
     let engine = context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    // Its answer is another engine's.
-    scene.ctl(&["stats"])?;
+    // This reply is from the restarted engine.
+    scene.ctl(&["flows"])?;
     tcp::command(here(8080), &["refused"])?;
     tcp::command(here(8081), &["peer"])?;
     expect(&udp::command(&["peer", "127.0.0.1:5353"])?, "ok")?;
@@ -102,32 +102,36 @@ fn engine_killed(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Listed ports are open, also after a restart of the engine; ports beyond the limit are refused, and clients are
-/// served nevertheless.
+/// Tests the limit of descriptors: listed ports are open, also after a restart of the engine, further ports are
+/// refused, and clients of the listed ports are served.
 fn few_descriptors(context: &Context) -> Result<()> {
     let mut scene = {
         let limit = Some(400);
         let (current, maximum) = (limit, limit);
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
-        Scene::new(context)?
+        ControlScene::new(context)?
     };
     let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:5249 &")?;
     expect(&line, "listening")?;
     scene.ctl(&["publish", "add", "127.0.0.1:5000-5249:5000-5249"])?;
     let more = ["publish", "add", "127.0.0.1:6000-6249:6000-6249"];
-    ensure!(scene.ctl(&more).is_err(), "there is room for 500 ports");
+    ensure!(
+        scene.ctl(&more).is_err(),
+        "500 ports were published despite the limit of descriptors"
+    );
     let engine = context.program.engine()?;
     engine.signal(Signal::KILL)?;
     process::wait_for_ends(&[engine])?;
-    scene.ctl(&["stats"])?;
+    scene.ctl(&["flows"])?;
     ensure!(scene.ctl(&["publish", "list"])?.lines().count() == 250);
     tcp::command(here(5249), &["peer"])?;
     Ok(())
 }
 
-/// A port that the engine has no descriptor for is not published, and one that was is, still.
+/// Tests that a port is not published if the engine lacks a descriptor for it, and that ports published before stay
+/// open.
 fn engine_is_full(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let line = scene.guest.ask("$E2E guest serve tcp:0.0.0.0:80 &")?;
     expect(&line, "listening")?;
     scene.ctl(&["publish", "add", "127.0.0.1:8080:80"])?;
@@ -140,10 +144,7 @@ fn engine_is_full(context: &Context) -> Result<()> {
     };
     limit(Some(4))?;
     let batch = ["publish", "add", "127.0.0.1:7000-7059:7000-7059"];
-    let error = scene
-        .ctl(&batch)
-        .err()
-        .context("the engine has room for 60 ports")?;
+    let error = scene.ctl(&batch).err().context("the engine accepted 60 ports")?;
     ensure!(
         format!("{error:#}").contains("the engine cannot take over 127.0.0.1:70"),
         "{error:#}"
@@ -155,7 +156,7 @@ fn engine_is_full(context: &Context) -> Result<()> {
     let added = scene.ctl(&batch)?;
     ensure!(added.lines().count() == 60, "{added}");
 
-    // Too many for one port of the guest's.
+    // More host ports than can be published for one guest port.
     let hosts: Vec<String> = (1..=255)
         .map(|host| format!("127.0.9.{host}:5353:53/udp"))
         .collect();
@@ -173,13 +174,15 @@ fn engine_is_full(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Changes of the case: `PONTOON_CHANGES`, or some; five hundred are made in a second.
+/// Returns the number of changes in the case `under_load`: `PONTOON_CHANGES`, or a default. About five hundred
+/// changes take a second.
 fn changes() -> u32 {
     wanted("PONTOON_CHANGES", 1_000)
 }
 
-/// Ports come and go, half of them other addresses of the very port that is asked a thousand times a second: every client
-/// is answered, and once more before it goes.
+/// Tests that ports which are published and removed at a high rate do not disturb clients. Half of the ports are
+/// other addresses of the port to which clients connect a thousand times a second; each client must get a response,
+/// and another one before it closes.
 fn under_load(context: &Context) -> Result<()> {
     let network = Network::new(context)?;
     tmpfs(Path::new("/run"))?;
@@ -208,7 +211,7 @@ fn under_load(context: &Context) -> Result<()> {
             answered[count / 2],
             answered[count * 99 / 100],
         );
-        // A lost SYN is sent again after a second.
+        // A connection that takes a second has lost a SYN, which is retransmitted after that time.
         machine.judge(
             *slowest < Duration::from_secs(1),
             &format!("a connection took {slowest:?}"),
@@ -221,14 +224,15 @@ fn under_load(context: &Context) -> Result<()> {
     })
 }
 
-/// Clients, and how often each connects.
+/// Number of clients that connect to the published port.
 const CLIENTS: u32 = 4;
+/// Interval between two connections of each client.
 const PACE: Duration = Duration::from_millis(4);
 
-/// Connections of each client that stand while others come.
+/// Number of connections that each client keeps open while it opens others.
 const STANDING: usize = 25;
 
-/// Connects again and again until it is over. How long each took from its connect to its answer.
+/// Connects repeatedly until `over` is true. Returns the time of each connection from connect to the response.
 fn load(over: &AtomicBool) -> Result<Vec<Duration>> {
     let mut answered = Vec::new();
     let mut standing = VecDeque::new();
@@ -247,7 +251,7 @@ fn load(over: &AtomicBool) -> Result<Vec<Duration>> {
                 .with_context(|| format!("connection {}, its last answer", nth - STANDING))?;
         }
         due += PACE;
-        // A constant rate of connections.
+        // Connects at a constant rate.
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     Ok(answered)
@@ -262,11 +266,11 @@ fn echo(stream: &mut TcpStream, words: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// From one change to the next, when there is time.
+/// Interval between two changes, if the machine is fast enough.
 const BETWEEN: Duration = Duration::from_millis(2);
 
 fn change(count: u32) -> Result<Duration> {
-    let mut talk = Talk::new()?;
+    let mut http = HttpClient::connect(SOCKET)?;
     let start = Instant::now();
     for nth in 0..count / 2 {
         let spec = match nth % 2 {
@@ -274,42 +278,12 @@ fn change(count: u32) -> Result<Duration> {
             _ => format!("127.0.0.1:{}:80", 9000 + nth % 200),
         };
         for (place, what) in (0..).zip(["add", "remove"]) {
-            let answer = talk.post(&format!(r#"{{"{what}": ["{spec}"]}}"#))?;
+            let answer = http.post("/v1/publish", &format!(r#"{{"{what}": ["{spec}"]}}"#))?;
             ensure!(answer.contains(&spec), "{what} {spec}: {answer}");
             let due = BETWEEN * (2 * nth + place + 1);
-            // A constant rate of changes, so that connections are accepted between them.
+            // Changes at a constant rate, so that connections are accepted between the changes.
             thread::sleep(due.saturating_sub(start.elapsed()));
         }
     }
     Ok(start.elapsed())
-}
-
-/// One connection for many requests.
-struct Talk(BufReader<UnixStream>);
-
-impl Talk {
-    fn new() -> Result<Self> {
-        Ok(Self(BufReader::new(UnixStream::connect(SOCKET)?)))
-    }
-
-    fn post(&mut self, body: &str) -> Result<String> {
-        let head = format!(
-            "POST /v1/publish HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        self.0.get_mut().write_all(format!("{head}{body}").as_bytes())?;
-        let mut len = 0;
-        loop {
-            let mut line = String::new();
-            ensure!(self.0.read_line(&mut line)? > 0, "the connection ended");
-            match line.trim_end().split_once(": ") {
-                Some(("Content-Length", value)) => len = value.parse()?,
-                None if line == "\r\n" => break,
-                _ => {}
-            }
-        }
-        let mut body = vec![0; len];
-        self.0.read_exact(&mut body)?;
-        Ok(String::from_utf8(body)?)
-    }
 }

@@ -1,4 +1,4 @@
-//! Clients of the control socket that hang.
+//! Cases about clients of the control socket that hang.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::process::{self, QuietMachine, Stopwatch};
 
@@ -17,28 +17,30 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// They delay neither other clients nor the guest's next connection.
+/// Tests that hanging clients delay neither other clients nor new connections of the guest.
 fn others(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let _stuck = stuck()?;
     let stats = Stopwatch::start();
     scene.ctl(&["stats"])?;
     stats.within(Duration::from_secs(1), Duration::from_secs(10))?;
-    ensure!(scene.reaches()?, "the server is not reached");
+    ensure!(scene.reaches()?, "the guest does not reach the server");
     Ok(())
 }
 
-/// Measurements with such clients and as many without, in turn, and round trips of each.
+/// Number of measurements with hanging clients, and the same number without, in turn.
 const MEASUREMENTS: usize = 12;
+/// Number of round trips in each measurement.
 const ROUNDS: usize = 2000;
 
-/// Largest ratio of the tail with stuck clients to the tail without. Stuck clients act on each measurement, other load does
-/// not: the tail of either is that of the third best measurement.
+/// Largest ratio of the 99th percentiles of the round-trip time with and without hanging clients. Hanging clients
+/// affect every measurement and other load does not, so the third best measurement of each kind is compared.
 const BOUND: f64 = 1.5;
 
-/// They wake up no process, and the slowest hundredth of the guest's round trips is as fast as without them.
+/// Tests that hanging clients wake up no process, and that they do not raise the 99th percentile of the guest's round
+/// trips.
 fn round_trips(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let line = format!("$E2E guest tcp {} rr-p99 {ROUNDS}", scene.server);
     let mut p99 = || -> Result<f64> { Ok(scene.guest.ask(&line)?.parse()?) };
     p99()?;
@@ -78,7 +80,7 @@ fn round_trips(context: &Context) -> Result<()> {
         let last = std::mem::replace(&mut before, supervisor()?);
         Ok(before == last)
     })?;
-    // The subject: nothing happens while time passes.
+    // The test measures that nothing happens during this time.
     std::thread::sleep(Duration::from_secs(2));
     let after = supervisor()?;
     ensure!(
@@ -88,12 +90,13 @@ fn round_trips(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// More than are served at one time: each has sent half a request, but the last one, which reads no reply.
+/// Opens more connections to the control socket than are served at one time. Each has sent half of a request, except
+/// the last one, which does not read its replies.
 fn stuck() -> Result<Vec<UnixStream>> {
     let mut stuck = Vec::new();
     for _ in 0..40 {
         let mut client = UnixStream::connect(SOCKET)?;
-        // One that had to make room may be gone already.
+        // The supervisor may have closed the connection in favour of a later one.
         let _ = client.write_all(b"PUT /v1/policy HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
         stuck.push(client);
     }
@@ -103,7 +106,9 @@ fn stuck() -> Result<Vec<UnixStream>> {
         match unread.write_all(&b"GET /v1/openapi.json HTTP/1.1\r\n\r\n".repeat(100)) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) => return Err(error).context("the client that takes no answer"),
+            Err(error) => {
+                return Err(error).context("cannot write the requests of the client that reads no reply");
+            }
         }
     }
     stuck.push(unread);

@@ -1,11 +1,11 @@
-//! `pontoon top` in a terminal of tmux.
+//! Cases about `pontoon top`, in a terminal of tmux.
 
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{SOCKET, Scene};
+use super::{ControlScene, SOCKET};
 use crate::case::{Case, Context};
 use crate::process;
 
@@ -13,7 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![Case::new("control.top", 30, top)]
 }
 
-/// Returns the output of tmux.
+/// Runs tmux with these arguments, and returns its output.
 fn tmux(words: &[&str]) -> Result<String> {
     let mut command = Command::new("tmux");
     process::output(
@@ -23,7 +23,7 @@ fn tmux(words: &[&str]) -> Result<String> {
     )
 }
 
-/// Waits for a screen that holds all of `wanted`.
+/// Waits until the terminal shows all texts of `wanted`, and returns its contents.
 fn until_seen(wanted: &[&str]) -> Result<String> {
     let mut screen = String::new();
     let what = format!("{wanted:?} on the screen");
@@ -35,9 +35,10 @@ fn until_seen(wanted: &[&str]) -> Result<String> {
     Ok(screen)
 }
 
-/// A flow is shown while it exists, in a terminal that changes its size; an instance that exits is reported; a key ends it.
+/// Tests that `pontoon top` lists a flow while it exists, redraws when the terminal's size changes, reports that an
+/// instance has exited, and exits on a key.
 fn top(context: &Context) -> Result<()> {
-    let mut scene = Scene::new(context)?;
+    let mut scene = ControlScene::new(context)?;
     let remote = scene.server.to_string();
     let line = format!("$E2E guest tcp {remote} rr 100000000 >/dev/null 2>&1 &");
     scene.guest.send_line(&line)?;
@@ -68,7 +69,7 @@ fn top(context: &Context) -> Result<()> {
     drop(scene);
     until_seen(&["cannot connect to /run/control", "; retrying", &remote])?;
     tmux(&["send-keys", "q"])?;
-    process::wait_until("it has ended", Duration::from_secs(5), || {
+    process::wait_until("pontoon top has exited", Duration::from_secs(5), || {
         Ok(tmux(&["has-session"]).is_err())
     })?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Rules that change over the control socket, and what can be seen there.
+//! Cases about the control socket of `pontoon relay`: rules that change, and queries.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use super::traffic::{Receiver, Sender};
 use super::workers::worker;
-use super::world::{Relay, Row, Stats, command, on_the_right};
+use super::world::{RelayRow, RelayStats, RunningRelay, command, on_the_right};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
+use crate::http::HttpClient;
 use crate::lint;
 use crate::process::{Stopwatch, output, wait_until};
 
@@ -38,7 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 const SOCKET: &str = "/mnt/control";
 
-/// `pontoon ctl relay`, whose status is to be this; what it printed, or what it complained of.
+/// Runs `pontoon ctl relay`, whose exit status must be `status`. Returns its output, or its error message.
 fn ctl(context: &Context, words: &[&str], status: i32) -> Result<String> {
     let mut ctl = command(context)?;
     let output = ctl
@@ -60,15 +61,15 @@ fn json(context: &Context, words: &[&str]) -> Result<Value> {
     Ok(serde_json::from_str(&ctl(context, &words, 0)?)?)
 }
 
-/// Adding and removing rules loses no datagram of the other rules; queries show every change.
+/// Tests that added and removed rules lose no datagram of the other rules, and that queries report every change.
 fn control(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(family, number);
     let (first, second) = (onward(at(1), at(2)), onward(at(3), at(4)));
     let absent = format!("absent {} -> right *:*", at(5));
     let at_tcp = SocketAddr::new(on_the_right(family, 0), 9100).to_string();
     let options = ["--control", SOCKET, "--metrics", &at_tcp, "--rule", &first];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let kept = Receiver::new(row.receiver(), at(2))?;
     let other = Receiver::new(row.receiver(), at(4))?;
     let sender = Sender::new(row.sender(), at(1), 8)?;
@@ -87,7 +88,7 @@ fn control(context: &Context, family: Family) -> Result<()> {
         joined(sending)?;
         joined(changing)?;
         received += kept.count(usual)?;
-        // The receiver may have to wait for its turn longer than its buffer lasts, which is not the relay's loss.
+        // The receiver may be delayed for longer than its buffer lasts, which is not a loss of the relay.
         let missed = kept.missed()?;
         eprintln!("{received} received, {missed} missed");
         ensure!(
@@ -149,8 +150,11 @@ fn control(context: &Context, family: Family) -> Result<()> {
     Sender::new(row.sender(), at(3), 8)?.send(0..10, usual)?;
     other.expect_silence()?;
     relay.signal(Signal::TERM)?;
-    ensure!(relay.ended()?.success(), "it ended badly");
-    ensure!(!std::path::Path::new(SOCKET).exists(), "the socket is left");
+    ensure!(relay.ended()?.success(), "the relay's exit status is not 0");
+    ensure!(
+        !std::path::Path::new(SOCKET).exists(),
+        "the file of the control socket was not removed"
+    );
     Ok(())
 }
 
@@ -164,12 +168,12 @@ fn curl(arguments: &[&str]) -> Result<String> {
     output(Command::new("curl").args(["-sS", "--fail"]).args(arguments))
 }
 
-/// Of the rule, of its output and of the worker.
+/// Tests the rates that the statistics contain for the rule, its output and the worker.
 fn rates(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let options = ["--control", SOCKET, "--rule", &onward(from, to)];
-    let _relay = Relay::start(context, row.relay(0), options)?;
+    let _relay = RunningRelay::start(context, row.relay(0), options)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     let (stats, text) = std::thread::scope(|scope| -> Result<_> {
         let sending = scope.spawn(|| -> Result<()> {
@@ -184,11 +188,11 @@ fn rates(context: &Context) -> Result<()> {
         seen
     })?;
     for what in ["/rules/0", "/rules/0/outputs/0", "/workers/0"] {
-        let of = stats.pointer(what).context("it is not there")?;
+        let of = stats.pointer(what).context("the statistics lack the entry")?;
         let rate = |name: &str| of["rate"][name].as_u64().unwrap_or_default();
         let (datagrams, bytes) = (rate("datagrams"), rate("bytes"));
         ensure!(datagrams > 100, "{what}: {datagrams} a second");
-        // Both are rounded down.
+        // Both rates are rounded down.
         ensure!((bytes / 1400).abs_diff(datagrams) <= 1, "{what}: {of}");
     }
     let lines = text
@@ -198,14 +202,15 @@ fn rates(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Rules come and go, far more than fit a worker's socket, while it is stopped. When it continues, it applies all of them.
+/// Rules come and go, far more than fit a worker's socket, while it is stopped, and statistics are served at once. When it
+/// continues, it applies all rules.
 fn stopped(context: &Context) -> Result<()> {
     const RULES: u8 = 200;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(Family::V4, number);
     let first = onward(at(1), at(2));
     let options = ["--control", SOCKET, "--rule", &first];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let worker = worker(&mut relay)?;
     let rules: Vec<String> = (0..RULES)
         .map(|number| format!("left {} -> right *:*", input_of(number)))
@@ -221,8 +226,16 @@ fn stopped(context: &Context) -> Result<()> {
         ctl(context, &["list"], 0)? == format!("{}\n", rules[0]),
         "the rules are others"
     );
-    let stats = relay.stats()?;
-    stats.expect("/workers/0/restarts", 0)?;
+    let mut http = HttpClient::connect(SOCKET)?;
+    for _ in 0..3 {
+        let stats: Value = serde_json::from_str(&http.get_at_once("/v1/relay/stats")?)?;
+        ensure!(stats["workers"][0]["restarts"] == 0, "{stats}");
+        let metrics = http.get_at_once("/metrics")?;
+        ensure!(
+            metrics.contains("pontoon_relay_worker_sent_datagrams_total"),
+            "{metrics}"
+        );
+    }
     kill_process(worker, Signal::CONT)?;
 
     let [gone, left, removed] = [at(1), input_of(0), input_of(1)];
@@ -233,7 +246,7 @@ fn stopped(context: &Context) -> Result<()> {
     for to in [gone, removed, left] {
         Sender::new(row.sender(), to, 8)?.send(0..100, usual)?;
     }
-    // Of one port and interface, it gets only the group that it has joined.
+    // Other groups use the same port and interface; the receiver gets only the group that it has joined.
     receiver.expect(0..100, usual)?;
     silent.expect_silence()?;
     let stats = relay.stats()?;
@@ -242,14 +255,15 @@ fn stopped(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)
 }
 
-/// A worker that is stopped during its start delays neither the other worker's restart nor queries, and loses no datagram.
+/// Tests that a worker that is stopped during its start delays neither the restart of another worker nor queries, and
+/// loses no datagram.
 fn stopped_at_start(context: &Context) -> Result<()> {
     const FLOWS: u32 = 16;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let rule = onward(from, to);
     let options = ["--control", SOCKET, "--workers", "2", "--rule", &rule];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let starting = stop_starting_worker(&mut relay)?;
     let other = pid_of(&relay.stats()?, 1)?;
@@ -265,7 +279,7 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     for number in 0..FLOWS {
         Sender::new(row.sender(), from, 8)?.send(number..number + 1, usual)?;
     }
-    // Datagrams of flows of the running worker.
+    // Datagrams of flows that belong to the running worker.
     ensure!(
         receiver.next(Duration::from_secs(5))?.is_some(),
         "nothing comes while one is stopped"
@@ -283,17 +297,17 @@ fn stopped_at_start(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", starting.restarts.into())
 }
 
-/// A worker that is stopped before it has entered its sandbox.
-struct Newborn {
+/// A worker that was stopped before it has entered its sandbox.
+struct StartingWorker {
     pid: Pid,
     restarts: u32,
 }
 
-/// Kills a worker, and stops its successor where that is quick enough.
-fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
+/// Kills workers until a successor could be stopped before it has entered its sandbox. Returns that successor.
+fn stop_starting_worker(relay: &mut RunningRelay) -> Result<StartingWorker> {
     const TRIES: u32 = 50;
     for restarts in 1..=TRIES {
-        // The passing of time matters: a worker that ran for less than 50 ms is restarted after a back-off.
+        // A worker that has run for less than 50 ms would be restarted after a back-off.
         std::thread::sleep(Duration::from_millis(60));
         let old = relay.children()?;
         kill_process(worker(relay)?, Signal::KILL)?;
@@ -305,36 +319,37 @@ fn stop_starting_worker(relay: &mut Relay) -> Result<Newborn> {
         let new = Pid::from_raw(pid.cast_signed()).context("no process")?;
         kill_process(new, Signal::STOP)?;
         let status = || Ok(std::fs::read_to_string(format!("/proc/{pid}/status"))?);
-        wait_until("it is stopped", Duration::from_secs(5), || {
+        wait_until("the worker is stopped", Duration::from_secs(5), || {
             status().map(|status| status.contains("\nState:\tT"))
         })?;
         if status()?.contains("\nSeccomp:\t0\n") {
-            return Ok(Newborn { pid: new, restarts });
+            return Ok(StartingWorker { pid: new, restarts });
         }
         kill_process(new, Signal::CONT)?;
     }
-    bail!("{TRIES} workers were quicker than the signal")
+    bail!("{TRIES} workers have entered their sandbox before the signal")
 }
 
-fn pid_of(stats: &Stats, worker: usize) -> Result<Pid> {
+fn pid_of(stats: &RelayStats, worker: usize) -> Result<Pid> {
     let pid = stats.number(&format!("/workers/{worker}/pid"));
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
 
-/// A thousand rules, of which a hundred go in a second, and a hundred others come: those that stay lose nothing.
+/// Tests a thousand rules of which a hundred are removed and a hundred added each second: the others lose no
+/// datagram.
 fn churn(context: &Context) -> Result<()> {
     const RULES: u16 = 1000;
     const FLOWS: u16 = 5;
     const TURNS: u16 = 20;
     const EACH: u16 = 10;
     const TURN: Duration = Duration::from_millis(100);
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let flow = |number: u16| (group(Family::V4, number), group(Family::V4, 100 + number));
     let other = |number: u16| format!("left 239.2.{}.{}:7000 -> right *:*", number / 250, number % 250);
     let kept = (0..FLOWS).map(flow).map(|(from, to)| onward(from, to));
     reload::write(&kept.chain((FLOWS..RULES).map(other)).collect::<Vec<_>>())?;
     let options = ["--control", SOCKET, "--config", reload::FILE];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let flows = (0..FLOWS)
         .map(|number| {
             let (from, to) = flow(number);
@@ -359,7 +374,7 @@ fn churn(context: &Context) -> Result<()> {
         let changing = scope.spawn(|| -> Result<()> {
             let (begin, stopwatch) = (Instant::now(), Stopwatch::start());
             let result = (0..TURNS).try_for_each(|number| {
-                // A constant rate of changes.
+                // Changes at a constant rate.
                 std::thread::sleep((begin + TURN * number.into()).saturating_duration_since(Instant::now()));
                 turn(number)
             });
@@ -400,18 +415,18 @@ fn churn(context: &Context) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)
 }
 
-/// Returns the input of rule `number` of the many.
+/// Returns the input of rule `number`.
 fn input_of(number: u8) -> SocketAddr {
     SocketAddr::from(([239, 2, 0, number], 7000))
 }
 
-/// A batch with a mistake changes nothing, and what there is already may be added again.
+/// Tests that a batch of rules with an error changes nothing, and that an existing rule may be added again.
 fn refuses(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(Family::V4, number);
     let first = onward(at(1), at(2));
     let options = ["--control", SOCKET, "--rule", &first];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     let good = onward(at(3), at(4));
     ensure!(
         ctl(context, &["add", &first], 0)?.is_empty(),

@@ -1,4 +1,4 @@
-//! Interfaces and outputs in trouble.
+//! Cases about interfaces and outputs that fail.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use pontoon_netns::{Namespace, add_address, ip, sysctl, veth};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, command};
+use super::world::{RelayRow, RunningRelay, command};
 use super::{MANY, group, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::wait_until;
@@ -27,9 +27,9 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain(one).collect()
 }
 
-/// An output without an address, and one that nothing routes to, beside one that works.
+/// Tests an output without an address and one without a route, beside an output that works.
 fn bad_output(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (good, to) = (group(family, 1), group(family, 2));
     let (bad, later) = (group(family, 3), group(family, 4));
     let nowhere = match family {
@@ -46,7 +46,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
         onward(good, to),
         format!("left {bad} -> bare {later}, right {nowhere}, right {later}"),
     ];
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let before = relay.stats()?;
     let (receiver, beside) = (
         Receiver::new(row.receiver(), to)?,
@@ -72,7 +72,7 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
     stats.expect("/workers/0/restarts", 0)?;
     stats.expect("/workers/0/pid", before.number("/workers/0/pid"))?;
 
-    // With an address it works.
+    // The output works after its interface has got an address.
     row.relay(0).enter(|| {
         sysctl("net/ipv6/conf/bare/disable_ipv6", "0")?;
         add_address("bare", "10.9.9.1/24")?;
@@ -88,12 +88,12 @@ fn bad_output(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A rule waits for its interfaces, and goes on when they come back.
+/// Tests a rule whose interface does not exist at first, and one whose interface disappears and returns.
 fn interface(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let rule = format!("late {from} -> right {to}");
-    let mut relay = Relay::with_rules(context, row.relay(0), &[rule])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[rule])?;
     ensure!(
         relay.stats()?.text("/interfaces/0/state") == "no such interface",
         "it does not report that it waits"
@@ -136,10 +136,11 @@ fn interface(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.expect("/workers/0/restarts", 0)
 }
 
-/// The kernel takes 20 ms to close a ring. Meanwhile there is no time in which a worker does nothing for the others.
+/// Tests that the removal of many inputs does not delay other rules, although the kernel takes 20 ms to close a
+/// packet ring.
 fn inputs_go(context: &Context) -> Result<()> {
     const INPUTS: u16 = 10;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let mut rules = vec![onward(from, to)];
     row.relay(0).enter(|| {
@@ -153,7 +154,7 @@ fn inputs_go(context: &Context) -> Result<()> {
     })?;
     rules.extend((0..INPUTS).map(|number| format!("more{number} {from} -> right *:*")));
     reload::write(&rules)?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", reload::FILE])?;
     let (sender, receiver) = (
         Sender::new(row.sender(), from, 8)?,
         Receiver::new(row.receiver(), to)?,
@@ -171,14 +172,14 @@ fn inputs_go(context: &Context) -> Result<()> {
         number += 1;
     }
     eprintln!("{number} datagrams; the slowest took {longest:?}");
-    ensure!(longest < Duration::from_millis(80), "it took {longest:?}");
+    ensure!(longest < Duration::from_millis(80), "a datagram took {longest:?}");
     let stats = relay.stats()?;
     ensure!(
         stats.text("/interfaces/1/state").is_empty(),
         "the inputs are there"
     );
     stats.expect("/rules/0/outputs/0/sent", number.into())?;
-    // They are closed in the end.
+    // The supervisor closes the rings some time later.
     relay.stats_when("all rings but one are closed", |_| {
         row.relay(0)
             .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/packet")?))
@@ -187,9 +188,9 @@ fn inputs_go(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A device that takes neither segments nor unfinished checksums.
+/// Tests a device without segmentation and checksum offload.
 fn no_offload(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let ethtool = std::process::Command::new("ethtool").arg("--version").output();
     ensure!(ethtool.is_ok(), "there is no ethtool");
@@ -198,18 +199,18 @@ fn no_offload(context: &Context) -> Result<()> {
         crate::process::output(ethtool.args(["-K", "right", "tx", "off", "tx-udp-segmentation", "off"]))
             .map(drop)
     })?;
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
     relay.stats()?.add_up()
 }
 
-/// Datagrams that fit the left link are fragmented on the right one; the MTU may change.
+/// Tests datagrams that fit the MTU of the left link and are fragmented on the right one, and a change of the MTU.
 fn smaller_mtu(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     for mtu in [1500, 600, 1500] {
@@ -222,9 +223,10 @@ fn smaller_mtu(context: &Context) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// A host probes for a second whether another host has an address (RFC 4862 section 5.4). Then it is what datagrams leave from.
+/// Tests an output whose IPv6 address is tentative for a second (RFC 4862 section 5.4), and then becomes the source
+/// address.
 fn late_address(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V6, 1), group(Family::V6, 2));
     row.relay(0).enter(|| {
         ip("address flush dev right to 2001:db8::/32")?;
@@ -233,7 +235,7 @@ fn late_address(context: &Context) -> Result<()> {
         }
         Ok(())
     })?;
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     relay.stats_when("the output is up", |stats| {
         stats.text("/rules/0/outputs/0/state") == "up"
     })?;
@@ -246,14 +248,18 @@ fn late_address(context: &Context) -> Result<()> {
     );
     row.relay(0)
         .enter(|| ip("address add 2001:db8:1::9/64 dev right"))?;
-    wait_until("it sends from its address", Duration::from_secs(5), || {
-        sender.send(0..1, usual)?;
-        Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
-    })
+    wait_until(
+        "the relay sends from the new address",
+        Duration::from_secs(5),
+        || {
+            sender.send(0..1, usual)?;
+            Ok(receiver.sender()?.to_string() == "2001:db8:1::9")
+        },
+    )
     .map(drop)
 }
 
-/// One line that describes the error, and status 2.
+/// Tests that an invalid configuration is reported in one line, with exit status 2.
 fn malformed(context: &Context) -> Result<()> {
     super::super::tmpfs(std::path::Path::new("/mnt"))?;
     let file = "/mnt/relay.toml";

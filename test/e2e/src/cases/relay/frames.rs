@@ -1,4 +1,4 @@
-//! Frames that are not the usual ones: many datagrams in one, longer than usual.
+//! Cases about unusual frames: several datagrams in one frame, fragments, VLAN tags, jumbo frames.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use pontoon_netns::{add_address, ip};
 
 use super::traffic::{self, Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{MANY, group, in_a_row, onward, reload, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{output, wait_until};
@@ -28,9 +28,10 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain(one).collect()
 }
 
-/// A sender whose kernel hands over many datagrams as one packet, which is what each relay hands on.
+/// Tests a sender whose kernel passes many datagrams in one packet (UDP_SEGMENT), which each relay forwards as one
+/// packet.
 fn super_frames(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(3)?;
+    let row = RelayRow::new(3)?;
     let mut relays = in_a_row(context, &row, family, 3)?;
     let receiver = Receiver::new(row.receiver(), group(family, 4))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
@@ -47,15 +48,16 @@ fn super_frames(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A frame for an interface on top of another one, as a VLAN's, is received by the upper interface, once.
+/// Tests that a frame for an interface on top of another one, such as a VLAN's, is received once, on the upper
+/// interface.
 fn on_top(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let own = on_top_of_left(&row)?;
-    // Without a socket the host's own IP would answer by an ICMP error.
+    // Without a socket the host's IP stack would answer by an ICMP error.
     let _socket = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let (below, above) = (group(Family::V4, 1), group(Family::V4, 2));
     let rules = [onward(own, below), format!("top {own} -> right {above}")];
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let (below, above) = (
         Receiver::new(row.receiver(), below)?,
         Receiver::new(row.receiver(), above)?,
@@ -69,18 +71,18 @@ fn on_top(context: &Context) -> Result<()> {
     stats.expect("/rules/1/datagrams", MANY.into())
 }
 
-/// Fragments for an interface on top of another one, which had a ring first.
+/// Tests fragments for an interface on top of another one, on which a ring was opened first.
 fn fragments_on_top(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let own = on_top_of_left(&row)?;
     let _socket = row.relay(0).enter(|| Ok(UdpSocket::bind(own)?))?;
     let [below, above] = [1, 2].map(|number| group(Family::V4, number));
     let below_rule = format!("left {below} -> right *:*");
     reload::write(std::slice::from_ref(&below_rule))?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", reload::FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", reload::FILE])?;
     reload::write(&[below_rule, format!("top {own} -> right {above}")])?;
     relay.signal(rustix::process::Signal::HUP)?;
-    // A ring that is not needed any more takes fragments until it is closed.
+    // A ring that is no longer needed receives fragments until it is closed.
     relay.stats_when("there are both rules, and two rings", |stats| {
         let rings = row
             .relay(0)
@@ -98,8 +100,8 @@ fn fragments_on_top(context: &Context) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// Makes an interface `top` with an address that the sender can reach.
-fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
+/// Creates an interface `top` on top of `left`, and returns an address on it that the sender can reach.
+fn on_top_of_left(row: &RelayRow) -> Result<SocketAddr> {
     row.relay(0).enter(|| {
         ip("link add link left name top address 02:00:00:00:00:05 type macvlan mode bridge")?;
         add_address("top", "10.5.0.2/24")?;
@@ -112,15 +114,16 @@ fn on_top_of_left(row: &Row) -> Result<SocketAddr> {
     Ok(SocketAddr::from(([10, 5, 0, 2], 6000)))
 }
 
-/// Frames for a VLAN without an interface are not forwarded; a priority tag (VLAN 0) changes nothing.
+/// Tests that frames for a VLAN without an interface are not forwarded, and that a priority tag (VLAN 0) has no
+/// effect.
 fn tagged(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     let wire = row.sender().enter(|| {
-        // With its checksum, for others to send.
+        // Disables the checksum offload, so that the frame can be sent again with its complete checksum.
         output(Command::new("ethtool").args(["-K", "right", "tx", "off"]))?;
         let index = rustix::net::netdevice::name_to_index(sender.socket(), "right")?;
         Ok(sys::packet_socket(index)?)
@@ -146,9 +149,10 @@ fn tagged(context: &Context) -> Result<()> {
     relay.stats()?.expect("/rules/0/datagrams", 2)
 }
 
-/// Longer than what a ring is usually made for, on both sides, one by one and together.
+/// Tests jumbo frames, longer than the default slots of a ring, on both sides, with one or several datagrams in a
+/// frame.
 fn jumbo(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     for (node, interface) in [
         (row.sender(), "right"),
         (row.relay(0), "left"),
@@ -158,7 +162,7 @@ fn jumbo(context: &Context, family: Family) -> Result<()> {
         node.enter(|| ip(&format!("link set {interface} mtu 9000")))?;
     }
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     sender.send(0..500, |_| 8900)?;
@@ -170,10 +174,10 @@ fn jumbo(context: &Context, family: Family) -> Result<()> {
     stats.expect("/rules/0/outputs/0/sent", 1000)
 }
 
-/// The kernel stops a ring over one packet of a guest's, which asks for it to be cut into fragments. It is opened anew, as
-/// often as that happens.
+/// Tests that a ring is opened again each time the kernel stops it, because of a packet from a virtual machine that
+/// requests UDP fragmentation offload.
 fn stopped(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     let tap = row.relay(0).enter(|| {
         let tap = sys::tap("guest")?;
@@ -182,13 +186,13 @@ fn stopped(context: &Context) -> Result<()> {
         Ok(tap)
     })?;
     let rule = format!("guest {from} -> right {to}");
-    let mut relay = Relay::start(context, row.relay(0), ["--workers", "2", "--rule", &rule])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--workers", "2", "--rule", &rule])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let send = |number: u32, segmentation: [u8; 10]| -> Result<()> {
         rustix::io::write(&tap, &[&segmentation, &*frame(from, number)?].concat())?;
         Ok(())
     };
-    // struct virtio_net_hdr: the checksum is there; no segmentation, or UDP's old one (3), to pieces of 8 bytes.
+    // struct virtio_net_hdr: no checksum to complete; gso_type none, or the old UDP type (3) with gso_size 8.
     let (whole, in_fragments) = ([0; 10], [0, 3, 42, 0, 8, 0, 0, 0, 0, 0]);
     for round in 1..=2 {
         for number in 0..20 {
@@ -200,7 +204,7 @@ fn stopped(context: &Context) -> Result<()> {
             send(20, whole)?;
             Ok(receiver.next(Duration::from_millis(100))?.is_some())
         })?;
-        // On a busy machine the ring may be open again before the first datagram arrives, and several have been sent.
+        // On a busy machine the ring may be open again before the first datagram arrives, so several were sent.
         while receiver.next(Duration::from_millis(300))?.is_some() {}
         let stats = relay.stats()?;
         stats.add_up()?;
@@ -210,17 +214,20 @@ fn stopped(context: &Context) -> Result<()> {
             "the kernel did not stop the ring"
         );
     }
-    // Without packets no process wakes up. Within two seconds the timers of the reopened ring have expired.
+    // Without packets no process may wake up. Within two seconds the timers of the reopened ring have expired.
     std::thread::sleep(Duration::from_secs(2));
     let before = relay.waits()?;
-    // The subject: nothing happens while time passes.
+    // The test measures that nothing happens during this time.
     std::thread::sleep(Duration::from_secs(2));
     let waits = relay.waits()? - before;
-    ensure!(waits == 0, "woken up {waits} times for nothing");
+    ensure!(
+        waits == 0,
+        "the supervisor has woken up {waits} times without a packet"
+    );
     Ok(())
 }
 
-/// An Ethernet frame with that datagram of 100 bytes, without a UDP checksum.
+/// Returns an Ethernet frame with datagram `number` of 100 bytes, without a UDP checksum.
 fn frame(to: SocketAddr, number: u32) -> Result<Vec<u8>> {
     let IpAddr::V4(group) = to.ip() else {
         bail!("{to} is not IPv4");

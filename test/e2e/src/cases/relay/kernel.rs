@@ -1,4 +1,4 @@
-//! Routes that a daemon has given to the kernel.
+//! Cases about multicast routes that a routing daemon has given to the kernel.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use pontoon_netns::sysctl;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, on_the_left};
+use super::world::{RelayRow, RunningRelay, on_the_left};
 use super::{MANY, group, usual};
 use crate::case::{Caller, Case, Context, Family};
 use crate::process::wait_until;
@@ -18,9 +18,10 @@ pub(super) fn cases() -> Vec<Case> {
         .into()
 }
 
-/// Each datagram arrives once: by the relay, and not by the kernel, which still counts it.
+/// Tests that each datagram arrives once, forwarded by the relay and not by the kernel, whose counters of the route
+/// still increase.
 fn follows(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
     let source = on_the_left(family, 0);
     row.relay(0).enter(|| {
@@ -29,7 +30,7 @@ fn follows(context: &Context, family: Family) -> Result<()> {
         }
         Ok(())
     })?;
-    let mut relay = Relay::start(context, row.relay(0), ["--follow-kernel-routes"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--follow-kernel-routes"])?;
     std::fs::write(
         "/mnt/smcroute.conf",
         format!(
@@ -62,14 +63,18 @@ fn follows(context: &Context, family: Family) -> Result<()> {
     relay.stats_when("the rule is gone with the daemon", |stats| {
         stats.text("/rules/0/rule").is_empty()
     })?;
-    // The kernel may forward again afterwards.
+    // The kernel may forward again after the relay has exited.
     relay.signal(rustix::process::Signal::TERM)?;
-    wait_until("the kernel is free", Duration::from_secs(5), || {
-        let tables = row
-            .relay(0)
-            .enter(|| crate::process::output(Command::new("nft").args(["list", "tables"])))?;
-        Ok(!tables.contains("pontoon_relay"))
-    })?;
-    ensure!(relay.ended()?.success(), "it ended badly");
+    wait_until(
+        "the relay has removed its nftables table",
+        Duration::from_secs(5),
+        || {
+            let tables = row
+                .relay(0)
+                .enter(|| crate::process::output(Command::new("nft").args(["list", "tables"])))?;
+            Ok(!tables.contains("pontoon_relay"))
+        },
+    )?;
+    ensure!(relay.ended()?.success(), "the relay's exit status is not 0");
     Ok(())
 }

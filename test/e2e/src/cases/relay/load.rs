@@ -1,4 +1,4 @@
-//! As much as the sender can send.
+//! Cases with a sender that sends as fast as possible.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use pontoon_netns::Namespace;
 use serde_json::Value;
 
 use super::traffic::{Receiver, Sender, payload};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{group, in_a_row, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{output, wait_until};
@@ -20,18 +20,18 @@ pub(super) fn cases() -> Vec<Case> {
         .into()
 }
 
-/// Duration of the flood.
+/// Duration of the flood of datagrams to the relay.
 const FLOOD: Duration = Duration::from_secs(1);
 
-/// Relays in a row: what comes to the first is single datagrams, what comes to others is many in a packet.
+/// Number of relays in a row: the first receives single datagrams, the others many in one packet.
 const HOPS: u8 = 2;
 
-/// Datagrams of one call, which the sender's kernel takes apart.
+/// Number of datagrams in one send call, which the sender's kernel segments before the link.
 const TOGETHER: u32 = 40;
 
-/// Each datagram that was sent was received, or is in a counter, at every place.
+/// Tests that each datagram that was sent was either received or counted as lost, at every relay.
 fn flood(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(HOPS)?;
+    let row = RelayRow::new(HOPS)?;
     let mut relays = in_a_row(context, &row, family, HOPS.into())?;
     let receiver = Receiver::new(row.receiver(), group(family, 1 + u16::from(HOPS)))?;
     let sender = Sender::new(row.sender(), group(family, 1), 8)?;
@@ -55,14 +55,18 @@ fn flood(context: &Context, family: Family) -> Result<()> {
     let rate = f64::from(offered) / begin.elapsed().as_secs_f64();
 
     let mut last = seen(&mut relays)?;
-    wait_until("nothing more comes in", Duration::from_secs(10), || {
-        // Nothing is in flight if the counters have not changed for this time.
-        std::thread::sleep(Duration::from_millis(100));
-        let now = seen(&mut relays)?;
-        let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);
-        last = now;
-        Ok(still)
-    })?;
+    wait_until(
+        "the counters do not change any more",
+        Duration::from_secs(10),
+        || {
+            // No datagram is in flight if the counters have not changed for this time.
+            std::thread::sleep(Duration::from_millis(100));
+            let now = seen(&mut relays)?;
+            let still = now.iter().zip(&last).all(|(now, last)| now.taken == last.taken);
+            last = now;
+            Ok(still)
+        },
+    )?;
     for relay in &mut relays {
         relay.stats()?.add_up()?;
     }
@@ -94,28 +98,28 @@ fn flood(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A relay's counters of its left interface and of its output.
+/// Counters of a relay: of its left interface and of its output.
 #[derive(Debug)]
-struct Seen {
+struct RelayCounts {
     taken: u64,
-    /// Dropped as the ring was full.
+    /// Datagrams that the kernel dropped because the ring was full.
     ring: u64,
-    /// Dropped between the device and the ring, since there is that device.
+    /// Datagrams that the kernel dropped between the device and the ring.
     device: u64,
     sent: u64,
-    /// Taken and not sent.
+    /// Datagrams that the relay has received and not sent.
     lost: u64,
 }
 
-fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
-    let of = |relay: &mut Relay| {
+fn seen(relays: &mut [RunningRelay]) -> Result<Vec<RelayCounts>> {
+    let of = |relay: &mut RunningRelay| {
         let stats = relay.stats()?;
         let (taken, sent) = (
             stats.number("/interfaces/0/datagrams"),
             stats.number("/rules/0/outputs/0/sent"),
         );
         let lost = |names: &[&str]| -> u64 { names.iter().map(|name| stats.number(name)).sum() };
-        Ok(Seen {
+        Ok(RelayCounts {
             taken,
             ring: stats.number("/interfaces/0/kernel_dropped"),
             device: stats.number("/devices/0/rx_dropped"),
@@ -130,12 +134,12 @@ fn seen(relays: &mut [Relay]) -> Result<Vec<Seen>> {
     relays.iter_mut().map(of).collect()
 }
 
-/// Returns the number of packets that the kernel dropped between the device `left` and the receiving sockets.
+/// Returns how many packets of the device `left` the kernel has dropped before the receiving sockets.
 fn dropped(node: &Namespace) -> Result<u64> {
     let text = node.enter(|| output(Command::new("ip").args(["-j", "-s", "link", "show", "left"])))?;
     let shown: Value = serde_json::from_str(&text)?;
     shown
         .pointer("/0/stats64/rx/dropped")
         .and_then(Value::as_u64)
-        .context("no such counter")
+        .context("ip prints no counter of dropped packets")
 }

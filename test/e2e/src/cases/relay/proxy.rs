@@ -1,4 +1,4 @@
-//! `pontoon relay --proxy`: groups that hosts behind downstream interfaces join.
+//! Cases about `pontoon relay --proxy`: groups that hosts behind downstream interfaces join.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{group, usual};
 use crate::case::{Case, Context, Family};
 use crate::process::{Process, wait_until};
@@ -26,12 +26,12 @@ pub(super) fn cases() -> Vec<Case> {
     [proxied, asked, reads, restarted].into_iter().flatten().collect()
 }
 
-/// A membership report adds a rule, and the last leave removes it.
+/// Tests that a membership report adds a rule, and that the last leave removes it.
 fn proxy(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let leaf = row.leaf(0)?;
     let wanted = group(family, 1);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right, leaf0"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right, leaf0"])?;
     let sender = Sender::new(row.sender(), wanted, 8)?;
     let first = Receiver::new(row.receiver(), wanted)?;
     let rule = |outputs: &str| match family {
@@ -62,15 +62,16 @@ fn proxy(context: &Context, family: Family) -> Result<()> {
     joined(&row, &wanted.ip().to_string(), false)
 }
 
-/// A host that has joined before the relay started sends its report only to a query.
+/// Tests that the relay sends queries: a host that has joined before the relay was started reports only in response
+/// to a query.
 fn asks(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
     let receiver = Receiver::new(row.receiver(), wanted)?;
-    // The passing of time is the condition: afterwards the host's kernel sends no report without a query.
+    // After this time the host's kernel sends no unsolicited report.
     std::thread::sleep(UNASKED);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
-    wait_until("the host has answered", ANSWER, || {
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    wait_until("the host has sent a report", ANSWER, || {
         Ok(relay
             .stats()?
             .text("/rules/0/rule")
@@ -81,11 +82,12 @@ fn asks(context: &Context, family: Family) -> Result<()> {
     receiver.expect(0..100, usual)
 }
 
-/// The supervisor holds the packet sockets that IGMP and MLD messages arrive at, and never reads from them.
+/// Tests that the supervisor, which holds the packet sockets at which IGMP and MLD messages arrive, never reads from
+/// them.
 fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     let supervisor = relay.supervisor();
     let calls = "trace=read,readv,pread64,preadv,preadv2,recvfrom,recvmsg,recvmmsg,mmap,splice";
     let strace = Strace::attach(supervisor, &["-y", "-e", calls], Path::new("/mnt/reads"))?;
@@ -105,7 +107,7 @@ fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
             .find(|inode| line.contains(&format!("<socket:[{inode}]>")));
         ensure!(read.is_none(), "the supervisor reads a packet socket: {line}");
     }
-    // Reports of the worker arrive by recvmsg(2), so the trace is not empty.
+    // The supervisor receives the worker's messages by recvmsg(2), so the trace is not empty.
     ensure!(
         written.contains("recvmsg("),
         "strace has seen no report:\n{written}"
@@ -113,7 +115,7 @@ fn supervisor_reads_no_packet(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Inodes of the packet sockets that a process has open.
+/// Returns the inode numbers of the packet sockets that a process has open.
 fn packet_sockets(process: Process) -> Result<BTreeSet<String>> {
     let proc = format!("/proc/{}", process.id());
     let table = std::fs::read_to_string(format!("{proc}/net/packet"))?;
@@ -131,11 +133,12 @@ fn packet_sockets(process: Process) -> Result<BTreeSet<String>> {
     Ok(own)
 }
 
-/// When the querier's process is killed, the rules stay, and its successor sends a general query and handles a leave.
+/// Tests a kill of the querier's process: the rules stay, and its successor sends a general query and processes a
+/// leave.
 fn restores_memberships(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let wanted = group(family, 1);
-    let mut relay = Relay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--proxy", "left -> right"])?;
     let sender = Sender::new(row.sender(), wanted, 8)?;
     let receiver = Receiver::new(row.receiver(), wanted)?;
     let is_wanted = |rule: &str| rule.contains(&wanted.ip().to_string());
@@ -159,8 +162,8 @@ fn restores_memberships(context: &Context, family: Family) -> Result<()> {
     joined(&row, &wanted.ip().to_string(), false)
 }
 
-/// MLD queries that the receiver's kernel has received.
-fn mld_queries(row: &Row) -> Result<u64> {
+/// Returns the number of MLD queries that the receiver's kernel has received.
+fn mld_queries(row: &RelayRow) -> Result<u64> {
     let counters = row
         .receiver()
         .enter(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp6")?))?;
@@ -169,15 +172,16 @@ fn mld_queries(row: &Row) -> Result<u64> {
     Ok(words.next().context("no such counter")?.parse()?)
 }
 
-/// Time in which a host sends unsolicited reports: Linux sends two, each within a second (RFC 3376 section 8.11,
-/// RFC 3810 section 9.11).
+/// Time in which a host sends unsolicited reports after a join: Linux sends two, each within a second (RFC 3376
+/// section 8.11, RFC 3810 section 9.11).
 const UNASKED: Duration = Duration::from_secs(3);
 
-/// A host may take 10 seconds (RFC 3376 section 8.3), and the machine is a busy one.
+/// Time limit for a host's response to a query. The maximum response time is 10 seconds (RFC 3376 section 8.3), and
+/// the machine may be busy.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Waits until the relay's kernel has joined the group upstream, or left it.
-fn joined(row: &Row, group: &str, wanted: bool) -> Result<()> {
+/// Waits until the relay's kernel has joined the group upstream (`wanted` is true), or left it.
+fn joined(row: &RelayRow, group: &str, wanted: bool) -> Result<()> {
     wait_until("the kernel has joined, or left", Duration::from_secs(5), || {
         let mut ip = std::process::Command::new("ip");
         let shown = row

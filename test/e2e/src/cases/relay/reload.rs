@@ -1,4 +1,4 @@
-//! Rules that change while others work.
+//! Cases about rules that are reloaded from a file while others forward.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row};
+use super::world::{RelayRow, RunningRelay};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 
@@ -19,22 +19,22 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Path of the rules.
+/// Path of the file of rules.
 pub(super) const FILE: &str = "/mnt/relay.toml";
 
-/// Writes a file of rules.
+/// Replaces the file of relay rules by these rules.
 pub(super) fn write(rules: &[String]) -> Result<()> {
     let rules: Vec<String> = rules.iter().map(|rule| format!("  \"{rule}\",\n")).collect();
-    // All of it or nothing is read.
+    // The new file is renamed over the old one, so that the relay never reads a part of it.
     std::fs::write("/mnt/new", format!("rules = [\n{}]\n", rules.concat()))?;
     Ok(std::fs::rename("/mnt/new", FILE)?)
 }
 
 fn reload(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let at = |number| group(Family::V4, number);
     write(&[onward(at(1), at(2)), onward(at(3), at(4))])?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", FILE])?;
     let (kept, changed) = (
         Sender::new(row.sender(), at(1), 8)?,
         Sender::new(row.sender(), at(3), 8)?,
@@ -46,7 +46,7 @@ fn reload(context: &Context) -> Result<()> {
     second.expect(0..100, usual)?;
     fourth.expect(0..100, usual)?;
 
-    // The second goes elsewhere; the first stays as it was, with what it has counted.
+    // The second rule changes its output; the first is unchanged and keeps its counters.
     write(&[onward(at(1), at(2)), onward(at(3), at(6)), onward(at(5), at(6))])?;
     relay.signal(Signal::HUP)?;
     relay.stats_when("there are three rules", |stats| {
@@ -60,7 +60,7 @@ fn reload(context: &Context) -> Result<()> {
     stats.expect("/rules/0/datagrams", 100)?;
     stats.expect("/rules/1/datagrams", 100)?;
 
-    // A file with a mistake changes nothing.
+    // A file with an error changes nothing.
     std::fs::write(FILE, "rules = [\n  \"left 239.1.1.1 -> right\",\n]\n")?;
     relay.signal(Signal::HUP)?;
     relay.wait_until_idle()?;
@@ -73,10 +73,10 @@ fn reload(context: &Context) -> Result<()> {
     relay.stats()?.expect("/rules/0/datagrams", 200)
 }
 
-/// A thousand rules, of which a hundred come and go, and one that must not notice.
+/// Tests a thousand rules of which a hundred are removed and added by reloads, while another rule loses no datagram.
 fn changes(context: &Context) -> Result<()> {
     const RULES: u16 = 1000;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let other = |number: u16| {
         format!(
             "left 239.2.{}.{}:7000 -> right 239.3.{}.{0}:7000",
@@ -91,7 +91,7 @@ fn changes(context: &Context) -> Result<()> {
         rules
     };
     write(&rules(0))?;
-    let mut relay = Relay::start(context, row.relay(0), ["--config", FILE])?;
+    let mut relay = RunningRelay::start(context, row.relay(0), ["--config", FILE])?;
     let receiver = Receiver::new(row.receiver(), group(Family::V4, 2))?;
     let sender = Sender::new(row.sender(), group(Family::V4, 1), 8)?;
     let done = AtomicBool::new(false);
@@ -102,7 +102,7 @@ fn changes(context: &Context) -> Result<()> {
                 turns += 1;
                 write(&rules(turns % 10))?;
                 relay.signal(Signal::HUP)?;
-                // The interval of reloads: datagrams are sent between them, too.
+                // Interval of the reloads, so that datagrams are sent between them.
                 std::thread::sleep(Duration::from_millis(200));
             }
             Ok(turns)
@@ -118,7 +118,7 @@ fn changes(context: &Context) -> Result<()> {
         eprintln!("{turns} turns");
         passed?;
         receiver.expect_silence()?;
-        ensure!(turns >= 3, "only {turns} turns");
+        ensure!(turns >= 3, "the rules were reloaded only {turns} times");
         Ok(())
     })?;
     ensure!(Path::new(FILE).exists());

@@ -1,4 +1,4 @@
-//! Semantics of rules.
+//! Cases about the semantics of rules.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use pontoon_netns::{Namespace, add_address, sysctl};
 use rustix::net::sockopt;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, on_the_left, on_the_right};
+use super::world::{RelayRow, RunningRelay, on_the_left, on_the_right};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::sys;
@@ -28,7 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain([one]).collect()
 }
 
-/// TTL and TOS, or hop limit and traffic class, of the first packet to `to` that arrives at the interface `left`.
+/// Returns TTL and TOS, or hop limit and traffic class, of the first packet to `to` that arrives on the interface
+/// `left`.
 fn header_of(node: &Namespace, to: SocketAddr, send: impl FnOnce() -> Result<()>) -> Result<(u8, u8)> {
     let socket = node.enter(|| {
         let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
@@ -56,15 +57,15 @@ fn header_of(node: &Namespace, to: SocketAddr, send: impl FnOnce() -> Result<()>
             _ => {}
         }
     }
-    bail!("no packet to {to} has come")
+    bail!("no packet to {to} has arrived")
 }
 
 fn header(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let (other, set) = (group(family, 3), group(family, 4));
     let rules = [onward(from, to), format!("left {other} -> right {set} ttl 200")];
-    let _relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let _relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     for (from, to, ttl) in [(from, to, 8), (other, set, 200)] {
         let sender = Sender::new(row.sender(), from, 9)?;
         match family {
@@ -78,9 +79,9 @@ fn header(context: &Context, family: Family) -> Result<()> {
 }
 
 fn ttl_ends(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 1)?.send(0..10, usual)?;
     receiver.expect_silence()?;
@@ -89,11 +90,11 @@ fn ttl_ends(context: &Context, family: Family) -> Result<()> {
     stats.expect("/rules/0/outputs/0/expired", 10)
 }
 
-/// Each hands on what the other sends: TTL ends it.
+/// Tests two relays that forward each other's datagrams: the TTL ends the loop.
 fn facing(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(2)?;
+    let row = RelayRow::new(2)?;
     let circle = group(family, 1);
-    let mut first = Relay::with_rules(
+    let mut first = RunningRelay::with_rules(
         context,
         row.relay(0),
         &[
@@ -101,7 +102,7 @@ fn facing(context: &Context, family: Family) -> Result<()> {
             format!("right {} -> right {circle}", group(family, 2)),
         ],
     )?;
-    let mut second = Relay::with_rules(
+    let mut second = RunningRelay::with_rules(
         context,
         row.relay(1),
         &[format!("left {circle} -> left {}", group(family, 2))],
@@ -109,25 +110,25 @@ fn facing(context: &Context, family: Family) -> Result<()> {
     Sender::new(row.sender(), circle, 20)?.send(0..1, usual)?;
     let ended = second.stats_when("it ends", |stats| stats.number("/rules/0/outputs/0/expired") == 1)?;
     ended.add_up()?;
-    // 20 at the sender; each of the two relays takes one at each turn.
+    // The TTL is 20 at the sender, and each of both relays decrements it.
     let first = first.stats()?;
     let turns = first.number("/rules/0/datagrams")
         + first.number("/rules/1/datagrams")
         + ended.number("/rules/0/datagrams");
-    ensure!(turns == 20, "it was received {turns} times");
+    ensure!(turns == 20, "the datagram was received {turns} times");
     Ok(())
 }
 
-/// The kernel has joined what the rules want, from whom they want it, and leaves with the relay.
+/// Tests that the kernel joins the groups and sources of the rules, and leaves them when the relay exits.
 fn joins(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (any, some) = (group(family, 1), group(family, 3));
     let source = on_the_left(family, 0);
     let rules = [
         onward(any, group(family, 2)),
         format!("left {some} from {source} -> right {}", group(family, 2)),
     ];
-    let relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let memberships = || {
         row.relay(0).enter(|| {
             crate::process::output(std::process::Command::new("ip").args(["maddress", "show", "left"]))
@@ -150,15 +151,21 @@ fn joins(context: &Context, family: Family) -> Result<()> {
         Family::V4 => "0x0a000001".to_owned(),
         Family::V6 => "20010db8000000000000000000000001".to_owned(),
     };
-    ensure!(shown.contains(&wanted), "not from {source} only: {shown}");
+    ensure!(
+        shown.contains(&wanted),
+        "the kernel has not joined the source {source} only: {shown}"
+    );
     drop(relay);
     let shown = memberships()?;
-    ensure!(!shown.contains(&any.ip().to_string()), "still joined: {shown}");
+    ensure!(
+        !shown.contains(&any.ip().to_string()),
+        "the kernel has not left the group: {shown}"
+    );
     Ok(())
 }
 
 fn sources(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let from = group(family, 1);
     let (first, second) = (group(family, 2), group(family, 3));
     let (one, other) = (
@@ -172,7 +179,7 @@ fn sources(context: &Context, family: Family) -> Result<()> {
         format!("left {from} from {one} -> right {first}"),
         format!("left {from} -> right {second}"),
     ];
-    let mut relay = Relay::with_rules(context, row.relay(0), &rules)?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &rules)?;
     let receivers = [first, second].map(|to| Receiver::new(row.receiver(), to));
     for (source, receiver) in [one, other].into_iter().zip(receivers) {
         let receiver = receiver?;
@@ -182,29 +189,29 @@ fn sources(context: &Context, family: Family) -> Result<()> {
     relay.stats()?.add_up()
 }
 
-/// The first relay sends to an address of the second's, which sends to a group.
+/// Tests a relay that sends to a unicast address of a second relay, which sends to a group.
 fn unicast(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(2)?;
+    let row = RelayRow::new(2)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let between = SocketAddr::new(on_the_right(family, 1), 6000);
-    let _first = Relay::with_rules(context, row.relay(0), &[onward(from, between)])?;
-    let _second = Relay::with_rules(context, row.relay(1), &[onward(between, to)])?;
+    let _first = RunningRelay::with_rules(context, row.relay(0), &[onward(from, between)])?;
+    let _second = RunningRelay::with_rules(context, row.relay(1), &[onward(between, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     Sender::new(row.sender(), from, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)?;
-    // The sender receives no ICMP error for a port without a socket.
+    // The sender must not receive an ICMP error for a port without a socket.
     Sender::new(row.relay(0), between, 8)?.send(0..MANY, usual)?;
     receiver.expect(0..MANY, usual)
 }
 
-/// Groups and ports that no rule names one by one, and that no host has joined.
+/// Tests a rule with ranges of groups and ports, which no host has joined.
 fn range(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let range = match family {
         Family::V4 => "239.1.0.0/16:*",
         Family::V6 => "[ff1e::/32]:*",
     };
-    let _relay = Relay::with_rules(context, row.relay(0), &[format!("left {range} -> right *:*")])?;
+    let _relay = RunningRelay::with_rules(context, row.relay(0), &[format!("left {range} -> right *:*")])?;
     for number in [1, 50, 200] {
         let group = group(family, number);
         let receiver = Receiver::new(row.receiver(), group)?;
@@ -214,16 +221,16 @@ fn range(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// From an address that the relay's kernel would look for elsewhere.
+/// Tests a source address that the relay's kernel would route to another interface (reverse path filter).
 fn reverse_path(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
     row.relay(0).enter(|| {
         sysctl("net/ipv4/conf/all/rp_filter", "1")?;
         sysctl("net/ipv4/conf/left/rp_filter", "1")
     })?;
     row.sender().enter(|| add_address("right", "192.0.2.1/32"))?;
-    let _relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let _relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let stranger = SocketAddr::from(([192, 0, 2, 1], 0));
     Sender::from(row.sender(), stranger, from, 8)?.send(0..100, usual)?;

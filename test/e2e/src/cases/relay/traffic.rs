@@ -1,4 +1,4 @@
-//! Numbered datagrams, sent and expected.
+//! Senders and receivers of numbered datagrams.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -9,29 +9,30 @@ use rustix::net::{netdevice, sockopt};
 
 use crate::sys;
 
-/// Datagrams that are sent at once, and the pause after them: 50,000 a second, which every machine forwards.
+/// Number of datagrams that are sent without a pause.
 const AT_ONCE: u32 = 50;
+/// Pause after [`AT_ONCE`] datagrams, so that 50,000 are sent each second, a rate that every machine forwards.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Limit on the time until an expected datagram arrives.
+/// Time limit for an expected datagram to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time without a datagram after which none is expected.
+/// Time without a datagram after which no more are expected.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Bytes that may wait to be read.
+/// Size of a receiver's socket buffer in bytes.
 const BUFFER: usize = 4 << 20;
 
-/// A sender to a group.
+/// A socket that sends numbered datagrams to a group.
 pub(super) struct Sender(UdpSocket);
 
 impl Sender {
-    /// From the address that the routes select.
+    /// Opens a sender whose source address the kernel's routes select.
     pub(super) fn new(node: &Namespace, to: SocketAddr, hops: u8) -> Result<Self> {
         Self::from(node, SocketAddr::new(unspecified(to), 0), to, hops)
     }
 
-    /// From this address.
+    /// Opens a sender with this source address.
     pub(super) fn from(node: &Namespace, from: SocketAddr, to: SocketAddr, hops: u8) -> Result<Self> {
         node.enter(|| {
             let socket = UdpSocket::bind(from)?;
@@ -48,7 +49,7 @@ impl Sender {
         &self.0
     }
 
-    /// Sends those of these numbers, each of `size` bytes.
+    /// Sends the datagrams with these numbers, each of `size(number)` bytes.
     pub(super) fn send(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
         for number in numbers {
             self.0.send(&payload(number, size(number)))?;
@@ -59,7 +60,8 @@ impl Sender {
         Ok(())
     }
 
-    /// The same, all of `size` bytes, as super-frames of `together` datagrams.
+    /// Sends the datagrams with these numbers, all of `size` bytes, with `together` of them in each call
+    /// (UDP_SEGMENT).
     pub(super) fn send_together(
         &self,
         numbers: std::ops::Range<u32>,
@@ -82,11 +84,11 @@ impl Sender {
     }
 }
 
-/// A receiver of a group, or of datagrams to an address of its own.
+/// A socket that receives datagrams of a group, or to a unicast address.
 pub(super) struct Receiver(UdpSocket);
 
 impl Receiver {
-    /// On the interface `left`.
+    /// Opens a receiver on the interface `left` of a namespace.
     pub(super) fn new(node: &Namespace, at: SocketAddr) -> Result<Self> {
         node.enter(|| {
             let socket = UdpSocket::bind(SocketAddr::new(unspecified(at), at.port()))?;
@@ -104,36 +106,43 @@ impl Receiver {
         })
     }
 
-    /// Returns the number of datagrams that did not fit its buffer.
+    /// Returns the number of datagrams that the kernel dropped because the socket's buffer was full.
     pub(super) fn missed(&self) -> Result<u32> {
         Ok(sys::dropped(&self.0)?)
     }
 
-    /// These numbers come, whole, in order, once, and nothing else.
+    /// Checks that exactly the datagrams with these numbers arrive, complete, in order and once.
     pub(super) fn expect(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
         self.take(numbers, size)?;
         self.expect_silence()
     }
 
-    /// These numbers come, whole, in order, once.
+    /// Checks that the datagrams with these numbers are the next that arrive, complete, in order and once.
     pub(super) fn take(&self, numbers: std::ops::Range<u32>, size: impl Fn(u32) -> usize) -> Result<()> {
         let begin = Instant::now();
         for number in numbers {
             let came = match self.next(PATIENCE)? {
                 Some(datagram) => check(&datagram, number, size(number)),
-                None => Err(anyhow!("number {number} has not come in {:?}", begin.elapsed())),
+                None => Err(anyhow!(
+                    "datagram {number} did not arrive within {:?}",
+                    begin.elapsed()
+                )),
             };
             came.with_context(|| format!("{:?} have found the receiver's buffer full", self.missed()))?;
         }
         Ok(())
     }
 
-    /// Whatever comes, until nothing more does: how many. All are whole, in order, and there once.
+    /// Receives datagrams until none arrives for [`SILENCE`], and returns their number. All must be complete, in
+    /// order and unique.
     pub(super) fn count(&self, size: impl Fn(u32) -> usize) -> Result<u32> {
         let (mut count, mut last) = (0, None);
         while let Some(datagram) = self.next(SILENCE)? {
             let number = number(&datagram)?;
-            ensure!(last.is_none_or(|last| number > last), "{number} after {last:?}");
+            ensure!(
+                last.is_none_or(|last| number > last),
+                "datagram {number} arrived after {last:?}"
+            );
             check(&datagram, number, size(number))?;
             (count, last) = (count + 1, Some(number));
         }
@@ -151,14 +160,14 @@ impl Receiver {
         }
     }
 
-    /// Returns the sender of the next one.
+    /// Waits for the next datagram, and returns its source address.
     pub(super) fn sender(&self) -> Result<IpAddr> {
         self.0.set_read_timeout(Some(PATIENCE))?;
         let (_, from) = sys::uninterrupted(|| self.0.recv_from(&mut [0; 4]))?;
         Ok(from.ip())
     }
 
-    /// The next one, if there is one in time.
+    /// Returns the next datagram, or `None` if none arrives within `time`.
     pub(super) fn next(&self, time: Duration) -> Result<Option<Vec<u8>>> {
         self.0.set_read_timeout(Some(time))?;
         let mut buffer = vec![0; 1 << 16];
@@ -173,7 +182,7 @@ impl Receiver {
     }
 }
 
-/// A number, and bytes that follow from it.
+/// Returns the payload of a datagram: its number, and bytes derived from the number.
 pub(super) fn payload(number: u32, size: usize) -> Vec<u8> {
     let pattern =
         (0..size).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number.wrapping_mul(17)) as u8);
@@ -184,7 +193,9 @@ pub(super) fn payload(number: u32, size: usize) -> Vec<u8> {
 }
 
 fn number(datagram: &[u8]) -> Result<u32> {
-    let head = datagram.first_chunk().context("too short for a number")?;
+    let head = datagram
+        .first_chunk()
+        .context("the datagram is too short for a number")?;
     Ok(u32::from_be_bytes(*head))
 }
 
@@ -193,7 +204,7 @@ fn check(datagram: &[u8], wanted: u32, size: usize) -> Result<()> {
         return Ok(());
     }
     let (len, came) = (datagram.len(), number(datagram).ok());
-    bail!("instead of number {wanted} of {size} bytes came {came:?} of {len}")
+    bail!("datagram {came:?} of {len} bytes arrived instead of {wanted} of {size} bytes")
 }
 
 fn unspecified(like: SocketAddr) -> IpAddr {

@@ -1,4 +1,4 @@
-//! Without any privilege.
+//! Cases about `pontoon relay` run by a user without privileges.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::Result;
 use rustix::process::geteuid;
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, command};
+use super::world::{RelayRow, RunningRelay, command};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 
@@ -19,8 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().collect()
 }
 
-/// The program without privileges: as another user, or, where the case cannot be one, the same user in a
-/// user namespace to which this network does not belong.
+/// Returns the command of the program without privileges: as another user, or, if the caller cannot change its user,
+/// as the same user in a user namespace that does not own the network namespace.
 fn unprivileged_command(context: &Context) -> Result<Command> {
     if context.program.drop_privileges {
         return context.program.command();
@@ -32,8 +32,8 @@ fn unprivileged_command(context: &Context) -> Result<Command> {
     Ok(command)
 }
 
-fn start(context: &Context, row: &Row, rule: String) -> Result<Relay> {
-    let mut relay = Relay::start_as(
+fn start(context: &Context, row: &RelayRow, rule: String) -> Result<RunningRelay> {
+    let mut relay = RunningRelay::start_as(
         unprivileged_command(context)?,
         row.relay(0),
         ["--rule".to_owned(), rule],
@@ -48,7 +48,7 @@ fn start(context: &Context, row: &Row, rule: String) -> Result<Relay> {
 }
 
 fn plain(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let mut relay = start(context, &row, onward(from, to))?;
     let receiver = Receiver::new(row.receiver(), to)?;
@@ -59,7 +59,7 @@ fn plain(context: &Context, family: Family) -> Result<()> {
 }
 
 fn super_frames(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
     let mut relay = start(context, &row, onward(from, to))?;
     let receiver = Receiver::new(row.receiver(), to)?;

@@ -1,4 +1,4 @@
-//! The processes that move packets.
+//! Cases about the worker processes of the relay, which forward packets.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::traffic::{Receiver, Sender};
-use super::world::{Relay, Row, command};
+use super::world::{RelayRow, RunningRelay, command};
 use super::{MANY, group, onward, usual};
 use crate::case::{Case, Context, Family};
 use crate::cases::sandbox;
 #[cfg(target_arch = "x86_64")]
-use crate::inject::{Answer, TracedProcess};
+use crate::inject::{CallResult, TracedProcess};
 #[cfg(target_arch = "x86_64")]
 use crate::process::Process;
 use crate::process::Stopwatch;
@@ -31,30 +31,30 @@ pub(super) fn cases() -> Vec<Case> {
     both.into_iter().flatten().chain(one).collect()
 }
 
-/// The first one.
-pub(super) fn worker(relay: &mut Relay) -> Result<Pid> {
+/// Returns the process id of the first worker.
+pub(super) fn worker(relay: &mut RunningRelay) -> Result<Pid> {
     let pid = relay.stats()?.number("/workers/0/pid");
     Pid::from_raw(i32::try_from(pid)?).context("there is no worker")
 }
 
-/// Longest time from a worker's exit until the next worker forwards, on a machine with idle CPUs.
+/// Longest time from the exit of a worker until its successor forwards, on a machine with idle CPUs.
 const RESTARTED: Duration = Duration::from_millis(100);
 
-/// The same on any machine.
+/// Longest time from the exit of a worker until its successor forwards, on a loaded machine.
 const RESTARTED_UNDER_LOAD: Duration = Duration::from_secs(2);
 
-/// A killed worker is restarted within [`RESTARTED`], with its rules and counters.
+/// Tests that a killed worker is restarted within [`RESTARTED`], with its rules and counters.
 fn restarted(context: &Context, family: Family) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     for round in 0..3_u32 {
         sender.send(0..MANY, usual)?;
         receiver.expect(0..MANY, usual)?;
         let first = worker(&mut relay)?;
-        // The passing of time matters: a worker that ran for less than 50 ms is restarted after a back-off.
+        // A worker that has run for less than 50 ms would be restarted after a back-off.
         std::thread::sleep(Duration::from_millis(100));
         let restart = Stopwatch::start();
         kill_process(first, Signal::KILL)?;
@@ -76,15 +76,15 @@ fn restarted(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Each flow is one worker's, and all flows arrive.
+/// Tests several workers: each flow is processed by one of them, and all datagrams arrive.
 fn several(context: &Context, family: Family) -> Result<()> {
     const FLOWS: u16 = 16;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rules = (1..=FLOWS).map(|number| onward(group(family, number), group(family, 100 + number)));
     let options = rules
         .flat_map(|rule| ["--rule".to_owned(), rule])
         .chain(["--workers".to_owned(), "3".to_owned()]);
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     for number in 1..=FLOWS {
         let receiver = Receiver::new(row.receiver(), group(family, 100 + number))?;
         Sender::new(row.sender(), group(family, number), 8)?.send(0..200, usual)?;
@@ -95,12 +95,12 @@ fn several(context: &Context, family: Family) -> Result<()> {
     stats.expect("/interfaces/0/packets", u64::from(FLOWS) * 200)
 }
 
-/// More than fits the ring while the worker is stopped: each lost datagram is counted.
+/// Tests a stopped worker whose ring overflows: each lost datagram is counted.
 fn overload(context: &Context, family: Family) -> Result<()> {
     const FLOOD: u32 = 20_000;
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(family, 1), group(family, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let receiver = Receiver::new(row.receiver(), to)?;
     let sender = Sender::new(row.sender(), from, 8)?;
     let worker = worker(&mut relay)?;
@@ -109,7 +109,10 @@ fn overload(context: &Context, family: Family) -> Result<()> {
     let full = relay.stats()?;
     let dropped = full.number("/interfaces/0/kernel_dropped");
     full.expect("/interfaces/0/kernel_packets", FLOOD.into())?;
-    ensure!(dropped > 0, "nothing was dropped: the flood was none");
+    ensure!(
+        dropped > 0,
+        "the kernel dropped no datagram, so the ring did not overflow"
+    );
     let counted = std::thread::scope(|scope| {
         let counting = scope.spawn(|| receiver.count(|_| 100));
         kill_process(worker, Signal::CONT)?;
@@ -124,7 +127,7 @@ fn overload(context: &Context, family: Family) -> Result<()> {
         sent + stats.number("/interfaces/0/kernel_dropped") == u64::from(FLOOD),
         "{sent} sent and {dropped} dropped are not {FLOOD}"
     );
-    // The receiver's own buffer may have been too small for a burst of that size, which is not the relay's loss.
+    // The receiver's buffer may have been too small for the burst, which is not a loss of the relay.
     let missed = u64::from(receiver.missed()?);
     ensure!(
         u64::from(counted) + missed == sent,
@@ -133,12 +136,12 @@ fn overload(context: &Context, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// No capability, no way to gain one, no file, and few system calls.
+/// Tests the sandbox of a worker: no capability, no means to gain one, no file, and a list of few system calls.
 fn nothing(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
     let options = ["--rule", &rule, "--proxy", "left -> right"];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     for process in ["workers/0", "querier"] {
         let pid = relay.stats()?.number(&format!("/{process}/pid"));
         let pid = u32::try_from(pid)?;
@@ -149,12 +152,13 @@ fn nothing(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Code that controls a worker can open nothing, not even what an engine may. Attempts are counted, and the worker runs on.
+/// Tests an attacker who controls a worker: system calls that open descriptors are refused and counted, also those
+/// that an engine may make, and the worker continues.
 #[cfg(target_arch = "x86_64")]
 fn refused(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let (from, to) = (group(Family::V4, 1), group(Family::V4, 2));
-    let mut relay = Relay::with_rules(context, row.relay(0), &[onward(from, to)])?;
+    let mut relay = RunningRelay::with_rules(context, row.relay(0), &[onward(from, to)])?;
     let pid = worker(&mut relay)?.as_raw_nonzero().get().unsigned_abs();
     let mut traced = TracedProcess::take(Process::of(pid))?;
     let (text, here) = (traced.text(), i64::from(libc::AT_FDCWD).cast_unsigned());
@@ -185,7 +189,7 @@ fn refused(context: &Context) -> Result<()> {
     for (number, arguments, text) in attempts {
         let answer = traced.call(number, arguments, text)?;
         ensure!(
-            answer == Answer::Result(-i64::from(libc::EPERM)),
+            answer == CallResult::Result(-i64::from(libc::EPERM)),
             "call {number}: {answer:?}"
         );
     }
@@ -199,9 +203,10 @@ fn refused(context: &Context) -> Result<()> {
     relay.stats()?.expect("/workers/0/restarts", 0)
 }
 
-/// If the sandbox is required and the host refuses a layer, one line reports it, and the relay reports no readiness.
+/// Tests `--sandbox required` on a host that refuses a layer: one line reports the reason, and the relay does not
+/// report readiness.
 fn required(context: &Context) -> Result<()> {
-    let row = Row::new(1)?;
+    let row = RelayRow::new(1)?;
     let rule = onward(group(Family::V4, 1), group(Family::V4, 2));
     for layer in ["namespaces", "landlock", "seccomp"] {
         let mut command = command(context)?;
@@ -230,6 +235,6 @@ fn required(context: &Context) -> Result<()> {
         );
     }
     let options = ["--rule", &rule, "--require-sandbox"];
-    let mut relay = Relay::start(context, row.relay(0), options)?;
+    let mut relay = RunningRelay::start(context, row.relay(0), options)?;
     relay.stats()?.expect("/workers/0/restarts", 0)
 }

@@ -22,11 +22,11 @@ use serde_json::Value;
 use crate::case::{Context, Family};
 use crate::process::{Process, wait_until};
 
-/// A row of namespaces.
-pub(super) struct Row(Vec<Namespace>);
+/// Network namespaces in a row: sender, relays, receiver.
+pub(super) struct RelayRow(Vec<Namespace>);
 
-impl Row {
-    /// Sender, so many relays, receiver.
+impl RelayRow {
+    /// Creates a sender, `relays` relays and a receiver, with links between them.
     pub(super) fn new(relays: u8) -> Result<Self> {
         super::super::tmpfs(std::path::Path::new("/mnt"))?;
         let nodes = (0..relays + 2)
@@ -51,7 +51,7 @@ impl Row {
         &self.0[self.0.len() - 1]
     }
 
-    /// One more receiver of the first relay's.
+    /// Adds another receiver to an output of the first relay.
     pub(super) fn leaf(&self, number: u8) -> Result<Namespace> {
         let leaf = Namespace::new()?;
         let name = format!("leaf{number}");
@@ -60,12 +60,12 @@ impl Row {
     }
 }
 
-/// Address of the one on the left of link `number` of the row.
+/// Returns the address at the left end of link `number`.
 pub(super) fn on_the_left(family: Family, number: u8) -> IpAddr {
     family.pick(v4(0, number)(1), v6(0, number)(1))
 }
 
-/// Address of the one on the right.
+/// Returns the address at the right end of link `number`.
 pub(super) fn on_the_right(family: Family, number: u8) -> IpAddr {
     family.pick(v4(0, number)(2), v6(0, number)(2))
 }
@@ -95,14 +95,14 @@ fn link_up(
     Ok(())
 }
 
-/// A running `pontoon relay`. Dropped, it is killed.
-pub(super) struct Relay {
+/// A running `pontoon relay`, which is killed on drop.
+pub(super) struct RunningRelay {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Relay {
-    /// Starts one that stands when this returns.
+impl RunningRelay {
+    /// Starts a relay in a namespace, and waits until it forwards.
     pub(super) fn start<T: ToString>(
         context: &Context,
         node: &Namespace,
@@ -111,7 +111,7 @@ impl Relay {
         Self::start_as(command(context)?, node, options)
     }
 
-    /// The same, with a command that selects the user.
+    /// Starts a relay with a command that selects the user, and waits until it forwards.
     pub(super) fn start_as<T: ToString>(
         mut command: Command,
         node: &Namespace,
@@ -127,24 +127,24 @@ impl Relay {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let mut child = node.enter(|| Ok(command.spawn()?))?;
-        let output = BufReader::new(child.stdout.take().context("no pipe")?);
+        let output = BufReader::new(child.stdout.take().context("the relay has no pipe")?);
         let mut relay = Self { child, output };
-        wait_until("the relay stands", Duration::from_secs(10), || {
+        wait_until("the relay is ready", Duration::from_secs(10), || {
             ensure!(relay.child.try_wait()?.is_none(), "the relay has ended");
             Ok(std::fs::read(&stands).is_ok_and(|text| !text.is_empty()))
         })?;
         Ok(relay)
     }
 
-    /// With rules that it is given as such.
+    /// Starts a relay with these rules as `--rule` options.
     pub(super) fn with_rules(context: &Context, node: &Namespace, rules: &[String]) -> Result<Self> {
         let options = rules.iter().flat_map(|rule| ["--rule".to_owned(), rule.clone()]);
         Self::start(context, node, options)
     }
 
-    /// Returns its counters.
-    pub(super) fn stats(&mut self) -> Result<Stats> {
-        // Datagrams that have just been sent may be counted a moment later, and not all of them at once.
+    /// Requests the relay's counters by SIGUSR1, and returns them.
+    pub(super) fn stats(&mut self) -> Result<RelayStats> {
+        // The relay may count datagrams that were just sent a moment later, and not all counters at once.
         let start = Instant::now();
         loop {
             std::thread::sleep(Duration::from_millis(10));
@@ -155,16 +155,20 @@ impl Relay {
         }
     }
 
-    fn stats_now(&mut self) -> Result<Stats> {
+    fn stats_now(&mut self) -> Result<RelayStats> {
         self.signal(Signal::USR1)?;
         let mut line = String::new();
         ensure!(self.output.read_line(&mut line)? > 0, "the relay has ended");
         eprint!("< {line}");
-        Ok(Stats(serde_json::from_str(&line)?))
+        Ok(RelayStats(serde_json::from_str(&line)?))
     }
 
-    /// Asks for the counters until they are as they should be.
-    pub(super) fn stats_when(&mut self, what: &str, done: impl Fn(&Stats) -> bool) -> Result<Stats> {
+    /// Requests the counters until `done` returns true.
+    pub(super) fn stats_when(
+        &mut self,
+        what: &str,
+        done: impl Fn(&RelayStats) -> bool,
+    ) -> Result<RelayStats> {
         let mut last = self.stats()?;
         wait_until(what, Duration::from_secs(10), || {
             last = self.stats()?;
@@ -173,11 +177,11 @@ impl Relay {
         Ok(last)
     }
 
-    /// Waits until the supervisor and its workers sleep. Then they have handled all signals and netlink messages that were
-    /// sent before: the kernel wakes the receiver before the sender's call returns.
+    /// Waits until the supervisor and its workers sleep. Then they have processed all signals and netlink messages
+    /// that were sent before the call, as the kernel wakes the receiver before the sender's call returns.
     pub(super) fn wait_until_idle(&self) -> Result<()> {
         wait_until("supervisor and workers sleep", Duration::from_secs(10), || {
-            // The supervisor first: it sends to the workers before it sleeps.
+            // The supervisor is checked first, as it sends to the workers before it sleeps.
             let mut workers = Vec::new();
             if self.supervisor().sleeps()? {
                 workers = self.children()?;
@@ -188,12 +192,12 @@ impl Relay {
         Ok(())
     }
 
-    /// Its supervisor.
+    /// Returns the supervisor process of the relay.
     pub(super) fn supervisor(&self) -> Process {
         Process::of(self.child.id())
     }
 
-    /// The ids of its workers.
+    /// Returns the process ids of the workers.
     pub(super) fn children(&self) -> Result<Vec<u32>> {
         let id = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
@@ -201,39 +205,42 @@ impl Relay {
         Ok(ids.collect::<Result<_, _>>()?)
     }
 
-    /// Returns the number of its supervisor's voluntary context switches.
+    /// Returns the number of voluntary context switches of the supervisor.
     pub(super) fn waits(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let mut lines = status.lines();
         let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        Ok(count.context("no such line")?.trim().parse()?)
+        Ok(count
+            .context("/proc/PID/status has no line voluntary_ctxt_switches")?
+            .trim()
+            .parse()?)
     }
 
-    /// Waits for its end.
+    /// Waits until the relay has exited, and returns its exit status.
     pub(super) fn ended(&mut self) -> Result<std::process::ExitStatus> {
         Ok(self.child.wait()?)
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no process")?;
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("the relay has no process id")?;
         Ok(kill_process(pid, signal)?)
     }
 }
 
-impl Drop for Relay {
+impl Drop for RunningRelay {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The program, with the privileges that the case has.
+/// Returns the command of the program, run as the user of the case.
 pub(super) fn command(context: &Context) -> Result<Command> {
     let binary = context.program.binary.as_deref();
     Ok(Command::new(binary.context("there is no program under test")?))
 }
 
-/// A file that is not there yet.
+/// Returns the path of a file that does not exist, by which the relay reports readiness (`--pid-file`).
 fn stands() -> Result<PathBuf> {
     (0..100)
         .map(|number| PathBuf::from(format!("/mnt/stands.{number}")))
@@ -241,11 +248,11 @@ fn stands() -> Result<PathBuf> {
         .context("too many relays")
 }
 
-/// Counters of a relay.
-pub(super) struct Stats(Value);
+/// The counters of a relay, as JSON.
+pub(super) struct RelayStats(Value);
 
-impl Stats {
-    /// A number at a JSON pointer.
+impl RelayStats {
+    /// Returns the number at a JSON pointer.
     pub(super) fn number(&self, pointer: &str) -> u64 {
         self.0
             .pointer(pointer)
@@ -253,7 +260,7 @@ impl Stats {
             .unwrap_or(u64::MAX)
     }
 
-    /// A text at a JSON pointer.
+    /// Returns the string at a JSON pointer.
     pub(super) fn text(&self, pointer: &str) -> &str {
         self.0
             .pointer(pointer)
@@ -261,14 +268,14 @@ impl Stats {
             .unwrap_or_default()
     }
 
-    /// Fails where a number is another one.
+    /// Fails if the number at a JSON pointer is not `wanted`.
     pub(super) fn expect(&self, pointer: &str, wanted: u64) -> Result<()> {
         let number = self.number(pointer);
         ensure!(number == wanted, "{pointer} is {number} instead of {wanted}");
         Ok(())
     }
 
-    /// Fails where what has to add up does not.
+    /// Fails if counters whose sums must be equal are not.
     pub(super) fn add_up(&self) -> Result<()> {
         let all = |name: &str| self.0[name].as_array().cloned().unwrap_or_default();
         let sum =

@@ -1,8 +1,8 @@
-//! Packets built byte by byte, and parsed answers.
+//! Packets that are built byte by byte, and the parser of responses to them.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Protocol of a probe.
+/// The transport protocol of a probe packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Tcp,
@@ -29,7 +29,7 @@ impl Transport {
 pub(crate) enum Extension {
     HopByHop,
     Destination,
-    /// A fragment header of a datagram that is whole (RFC 6946).
+    /// A fragment header in a datagram that is not fragmented (RFC 6946).
     AtomicFragment,
 }
 
@@ -51,19 +51,19 @@ impl Extension {
     }
 }
 
-/// A packet to be.
-pub(crate) struct Packet<'a> {
+/// The fields from which a packet is built.
+pub(crate) struct ProbePacket<'a> {
     from: IpAddr,
     to: IpAddr,
     transport: Transport,
-    /// Source port, echo id, IP id.
+    /// Source port, echo id and IP identification of the packet.
     id: u16,
     port: u16,
     payload: &'a [u8],
     extensions: &'a [Extension],
 }
 
-impl<'a> Packet<'a> {
+impl<'a> ProbePacket<'a> {
     pub(crate) fn new(from: IpAddr, to: IpAddr, transport: Transport, id: u16, port: u16) -> Self {
         Self {
             from,
@@ -86,7 +86,7 @@ impl<'a> Packet<'a> {
         self
     }
 
-    /// The whole packet, without an Ethernet header.
+    /// Returns the packet, without an Ethernet header.
     pub(crate) fn build(&self) -> Vec<u8> {
         let mut next = self.transport.number(self.to);
         let mut body = self.segment();
@@ -97,7 +97,7 @@ impl<'a> Packet<'a> {
         self.ip(next, 0, &body)
     }
 
-    /// The packet in fragments of at most `size` bytes of payload.
+    /// Returns the packet in IP fragments of at most `size` bytes of payload.
     pub(crate) fn fragments(&self, size: usize) -> Vec<Vec<u8>> {
         let segment = self.segment();
         let count = segment.len().div_ceil(size);
@@ -106,7 +106,8 @@ impl<'a> Packet<'a> {
         (0..count).map(cut).collect()
     }
 
-    /// Fragments of which one begins inside the one before it (RFC 5722 section 4: all are dropped).
+    /// Returns the packet in fragments of which one begins inside of its predecessor (RFC 5722 section 4: all must be
+    /// dropped).
     pub(crate) fn overlapping(&self, size: usize) -> Vec<Vec<u8>> {
         let segment = self.segment();
         let second = size - 16;
@@ -132,7 +133,7 @@ impl<'a> Packet<'a> {
         self.ip(44, 0, &body)
     }
 
-    /// The IP header, and `body`.
+    /// Returns an IP header, with `body` after it.
     fn ip(&self, next: u8, fragment: u16, body: &[u8]) -> Vec<u8> {
         let mut packet = Vec::with_capacity(body.len() + 40);
         match (self.from, self.to) {
@@ -159,13 +160,13 @@ impl<'a> Packet<'a> {
         packet
     }
 
-    /// The transport header and the payload, with their checksum.
+    /// Returns the transport header and the payload, with their checksum.
     fn segment(&self) -> Vec<u8> {
         let mut segment = Vec::new();
         let at = match self.transport {
             Transport::Tcp => {
                 segment.extend([self.id.to_be_bytes(), self.port.to_be_bytes()].concat());
-                // Sequence number, no acknowledgement; five words, SYN, window 64240.
+                // Sequence number, acknowledgement number 0; data offset 5, SYN, window 64240.
                 segment.extend([1, 2, 3, 4, 0, 0, 0, 0, 0x50, 0x02, 0xfa, 0xf0, 0, 0, 0, 0]);
                 16
             }
@@ -186,7 +187,7 @@ impl<'a> Packet<'a> {
         };
         let number = self.transport.number(self.to);
         let sum = match sum(self.from, self.to, number, &segment) {
-            // RFC 768: zero would mean that there is none.
+            // A UDP checksum of 0 means that there is none, so 0xffff is sent (RFC 768).
             0 if self.transport == Transport::Udp => 0xffff,
             sum => sum,
         };
@@ -195,7 +196,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A neighbour solicitation (RFC 4861 section 4.3), sent to whom it asks for.
+/// Returns a neighbour solicitation (RFC 4861 section 4.3) that is sent to the unicast address `target`.
 pub(crate) fn solicitation(from: Ipv6Addr, target: Ipv6Addr, own: &[u8]) -> Vec<u8> {
     let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
     message.extend(target.octets());
@@ -210,7 +211,8 @@ pub(crate) fn solicitation(from: Ipv6Addr, target: Ipv6Addr, own: &[u8]) -> Vec<
     packet
 }
 
-/// The checksum of a transport header and its payload; all but ICMP's own in IPv4 are over the addresses, too.
+/// Returns the checksum of a transport header with its payload. Except for ICMP in IPv4 it includes the
+/// pseudo-header.
 fn sum(from: IpAddr, to: IpAddr, number: u8, segment: &[u8]) -> u16 {
     let mut summed = Vec::new();
     if number != 1 {
@@ -223,18 +225,18 @@ fn sum(from: IpAddr, to: IpAddr, number: u8, segment: &[u8]) -> u16 {
     checksum(&summed)
 }
 
-/// The response to a probe.
+/// The response to a probe packet.
 #[derive(Clone, Copy)]
-pub(crate) struct Answer {
-    /// SYN-ACK, datagram or echo reply; not RST.
+pub(crate) struct ProbeResponse {
+    /// True for a SYN-ACK, a datagram or an echo reply; false for a RST.
     pub(crate) open: bool,
 }
 
-impl Answer {
-    /// The probe that `packet` answers, by source port or echo id.
+impl ProbeResponse {
+    /// Parses a response. Returns the source port or echo id of the probe to which it belongs.
     pub(crate) fn parse(packet: &[u8]) -> Option<(u16, Self)> {
         let (protocol, body) = match packet.first()? >> 4 {
-            // The first fragment alone has ports, and is answer enough.
+            // Only the first fragment contains the ports, and it suffices.
             4 if packet.get(6..8)?[0] & 0x1f == 0 && packet[7] == 0 => (packet[9], packet.get(20..)?),
             6 if packet.get(6)? == &44 => (*packet.get(40)?, packet.get(48..)?),
             6 => (packet[6], packet.get(40..)?),
@@ -267,7 +269,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The Internet checksum (RFC 1071).
+/// Returns the Internet checksum (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes
         .chunks(2)

@@ -1,4 +1,4 @@
-//! One connection of the scripted guest: its state, segments and timers.
+//! One TCP connection of the scripted guest: its state, segments and timers.
 
 mod handshake;
 mod mischief;
@@ -9,10 +9,10 @@ use core::time::Duration;
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
 
-use super::receiver::{Receiver, Took};
-use super::sender::{Piece, Sender};
-use super::{Call, GuestListener, ScriptedPlan, refusal};
-use crate::app::{Act, App, Outcome, Script};
+use super::receiver::{ReceiveHalf, ReceiveResult};
+use super::sender::{SendHalf, StreamRange};
+use super::{GuestCall, GuestListener, ScriptedPlan, refusal};
+use crate::app::{AppAction, ConnectionEnd, Script, SimApp};
 use crate::clock::earlier;
 use crate::frames::Segment;
 use crate::pattern;
@@ -21,8 +21,9 @@ use crate::streams;
 
 pub use mischief::Mischief;
 
+/// The guest's end of one TCP connection.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct ScriptedConnection {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     port: u16,
@@ -30,26 +31,33 @@ pub(super) struct Peer {
     plan: ScriptedPlan,
     rng: Rng,
     iss: u32,
-    stage: Stage,
-    app: Option<App>,
-    sender: Sender,
-    receiver: Receiver,
-    /// The engine's maximum segment size and window scale, and whether SACK was agreed on.
+    stage: ConnectionStage,
+    app: Option<SimApp>,
+    sender: SendHalf,
+    receiver: ReceiveHalf,
+    /// Maximum segment size of the engine's SYN, limited by the guest's.
     mss: u64,
+    /// Window scale that the engine has offered.
     shift: u8,
+    /// True if both sides have offered a window scale.
     scaled: bool,
+    /// True if both sides have offered SACK.
     sack: bool,
+    /// Time at which a delayed acknowledgement is due.
     ack_at: Option<Instant>,
+    /// Number of received segments without an acknowledgement yet.
     unacked: u32,
-    outcome: Option<Outcome>,
+    outcome: Option<ConnectionEnd>,
+    /// Number of resets that were not accepted because of their sequence number (RFC 5961 section 3).
     resets_ignored: u32,
 }
 
+/// State of the connection, without the distinctions that its sender and receiver make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Not yet begun.
+enum ConnectionStage {
+    /// The connection has not begun; the guest sends its SYN at this time.
     Waiting(Instant),
-    /// The SYN was sent, and is sent again at `again`.
+    /// The SYN was sent and is retransmitted at `again`.
     SynSent {
         again: Instant,
         tries: u32,
@@ -59,27 +67,27 @@ enum Stage {
         tries: u32,
     },
     Open,
-    /// Both directions are closed.
+    /// Both directions are closed, in order.
     Closed,
-    /// Reset, from either side.
+    /// Either side has reset the connection.
     Reset,
 }
 
-impl Peer {
-    pub(super) fn calling(plan: &ScriptedPlan, local: SocketAddr, call: Call, rng: Rng) -> Self {
+impl ScriptedConnection {
+    pub(super) fn calling(plan: &ScriptedPlan, local: SocketAddr, call: GuestCall, rng: Rng) -> Self {
         Self::new(
             plan,
             local,
             call.to,
             call.to.port(),
             call.script,
-            Stage::Waiting(call.at),
+            ConnectionStage::Waiting(call.at),
             rng,
         )
     }
 
     pub(super) fn accepting(plan: &ScriptedPlan, listener: GuestListener, syn: &Segment, rng: Rng) -> Self {
-        let stage = Stage::SynReceived {
+        let stage = ConnectionStage::SynReceived {
             again: Instant(0),
             tries: 0,
         };
@@ -96,7 +104,7 @@ impl Peer {
         remote: SocketAddr,
         port: u16,
         script: Script,
-        stage: Stage,
+        stage: ConnectionStage,
         rng: Rng,
     ) -> Self {
         Self {
@@ -109,8 +117,8 @@ impl Peer {
             iss: plan.iss,
             stage,
             app: None,
-            sender: Sender::new(plan.iss.wrapping_add(1)),
-            receiver: Receiver::new(0, 0, 0, 0),
+            sender: SendHalf::new(plan.iss.wrapping_add(1)),
+            receiver: ReceiveHalf::new(0, 0, 0, 0),
             mss: 536,
             shift: 0,
             scaled: false,
@@ -123,19 +131,19 @@ impl Peer {
     }
 
     pub(super) fn began(&self) -> bool {
-        !matches!(self.stage, Stage::Waiting(_))
+        !matches!(self.stage, ConnectionStage::Waiting(_))
     }
 
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    pub(super) fn app(&self) -> Option<&App> {
+    pub(super) fn app(&self) -> Option<&SimApp> {
         self.app.as_ref()
     }
 
-    pub(super) fn outcome(&self) -> Option<Outcome> {
-        self.outcome.or(self.app.as_ref().and_then(App::outcome))
+    pub(super) fn outcome(&self) -> Option<ConnectionEnd> {
+        self.outcome.or(self.app.as_ref().and_then(SimApp::outcome))
     }
 
     pub(super) fn resets_ignored(&self) -> u32 {
@@ -151,27 +159,27 @@ impl Peer {
         wrong: &mut Vec<String>,
     ) {
         match self.stage {
-            Stage::Waiting(_) => {}
-            Stage::SynSent { .. } => self.receive_syn_ack(segment, now, output, wrong),
-            Stage::SynReceived { tries, .. } => {
+            ConnectionStage::Waiting(_) => {}
+            ConnectionStage::SynSent { .. } => self.receive_syn_ack(segment, now, output, wrong),
+            ConnectionStage::SynReceived { tries, .. } => {
                 if segment.flags.has(Flags::RST) {
-                    // The connection does not exist yet, and fails.
-                    self.fail(Outcome::Refused);
+                    // The segment arrives before the guest has sent its SYN, so the connection fails.
+                    self.fail(ConnectionEnd::Refused);
                 } else if segment.flags.has(Flags::SYN) {
-                    self.stage = Stage::SynReceived { again: now, tries };
+                    self.stage = ConnectionStage::SynReceived { again: now, tries };
                 } else if segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1) {
                     self.open(now);
                     self.receive_open(segment, now, output, wrong);
                 }
             }
-            Stage::Open => self.receive_open(segment, now, output, wrong),
-            Stage::Closed => {
-                // TIME_WAIT: a repeated segment is acknowledged again.
+            ConnectionStage::Open => self.receive_open(segment, now, output, wrong),
+            ConnectionStage::Closed => {
+                // TIME-WAIT: a repeated segment is acknowledged again.
                 if !segment.flags.has(Flags::RST) && segment.span() > 0 {
                     output.push(self.bare(Flags::ACK));
                 }
             }
-            Stage::Reset => output.extend(refusal(segment)),
+            ConnectionStage::Reset => output.extend(refusal(segment)),
         }
     }
 
@@ -185,7 +193,7 @@ impl Peer {
         if segment.flags.has(Flags::RST) {
             // RFC 5961 section 3: a reset is accepted only at the left edge of the window.
             if segment.seq == self.receiver.ack() {
-                self.fail(Outcome::Reset);
+                self.fail(ConnectionEnd::Reset);
             } else {
                 self.resets_ignored += 1;
                 output.push(self.bare(Flags::ACK));
@@ -193,7 +201,7 @@ impl Peer {
             return;
         }
         if segment.flags.has(Flags::SYN) {
-            // The handshake's last acknowledgement was lost.
+            // The acknowledgement that completes the handshake was lost.
             output.push(self.bare(Flags::ACK));
             return;
         }
@@ -214,7 +222,7 @@ impl Peer {
                 self.plan.mss
             ));
         }
-        // A keepalive or window probe repeats the sequence number of a byte, possibly without the byte.
+        // A keepalive or window probe repeats the sequence number of an acknowledged byte, with or without that byte.
         let probe = bare && self.receiver.offset(segment.seq) < self.receiver.next as i64;
         let took = self.receiver.take(segment.seq, &segment.payload, fin);
         for error in [acknowledged.err(), took.as_ref().err().cloned()]
@@ -224,8 +232,8 @@ impl Peer {
             wrong.push(format!("port {}: {error}: {segment:?}", self.port));
         }
         match took {
-            Ok(Took::AtOnce) => self.ack_at = Some(now),
-            Ok(Took::InOrder) => {
+            Ok(ReceiveResult::AtOnce) => self.ack_at = Some(now),
+            Ok(ReceiveResult::InOrder) => {
                 self.unacked += 1;
                 let delay = if self.plan.quick_ack || self.unacked >= 2 {
                     Duration::ZERO
@@ -234,68 +242,71 @@ impl Peer {
                 };
                 self.ack_at = earlier(self.ack_at, Some(now + delay));
             }
-            Ok(Took::Nothing) if probe => self.ack_at = Some(now),
-            Ok(Took::Nothing) | Err(_) => {}
+            Ok(ReceiveResult::Nothing) if probe => self.ack_at = Some(now),
+            Ok(ReceiveResult::Nothing) | Err(_) => {}
         }
         if self.receiver.has_gap() && self.rng.chance(self.plan.mischief.renege) {
             self.receiver.renege();
         }
     }
 
-    /// Largest segment: the guest's card may have merged several.
+    /// Returns the length of the largest segment that may be sent: the guest's card may have merged several (TSO).
     fn most_payload(&self) -> u64 {
         u64::from(self.plan.mss) * 16
     }
 
-    fn fail(&mut self, outcome: Outcome) {
-        self.stage = Stage::Reset;
+    fn fail(&mut self, outcome: ConnectionEnd) {
+        self.stage = ConnectionStage::Reset;
         match &mut self.app {
             Some(app) => app.was_reset(outcome),
             None => self.outcome = Some(outcome),
         }
     }
 
-    /// Sends what is due now, and runs the application.
+    /// Runs the application, and sends the segments that are due at `now`.
     pub(super) fn poll(&mut self, now: Instant, output: &mut Vec<Segment>) {
         match self.stage {
-            Stage::Waiting(at) if at <= now => {
+            ConnectionStage::Waiting(at) if at <= now => {
                 output.push(self.syn(Flags::SYN));
-                self.stage = Stage::SynSent {
+                self.stage = ConnectionStage::SynSent {
                     again: now + SYN_AGAIN,
                     tries: 1,
                 };
             }
-            Stage::SynSent { again, tries } if again <= now => {
+            ConnectionStage::SynSent { again, tries } if again <= now => {
                 output.push(self.syn(Flags::SYN));
-                self.stage = Stage::SynSent {
+                self.stage = ConnectionStage::SynSent {
                     again: now + SYN_AGAIN * 2_u32.pow(tries.min(6)),
                     tries: tries + 1,
                 };
             }
-            Stage::SynReceived { again, tries } if again <= now => {
+            ConnectionStage::SynReceived { again, tries } if again <= now => {
                 output.push(self.syn(Flags::SYN.and(Flags::ACK)));
-                self.stage = Stage::SynReceived {
+                self.stage = ConnectionStage::SynReceived {
                     again: now + SYN_AGAIN * 2_u32.pow(tries.min(6)),
                     tries: tries + 1,
                 };
             }
-            Stage::Open => self.poll_open(now, output),
-            Stage::Closed => {
-                // The application may still be reading, so it is not reset.
+            ConnectionStage::Open => self.poll_open(now, output),
+            ConnectionStage::Closed => {
+                // The FIN was sent but the application may still be reading, so it is not reset.
                 self.run_app(now);
             }
-            Stage::Waiting(_) | Stage::SynSent { .. } | Stage::SynReceived { .. } | Stage::Reset => {}
+            ConnectionStage::Waiting(_)
+            | ConnectionStage::SynSent { .. }
+            | ConnectionStage::SynReceived { .. }
+            | ConnectionStage::Reset => {}
         }
     }
 
     fn poll_open(&mut self, now: Instant, output: &mut Vec<Segment>) {
         let begin = output.len();
-        if self.run_app(now) == Act::Reset {
+        if self.run_app(now) == AppAction::Reset {
             output.push(Segment {
                 seq: self.sender.seq(self.sender.next),
                 ..self.bare(Flags::RST.and(Flags::ACK))
             });
-            self.stage = Stage::Reset;
+            self.stage = ConnectionStage::Reset;
             return;
         }
         let due = self.ack_at.is_some_and(|at| at <= now) || self.receiver.wants_update();
@@ -327,13 +338,13 @@ impl Peer {
         }
         self.make_mischief(begin, output);
         if self.sender.fin_acknowledged() && self.receiver.ended() && self.ack_at.is_none() {
-            self.stage = Stage::Closed;
+            self.stage = ConnectionStage::Closed;
         }
     }
 
-    fn run_app(&mut self, now: Instant) -> Act {
+    fn run_app(&mut self, now: Instant) -> AppAction {
         let Some(app) = &mut self.app else {
-            return Act::None;
+            return AppAction::None;
         };
         self.receiver.taken += app.read(self.receiver.next - self.receiver.taken, now);
         if self.receiver.ended() && self.receiver.taken == self.receiver.next {
@@ -345,11 +356,11 @@ impl Peer {
             .saturating_sub(self.sender.written - self.sender.una.min(self.sender.written));
         self.sender.written += app.write(room, now);
         let act = app.act(now);
-        self.sender.closed |= act == Act::Close;
+        self.sender.closed |= act == AppAction::Close;
         act
     }
 
-    fn data(&self, piece: Piece) -> Segment {
+    fn data(&self, piece: StreamRange) -> Segment {
         let mut flags = Flags::ACK;
         if piece.fin {
             flags = flags.and(Flags::FIN);
@@ -383,12 +394,14 @@ impl Peer {
         }
     }
 
-    /// Returns the time of the connection's next action.
+    /// Returns the time at which the connection has to be polled next.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         match self.stage {
-            Stage::Waiting(at) => Some(at),
-            Stage::SynSent { again, .. } | Stage::SynReceived { again, .. } => Some(again),
-            Stage::Open | Stage::Closed => {
+            ConnectionStage::Waiting(at) => Some(at),
+            ConnectionStage::SynSent { again, .. } | ConnectionStage::SynReceived { again, .. } => {
+                Some(again)
+            }
+            ConnectionStage::Open | ConnectionStage::Closed => {
                 let app = self.app.as_ref()?;
                 let room = self
                     .plan
@@ -398,7 +411,7 @@ impl Peer {
                 let next = earlier(app, earlier(self.ack_at, self.sender.retry_at()))?;
                 Some(next.max(now + Duration::from_nanos(1)))
             }
-            Stage::Reset => None,
+            ConnectionStage::Reset => None,
         }
     }
 }

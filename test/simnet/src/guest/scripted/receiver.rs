@@ -1,41 +1,41 @@
-//! The receiving half: received data, holes, and acknowledgements with SACK blocks.
+//! The receiving half of a scripted connection: received data, gaps, and acknowledgements with SACK blocks.
 
 use crate::pattern;
 
-/// Offsets count stream bytes from 0.
+/// The receiving half of a scripted connection. Offsets count the bytes of the engine's stream from 0.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    /// Sequence number of the stream's first byte.
+pub(super) struct ReceiveHalf {
+    /// Sequence number of the stream's first byte (RFC 9293, IRS + 1).
     pub(super) first: u32,
     stream: u64,
-    /// Everything before this was received.
+    /// Offset up to which all data was received (RFC 9293, RCV.NXT).
     pub(super) next: u64,
-    /// Runs beyond `next`, ascending and disjoint.
+    /// Ranges of received data beyond `next`, ascending and disjoint.
     runs: Vec<(u64, u64)>,
-    /// The run that grew last: its block is the first (RFC 2018 section 4).
+    /// Start of the range that grew last, whose SACK block is sent first (RFC 2018 section 4).
     latest: u64,
-    /// Offset of the stream's end.
+    /// Offset of the stream's end, if its FIN was received.
     end: Option<u64>,
-    /// Bytes read by the application.
+    /// Number of bytes that the application has read.
     pub(super) taken: u64,
     size: u64,
     shift: u8,
-    /// The highest right edge that was advertised.
+    /// Offset of the rightmost window edge that was advertised.
     edge: u64,
 }
 
-/// Result of receiving a segment's data.
+/// The result of receiving a segment's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Took {
+pub(super) enum ReceiveResult {
     /// The segment had no data.
     Nothing,
-    /// The data was in order.
+    /// The data was in order, so its acknowledgement may be delayed.
     InOrder,
-    /// The data was out of order, filled a gap or was a duplicate: it is acknowledged at once.
+    /// The data was out of order, filled a gap or was a duplicate, so it must be acknowledged at once.
     AtOnce,
 }
 
-impl Receiver {
+impl ReceiveHalf {
     pub(super) fn new(first: u32, stream: u64, size: u64, shift: u8) -> Self {
         Self {
             first,
@@ -51,20 +51,20 @@ impl Receiver {
         }
     }
 
-    /// The offset that a sequence number stands for; negative for one before the stream.
+    /// Returns the stream offset of a sequence number; negative before the start of the stream.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         let base = self.first.wrapping_add(self.next as u32);
         self.next as i64 + i64::from(seq.wrapping_sub(base) as i32)
     }
 
-    /// The acknowledgement number.
+    /// Returns the acknowledgement number to send.
     pub(super) fn ack(&self) -> u32 {
         self.first
             .wrapping_add(self.next as u32)
             .wrapping_add(u32::from(self.ended()))
     }
 
-    /// Returns true if the whole stream was received.
+    /// Returns true if all data up to the FIN was received.
     pub(super) fn ended(&self) -> bool {
         self.end == Some(self.next)
     }
@@ -73,8 +73,8 @@ impl Receiver {
         !self.runs.is_empty()
     }
 
-    /// Processes data, and the end of the stream after it.
-    pub(super) fn take(&mut self, seq: u32, data: &[u8], fin: bool) -> Result<Took, String> {
+    /// Processes a segment's data, and the FIN after it if `fin` is true.
+    pub(super) fn take(&mut self, seq: u32, data: &[u8], fin: bool) -> Result<ReceiveResult, String> {
         let begin = self.offset(seq);
         let end = begin + data.len() as i64;
         if begin < 0 && !data.is_empty() {
@@ -94,7 +94,11 @@ impl Receiver {
             return Err(format!("data to {end} beyond the end at {:?}", self.end));
         }
         if data.is_empty() {
-            return Ok(if fin { Took::AtOnce } else { Took::Nothing });
+            return Ok(if fin {
+                ReceiveResult::AtOnce
+            } else {
+                ReceiveResult::Nothing
+            });
         }
         let end = end.min(self.edge);
         let in_order = begin == self.next && !self.has_gap();
@@ -105,7 +109,11 @@ impl Receiver {
             self.runs.push((begin, end));
         }
         self.settle();
-        Ok(if in_order { Took::InOrder } else { Took::AtOnce })
+        Ok(if in_order {
+            ReceiveResult::InOrder
+        } else {
+            ReceiveResult::AtOnce
+        })
     }
 
     fn settle(&mut self) {
@@ -121,12 +129,12 @@ impl Receiver {
         self.runs = merged;
     }
 
-    /// Drops data that was acknowledged only selectively.
+    /// Drops all data beyond `next`, which was reported by SACK but not acknowledged.
     pub(super) fn renege(&mut self) {
         self.runs.clear();
     }
 
-    /// Returns SACK blocks, the latest first.
+    /// Returns the SACK blocks to send, the most recent one first.
     pub(super) fn blocks(&self) -> Vec<(u32, u32)> {
         let mut runs = self.runs.clone();
         runs.sort_by_key(|&(begin, end)| !(begin <= self.latest && self.latest < end));
@@ -137,7 +145,7 @@ impl Receiver {
             .collect()
     }
 
-    /// Opens the window as far as there is room, for a segment that advertises it.
+    /// Moves the right edge of the window as far as the buffer permits, for a segment that advertises it.
     pub(super) fn open(&mut self, scaled: bool) {
         let shift = if scaled { self.shift } else { 0 };
         let room = (self.taken + self.size).saturating_sub(self.next);
@@ -145,13 +153,13 @@ impl Receiver {
         self.edge = self.edge.max(self.next + (field << shift));
     }
 
-    /// The window field, as far as the window has been opened. Coarse scales may take a fraction back.
+    /// Returns the value of the window field for the current edge. With a coarse scale it may be rounded down.
     pub(super) fn window(&self, scaled: bool) -> u16 {
         let shift = if scaled { self.shift } else { 0 };
         ((self.edge - self.next) >> shift).min(0xffff) as u16
     }
 
-    /// Returns true if reading has opened the window so far that an update should be sent.
+    /// Returns true if reading has freed so much of the buffer that a window update should be sent.
     pub(super) fn wants_update(&self) -> bool {
         let open = self.edge.saturating_sub(self.next);
         let could = (self.taken + self.size)

@@ -1,42 +1,43 @@
-//! The sending half: acknowledged data, data in flight, and retransmissions.
+//! The sending half of a scripted connection: data in flight, acknowledgements, and retransmissions.
 
 use core::time::Duration;
 
 use pontoon_engine::Instant;
 
-/// Offsets count stream bytes from 0; the FIN takes one more.
+/// The sending half of a scripted connection. Offsets count the bytes of the guest's stream from 0; the FIN occupies
+/// one more.
 #[derive(Debug)]
-pub(super) struct Sender {
-    /// Sequence number of the stream's first byte.
+pub(super) struct SendHalf {
+    /// Sequence number of the stream's first byte (RFC 9293, ISS + 1).
     pub(super) first: u32,
-    /// Acknowledged.
+    /// Offset of the first unacknowledged byte (RFC 9293, SND.UNA).
     pub(super) una: u64,
-    /// Sent at least once.
+    /// Offset of the first byte that was never sent (RFC 9293, SND.NXT).
     pub(super) next: u64,
-    /// Bytes that the application has written.
+    /// Number of bytes that the application has written.
     pub(super) written: u64,
-    /// The application has closed: the FIN is at `written`.
+    /// True if the application has closed its direction: the FIN is at the offset `written`.
     pub(super) closed: bool,
-    /// Right edge of the engine's window.
+    /// Offset of the right edge of the engine's receive window.
     pub(super) edge: u64,
-    /// Runs that the engine has acknowledged selectively.
+    /// Ranges that the engine has reported by SACK.
     sacked: Vec<(u64, u64)>,
     repeats: u32,
-    /// Each of these causes one retransmission of a hole.
+    /// Offset that must be acknowledged before three duplicate acknowledgements cause another retransmission.
     recover: u64,
     retry_at: Option<Instant>,
     backoff: u32,
 }
 
-/// A run of the stream to send: from, to, and whether the FIN comes after it.
+/// A range of the stream to send: first offset, end offset, and whether the FIN is sent after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct StreamRange {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) fin: bool,
 }
 
-impl Sender {
+impl SendHalf {
     pub(super) fn new(first: u32) -> Self {
         Self {
             first,
@@ -57,18 +58,18 @@ impl Sender {
         self.first.wrapping_add(offset as u32)
     }
 
-    /// Returns the sequence number of a segment without data: the next to send, limited to the window, as it would be
-    /// rejected otherwise.
+    /// Returns the sequence number of a segment without data: SND.NXT, limited to the right edge of the window,
+    /// beyond which the engine would reject the segment.
     pub(super) fn bare_seq(&self) -> u32 {
         self.seq(self.next.min(self.edge.max(self.una)))
     }
 
-    /// The offset that an acknowledgement number stands for.
+    /// Returns the stream offset of an acknowledgement number.
     pub(super) fn offset(&self, ack: u32) -> i64 {
         self.una as i64 + i64::from(ack.wrapping_sub(self.seq(self.una)) as i32)
     }
 
-    /// One past the FIN.
+    /// Returns the offset after the FIN.
     fn end(&self) -> u64 {
         self.written + u64::from(self.closed)
     }
@@ -81,7 +82,8 @@ impl Sender {
         self.next - self.una
     }
 
-    /// Processes an acknowledgement with its window and SACK blocks. `bare`: the segment has no data.
+    /// Processes an acknowledgement number, the scaled window and SACK blocks. `bare` is true if the segment has no
+    /// data.
     pub(super) fn acknowledged(
         &mut self,
         ack: u32,
@@ -123,8 +125,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns the next piece that was not sent yet.
-    pub(super) fn fresh(&mut self, mss: u64) -> Option<Piece> {
+    /// Returns the next range to send that was not sent before.
+    pub(super) fn fresh(&mut self, mss: u64) -> Option<StreamRange> {
         let from = self.next;
         if from >= self.end() {
             return None;
@@ -138,18 +140,17 @@ impl Sender {
             return None;
         }
         self.next = to + u64::from(fin);
-        Some(Piece { from, to, fin })
+        Some(StreamRange { from, to, fin })
     }
 
-    /// Returns true if [`Self::fresh`] or [`Self::again`] have a piece to send.
+    /// Returns true if [`Self::fresh`] or [`Self::again`] has a range to send.
     pub(super) fn wants_to_send(&self, now: Instant) -> bool {
         let fresh = self.next < self.end() && (self.next < self.edge || self.next == self.written);
         fresh || self.repeats >= 3 || self.retry_at.is_some_and(|at| at <= now)
     }
 
-    /// Returns the piece to retransmit: the first hole after three duplicate acknowledgements, or the oldest piece
-    /// after the timeout.
-    pub(super) fn again(&mut self, mss: u64, now: Instant) -> Option<Piece> {
+    /// Returns the range to retransmit: the oldest after three duplicate acknowledgements, or after the timeout.
+    pub(super) fn again(&mut self, mss: u64, now: Instant) -> Option<StreamRange> {
         if self.repeats >= 3 && self.una >= self.recover && self.in_flight() > 0 {
             self.recover = self.next;
             self.repeats = 0;
@@ -165,25 +166,25 @@ impl Sender {
             return Some(self.oldest(mss));
         }
         if self.una < self.end() {
-            // The window is closed: it is probed by one byte.
+            // The window is closed, and one byte beyond it is a window probe.
             let fin = self.una == self.written;
             let to = self.una + u64::from(!fin);
             self.next = self.una + 1;
             let from = self.una;
-            return Some(Piece { from, to, fin });
+            return Some(StreamRange { from, to, fin });
         }
         None
     }
 
-    fn oldest(&self, mss: u64) -> Piece {
+    fn oldest(&self, mss: u64) -> StreamRange {
         let hole = self.sacked.first().map_or(u64::MAX, |&(left, _)| left);
         let to = (self.una + mss).min(self.written).min(self.next).min(hole);
         let fin = self.closed && to == self.written && self.next > self.written;
         let from = self.una.min(to);
-        Piece { from, to, fin }
+        StreamRange { from, to, fin }
     }
 
-    /// Arms the retransmission timer.
+    /// Starts the retransmission timer.
     pub(super) fn arm(&mut self, now: Instant) {
         if self.una == self.end() {
             self.retry_at = None;

@@ -3,7 +3,7 @@ use pontoon_wire::Mac;
 use super::*;
 use crate::pattern;
 
-const ETHER: Ether = Ether {
+const ETHER: EtherAddresses = EtherAddresses {
     source: Mac([2, 0, 0, 0, 0, 1]),
     destination: Mac([2, 0, 0, 0, 0, 2]),
 };
@@ -68,7 +68,7 @@ fn split_after_merge_is_identity() {
             }
             assert_eq!(output, input);
         }
-        // [1448, 1448, 1448, 1000] and [1448, 3]: a short part ends a frame.
+        // [1448, 1448, 1448, 1000] and [1448, 3]: a short segment ends a frame.
         assert_eq!(fewest, 2);
     }
 }

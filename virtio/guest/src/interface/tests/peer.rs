@@ -1,4 +1,4 @@
-//! The device of the tests, and the platform.
+//! The device and the platform of the tests.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,24 +11,24 @@ use std::vec::Vec;
 
 use pontoon_ring::device::{Device, State};
 use pontoon_ring::memory::{Area, Memory, Raw, Window};
-use pontoon_ring::{Access, Features};
+use pontoon_ring::{Access, Features, Notification};
 
-use crate::{Gone, HEADER, Interface, Map, Pacing, Platform, Ring};
+use crate::{DeviceGone, HEADER, Interface, Map, Pacing, Platform, Ring};
 
 pub(crate) const ORIGIN: u64 = 0x4_0000;
 pub(crate) const MAP: Map<16> = Map::new(ORIGIN, 1514);
 
 pub(crate) type Net<'m> = Interface<Window<Raw<'m>>, Host<'m>, 16>;
 
-/// Memory for one [`MAP`].
-pub(crate) struct Shared(Box<[Line]>);
+/// Memory for the rings and buffers of [`MAP`].
+pub(crate) struct SharedMemory(Box<[Line]>);
 
 #[repr(align(64))]
 struct Line {
     _words: [AtomicU64; 8],
 }
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn new() -> Self {
         let line = || Line {
             _words: [const { AtomicU64::new(0) }; 8],
@@ -45,8 +45,12 @@ impl Shared {
     }
 }
 
-/// Creates and starts an interface with its device.
-pub(crate) fn open(shared: &Shared, pacing: Pacing, event_idx: bool) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
+/// Creates and starts an interface, and returns it with its device.
+pub(crate) fn open(
+    shared: &SharedMemory,
+    pacing: Pacing,
+    event_idx: bool,
+) -> (Net<'_>, Rc<RefCell<Peer<'_>>>) {
     let features = Features {
         event_idx,
         indirect: false,
@@ -58,7 +62,7 @@ pub(crate) fn open(shared: &Shared, pacing: Pacing, event_idx: bool) -> (Net<'_>
     (net, peer)
 }
 
-/// The device.
+/// The device side of both rings, as the interface's peer.
 pub(crate) struct Peer<'m> {
     memory: Window<Raw<'m>>,
     to_guest: Device,
@@ -79,12 +83,12 @@ impl<'m> Peer<'m> {
         }
     }
 
-    /// Returns and clears the notifications from the guest.
+    /// Returns and clears the list of notifications from the guest.
     pub(crate) fn take_notifications(&mut self) -> Vec<Ring> {
         std::mem::take(&mut self.take_notifications)
     }
 
-    /// Returns and clears the number of calls that the guest requested.
+    /// Returns and clears the number of calls that the guest has requested.
     pub(crate) fn calls(&mut self) -> u64 {
         std::mem::take(&mut self.calls)
     }
@@ -95,19 +99,19 @@ impl<'m> Peer<'m> {
         assert_eq!(self.rearm(), 0);
     }
 
-    /// Requests a notification for the next frame from the guest, and returns how many are ready.
+    /// Requests a notification for the next frame from the guest, and returns the number of frames that can be taken.
     pub(crate) fn rearm(&mut self) -> u16 {
         self.from_guest.attach(self.memory).unwrap().rearm().unwrap()
     }
 
-    /// Suppresses notifications.
+    /// Suppresses notifications for both rings.
     pub(crate) fn suppress(&mut self) {
         for device in [&mut self.to_guest, &mut self.from_guest] {
             device.attach(self.memory).unwrap().suppress();
         }
     }
 
-    /// Takes all frames from the guest, and returns their buffers.
+    /// Takes all frames from the guest, and returns their buffers to it.
     pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
         let mut ring = self.from_guest.attach(self.memory).unwrap();
         let mut frames = Vec::new();
@@ -126,20 +130,20 @@ impl<'m> Peer<'m> {
             assert_eq!(bytes, [0; HEADER]);
             frames.push(frame);
         }
-        self.calls += u64::from(ring.publish());
+        self.calls += u64::from(ring.publish() == Notification::Required);
         frames
     }
 
-    /// Sends the guest a frame; there must be a buffer.
+    /// Sends a frame to the guest, which must have a free receive buffer.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let mut bytes = vec![0; HEADER];
-        // num_buffers
+        // The field `num_buffers` of the header.
         bytes[HEADER - 2] = 1;
         bytes.extend(frame);
         self.write(&bytes, bytes.len());
     }
 
-    /// Returns a receive buffer with a length of `len` bytes, shorter than the header.
+    /// Returns a receive buffer with a written length of `len` bytes, which is shorter than the header.
     pub(crate) fn send_short(&mut self, len: usize) {
         self.write(&[], len);
     }
@@ -160,13 +164,13 @@ impl<'m> Peer<'m> {
         });
         let chain = popped.unwrap().expect("a buffer");
         ring.put(chain, len as u32);
-        self.calls += u64::from(ring.publish());
+        self.calls += u64::from(ring.publish() == Notification::Required);
     }
 }
 
 type Action<'m> = Box<dyn FnOnce(&mut Peer<'m>) + 'm>;
 
-/// A clock that advances by a microsecond at each reading, and a sleep during which actions run.
+/// A platform whose clock advances by a microsecond at each reading, and which runs actions during a sleep.
 pub(crate) struct Host<'m> {
     peer: Rc<RefCell<Peer<'m>>>,
     now: Duration,
@@ -188,12 +192,12 @@ impl<'m> Host<'m> {
         }
     }
 
-    /// Sets the action for the next reading of the clock.
+    /// Sets the action that runs at the next reading of the clock.
     pub(crate) fn at_next_clock_reading(&mut self, action: impl FnOnce(&mut Peer<'m>) + 'm) {
         self.idle = Some(Box::new(action));
     }
 
-    /// Sets the action for the next sleep.
+    /// Sets the action that runs during the next sleep.
     pub(crate) fn at_next_sleep(&mut self, action: impl FnOnce(&mut Peer<'m>) + 'm) {
         self.asleep = Some(Box::new(action));
     }
@@ -222,13 +226,13 @@ impl Platform for Host<'_> {
         self.peer.borrow_mut().take_notifications.push(ring);
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         self.slept_at = self.now;
         match (self.asleep.take(), until) {
-            _ if self.gone => return Err(Gone),
+            _ if self.gone => return Err(DeviceGone),
             (Some(action), _) => action(&mut self.peer.borrow_mut()),
             (None, Some(until)) => self.now = until,
-            (None, None) => panic!("asleep for ever"),
+            (None, None) => panic!("the sleep would never end"),
         }
         Ok(())
     }

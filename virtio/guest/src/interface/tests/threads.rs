@@ -1,17 +1,17 @@
-//! An interface and an echoing device in two threads, which sleep when they have nothing to do.
+//! Tests with an interface and an echoing device in two threads, each of which sleeps when it has nothing to do.
 
 use std::time::Instant;
 
 use pontoon_ring::memory::{Raw, Window};
 
-use super::peer::{MAP, Peer, Shared};
+use super::peer::{MAP, Peer, SharedMemory};
 use super::*;
-use crate::Gone;
+use crate::DeviceGone;
 use pontoon_test_support::notifier::Notifier;
 
 const FRAMES: u32 = if cfg!(miri) { 64 } else { 100_000 };
 
-/// Frames in flight.
+/// Number of frames in flight.
 const WINDOW: u32 = 8;
 
 struct Thread<'d> {
@@ -29,7 +29,7 @@ impl Platform for Thread<'_> {
         self.kick.notify();
     }
 
-    fn sleep(&mut self, until: Option<Duration>) -> Result<(), Gone> {
+    fn sleep(&mut self, until: Option<Duration>) -> Result<(), DeviceGone> {
         assert_eq!(until, None);
         self.call.wait();
         Ok(())
@@ -50,7 +50,7 @@ fn converse(pacing: Pacing, event_idx: bool) {
         event_idx,
         indirect: false,
     };
-    let shared = Shared::new();
+    let shared = SharedMemory::new();
     let memory = shared.window();
     let (kick, call) = (Notifier::default(), Notifier::default());
     let thread = Thread {

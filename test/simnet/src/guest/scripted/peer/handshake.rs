@@ -1,16 +1,16 @@
-//! Handshakes of connections that the guest opens or accepts.
+//! TCP handshakes of connections that the scripted guest opens or accepts.
 
 use pontoon_engine::Instant;
 use pontoon_wire::frame::Flags;
 
-use super::{Peer, Stage, refusal};
-use crate::app::{App, Outcome};
+use super::{ConnectionStage, ScriptedConnection, refusal};
+use crate::app::{ConnectionEnd, SimApp};
 use crate::frames::Segment;
-use crate::guest::scripted::receiver::Receiver;
+use crate::guest::scripted::receiver::ReceiveHalf;
 use crate::streams;
 
-impl Peer {
-    /// Processes options and window of the engine's SYN.
+impl ScriptedConnection {
+    /// Processes the options and the window of the engine's SYN or SYN-ACK.
     pub(super) fn receive_syn(&mut self, syn: &Segment) {
         self.mss = u64::from(syn.mss.unwrap_or(536).min(self.plan.mss));
         self.scaled = syn.window_scale.is_some() && self.plan.scale.is_some();
@@ -26,7 +26,7 @@ impl Peer {
             0
         };
         let stream = streams::down(self.port);
-        self.receiver = Receiver::new(syn.seq.wrapping_add(1), stream, self.plan.receive_buffer, shift);
+        self.receiver = ReceiveHalf::new(syn.seq.wrapping_add(1), stream, self.plan.receive_buffer, shift);
         self.sender.edge = u64::from(syn.window);
     }
 
@@ -40,7 +40,7 @@ impl Peer {
         let fits = segment.flags.has(Flags::ACK) && segment.ack == self.iss.wrapping_add(1);
         if segment.flags.has(Flags::RST) {
             if fits {
-                self.fail(Outcome::Refused);
+                self.fail(ConnectionEnd::Refused);
             } else {
                 wrong.push(format!(
                     "port {}: a reset that does not fit a SYN: {segment:?}",
@@ -53,15 +53,15 @@ impl Peer {
             self.receiver.open(self.scaled);
             output.push(self.bare(Flags::ACK));
         } else if fits {
-            // Data has overtaken the SYN-ACK: it is retransmitted.
+            // Data has overtaken the SYN-ACK and is dropped; the engine retransmits it.
         } else {
             output.extend(refusal(segment));
         }
     }
 
     pub(super) fn open(&mut self, now: Instant) {
-        self.stage = Stage::Open;
-        self.app = Some(App::new(self.script.clone(), self.rng.fork(), now));
+        self.stage = ConnectionStage::Open;
+        self.app = Some(SimApp::new(self.script.clone(), self.rng.fork(), now));
     }
 
     pub(super) fn syn(&self, flags: Flags) -> Segment {

@@ -1,39 +1,40 @@
-//! Segments that well-behaved stacks never or rarely send.
+//! Segments of the scripted guest that well-behaved stacks never or rarely send.
 
 use pontoon_wire::frame::Flags;
 
-use super::{Peer, Piece};
+use super::{ScriptedConnection, StreamRange};
 use crate::frames::{Segment, URG};
 
-/// Chances of the scripted guest's deviations, per mille of the opportunities.
+/// Probabilities of the scripted guest's deviations from TCP, per mille of the opportunities.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mischief {
-    /// Two segments are sent in the wrong order.
+    /// Probability that two segments are sent in the wrong order.
     pub swap: u32,
-    /// A retransmission overlaps what was sent before, at other boundaries.
+    /// Probability that a retransmission has segment boundaries that overlap earlier segments.
     pub overlap: u32,
-    /// Data that was acknowledged long ago is sent again.
+    /// Probability that data is sent again that was acknowledged long ago.
     pub stale: u32,
-    /// Segments carry URG and a pointer.
+    /// Probability that a segment has URG and an urgent pointer.
     pub urgent: u32,
-    /// A keepalive probe, with or without a random byte.
+    /// Probability of a keepalive probe, with or without a random byte.
     pub keepalive: u32,
-    /// A RST in the window but not at its left edge (RFC 5961 section 3: challenged, not accepted).
+    /// Probability of a RST inside the window but not at its left edge, which the engine must challenge (RFC 5961
+    /// section 3).
     pub inexact_reset: u32,
-    /// A RST outside of the window.
+    /// Probability of a RST outside of the window, which the engine must ignore.
     pub far_reset: u32,
-    /// A SYN on the open connection (RFC 5961 section 4).
+    /// Probability of a SYN on the open connection, which the engine must challenge (RFC 5961 section 4).
     pub syn: u32,
-    /// An acknowledgement of data that was never sent (RFC 5961 section 5).
+    /// Probability of an acknowledgement of data that was never sent (RFC 5961 section 5).
     pub wild_ack: u32,
-    /// Data beyond the window.
+    /// Probability of data beyond the engine's window.
     pub beyond: u32,
-    /// Data is acknowledged by SACK, then dropped (RFC 2018 section 8 allows it).
+    /// Probability that data is reported by SACK and then dropped (reneging, RFC 2018 section 8).
     pub renege: u32,
 }
 
 impl Mischief {
-    /// All of it.
+    /// All deviations, with their default probabilities.
     pub const ALL: Self = Self {
         swap: 50,
         overlap: 300,
@@ -49,9 +50,10 @@ impl Mischief {
     };
 }
 
-impl Peer {
-    /// A retransmission at other boundaries than the first time: it may begin before and end after.
-    pub(super) fn overlapped(&mut self, piece: Piece) -> Piece {
+impl ScriptedConnection {
+    /// Returns a retransmission with other boundaries than the original: it may begin before `piece` and end after
+    /// it.
+    pub(super) fn overlapped(&mut self, piece: StreamRange) -> StreamRange {
         if piece.from == piece.to || !self.rng.chance(self.plan.mischief.overlap) {
             return piece;
         }
@@ -61,10 +63,10 @@ impl Peer {
             .rng
             .within(piece.from + 1..=most.min(from + self.mss).max(piece.from + 1));
         let fin = self.sender.closed && to == self.sender.written && self.sender.next > to;
-        Piece { from, to, fin }
+        StreamRange { from, to, fin }
     }
 
-    /// Adds deviations to the segments of `output` from `begin` on.
+    /// Adds deviations to the segments of `output` from the index `begin` on.
     pub(super) fn make_mischief(&mut self, begin: usize, output: &mut Vec<Segment>) {
         let mischief = self.plan.mischief;
         if output.len() > begin + 1 && self.rng.chance(mischief.swap) {
@@ -92,9 +94,9 @@ impl Peer {
         if self.sender.una > 1 && self.rng.chance(mischief.stale) {
             let from = self.rng.within(0..=self.sender.una.min(self.sender.written) - 1);
             let to = (from + self.mss).min(self.sender.una).min(self.sender.written);
-            output.push(self.data(Piece { from, to, fin: false }));
+            output.push(self.data(StreamRange { from, to, fin: false }));
         }
-        // Where no byte will ever be sent, so that no delay makes it exact.
+        // The sequence number is one of which no byte will ever be sent, so that no delay makes the reset exact.
         let sent_all = all_acknowledged && !self.script.echo && self.sender.written == self.script.send;
         let room = self.sender.edge.saturating_sub(self.sender.next);
         if sent_all && room > 4 && self.rng.chance(mischief.inexact_reset) {
@@ -112,7 +114,8 @@ impl Peer {
             });
         }
         if self.rng.chance(mischief.syn) {
-            // Before the connection's own, so that a late one does not begin a new connection after TIME_WAIT.
+            // The number is less than the initial sequence number of the connection, so that a late SYN does not
+            // begin a new connection after TIME-WAIT.
             let seq = self.iss.wrapping_sub(self.rng.within(1..=1 << 29) as u32);
             output.push(Segment {
                 seq,
@@ -127,7 +130,7 @@ impl Peer {
             });
         }
         if self.rng.chance(mischief.beyond) {
-            // Beyond the widest window, as the engine may have opened its window meanwhile.
+            // The number is beyond the widest window, as the engine may have opened its window meanwhile.
             let seq = self.sender.seq(self.sender.edge).wrapping_add(0x0100_0000);
             let payload = vec![0xee; self.rng.size(1..=self.mss as usize)];
             output.push(Segment {

@@ -1,4 +1,4 @@
-//! Queries to the engine: statistics and flows, responses that are shared, and timeouts.
+//! Statistics, and queries to the engine: flows and confirmations, responses that are shared, and timeouts.
 
 use pontoon_engine::flow_dump::{Phase, Traffic};
 use pontoon_engine::{FlowId, Kind, WorkerId, egress};
@@ -11,11 +11,9 @@ const FLOWS: &str = "GET /v1/flows HTTP/1.1\r\n\r\n";
 fn stats_are_those_of_each_worker_and_their_sum() {
     let mut fixture = Fixture::new(2);
     let client = fixture.client();
+    fixture.publish(1, &[0; 3]);
     send(&client, STATS);
     fixture.serve();
-    assert_eq!(fixture.updates, [Update::Ask(1)]);
-    assert_eq!(received(&client), (String::new(), false));
-    fixture.answer(2);
     let (answer, ended) = received(&client);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert_eq!(status(head), "200");
@@ -29,6 +27,24 @@ fn stats_are_those_of_each_worker_and_their_sum() {
         ),
         (2, 4, 20)
     );
+    let has_process = |stats: &reply::WorkerStats| stats.counters.contains_key("sandbox_refused");
+    assert_eq!(
+        [&stats.workers[0], &stats.workers[1], &stats.total].map(has_process),
+        [true, false, true]
+    );
+}
+
+#[test]
+fn statistics_are_served_without_a_message_to_the_engine() {
+    let mut fixture = Fixture::new(2);
+    let client = fixture.client();
+    for path in ["/v1/stats", "/metrics", "/v1/policy"] {
+        send(&client, &format!("GET {path} HTTP/1.1\r\n\r\n"));
+        fixture.serve();
+        assert_eq!(status(&received(&client).0), "200", "{path}");
+    }
+    assert_eq!(fixture.updates, []);
+    assert!(!fixture.control.is_asking());
 }
 
 #[test]
@@ -83,24 +99,32 @@ fn flows_of_all_workers_are_queried_page_by_page() {
     assert_eq!(status(&received(&other).0), "503");
 }
 
+fn rounds(fixture: &Fixture) -> Vec<u64> {
+    let round = |update: &Update| match update {
+        Update::Confirm(round) => Some(*round),
+        _ => None,
+    };
+    fixture.updates.iter().filter_map(round).collect()
+}
+
 #[test]
-fn requests_during_a_query_share_the_next_query() {
+fn changes_during_a_round_share_the_next_round() {
     let mut fixture = Fixture::new(1);
     let (one, two, three) = (fixture.client(), fixture.client(), fixture.client());
-    send(&one, STATS);
+    send(&one, CHANGE);
     fixture.serve();
-    send(&two, STATS);
-    send(&three, STATS);
+    send(&two, CHANGE);
+    send(&three, CHANGE);
     fixture.serve();
-    assert_eq!(fixture.updates, [Update::Ask(1)]);
-    fixture.answer(1);
+    assert_eq!(rounds(&fixture), [1]);
+    fixture.confirm(1);
     assert_eq!(status(&received(&one).0), "200");
     assert_eq!(
         (received(&two).0, received(&three).0),
         (String::new(), String::new())
     );
-    assert_eq!(fixture.updates, [Update::Ask(1), Update::Ask(2)]);
-    fixture.answer(1);
+    assert_eq!(rounds(&fixture), [1, 2]);
+    fixture.confirm(1);
     assert_eq!(
         (status(&received(&two).0), status(&received(&three).0)),
         ("200", "200")
@@ -109,19 +133,19 @@ fn requests_during_a_query_share_the_next_query() {
 }
 
 #[test]
-fn query_without_reports_times_out_with_status_503() {
+fn round_without_all_confirmations_times_out_with_status_503() {
     let mut fixture = Fixture::new(2);
     let client = fixture.client();
-    send(&client, STATS);
+    send(&client, CHANGE);
     fixture.serve();
-    fixture.answer(1);
+    fixture.confirm(1);
     fixture.wait(REPORT_TIMEOUT);
     assert_eq!(status(&received(&client).0), "503");
     assert!(!fixture.control.is_asking());
-    // A late report does not count for the next query.
-    send(&client, STATS);
+    // A late report does not count for the next round.
+    send(&client, CHANGE);
     fixture.serve();
-    fixture.answer(2);
+    fixture.confirm(2);
     assert_eq!(status(&received(&client).0), "200");
 }
 

@@ -1,18 +1,18 @@
-//! Calls that end the process: none of them has an innocent caller here.
+//! Calls for which the kernel kills the process: no code of ours makes them.
 
 use libc::*;
 
 pub(super) const CALLS: &[c_long] = &[
-    // Another program.
+    // Execution of another program.
     SYS_execve,
     SYS_execveat,
-    // Other processes' memory and descriptors.
+    // Access to memory and descriptors of other processes.
     SYS_ptrace,
     SYS_process_vm_readv,
     SYS_process_vm_writev,
     SYS_pidfd_getfd,
     SYS_kcmp,
-    // Other namespaces and roots.
+    // Change of namespaces and root directory.
     SYS_setns,
     SYS_unshare,
     SYS_mount,
@@ -25,7 +25,7 @@ pub(super) const CALLS: &[c_long] = &[
     SYS_open_tree,
     SYS_mount_setattr,
     SYS_open_by_handle_at,
-    // The kernel.
+    // Interfaces of the kernel with a large attack surface.
     SYS_bpf,
     SYS_perf_event_open,
     SYS_userfaultfd,

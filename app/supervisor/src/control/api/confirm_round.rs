@@ -1,21 +1,21 @@
-//! A query for the statistics of all workers.
+//! A request that all workers confirm the earlier updates.
 
 use std::time::Instant;
 
 use pontoon_worker::Update;
-use pontoon_worker::messages::Stats;
+use pontoon_worker::messages::Confirmation;
 
 use crate::control::REPORT_TIMEOUT;
 
-/// Queries run in rounds: the next one begins when this one has ended.
+/// Requests run in rounds: the next one begins when this one has ended.
 #[derive(Debug)]
-pub(super) struct StatsQuery {
+pub(super) struct ConfirmRound {
     workers: usize,
     /// Number of the round that runs or ran last.
     number: u64,
     /// The time when it began, if it runs.
     since: Option<Instant>,
-    reports: Vec<Stats>,
+    confirmations: Vec<Confirmation>,
     /// A client waits for the next round.
     another: bool,
     /// The last round that ended has expired.
@@ -24,15 +24,15 @@ pub(super) struct StatsQuery {
 
 /// Not every worker has replied in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Silent;
+pub(super) struct Expired;
 
-impl StatsQuery {
+impl ConfirmRound {
     pub(super) fn new(workers: u8) -> Self {
         Self {
             workers: workers.into(),
             number: 0,
             since: None,
-            reports: Vec::new(),
+            confirmations: Vec::new(),
             another: false,
             expired: false,
         }
@@ -55,26 +55,26 @@ impl StatsQuery {
         }
     }
 
-    /// Returns the replies of round `number` or a later one, in the order of the workers; `None` if it has not ended.
-    pub(super) fn result(&self, number: u64) -> Option<Result<Vec<Stats>, Silent>> {
+    /// Returns the replies of round `number` or a later one; `None` if it has not ended.
+    pub(super) fn result(&self, number: u64) -> Option<Result<&[Confirmation], Expired>> {
         if number > self.number || self.since.is_some() {
             return None;
         }
-        Some(match self.reports.len() == self.workers {
-            true => Ok(self.reports.clone()),
-            false => Err(Silent),
+        Some(match self.confirmations.len() == self.workers {
+            true => Ok(&self.confirmations),
+            false => Err(Expired),
         })
     }
 
     /// Adds a reply; returns true if it was the last of the round.
-    pub(super) fn take(&mut self, stats: Stats) -> bool {
-        let known = self.reports.iter().any(|other| other.worker == stats.worker);
-        if self.since.is_none() || stats.round != self.number || known {
+    pub(super) fn take(&mut self, confirmation: Confirmation) -> bool {
+        let worker = confirmation.worker;
+        let known = self.confirmations.iter().any(|other| other.worker == worker);
+        if self.since.is_none() || confirmation.round != self.number || known {
             return false;
         }
-        self.reports.push(stats);
-        self.reports.sort_by_key(|stats| stats.worker);
-        let ends = self.reports.len() == self.workers;
+        self.confirmations.push(confirmation);
+        let ends = self.confirmations.len() == self.workers;
         if ends {
             self.since = None;
             self.expired = false;
@@ -111,7 +111,7 @@ impl StatsQuery {
         self.number += 1;
         self.another = false;
         self.since = Some(now);
-        self.reports.clear();
-        outbox.push(Update::Ask(self.number));
+        self.confirmations.clear();
+        outbox.push(Update::Confirm(self.number));
     }
 }
