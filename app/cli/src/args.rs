@@ -63,6 +63,7 @@ Run a command in its own network namespace. Files and Unix sockets are not isola
 
 {options}
 
+The usual options are listed by -h, all of them by --help.
 Exit status: the command's, or 128+n if signal n killed it; 126, 127: it cannot run; 1 on failure; 2 for wrong usage.
 ";
 
@@ -109,6 +110,7 @@ const VM_HELP: &str = "\
 
 {options}
 
+The usual options are listed by -h, all of them by --help.
 Exit status: 0 when the guest has gone and no other can come, or after a signal; 1 on failure, 2 for wrong usage.
 ";
 
@@ -150,7 +152,7 @@ pub(crate) struct NetworkArgs {
           value_parser = values::loopback)]
     pub(crate) host_loopback: Vec<Loopback>,
     /// Packets to ADDR reach the host at the address from which it sends to other hosts
-    #[arg(long, value_name = "ADDR", value_parser = values::mapped_address)]
+    #[arg(long, hide_short_help = true, value_name = "ADDR", value_parser = values::mapped_address)]
     pub(crate) map_host: Vec<IpAddr>,
     /// Allow the host's own addresses
     #[arg(long)]
@@ -177,13 +179,13 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "ADDR/LEN", value_parser = values::guest_address)]
     pub(crate) address: Vec<IpNet>,
     /// The guest's gateway [default: the second address of its subnet, or the host's gateway]
-    #[arg(long, value_name = "ADDR", value_parser = values::unicast)]
+    #[arg(long, hide_short_help = true, value_name = "ADDR", value_parser = values::unicast)]
     pub(crate) gateway: Vec<IpAddr>,
     /// Another route of the guest: CIDR[,GATEWAY]
-    #[arg(long, value_name = "ROUTE", value_parser = values::route)]
+    #[arg(long, hide_short_help = true, value_name = "ROUTE", value_parser = values::route)]
     pub(crate) route: Vec<PlannedRoute>,
     /// The DNS forwarder's address in the guest [default: the third of its subnet, or the gateway]
-    #[arg(long, value_name = "ADDR", value_parser = values::unicast)]
+    #[arg(long, hide_short_help = true, value_name = "ADDR", value_parser = values::unicast)]
     pub(crate) dns_address: Vec<IpAddr>,
     /// The guest's private IPv4 subnet [default: 10.0.2.0/24]
     #[arg(long, value_name = "CIDR", conflicts_with = "no_ipv4")]
@@ -192,7 +194,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "CIDR", conflicts_with = "no_ipv6")]
     pub(crate) ipv6: Option<Ipv6Net>,
     /// No IPv4 in the guest
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) no_ipv4: bool,
     /// No IPv6 in the guest
     #[arg(long)]
@@ -204,7 +206,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "ADDR|none", value_parser = values::resolver)]
     pub(crate) dns: Vec<Resolver>,
     /// Search domain [default: the host's]
-    #[arg(long, value_name = "DOMAIN", value_parser = values::domain)]
+    #[arg(long, hide_short_help = true, value_name = "DOMAIN", value_parser = values::domain)]
     pub(crate) search: Vec<String>,
     /// Wait by event, poll, or hybrid (both)
     #[arg(
@@ -219,10 +221,10 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = value_parser!(u8).range(1..=16))]
     pub(crate) workers: u8,
     /// Disable checksum and segmentation offloads
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) no_offload: bool,
     /// Fail if the host refuses a layer of the sandbox
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) require_sandbox: bool,
     /// Ethernet address of the guest's interface
     #[arg(long, value_name = "ADDR", value_parser = values::mac)]
@@ -231,11 +233,11 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "ADDR|IFACE", value_parser = values::outbound)]
     pub(crate) outbound: Option<Outbound>,
     /// Timeout of outbound connects (10s, 500ms) [default: the host's]
-    #[arg(long, value_name = "T", value_parser = values::duration)]
+    #[arg(long, hide_short_help = true, value_name = "T", value_parser = values::duration)]
     pub(crate) connect_timeout: Option<Duration>,
     /// UDP filter: endpoint, address or address-port
     #[arg(
-        long,
+        long, hide_short_help = true,
         value_name = "WHO",
         default_value = "address",
         value_parser = values::one_of(values::UDP_FILTERS),
@@ -246,10 +248,10 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flows: Option<u32>,
     /// Limit on host UDP ports per address family [default: a fourth]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_udp_ports: Option<u32>,
     /// Limit on new flows per second [default: 20000 per worker]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_flow_rate: Option<u32>,
     /// Limit on bits per second in each direction: N[k|M|G] [default: none]
     #[arg(long, value_name = "RATE", value_parser = values::bandwidth)]
@@ -267,7 +269,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "AT")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Another host name that --metrics accepts in requests
-    #[arg(long, value_name = "NAME", requires = "metrics")]
+    #[arg(long, hide_short_help = true, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
