@@ -1,5 +1,6 @@
 //! The list.
 
+mod addressing;
 mod batches;
 mod calls;
 mod confinement;
@@ -52,6 +53,7 @@ const DISABLE: &str = "peek_off,uso,tso,udp_gso,udp_gro,vnet_hdr,vhost_net";
 /// Every case, in the order of this directory.
 pub(crate) fn all() -> Vec<Case> {
     let topics = [
+        addressing::cases,
         batches::cases,
         calls::cases,
         confinement::cases,

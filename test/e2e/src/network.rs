@@ -97,6 +97,11 @@ impl<'a> Network<'a> {
         &self.nodes[self.nodes.len() - 1]
     }
 
+    /// Returns the namespace at the other end of the first link.
+    pub(crate) fn neighbour(&self) -> &Namespace {
+        &self.nodes[0]
+    }
+
     /// Returns the address of the far end.
     pub(crate) fn server_address(&self, family: Family) -> IpAddr {
         let link = self.nodes.len() as u8 - 1;

@@ -1,0 +1,289 @@
+//! Address plans: the addresses, routes and names that a guest gets, and the addresses by which clients appear to it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, Result, ensure};
+use pontoon_netns::{add_address, ip, sysctl};
+
+use super::{expect, tcp_server};
+use crate::case::{Case, Context, Family};
+use crate::guest::tcp;
+use crate::network::Network;
+use crate::process;
+use crate::server;
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("addressing.host-plan", 20, host_plan),
+        Case::new("addressing.host-plan-without-ipv6", 20, host_plan_without_ipv6),
+        Case::new("addressing.host-plan-without-default-route", 20, no_default_route),
+        Case::new("addressing.given-addresses", 20, given_addresses),
+        Case::new("addressing.invalid-options", 20, invalid_options),
+    ];
+    cases.extend(Case::both("addressing.mapped-host", 20, mapped_host));
+    for plan in &PLANS {
+        cases.extend(Case::both(
+            &format!("addressing.clients-of-plan-{}", plan.name),
+            30,
+            move |context, family| clients(context, family, plan),
+        ));
+    }
+    cases.into_iter().map(Case::pontoon_only).collect()
+}
+
+/// Fields of `ip addr` and `ip route` that a guest's interface has in common with the host's: addresses, routes with a gateway.
+const FIELDS: &str = "ip -o addr show dev net0 scope global | awk '{print $4}' | sort; \
+    (ip -4 route; ip -6 route) | grep -o '^.* via [^ ]* dev [^ ]*' | sort; \
+    cat /sys/class/net/net0/mtu";
+
+/// The guest has the host's addresses, routes, MTU and interface name, in both families, with several addresses in each.
+fn host_plan(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    for address in ["198.51.100.9/24", "198.51.7.1/28", "2001:db8:1::9/64"] {
+        add_address("net0", address)?;
+    }
+    ip("route add 203.0.113.0/24 via 198.51.100.2")?;
+    ip("route add 2001:db8:9::/48 via 2001:db8:1::2")?;
+    network.set_mtu(0, 1400)?;
+    let outside = process::output(std::process::Command::new("sh").args(["-c", FIELDS]))?;
+    ensure!(outside.lines().count() >= 9, "the host has:\n{outside}");
+    let inside = network
+        .run()
+        .options(["--addressing", "host"])
+        .shell(FIELDS)
+        .text()?;
+    ensure!(
+        inside == outside,
+        "the host has:\n{outside}the guest has:\n{inside}"
+    );
+    for family in [Family::V4, Family::V6] {
+        let server = tcp_server(&network, family)?.to_string();
+        let words = ["tcp", &server, "fetch", "0", "1", "1048576"];
+        let run = network.run().options(["--addressing", "host:net0"]);
+        expect(&run.guest(words).text()?, "ok")?;
+    }
+    Ok(())
+}
+
+/// A host without IPv6 has a guest without IPv6.
+fn host_plan_without_ipv6(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    sysctl("net/ipv6/conf/net0/disable_ipv6", "1")?;
+    let server = tcp_server(&network, Family::V4)?;
+    let line = format!("ip -6 addr show dev net0 scope global; $E2E guest tcp {server} fetch 0 1 1048576");
+    let run = network.run().options(["--addressing", "host"]);
+    expect(&run.shell(&line).text()?, "ok")
+}
+
+/// Without a default route, an interface has to be named; its guest has no default route either.
+fn no_default_route(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    ip("route del default")?;
+    ip("-6 route del default")?;
+    let refused = network
+        .run()
+        .options(["--addressing", "host"])
+        .command(["true"])
+        .output()?;
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        refused.status.code() == Some(1)
+            && text.contains("the host has no default route (try: --addressing host:IFACE"),
+        "{text}"
+    );
+    let server = tcp_server(&network, Family::V4)?;
+    let line = format!("ip route show default; $E2E guest tcp {server} fetch 0 1 1048576");
+    let run = network.run().options(["--addressing", "host:net0"]);
+    expect(&run.shell(&line).text()?, "ok")
+}
+
+/// Addresses, gateway, route and DNS address by options; all other destinations are reached by the gateway.
+fn given_addresses(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    let server = tcp_server(&network, Family::V4)?;
+    let options = [
+        "--address",
+        "10.9.0.100/24",
+        "--address",
+        "10.9.1.100/24",
+        "--gateway",
+        "10.9.0.1",
+        "--route",
+        "198.51.100.0/24,10.9.1.7",
+        "--dns-address",
+        "169.254.1.1",
+        "--no-ipv6",
+        "--mtu",
+        "1400",
+    ];
+    let line = format!(
+        "ip -o -4 addr show dev tap0 | awk '{{print $4}}' | sort | tr '\\n' ' '; \
+         ip route show default | cut -d' ' -f3 | tr '\\n' ' '; ip route get {} | grep -o 'via [^ ]*' | tr '\\n' ' '; \
+         grep nameserver /etc/resolv.conf | tr '\\n' ' '; cat /sys/class/net/tap0/mtu; $E2E guest tcp {server} peer",
+        server.ip()
+    );
+    let text = network.run().options(options).shell(&line).text()?;
+    let expected = format!(
+        "10.9.0.100/24 10.9.1.100/24 10.9.0.1 via 10.9.1.7 nameserver 169.254.1.1 1400\n{}",
+        network.host_address(Family::V4)
+    );
+    expect(&text, &expected)
+}
+
+/// One line on standard error and exit status 2 or 1, for values that exclude each other.
+fn invalid_options(context: &Context) -> Result<()> {
+    let network = Network::new(context)?;
+    for (options, text) in [
+        (
+            &["--addressing", "host:nowhere0"][..],
+            "error: the host has no interface nowhere0 (try: ip link)",
+        ),
+        (
+            &["--addressing", "host", "--ipv4", "10.9.0.0/24"],
+            "error: 10.9.0.0/24 is a private subnet, which --addressing host excludes (try: --address ADDR/LEN)",
+        ),
+        (
+            &["--gateway", "10.0.2.1", "--gateway", "10.0.2.9"],
+            "error: --gateway is given twice for one family (try: one IPv4 and one IPv6 address at most)",
+        ),
+        (
+            &["--gateway", "10.0.2.15"],
+            "error: 10.0.2.15 is the guest's address and the gateway's (try: --gateway ADDR)",
+        ),
+        (
+            &["--no-ipv6", "--route", "2001:db8::/32,fd00::1"],
+            "error: --route 2001:db8::/32: the guest has no IPv6",
+        ),
+        (
+            &["--no-ipv4", "--no-ipv6"],
+            "error: the guest has neither IPv4 nor IPv6",
+        ),
+    ] {
+        let refused = network.run().options(options).command(["true"]).output()?;
+        let written = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(
+            !refused.status.success() && written.trim_end() == text,
+            "{options:?}: {:?} {written}",
+            refused.status
+        );
+    }
+    Ok(())
+}
+
+/// A mapped address reaches the host at the address from which it sends, also after that address has changed; the host's
+/// address itself stays refused.
+fn mapped_host(context: &Context, family: Family) -> Result<()> {
+    let network = Network::new(context)?;
+    let own = network.host_address(family);
+    let everywhere = SocketAddr::new(family.unspecified(), 7000);
+    server::tcp::start(everywhere)?;
+    let mapped = family.pick([169, 254, 1, 2].into(), "fd00:1::2".parse()?);
+    let to = SocketAddr::new(mapped, 7000);
+    let mut running = network
+        .run()
+        .options(["--map-host", &mapped.to_string()])
+        .shell(super::OBEDIENT)
+        .spawn()?
+        .listening()?;
+    let fetch = format!("$E2E guest tcp {to} fetch 0 1 1048576");
+    expect(&running.ask(&fetch)?, "ok")?;
+    let direct = SocketAddr::new(own, 7000);
+    expect(&running.ask(&format!("$E2E guest tcp {direct} refused"))?, "ok")
+        .context("the host's own address")?;
+    // The host gets another address, and loses the first.
+    let (other, width) = match family {
+        Family::V4 => ("198.51.100.77", 24),
+        Family::V6 => ("2001:db8:1::77", 64),
+    };
+    add_address("net0", &format!("{other}/{width}"))?;
+    let gateway = network.server_address(family);
+    ip(&format!("route replace default via {gateway} src {other}"))?;
+    ip(&format!("addr del {own}/{width} dev net0"))?;
+    process::wait_until(
+        "the new address is reached",
+        std::time::Duration::from_secs(5),
+        || Ok(running.ask(&format!("{fetch} 2>/dev/null || echo no"))?.trim() == "ok"),
+    )?;
+    Ok(())
+}
+
+/// An address plan, and the addresses by which clients appear in it: a client on the host's loopback, on the host's own
+/// address, on a host of the same network, and behind a router. `host` and `gateway` stand for these addresses.
+struct ClientTable {
+    name: &'static str,
+    options: &'static [&'static str],
+    /// For IPv4 and IPv6.
+    loopback: [&'static str; 2],
+    own: [&'static str; 2],
+}
+
+const PLANS: [ClientTable; 4] = [
+    ClientTable {
+        name: "private",
+        options: &[],
+        loopback: ["10.0.2.2", "fd70:6f6e:746f::2"],
+        own: ["host", "host"],
+    },
+    ClientTable {
+        name: "private-mapped",
+        options: &[
+            "--host-loopback=10.0.2.9",
+            "--host-loopback=fd70:6f6e:746f::9",
+            "--map-host=169.254.1.2",
+            "--map-host=fd00:1::2",
+        ],
+        loopback: ["10.0.2.9", "fd70:6f6e:746f::9"],
+        own: ["169.254.1.2", "fd00:1::2"],
+    },
+    ClientTable {
+        name: "host",
+        options: &["--addressing", "host"],
+        loopback: ["gateway", "gateway"],
+        own: ["gateway", "gateway"],
+    },
+    ClientTable {
+        name: "host-mapped",
+        options: &[
+            "--addressing",
+            "host",
+            "--map-host=169.254.1.2",
+            "--map-host=fd00:1::2",
+        ],
+        loopback: ["gateway", "gateway"],
+        own: ["169.254.1.2", "fd00:1::2"],
+    },
+];
+
+/// The rows of docs/addressing.md: a TCP client in each place asks the guest's server for the address that it sees.
+fn clients(context: &Context, family: Family, plan: &ClientTable) -> Result<()> {
+    let network = Network::with_routers(context, 1)?;
+    let own = network.host_address(family);
+    let gateway: IpAddr = family.pick([198, 51, 100, 2].into(), "2001:db8:1::2".parse()?);
+    let inside = SocketAddr::new(family.unspecified(), 80);
+    let _guest = network
+        .run()
+        .options(plan.options)
+        .options(["--publish", "8080:80"])
+        .guest(["serve", &format!("tcp:{inside}")])
+        .spawn()?
+        .listening()?;
+    let named = |text: &str| match text {
+        "host" => own.to_string(),
+        "gateway" => gateway.to_string(),
+        address => address.to_owned(),
+    };
+    let row = usize::from(family == Family::V6);
+    let published = |address: IpAddr| SocketAddr::new(address, 8080);
+    let seen = tcp::command(published(family.loopback()), &["peer"])?;
+    expect(&seen, &named(plan.loopback[row])).context("client on the loopback")?;
+    let seen = tcp::command(published(own), &["peer"])?;
+    expect(&seen, &named(plan.own[row])).context("client on the host's address")?;
+    let seen = network
+        .neighbour()
+        .enter(|| tcp::command(published(own), &["peer"]))?;
+    expect(&seen, &gateway.to_string()).context("client on the same network")?;
+    let seen = network
+        .server()
+        .enter(|| tcp::command(published(own), &["peer"]))?;
+    expect(&seen, &network.server_address(family).to_string()).context("client behind a router")
+}
