@@ -11,7 +11,7 @@ use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum, value_parse
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_control::reply::Level;
 use pontoon_engine::address_plan::PlannedRoute;
-use pontoon_engine::config::UdpFilter;
+use pontoon_engine::config::{LinkService, UdpFilter};
 use pontoon_engine::egress::Match;
 use pontoon_relay::Rule;
 use pontoon_relay::proxy::Proxy;
@@ -19,7 +19,7 @@ use pontoon_supervisor::capture::Capture;
 use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
 use pontoon_supervisor::publish::Publish;
 use pontoon_wire::Mac;
-use pontoon_worker::{MachineProtocol, Outbound, Pacing};
+use pontoon_worker::{MachineProtocol, Pacing};
 
 use crate::values;
 
@@ -133,6 +133,9 @@ pub(crate) struct VmArgs {
     /// Exit after the first guest
     #[arg(long)]
     pub(crate) one_off: bool,
+    /// Host name that the guest gets by DHCP
+    #[arg(long, value_name = "NAME", value_parser = values::hostname)]
+    pub(crate) hostname: Option<String>,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
 }
@@ -205,6 +208,22 @@ pub(crate) struct NetworkArgs {
     /// Use this resolver, or none [default: the host's]
     #[arg(long, value_name = "ADDR|none", value_parser = values::resolver)]
     pub(crate) dns: Vec<Resolver>,
+    /// Fully qualified domain name that the guest gets by DHCP and DHCPv6
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = values::domain)]
+    pub(crate) fqdn: Option<String>,
+    /// Services that the guest does not have: dhcp, dhcpv6, ndp, ra, tcp, udp, icmp
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "LIST",
+        value_delimiter = ',',
+        value_parser = values::one_of(values::LINK_SERVICES),
+        hide_possible_values = true
+    )]
+    pub(crate) disable: Vec<LinkService>,
+    /// Ethernet address of the gateway
+    #[arg(long, hide_short_help = true, value_name = "ADDR", value_parser = values::mac)]
+    pub(crate) gateway_mac: Option<Mac>,
     /// Search domain [default: the host's]
     #[arg(long, hide_short_help = true, value_name = "DOMAIN", value_parser = values::domain)]
     pub(crate) search: Vec<String>,
@@ -229,9 +248,9 @@ pub(crate) struct NetworkArgs {
     /// Ethernet address of the guest's interface
     #[arg(long, value_name = "ADDR", value_parser = values::mac)]
     pub(crate) mac: Option<Mac>,
-    /// Send from this address or interface of the host
+    /// Send from this address (one of each family) or interface of the host
     #[arg(long, value_name = "ADDR|IFACE", value_parser = values::outbound)]
-    pub(crate) outbound: Option<Outbound>,
+    pub(crate) outbound: Vec<OutboundSource>,
     /// Timeout of outbound connects (10s, 500ms) [default: the host's]
     #[arg(long, hide_short_help = true, value_name = "T", value_parser = values::duration)]
     pub(crate) connect_timeout: Option<Duration>,
@@ -273,6 +292,15 @@ pub(crate) struct NetworkArgs {
     pub(crate) metrics_host: Vec<String>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+/// One value of `--outbound`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OutboundSource {
+    /// Source address of packets to destinations of its family.
+    Address(IpAddr),
+    /// Name of the interface to which sockets are bound.
+    Interface(String),
 }
 
 /// Readiness notification and logging, for all verbs that keep running.

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -9,13 +10,14 @@ use ipnet::IpNet;
 use pontoon_control::Metrics;
 use pontoon_engine::egress::{Action, EgressRule, Match, Target};
 use pontoon_process::Error;
-use pontoon_supervisor::config::GUEST_MAC;
+use pontoon_supervisor::config::{GUEST_MAC, OUR_MAC};
 use pontoon_supervisor::options::{
     AddressSource, Addressing, Guest, GuestOptions, Ipv4, Ipv6, Resolvers, VhostNet,
 };
 use pontoon_supervisor::policy;
+use pontoon_worker::Outbound;
 
-use crate::args::{NetworkArgs, Resolver, RunArgs};
+use crate::args::{NetworkArgs, OutboundSource, Resolver, RunArgs};
 use crate::{log, usage};
 
 /// Minimum MTU of a link with IPv6 (RFC 8200 section 5).
@@ -59,6 +61,15 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         return Err(misused(wrong, "--no-ipv6"));
     }
     let addressing = addressing(&arguments)?;
+    let outbound = outbound(&arguments.outbound)?;
+    let (mac, gateway_mac) = (
+        arguments.mac.unwrap_or(GUEST_MAC),
+        arguments.gateway_mac.unwrap_or(OUR_MAC),
+    );
+    if mac == gateway_mac {
+        let wrong = format!("{mac} is the Ethernet address of the guest and of the gateway");
+        return Err(misused(wrong, "another --mac or --gateway-mac"));
+    }
     let resolvers = resolvers(&arguments.dns)?;
     let rules = rules(arguments.allow, arguments.deny, arguments.policy.as_deref())?;
     if resolvers == Resolvers::None
@@ -86,8 +97,11 @@ fn options(arguments: NetworkArgs, guest: Guest, vhost_net: VhostNet) -> Result<
         no_offload: arguments.no_offload,
         require_sandbox: arguments.require_sandbox,
         vhost_net,
-        mac: arguments.mac.unwrap_or(GUEST_MAC),
-        outbound: arguments.outbound,
+        mac,
+        gateway_mac,
+        fqdn: arguments.fqdn,
+        disabled: arguments.disable.into_iter().collect(),
+        outbound,
         connect_timeout: arguments.connect_timeout,
         udp_filter: arguments.udp_filter,
         max_flows: arguments.max_flows,
@@ -140,6 +154,25 @@ fn addressing(arguments: &NetworkArgs) -> Result<Addressing, Error> {
         routes: arguments.route.clone(),
         dns: arguments.dns_address.clone(),
     })
+}
+
+/// Returns the source of outbound packets: an address of each family at most, and an interface.
+fn outbound(sources: &[OutboundSource]) -> Result<Outbound, Error> {
+    let mut outbound = Outbound::default();
+    for source in sources {
+        let is_second = match source {
+            OutboundSource::Address(IpAddr::V4(address)) => outbound.v4.replace(*address).is_some(),
+            OutboundSource::Address(IpAddr::V6(address)) => outbound.v6.replace(*address).is_some(),
+            OutboundSource::Interface(name) => outbound.interface.replace(name.clone()).is_some(),
+        };
+        if is_second {
+            return Err(misused(
+                "--outbound is given twice for one family, or for the interface".to_owned(),
+                "one IPv4 address, one IPv6 address and one interface at most",
+            ));
+        }
+    }
+    Ok(outbound)
 }
 
 fn command_or_shell(command: Vec<OsString>) -> Vec<OsString> {

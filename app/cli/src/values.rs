@@ -8,14 +8,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ipnet::IpNet;
 use pontoon_control::reply::Level;
 use pontoon_engine::address_plan::PlannedRoute;
-use pontoon_engine::config::UdpFilter;
+use pontoon_engine::config::{LinkService, UdpFilter};
 use pontoon_engine::policy::is_metadata;
-use pontoon_supervisor::config::OUR_MAC;
 use pontoon_supervisor::options::{AddressSource, Loopback, Target, VhostNet};
 use pontoon_wire::Mac;
-use pontoon_worker::{MACHINE_PROTOCOLS, MachineProtocol, Outbound, Pacing};
+use pontoon_worker::{MACHINE_PROTOCOLS, MachineProtocol, Pacing};
 
-use crate::args::Resolver;
+use crate::args::{OutboundSource, Resolver};
 
 /// Values of `--io`.
 pub(crate) const PACINGS: &[(&str, Pacing)] = &[
@@ -29,6 +28,17 @@ pub(crate) const VHOST_NETS: &[(&str, VhostNet)] = &[
     ("auto", VhostNet::Auto),
     ("on", VhostNet::On),
     ("off", VhostNet::Off),
+];
+
+/// Values of `--disable`.
+pub(crate) const LINK_SERVICES: &[(&str, LinkService)] = &[
+    ("dhcp", LinkService::Dhcp),
+    ("dhcpv6", LinkService::Dhcpv6),
+    ("ndp", LinkService::Ndp),
+    ("ra", LinkService::RouterAdvertisement),
+    ("tcp", LinkService::Tcp),
+    ("udp", LinkService::Udp),
+    ("icmp", LinkService::Icmp),
 ];
 
 /// Values of `--udp-filter`.
@@ -191,9 +201,6 @@ pub(crate) fn mac(text: &str) -> Result<Mac, String> {
     if octets[0] & 1 == 1 || octets == [0; 6] {
         return Err("not a unicast address".into());
     }
-    if Mac(octets) == OUR_MAC {
-        return Err("the gateway has this address".into());
-    }
     Ok(Mac(octets))
 }
 
@@ -205,11 +212,11 @@ pub(crate) fn hostname(text: &str) -> Result<String, String> {
     domain(text).map_err(|_| "not a host name".into())
 }
 
-pub(crate) fn outbound(text: &str) -> Result<Outbound, String> {
+pub(crate) fn outbound(text: &str) -> Result<OutboundSource, String> {
     match text.parse() {
-        Ok(address) => Ok(Outbound::Address(address)),
+        Ok(address) => Ok(OutboundSource::Address(address)),
         Err(_) => ifname(text)
-            .map(Outbound::Interface)
+            .map(OutboundSource::Interface)
             .map_err(|_| "neither an address nor an interface".into()),
     }
 }
@@ -371,7 +378,6 @@ mod tests {
             "2:0:0:0:0:0",
             "01:00:00:00:00:01",
             "00:00:00:00:00:00",
-            "02:50:6f:6e:74:02",
         ] {
             assert!(mac(wrong).is_err(), "{wrong}");
         }
@@ -382,8 +388,8 @@ mod tests {
         assert_eq!(target("17"), Ok(Target::Pid(17)));
         assert_eq!(target("/run/netns/x"), Ok(Target::Path("/run/netns/x".into())));
         assert!(target("0").is_err() && target("").is_err());
-        assert!(matches!(outbound("192.0.2.1"), Ok(Outbound::Address(_))));
-        assert!(matches!(outbound("eth0"), Ok(Outbound::Interface(_))));
+        assert!(matches!(outbound("192.0.2.1"), Ok(OutboundSource::Address(_))));
+        assert!(matches!(outbound("eth0"), Ok(OutboundSource::Interface(_))));
         assert!(outbound("a b").is_err());
     }
 

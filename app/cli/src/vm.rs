@@ -16,6 +16,7 @@ pub(crate) fn run(arguments: VmArgs) -> ExitCode {
         socket,
         protocol: arguments.protocol,
         one_off: arguments.one_off,
+        hostname: arguments.hostname,
     };
     run::serve(arguments.network, Guest::Machine(machine), VhostNet::Off)
 }

@@ -23,7 +23,7 @@ pub struct NetworkOptions {
     /// The way in which the engine waits for events.
     pub pacing: Pacing,
     /// The source addresses or interface of the host's sockets.
-    pub outbound: Option<Outbound>,
+    pub outbound: Outbound,
 }
 
 impl Default for NetworkOptions {
@@ -35,7 +35,7 @@ impl Default for NetworkOptions {
             published: Vec::new(),
             raw_icmp: [None, None],
             pacing: Pacing::Hybrid,
-            outbound: None,
+            outbound: Outbound::default(),
         }
     }
 }

@@ -31,13 +31,16 @@ pub(crate) fn config(
     let mtu = mtu(options, chosen.interface.as_ref());
     let plan = chosen.plan;
     Config {
-        our_mac: OUR_MAC,
+        our_mac: options.gateway_mac,
         guest_mac: options.mac,
         mtu,
         hostname: match &options.guest {
             Guest::Command { hostname, .. } => hostname.clone(),
-            Guest::Attach { .. } | Guest::Machine(_) => None,
+            Guest::Machine(machine) => machine.hostname.clone(),
+            Guest::Attach { .. } => None,
         },
+        fqdn: options.fqdn.clone(),
+        disabled: options.disabled,
         search: if options.search.is_empty() {
             resolv.search
         } else {

@@ -115,22 +115,21 @@ pub(crate) fn replace_raw_icmp(sockets: &mut [Option<OwnedFd>; 2]) {
 /// # Errors
 /// There is no such address or interface.
 pub(crate) fn check_outbound(outbound: &Outbound) -> Result<(), Error> {
-    match outbound {
-        Outbound::Address(address) => UdpSocket::bind((*address, 0)).map(drop).map_err(|error| {
+    let v4 = outbound.v4.map(IpAddr::V4);
+    for address in v4.into_iter().chain(outbound.v6.map(IpAddr::V6)) {
+        UdpSocket::bind((address, 0)).map_err(|error| {
             Error::io(format_args!("cannot send from {address}"), &error)
                 .advise("an address of this host, see 'ip addr'")
-        }),
-        Outbound::Interface(name) => {
-            let socket =
-                socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
-            netdevice::name_to_index(&socket, name)
-                .map(drop)
-                .map_err(|error| {
-                    Error::io(format_args!("cannot send from {name}"), &error.into())
-                        .advise("an interface of this host, see 'ip link'")
-                })
-        }
+        })?;
     }
+    if let Some(name) = &outbound.interface {
+        let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
+        netdevice::name_to_index(&socket, name).map_err(|error| {
+            Error::io(format_args!("cannot send from {name}"), &error.into())
+                .advise("an interface of this host, see 'ip link'")
+        })?;
+    }
+    Ok(())
 }
 
 fn socket_of(family: AddressFamily, kind: SocketType, protocol: Protocol) -> Option<OwnedFd> {

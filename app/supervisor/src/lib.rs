@@ -377,9 +377,7 @@ struct HostState {
 impl HostState {
     /// Reads addresses and resolvers of the host, and watches for changes.
     fn read(options: &GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
-        if let Some(outbound) = &options.outbound {
-            host::check_outbound(outbound)?;
-        }
+        host::check_outbound(&options.outbound)?;
         let (watch, network) = AddressWatch::start().context("cannot read the host's addresses")?;
         let mut netlink = Netlink::open().context("cannot open a netlink socket")?;
         let chosen = address_plan::choose(&options.addressing, &network, &mut netlink)?;

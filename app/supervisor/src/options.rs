@@ -10,7 +10,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_control::Metrics;
 use pontoon_engine::address_plan::PlannedRoute;
-use pontoon_engine::config::UdpFilter;
+use pontoon_engine::config::{ServiceSet, UdpFilter};
 use pontoon_engine::egress::EgressRule;
 use pontoon_wire::Mac;
 use pontoon_worker::{MachineProtocol, Outbound, Pacing};
@@ -56,8 +56,14 @@ pub struct GuestOptions {
     pub vhost_net: VhostNet,
     /// Ethernet address of the guest's interface.
     pub mac: Mac,
+    /// Ethernet address of the gateway.
+    pub gateway_mac: Mac,
+    /// Fully qualified domain name that DHCP and DHCPv6 hand to the guest.
+    pub fqdn: Option<String>,
+    /// Protocols and services that the guest does not have.
+    pub disabled: ServiceSet,
     /// Source address or interface of host sockets.
-    pub outbound: Option<Outbound>,
+    pub outbound: Outbound,
     /// Timeout of outbound TCP connects; `None`: the host's.
     pub connect_timeout: Option<Duration>,
     /// Filter for replies to the guest's UDP endpoints (RFC 4787 section 5).
@@ -127,6 +133,8 @@ pub struct Machine {
     pub protocol: MachineProtocol,
     /// Serve only one guest, instead of one after another.
     pub one_off: bool,
+    /// Host name that DHCP hands to the guest.
+    pub hostname: Option<String>,
 }
 
 /// A socket to which a guest is or will be connected.

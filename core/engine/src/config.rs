@@ -31,6 +31,10 @@ pub struct Config {
     pub mtu: u16,
     /// Host name that DHCPv4 assigns to the guest.
     pub hostname: Option<String>,
+    /// Fully qualified domain name that DHCP and DHCPv6 hand to the guest.
+    pub fqdn: Option<String>,
+    /// Protocols and services that the guest does not have.
+    pub disabled: ServiceSet,
     /// DNS search domains that DHCP and router advertisements announce to the guest.
     pub search: Vec<String>,
     /// Resolvers to which the DNS forwarder sends queries, in order of preference; if empty, there is no forwarder.
@@ -65,6 +69,43 @@ pub struct Config {
     pub bandwidth: Option<Bandwidth>,
 }
 
+/// A protocol or service of the guest's link that can be disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkService {
+    /// DHCP for IPv4.
+    Dhcp,
+    /// DHCP for IPv6.
+    Dhcpv6,
+    /// Neighbour advertisements (RFC 4861).
+    Ndp,
+    /// Router advertisements (RFC 4861).
+    RouterAdvertisement,
+    /// TCP.
+    Tcp,
+    /// UDP, with the DNS forwarder's part.
+    Udp,
+    /// ICMP and ICMPv6 echo.
+    Icmp,
+}
+
+/// A set of services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceSet(u8);
+
+impl ServiceSet {
+    /// Returns true if `service` is in the set.
+    #[must_use]
+    pub const fn contains(self, service: LinkService) -> bool {
+        self.0 & (1 << service as u8) != 0
+    }
+}
+
+impl FromIterator<LinkService> for ServiceSet {
+    fn from_iter<I: IntoIterator<Item = LinkService>>(services: I) -> Self {
+        Self(services.into_iter().fold(0, |set, service| set | 1 << service as u8))
+    }
+}
+
 impl Config {
     /// Returns a configuration with the default Ethernet addresses, an MTU of 1,500 bytes, 1,000 flows and a fourth of
     /// Linux's default range of ephemeral UDP ports, without resolvers, published ports, rules, and permission to reach the
@@ -77,6 +118,8 @@ impl Config {
             guest_mac: GUEST_MAC,
             mtu: 1_500,
             hostname: None,
+            fqdn: None,
+            disabled: ServiceSet::default(),
             search: Vec::new(),
             resolvers: Vec::new(),
             host_loopback: Vec::new(),

@@ -16,6 +16,7 @@ use core::net::IpAddr;
 
 use pontoon_wire::frame::{self, Body, Transport};
 
+use crate::config::LinkService;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
@@ -49,11 +50,15 @@ pub fn handle<T: Transmit>(
             Handled::Yes
         }
         (IpAddr::V4(to), Transport::Udp(udp)) if udp.destination_port == 67 && dhcp4::is_server(net, to) => {
-            dhcp4::handle(frame, udp, net, link);
+            if !net.config.disabled.contains(LinkService::Dhcp) {
+                dhcp4::handle(frame, udp, net, link);
+            }
             Handled::Yes
         }
         (IpAddr::V6(to), Transport::Udp(udp)) if udp.destination_port == 547 && dhcp6::is_server(net, to) => {
-            dhcp6::handle(frame, parsed.source, ip, udp, net, link);
+            if !net.config.disabled.contains(LinkService::Dhcpv6) {
+                dhcp6::handle(frame, parsed.source, ip, udp, net, link);
+            }
             Handled::Yes
         }
         // IGMP membership reports are dropped: the link has no other members.

@@ -5,7 +5,7 @@
 //! of the network can cause errors.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,13 +38,16 @@ use ping::RawSocket;
 use ports::{EphemeralPorts, TcpPortShare};
 use spare::SpareSockets;
 
-/// Source of the connections and datagrams that the engine sends from the host (`--outbound`).
-#[derive(Clone, Debug)]
-pub enum Outbound {
-    /// Source address, for destinations of its own address family.
-    Address(IpAddr),
+/// Source of the connections and datagrams that the engine sends from the host (`--outbound`). Packets to the host's loopback
+/// have none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outbound {
+    /// Source address of packets to IPv4 destinations.
+    pub v4: Option<Ipv4Addr>,
+    /// Source address of packets to IPv6 destinations.
+    pub v6: Option<Ipv6Addr>,
     /// Name of the interface to which sockets are bound (`SO_BINDTODEVICE`).
-    Interface(String),
+    pub interface: Option<String>,
 }
 
 /// The engine's `Host` of one worker: its epoll instance, published ports and shared sockets.
@@ -52,7 +55,7 @@ pub enum Outbound {
 pub struct KernelHost {
     epoll: Epoll,
     can: HostFeatures,
-    outbound: Option<Outbound>,
+    outbound: Outbound,
     published: PublishedSockets,
     ports: EphemeralPorts,
     /// Limit on the local ports of TCP connections; `None` if the kernel has no `IP_LOCAL_PORT_RANGE`.
@@ -137,7 +140,7 @@ impl KernelHost {
     ///
     /// # Errors
     /// Errors of the system calls, for example EMFILE; a socket in `raw` is not a raw socket of its family.
-    pub fn new(can: HostFeatures, outbound: Option<Outbound>, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
+    pub fn new(can: HostFeatures, outbound: Outbound, raw: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         let aside = if can.peek_off == [true; 2] {
             Vec::new()
@@ -236,22 +239,19 @@ impl KernelHost {
         if towards.is_loopback() {
             return Ok(());
         }
-        match &self.outbound {
-            Some(Outbound::Interface(name)) => pontoon_sys::bind::to_device(socket, name),
-            Some(Outbound::Address(_)) | None => Ok(()),
+        match &self.outbound.interface {
+            Some(name) => pontoon_sys::bind::to_device(socket, name),
+            None => Ok(()),
         }
     }
 
     /// Returns the source address for a socket that sends to `towards`: that of `--outbound` if it has the same address
     /// family.
     fn source(&self, towards: IpAddr) -> Option<IpAddr> {
-        match self.outbound {
-            Some(Outbound::Address(address))
-                if Family::of(address) == Family::of(towards) && !towards.is_loopback() =>
-            {
-                Some(address)
-            }
-            _ => None,
+        match towards {
+            _ if towards.is_loopback() => None,
+            IpAddr::V4(_) => self.outbound.v4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.outbound.v6.map(IpAddr::V6),
         }
     }
 }

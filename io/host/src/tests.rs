@@ -32,7 +32,7 @@ fn flow(kind: Kind, index: u32) -> FlowId {
 
 /// Returns a host without published ports.
 fn host(can: HostFeatures) -> KernelHost {
-    KernelHost::new(can, None, [None, None]).unwrap()
+    KernelHost::new(can, Outbound::default(), [None, None]).unwrap()
 }
 
 /// Returns a host with one published port.

@@ -54,7 +54,7 @@ pub struct EngineSetup {
     /// The method of waiting for work.
     pub pacing: Pacing,
     /// The source of the host side's packets; `None`: the kernel's choice.
-    pub outbound: Option<Outbound>,
+    pub outbound: Outbound,
     /// A record of the workers' connections for the next engine.
     pub ledger: ledger::SharedLedger,
     /// Memory for the workers' statistics.

@@ -47,7 +47,7 @@ fn setup(pacing: Pacing, workers: u8) -> (EngineSetup, EngineChannel, Supervisor
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing,
-        outbound: None,
+        outbound: pontoon_host::Outbound::default(),
         ledger: ledger::SharedLedger::new(workers, 64).unwrap(),
         stats: stats::StatsTable::private(workers, 4),
         rules_generation: 1,

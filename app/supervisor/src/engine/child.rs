@@ -9,7 +9,7 @@ use pontoon_process::error::{Context as _, Error};
 use pontoon_sandbox::{Namespaces, Role, Sandbox};
 use pontoon_sys::disabled::Disabled;
 use pontoon_worker::messages::EngineChannel;
-use pontoon_worker::{Attachment, EngineSetup, Outbound};
+use pontoon_worker::{Attachment, EngineSetup};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, set_parent_process_death_signal};
 
 use super::{EngineProcess, failure_text};
@@ -32,9 +32,9 @@ pub(super) fn start(
     let disabled = Disabled::from_env().context("cannot read the environment")?;
     let config = ProcessConfig {
         name: "the engine",
-        role: match setup.outbound {
-            Some(Outbound::Interface(_)) => Role::EngineOnInterface,
-            Some(Outbound::Address(_)) | None => Role::Engine,
+        role: match setup.outbound.interface {
+            Some(_) => Role::EngineOnInterface,
+            None => Role::Engine,
         },
         require_sandbox,
         disabled: &disabled,

@@ -34,7 +34,7 @@ fn setup() -> EngineSetup {
         published: Vec::new(),
         raw_icmp: [None, None],
         pacing: pacing::Pacing::Event,
-        outbound: None,
+        outbound: pontoon_worker::Outbound::default(),
         ledger: ledger::SharedLedger::new(1, 64).unwrap(),
         stats: stats::StatsTable::private(1, 0),
         rules_generation: 1,

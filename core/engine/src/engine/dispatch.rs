@@ -4,6 +4,7 @@ use pontoon_wire::frame::{self, Body, FrameError, Transport};
 use pontoon_wire::{Mac, emit};
 
 use super::{GatheredPayload, ProtocolHandlers};
+use crate::config::LinkService;
 use crate::ctx::{Ctx, Net, Routed};
 use crate::fragment::Reassembly;
 use crate::local::{self, Handled};
@@ -75,6 +76,16 @@ impl<S> ProtocolHandlers<S> {
         };
         if !policy::may_send(ip.source) {
             ctx.net.counters.bad_source += 1;
+            return;
+        }
+        let service = match transport {
+            Transport::Tcp(_) => Some(LinkService::Tcp),
+            Transport::Udp(_) => Some(LinkService::Udp),
+            Transport::Icmp(_) => Some(LinkService::Icmp),
+            Transport::Fragment | Transport::Other => None,
+        };
+        if service.is_some_and(|service| ctx.net.config.disabled.contains(service)) {
+            ctx.net.counters.policy_refused += 1;
             return;
         }
         match transport {

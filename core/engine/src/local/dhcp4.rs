@@ -1,14 +1,15 @@
 //! DHCPv4 server (RFC 2131) that assigns one address to the guest, with an infinite lease.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use arrayvec::ArrayVec;
+use ipnet::{IpNet, Ipv4Net};
 use pontoon_wire::smol::{DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr, EthernetAddress};
 use pontoon_wire::{Mac, frame};
 
 use super::domains;
 use super::reply::Reply;
-use crate::address_plan::Ipv4Plan;
+use crate::address_plan::{AddressPlan, Ipv4Plan};
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
@@ -150,8 +151,14 @@ fn write(
     let mtu = net.config.mtu.to_be_bytes();
     let hostname = net.config.hostname.as_deref().unwrap_or_default();
     let client_id = request.client_id.unwrap_or_default();
-    let search = domains::encode(&net.config.search, SEARCH_ROOM.saturating_sub(client_id.len()));
-    let mut options = ArrayVec::<DhcpOption<'_>, 5>::new();
+    // Each list takes the room that those before it leave.
+    let mut room = LISTS_ROOM.saturating_sub(client_id.len());
+    let fqdn = net.config.fqdn.as_deref().and_then(|name| fqdn_option(name, room));
+    room -= fqdn.as_ref().map_or(0, |fqdn| fqdn.len() + 2);
+    let routes = classless_routes(own, &net.config.plan, room.saturating_sub(2));
+    room -= if routes.is_empty() { 0 } else { routes.len() + 2 };
+    let search = domains::encode(&net.config.search, room.saturating_sub(2));
+    let mut options = ArrayVec::<DhcpOption<'_>, 7>::new();
     let mut offer = |kind, data| options.push(DhcpOption { kind, data });
     if request.client_id.is_some() {
         offer(OPTION_CLIENT_ID, client_id);
@@ -163,6 +170,12 @@ fn write(
         }
         if (1..=LONGEST_HOSTNAME).contains(&hostname.len()) {
             offer(OPTION_HOSTNAME, hostname.as_bytes());
+        }
+        if let Some(fqdn) = &fqdn {
+            offer(OPTION_FQDN, fqdn);
+        }
+        if !routes.is_empty() {
+            offer(OPTION_ROUTES, &routes);
         }
         if !search.is_empty() {
             offer(OPTION_SEARCH, &search);
@@ -205,6 +218,55 @@ fn write(
     len
 }
 
+/// Returns the client's fully qualified domain name as option 81 (RFC 4702 section 2): flags E (encoded as labels) and S (the
+/// server would update the A record; there is none), two obsolete fields, the name. `None` if it is not a name, or has no
+/// room.
+fn fqdn_option(name: &str, room: usize) -> Option<ArrayVec<u8, OPTION_ROOM>> {
+    let name = domains::encode(&[name.to_owned()], room.saturating_sub(2 + 3).min(OPTION_ROOM - 3));
+    let mut option = ArrayVec::new();
+    option.extend([0b0101, 255, 255]);
+    option.extend(name.iter().copied());
+    (!name.is_empty()).then_some(option)
+}
+
+/// Returns the routes as option 121 (RFC 3442), as many as there is room for; none if the options for subnet mask and router
+/// contain all of them. A client that accepts this option ignores the router option, so the default route is the first. A
+/// gateway outside of the client's subnet is preceded by a route to it on the link.
+fn classless_routes(own: &Ipv4Plan, plan: &AddressPlan, room: usize) -> ArrayVec<u8, OPTION_ROOM> {
+    let is_near = |gateway: Ipv4Addr| own.address.contains(&gateway);
+    let default = own.default_route.then_some((Ipv4Net::default(), Some(own.gateway)));
+    let others = plan.routes.iter().filter_map(|route| match (route.destination, route.gateway) {
+        (IpNet::V4(net), Some(IpAddr::V4(gateway))) => Some((net, Some(gateway))),
+        (IpNet::V4(net), None) => Some((net, None)),
+        _ => None,
+    });
+    let mut routes = others.clone().peekable();
+    let mut option = ArrayVec::new();
+    if routes.peek().is_none() && (!own.default_route || is_near(own.gateway)) {
+        return option;
+    }
+    for (net, gateway) in default.into_iter().chain(others) {
+        let mut added = ArrayVec::<u8, 18>::new();
+        if let Some(gateway) = gateway.filter(|gateway| !is_near(*gateway)) {
+            add_route(&mut added, Ipv4Net::from(gateway), None);
+        }
+        add_route(&mut added, net, gateway);
+        if option.len() + added.len() > room.min(OPTION_ROOM) {
+            break;
+        }
+        option.extend(added);
+    }
+    option
+}
+
+/// Appends a destination descriptor and a router (RFC 3442): prefix length, significant octets, gateway or 0.0.0.0.
+fn add_route(option: &mut ArrayVec<u8, 18>, net: Ipv4Net, gateway: Option<Ipv4Addr>) {
+    let significant = usize::from(net.prefix_len().div_ceil(8));
+    option.push(net.prefix_len());
+    option.extend(net.network().octets().into_iter().take(significant));
+    option.extend(gateway.unwrap_or(Ipv4Addr::UNSPECIFIED).octets());
+}
+
 /// Returns the Ethernet and IP destination address of a reply (RFC 2131 section 4.1).
 fn receiver(request: &Dhcp4Message<'_>, kind: DhcpMessageType, lease: Ipv4Addr) -> (Mac, Ipv4Addr) {
     if kind == DhcpMessageType::Nak {
@@ -225,12 +287,13 @@ const LONGEST_REQUEST: usize = 1_472;
 const SHORTEST_REPLY: usize = 300;
 /// Maximum length of a message in bytes that every client accepts (RFC 2131 section 2: an IP packet of 576 bytes).
 const PROMISED: usize = 548;
-/// Length in bytes of a reply without client identifier and search list: the fixed part and the end option, message
-/// type (3), server, mask, router, lease and DNS (6 each), MTU (4), host name, and the headers of the two other
-/// options.
-const WITHOUT_LISTS: usize = OPTIONS_AT + 1 + 3 + 5 * 6 + 4 + 2 + LONGEST_HOSTNAME + 2 + 2;
-/// Room in bytes for the search list if the client identifier is empty.
-const SEARCH_ROOM: usize = PROMISED - WITHOUT_LISTS;
+/// Length in bytes of a reply without client identifier and lists: the fixed part and the end option, message type (3),
+/// server, mask, router, lease and DNS (6 each), MTU (4), host name, and the header of the client identifier.
+const WITHOUT_LISTS: usize = OPTIONS_AT + 1 + 3 + 5 * 6 + 4 + 2 + LONGEST_HOSTNAME + 2;
+/// Room in bytes for FQDN, routes and search list with their headers, if the client identifier is empty.
+const LISTS_ROOM: usize = PROMISED - WITHOUT_LISTS;
+/// Maximum length of an option's value in bytes.
+const OPTION_ROOM: usize = 255;
 /// Maximum length of a reply in bytes. It exceeds [`PROMISED`] because a long client identifier has to be returned,
 /// too.
 const LONGEST_REPLY: usize = WITHOUT_LISTS + 255;
@@ -240,7 +303,7 @@ const FLAGS_AT: usize = 10;
 const OPTIONS_AT: usize = 240;
 const MAGIC: u32 = 0x6382_5363;
 
-/// Option codes of DHCPv4 (RFC 2132, RFC 3397).
+/// Option codes of DHCPv4 (RFC 2132, RFC 3397, RFC 3442, RFC 4702).
 const OPTION_DNS: u8 = 6;
 const OPTION_HOSTNAME: u8 = 12;
 const OPTION_MTU: u8 = 26;
@@ -248,4 +311,6 @@ const OPTION_WANTED: u8 = 50;
 const OPTION_KIND: u8 = 53;
 const OPTION_SERVER: u8 = 54;
 const OPTION_CLIENT_ID: u8 = 61;
+const OPTION_FQDN: u8 = 81;
 const OPTION_SEARCH: u8 = 119;
+const OPTION_ROUTES: u8 = 121;

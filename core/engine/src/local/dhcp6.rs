@@ -67,6 +67,15 @@ pub(super) fn handle<T: Transmit>(
     if !search.is_empty() {
         option(&mut datagram, SEARCH, &search);
     }
+    let fqdn = net.config.fqdn.as_slice();
+    let fqdn = domains::encode(fqdn, domains::LONGEST);
+    if !fqdn.is_empty() {
+        // Flags: O and S are for servers that update the DNS (RFC 4704 section 4.1).
+        let mut value = ArrayVec::<u8, { domains::LONGEST + 1 }>::new();
+        value.push(0);
+        value.extend(fqdn);
+        option(&mut datagram, FQDN, &value);
+    }
     let reply = Reply {
         to: asker_mac,
         source: own.router.into(),
@@ -242,6 +251,7 @@ const STATUS: u16 = 13;
 const RAPID_COMMIT: u16 = 14;
 const DNS: u16 = 23;
 const SEARCH: u16 = 24;
+const FQDN: u16 = 39;
 
 /// Status codes of DHCPv6 (RFC 8415 section 21.13).
 const SUCCESS: u16 = 0;

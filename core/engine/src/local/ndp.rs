@@ -9,6 +9,7 @@ use pontoon_wire::{Mac, frame, protocol};
 use super::domains;
 use super::reply::Reply;
 use crate::address_plan::Ipv6Plan;
+use crate::config::LinkService;
 use crate::ctx::Net;
 use crate::{Frame, Transmit};
 
@@ -45,6 +46,13 @@ pub(super) fn handle<T: Transmit>(
         mac: asker_mac,
         address: source,
     };
+    let service = match icmp.kind {
+        ROUTER_SOLICITATION => LinkService::RouterAdvertisement,
+        _ => LinkService::Ndp,
+    };
+    if net.config.disabled.contains(service) {
+        return;
+    }
     if icmp.kind == ROUTER_SOLICITATION {
         advertise_router(asker, &own, net, link);
         return;

@@ -24,7 +24,7 @@ fn id(index: u32) -> FlowId {
 
 /// Returns a host with raw ICMP and ICMPv6 sockets.
 fn raw() -> KernelHost {
-    KernelHost::new(ALL, None, [Family::V4, Family::V6].map(raw_socket)).unwrap()
+    KernelHost::new(ALL, Outbound::default(), [Family::V4, Family::V6].map(raw_socket)).unwrap()
 }
 
 fn raw_socket(family: Family) -> Option<OwnedFd> {
@@ -150,14 +150,21 @@ fn raw_socket_sends_from_the_outbound_address() {
     namespace::run("tests::pings::raw_socket_sends_from_the_outbound_address", || {
         ip("link set lo up");
         let open = || raw_socket(Family::V4);
-        let address: IpAddr = "127.0.0.7".parse().unwrap();
+        let address = Ipv4Addr::new(127, 0, 0, 7);
         let socket = open().unwrap();
         let same = socket.try_clone().unwrap();
-        KernelHost::new(ALL, Some(Outbound::Address(address)), [Some(socket), None]).unwrap();
+        let outbound = Outbound {
+            v4: Some(address),
+            ..Outbound::default()
+        };
+        KernelHost::new(ALL, outbound, [Some(socket), None]).unwrap();
         let bound = getsockname(&same).unwrap();
         assert_eq!(SocketAddr::try_from(bound).unwrap().ip(), address);
 
-        let interface = |name: &str| Some(Outbound::Interface(name.to_string()));
+        let interface = |name: &str| Outbound {
+            interface: Some(name.to_string()),
+            ..Outbound::default()
+        };
         for (name, exists) in [("lo", true), ("nowhere", false)] {
             let host = KernelHost::new(ALL, interface(name), [open(), None]).unwrap();
             assert_eq!(host.raw[0].is_some(), exists, "{name}");

@@ -360,16 +360,25 @@ fn outbound_option_sets_the_source_address() {
         ip("link set lo up");
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 192.0.2.2/32 dev lo");
-        let outbound = |outbound| KernelHost::new(ALL, Some(outbound), [None, None]).unwrap();
+        let outbound = |outbound| KernelHost::new(ALL, outbound, [None, None]).unwrap();
         let (listener, at) = listener("192.0.2.1".parse().unwrap());
 
-        let mut host = outbound(Outbound::Address("192.0.2.2".parse().unwrap()));
+        let mut host = outbound(Outbound {
+            v4: Some("192.0.2.2".parse().unwrap()),
+            ..Outbound::default()
+        });
         let _kept = host.tcp_connect(id(), at).unwrap();
         assert_eq!(listener.accept().unwrap().1.ip().to_string(), "192.0.2.2");
 
-        let mut host = outbound(Outbound::Interface("lo".into()));
+        let mut host = outbound(Outbound {
+            interface: Some("lo".into()),
+            ..Outbound::default()
+        });
         assert!(host.tcp_connect(id(), at).is_ok());
-        let mut host = outbound(Outbound::Interface("nowhere0".into()));
+        let mut host = outbound(Outbound {
+            interface: Some("nowhere0".into()),
+            ..Outbound::default()
+        });
         assert_eq!(host.tcp_connect(id(), at).unwrap_err(), Failure::Other(19));
     });
 }
