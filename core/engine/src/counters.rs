@@ -129,7 +129,8 @@ counters! {
     dns_failed,
     /// DNS queries sent to another resolver because one did not respond or responded with an error.
     dns_failovers,
-    /// DNS queries dropped because too many queries were pending.
+    /// DNS queries dropped because too many queries were pending, or dropped responses to many clients of one query
+    /// because of `--max-bandwidth`.
     dns_dropped,
     /// Datagrams to the DNS forwarder's sockets that are not a response to the pending query.
     dns_mismatched,
