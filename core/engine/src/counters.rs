@@ -132,6 +132,8 @@ counters! {
     /// DNS queries dropped because too many queries were pending, or dropped responses to many clients of one query
     /// because of `--max-bandwidth`.
     dns_dropped,
+    /// DNS connections over TCP that were reset after 10 s without a message, or as the longest idle of more than 64.
+    dns_streams_closed,
     /// Datagrams to the DNS forwarder's sockets that are not a response to the pending query.
     dns_mismatched,
     /// Panics while a frame or event was handled; the flow concerned was reset.
