@@ -59,6 +59,9 @@ pub fn open<S>(
 /// takes longest.
 pub const CLIENTS: usize = 16;
 
+/// Maximum number of clients that a server refuses in one turn.
+const REFUSALS: usize = 256;
+
 /// Timeout for a client to send a request, and to read the response.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 

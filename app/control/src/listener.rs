@@ -166,5 +166,30 @@ fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Clients that may wait to be accepted.
-const BACKLOG: i32 = 16;
+/// Clients that may wait to be accepted, as for published ports: the default of `net.core.somaxconn`. Clients of the guest,
+/// which are refused, wait in the same queue; if it is full, a connect that does not block fails.
+const BACKLOG: i32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests that clients which do not block can connect while many others, for example of the guest, wait.
+    #[test]
+    fn a_thousand_clients_may_wait_to_be_accepted() {
+        let path = std::env::temp_dir().join(format!("pontoon-listener-{}", std::process::id()));
+        let listener = Listener::open(&path).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        let connect = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            rustix::net::connect(&client, &address)
+        };
+        for count in 0..1000 {
+            assert_eq!(connect(), Ok(()), "after {count}");
+        }
+        for _ in 0..1000 {
+            assert!(listener.accept().unwrap().is_some());
+        }
+    }
+}

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::hosts::Hosts;
 use crate::http::{HttpRequest, HttpResponse};
 use crate::listener::Listener;
-use crate::{ACCEPT_RETRY, CLIENTS};
+use crate::{ACCEPT_RETRY, CLIENTS, REFUSALS};
 
 /// A server of a service `S`, which is passed to each call.
 pub struct Server<S: 'static> {
@@ -99,14 +99,17 @@ impl<S> Server<S> {
     }
 
     fn accept(&mut self, now: Instant) -> io::Result<()> {
-        // Bounded, so that endless connections do not delay the connected clients.
-        for _ in 0..CLIENTS {
+        // Bounded, so that endless connections do not delay the connected clients. Refusals take less time than requests.
+        let (mut admitted, mut refused) = (0, 0);
+        while admitted < CLIENTS && refused < REFUSALS {
             let Some(stream) = self.listener.accept()? else {
                 break;
             };
             if !self.listener.admits(&stream) {
+                refused += 1;
                 continue;
             }
+            admitted += 1;
             if self.connections.len() >= CLIENTS {
                 let least = (0..CLIENTS).min_by_key(|place| self.connections[*place].rank());
                 if let Some(place) = least {

@@ -177,7 +177,7 @@ fn outcomes(interfaces: &[InterfaceStats]) -> MetricFamily<3> {
 }
 
 /// Returns metrics of each worker, labelled by its number, and of the querier process, labelled `querier`.
-fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [MetricFamily<1>; 9] {
+fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [MetricFamily<1>; 11] {
     let numbered = workers.iter().enumerate();
     let labelled: Vec<(String, &WorkerStats)> = numbered
         .map(|(number, worker)| (number.to_string(), worker))
@@ -225,6 +225,16 @@ fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Metric
             "worker_sandbox_refused",
             "System calls of a worker that the sandbox refused.",
             |worker| worker.sandbox_refused,
+        ),
+        family(
+            "worker_groups_ignored",
+            "Reports of new groups that the queriers ignored because of their limit on groups.",
+            |worker| worker.groups_ignored,
+        ),
+        family(
+            "worker_groups_evicted",
+            "Groups that the queriers removed because of their limit on groups.",
+            |worker| worker.groups_evicted,
         ),
     ]
 }

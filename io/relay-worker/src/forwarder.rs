@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use pontoon_relay::counters::{InterfaceCounter, RuleCounter, WORKER_ROW, WorkerCounter};
 use pontoon_relay::datagram::DatagramError;
 use pontoon_relay::gather::{DatagramBatch, MAX_DATAGRAMS};
+use pontoon_relay::membership::LimitCounts;
 use pontoon_relay::rule;
 use pontoon_relay::{BurstGather, Datagram, RuleTable};
 use rustc_hash::FxHasher;
@@ -86,6 +87,16 @@ impl Forwarder {
         self.counters
             .add(WORKER_ROW, WorkerCounter::Refusals as usize, more);
         self.refusals = refusals;
+    }
+
+    /// Counts reports and groups that the limit of a querier has concerned.
+    pub(crate) fn count_limits(&self, counts: LimitCounts) {
+        for (counter, count) in [
+            (WorkerCounter::GroupsIgnored, counts.ignored),
+            (WorkerCounter::GroupsEvicted, counts.evicted),
+        ] {
+            self.counters.add(WORKER_ROW, counter as usize, count);
+        }
     }
 
     /// Returns the ring position that the predecessor of this process has left in a row.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use pontoon_relay::membership::message::{self, Query};
-use pontoon_relay::membership::{Querier, SourceFilter};
+use pontoon_relay::membership::{LimitCounts, Querier, SourceFilter};
 use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -80,6 +80,11 @@ impl QuerierSocket {
             }
         }
         self.due = self.querier.next_tick();
+    }
+
+    /// Returns the numbers of reports and groups that the limit on groups has concerned since the previous call.
+    pub(crate) fn take_limit_counts(&mut self) -> LimitCounts {
+        self.querier.take_limit_counts()
     }
 
     /// Reports changed memberships to the supervisor.

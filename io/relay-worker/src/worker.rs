@@ -7,12 +7,13 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use pontoon_ipc::Descriptor;
-use pontoon_relay::membership::SourceFilter;
+use pontoon_relay::membership::{LimitCounts, SourceFilter};
 use pontoon_sandbox::trap;
 use pontoon_sys::Family;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{ClockId, clock_nanosleep_relative};
+use tracing::warn;
 
 use crate::counters::Counters;
 use crate::forwarder::Forwarder;
@@ -34,6 +35,8 @@ pub(crate) struct RelayWorker {
     restored: BTreeMap<u32, Vec<(IpAddr, SourceFilter)>>,
     /// Memberships are still to be reported, as the control socket was full.
     unreported: bool,
+    /// Time of the last log line about a limit on groups.
+    full_logged: Option<Duration>,
     /// Moment from which queriers count time.
     started: Instant,
     forwarder: Forwarder,
@@ -41,6 +44,9 @@ pub(crate) struct RelayWorker {
     added: Vec<RuleEntry>,
     removed: Vec<u32>,
 }
+
+/// Minimum interval between log lines about a limit on groups.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An input with its table of rules and its row of counters.
 #[derive(Debug)]
@@ -70,6 +76,7 @@ impl RelayWorker {
             queriers: BTreeMap::new(),
             restored: BTreeMap::new(),
             unreported: false,
+            full_logged: None,
             started: Instant::now(),
             forwarder: Forwarder::new(Counters::map(&memory)?),
             added: Vec::new(),
@@ -148,6 +155,15 @@ impl RelayWorker {
         self.unreported = false;
         for (id, querier) in &mut self.queriers {
             querier.run(now);
+            let counts = querier.take_limit_counts();
+            if counts != LimitCounts::default() {
+                self.forwarder.count_limits(counts);
+                if self.full_logged.is_none_or(|at| now >= at + LOG_INTERVAL) {
+                    self.full_logged = Some(now);
+                    let LimitCounts { ignored, evicted } = counts;
+                    warn!("too many multicast groups: {ignored} reports ignored, {evicted} groups removed");
+                }
+            }
             let reporting = querier.report(*id, &self.control)?;
             self.unreported |= reporting == Reporting::ChannelFull;
         }

@@ -110,6 +110,8 @@ fn write_stats(stats: &Stats, to: &mut dyn Write) -> io::Result<()> {
         let counts = [
             ("restarts", querier.restarts),
             ("sandbox_refused", querier.sandbox_refused),
+            ("groups_ignored", querier.groups_ignored),
+            ("groups_evicted", querier.groups_evicted),
         ];
         line(to, "querier", &state, &counts, None)?;
     }

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::answer::DnsAnswer;
@@ -88,8 +88,31 @@ impl LearnedDomain {
         }
     }
 
+    /// Renews the learned addresses that are in `addresses`, to which flows lead. `Unknown`: there is none.
+    pub(super) fn renew_all(&self, addresses: &HashSet<IpAddr>, now: Instant) -> Renewal {
+        let mut renewal = Renewal::Unknown;
+        let mut renew = |until: &mut Instant| {
+            if now <= *until {
+                *until = (now + HOLD).max(*until);
+                renewal = Renewal::Renewed;
+            }
+        };
+        let mut learned = lock(&self.learned);
+        if addresses.len() < learned.len() {
+            for address in addresses {
+                learned.get_mut(address).map(&mut renew);
+            }
+        } else {
+            let in_use = learned
+                .iter_mut()
+                .filter(|(address, _)| addresses.contains(address));
+            in_use.for_each(|(_, until)| renew(until));
+        }
+        renewal
+    }
+
     /// Renews an address to which a flow leads.
-    pub(super) fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
+    fn renew(&self, address: IpAddr, now: Instant) -> Renewal {
         let mut learned = lock(&self.learned);
         let Some(until) = learned.get_mut(&address).filter(|until| now <= **until) else {
             return Renewal::Unknown;
