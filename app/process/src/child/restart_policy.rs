@@ -1,19 +1,19 @@
-//! Limits on restarts: how many crashes of a process are allowed, and how long its start may fail.
+//! Limits on restarts of a child process: the number of crashes, and the time for which its start may fail.
 
 use std::time::{Duration, Instant};
 
-/// The times of recent crashes of a process.
+/// Times of recent crashes of one child process, which decide if and when it is restarted.
 #[derive(Debug, Default)]
 pub struct RestartPolicy(Vec<Instant>);
 
 impl RestartPolicy {
-    /// The window in which `MOST` crashes are too many.
+    /// Window in which more than [`Self::MOST`] restarts are refused or delayed.
     pub const WITHIN: Duration = Duration::from_secs(10);
 
-    /// A process that crashes right after each start must not occupy a CPU.
+    /// Number of crashes in one window, so that a process that crashes right after each start does not occupy a CPU.
     const MOST: usize = 3;
 
-    /// Records a crash; returns true if it is one too many.
+    /// Records a crash at the time `now`; returns true if the number of crashes in the window exceeds the limit.
     pub fn record_exceeds(&mut self, now: Instant) -> bool {
         self.note(now);
         self.0.len() >= Self::MOST
@@ -36,13 +36,13 @@ impl RestartPolicy {
         }
     }
 
-    /// A process that has run for less than this is not restarted at once.
+    /// Running time below which a process that crashed is not restarted immediately.
     pub const MIN_UPTIME: Duration = Duration::from_millis(50);
 
     /// The shortest delay of the restart of a process that has run for less than [`Self::MIN_UPTIME`].
     pub const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
-    /// The first delay that is not zero.
+    /// Shortest delay of a restart that follows too many crashes.
     const SHORTEST: Duration = Duration::from_millis(100);
 
     fn note(&mut self, now: Instant) {
@@ -59,10 +59,10 @@ pub struct StartAttempts {
 }
 
 impl StartAttempts {
-    /// The time between attempts. A shortage on the host rarely ends sooner.
+    /// Time between two attempts to start an engine. A lack of resources on the host rarely ends sooner.
     const PAUSE: Duration = Duration::from_millis(50);
 
-    /// No attempt yet; the first one is due at once.
+    /// Creates a value without attempts; the first one is due immediately.
     pub fn new(now: Instant) -> Self {
         Self {
             first: now,
@@ -70,17 +70,17 @@ impl StartAttempts {
         }
     }
 
-    /// Returns the time of the next attempt.
+    /// Returns the time of the next attempt to start the engine.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// Returns true if no attempt has failed yet.
+    /// Returns true if no attempt to start the engine has failed yet.
     pub fn is_first(&self) -> bool {
         self.next == self.first
     }
 
-    /// Records a failed attempt; returns true if attempts have failed for [`RestartPolicy::WITHIN`].
+    /// Records a failed attempt at the time `now`; returns true if attempts have failed for [`RestartPolicy::WITHIN`].
     pub fn too_long(&mut self, now: Instant) -> bool {
         self.next = now + Self::PAUSE;
         now.duration_since(self.first) >= RestartPolicy::WITHIN
