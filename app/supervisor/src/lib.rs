@@ -57,11 +57,11 @@ use options::{Guest, Machine, MachineSocket, Resolvers};
 use publish::{Families, Ports};
 use watch::{GuestKind, Watch};
 
-/// Provides a network to a guest until the guest ends; returns the command's exit status. To be called from the only thread
-/// of a process. `set_log_level` sets the log level of that process, or of a child that it forked.
+/// Provides a network to a guest until the guest ends; returns the exit status of the command. The caller's process has one
+/// thread only. `set_log_level` sets the log level of that process, or of a child that it forked.
 ///
 /// # Errors
-/// Any failure of Pontoon, in one line; everything that was created is removed.
+/// A failure of Pontoon, described in one line; all resources that were created are removed.
 pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8, Error> {
     panics::set_hook();
     output::prepare();
@@ -113,7 +113,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     let setup = engine_setup(options, config, owned, raw_icmp, set_log_level)?;
     let mut engine = Engine::start(setup, sockets, attachment, options.require_sandbox)?;
     if let Some(control) = &mut control {
-        // Before the guest sends anything, so that a capture has all of it.
+        // The capture begins before the guest sends a frame, so that all frames are captured.
         control.serve(&mut |update| engine.send(update), Instant::now());
     }
     if let GuestKind::Command(guest) = &guest {
@@ -121,7 +121,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     }
     notifier.notify()?;
     if let GuestKind::Command(guest) = &mut guest {
-        // A signal of the terminal is not forwarded later: the command did not exist when it was sent.
+        // A signal that the terminal sent before the command existed ends this process, as it cannot be forwarded.
         if let Some(status) = signals.fatal().context("cannot read signals")? {
             return Ok(status);
         }
@@ -142,7 +142,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
     watch.run()
 }
 
-/// Returns the offloads of the tap: all that are not disabled.
+/// Returns the offloads to request for the tap: all that neither an option nor `PONTOON_DISABLE` disables.
 fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
     match options.no_offload {
         true => TapOffload::NONE,
@@ -150,7 +150,7 @@ fn tap_offload(options: &GuestOptions, disabled: &Disabled) -> TapOffload {
     }
 }
 
-/// Returns the input of the engine, with a new table of connections.
+/// Returns the configuration and descriptors of the engine, with a new ledger of TCP connections.
 fn engine_setup(
     options: &GuestOptions,
     config: Config,
@@ -163,7 +163,7 @@ fn engine_setup(
     Ok(EngineSetup {
         config,
         owned,
-        // The engine takes the sockets over when it is forked.
+        // The published sockets are added when the engine is forked.
         published: Vec::new(),
         raw_icmp,
         pacing: pacing::here(options.pacing, options.workers),
@@ -182,8 +182,8 @@ fn publish_ports(options: &GuestOptions, addresses: Addresses) -> Result<Ports, 
     Ok(ports)
 }
 
-/// Opens the control socket and the address of the metrics, and begins the capture, as far as the options ask for them. A
-/// capture needs the control API even without a socket.
+/// Opens the control socket and the metrics address, and begins the capture, if the options request them. A capture needs
+/// the control API even if there is no control socket.
 fn open_control(
     options: &GuestOptions,
     ports: Ports,
@@ -206,7 +206,7 @@ fn open_control(
     Ok(Some(control))
 }
 
-/// Returns the engine's link, and the route that the supervisor maintains in the guest's namespace.
+/// Returns the engine's link, and the IPv6 default route in the guest's namespace that the supervisor adds and removes.
 fn attach_tap(
     tap: tap::Made,
     vhost: Option<Vhost>,
@@ -221,7 +221,7 @@ fn attach_tap(
     (attachment, addresses.v6.map(route))
 }
 
-/// Checks that no descriptor is named by two options.
+/// Checks that `--fd` and `--ready-fd` do not name the same descriptor.
 fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     match (&options.guest, options.ready_fd) {
         (
@@ -237,7 +237,7 @@ fn one_use_each(options: &GuestOptions) -> Result<(), Error> {
     }
 }
 
-/// The guest to be started, with the descriptors that the options name open.
+/// Guest that is to be started; the namespace or socket that the options name is open.
 enum GuestPlan<'a> {
     Command {
         argv: &'a [OsString],
@@ -249,28 +249,28 @@ enum GuestPlan<'a> {
     Machine(Attachment, Option<SocketFile>),
 }
 
-/// Settings of the guest's link.
+/// Settings of the guest's link, from the options and the state of the host.
 struct LinkPlan<'a> {
     options: &'a GuestOptions,
     config: &'a Config,
     disabled: &'a Disabled,
-    /// The descriptor limits that the command gets.
+    /// Descriptor limits that the command starts with.
     descriptors: Rlimit,
     offload: TapOffload,
     vhost: Option<Vhost>,
 }
 
-/// A guest whose link exists. A command does not run yet.
+/// Guest whose link exists and whose command has not been started.
 struct Started {
     guest: GuestKind,
     attachment: Attachment,
     guest_route: Option<GuestRoute>,
-    /// Removed on drop.
+    /// Socket file of a machine, which is removed on drop.
     socket_file: Option<SocketFile>,
 }
 
 impl<'a> GuestPlan<'a> {
-    /// Opens the namespace or socket that the options name.
+    /// Opens the namespace or socket of the guest that the options name.
     fn open(options: &'a GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         Ok(match &options.guest {
             Guest::Command {
@@ -292,7 +292,7 @@ impl<'a> GuestPlan<'a> {
         })
     }
 
-    /// Creates the tap, and the namespaces of a command.
+    /// Creates the tap, and the namespaces of the command.
     fn start(self, link: &LinkPlan<'_>) -> Result<Started, Error> {
         let (guest, tap) = match self {
             Self::Namespace(attached, ifname) => {
@@ -341,7 +341,7 @@ impl<'a> GuestPlan<'a> {
 }
 
 impl LinkPlan<'_> {
-    /// Returns the settings of a tap.
+    /// Returns the configuration of a tap with the name `ifname`.
     fn tap(&self, ifname: &str) -> tap::TapConfig {
         tap::TapConfig {
             ifname: ifname.to_owned(),
@@ -354,7 +354,7 @@ impl LinkPlan<'_> {
     }
 }
 
-/// The state of the host's network, and the configuration that follows from it.
+/// State of the host's network, and the parts of the configuration that follow from it.
 struct HostState {
     addresses: Addresses,
     watch: AddressWatch,
@@ -363,7 +363,7 @@ struct HostState {
 }
 
 impl HostState {
-    /// Reads addresses and resolvers of the host, and watches for changes.
+    /// Reads the addresses and resolvers of the host, and begins to watch them for changes.
     fn read(options: &GuestOptions, files: &mut FileWatch) -> Result<Self, Error> {
         if let Some(outbound) = &options.outbound {
             host::check_outbound(outbound)?;

@@ -1,4 +1,4 @@
-//! Arbitrary client input and engine reports. No request changes the host.
+//! Fuzz target of the control socket: arbitrary client input and engine reports. No request changes the host.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -19,10 +19,10 @@ use super::Served;
 use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
 
-/// Parses bytes as the input of a client, and as the body of each kind of request.
+/// Parses the bytes as the input of a client of the control socket, and as the body of each kind of request.
 pub(crate) fn client(bytes: &[u8]) {
     let parse = ParsedInput::of([bytes]);
-    // Single bytes, unless there are many.
+    // The input is split into single bytes, or into longer pieces if it is long.
     let piece = 1.max(bytes.len() / 256);
     assert_eq!(ParsedInput::of(bytes.chunks(piece)), parse);
     let mut api = api();
@@ -32,7 +32,7 @@ pub(crate) fn client(bytes: &[u8]) {
         check(&response, request.close, request.method == "HEAD");
     }
     if let Some(response) = &parse.refused {
-        // RFC 9112 section 6.1 asks for 501.
+        // RFC 9112 section 6.1 requires status 501 for an unknown transfer coding.
         assert!(matches!(response.status, 400..=499 | 501), "{response:?}");
         check(response, true, false);
     }
@@ -43,7 +43,7 @@ pub(crate) fn client(bytes: &[u8]) {
     }
 }
 
-/// Lets an engine with two workers respond to all queries by this report. The responses are valid.
+/// Replies to all queries with `report`, as an engine with two workers, and checks that the responses are valid HTTP.
 pub(crate) fn engine(report: &Report) {
     let mut api = api();
     for path in ["/v1/stats", "/v1/policy", "/v1/flows"] {
@@ -68,7 +68,7 @@ pub(crate) fn engine(report: &Report) {
     }
 }
 
-/// Requests with bodies.
+/// Methods and targets of requests that have bodies.
 const WITH_BODIES: [(&str, &str); 4] = [
     ("PUT", "/v1/policy"),
     ("PUT", "/v1/log-level"),
@@ -96,11 +96,11 @@ fn api() -> Api {
     })
 }
 
-/// The parsed input of a client.
+/// Requests that were parsed from the input of a client.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ParsedInput {
     requests: Vec<HttpRequest>,
-    /// The error response after which nothing more is read.
+    /// Error response after which no more input is parsed.
     refused: Option<HttpResponse>,
 }
 
@@ -125,7 +125,7 @@ impl ParsedInput {
     }
 }
 
-/// Returns the response of a guest's network. Requests that would change the host are parsed only.
+/// Returns the response to a request. Requests that would change the host are parsed only.
 fn answer(api: &mut Api, request: &HttpRequest) -> HttpResponse {
     match (request.method.as_str(), request.path.as_str()) {
         ("PUT", "/v1/policy") => {
@@ -180,7 +180,7 @@ fn parse_twice<T: Debug + PartialEq>(
     }
 }
 
-/// Dispatches a request; the engine replies to its queries with `report`, or with empty reports.
+/// Handles a request; the engine replies to its queries with `report`, or with empty reports.
 fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     let now = Instant::now();
     let mut look = match server::dispatch(api::ROUTES, api, request, now) {
@@ -200,7 +200,7 @@ fn ask(api: &mut Api, request: &HttpRequest, report: &Report) -> HttpResponse {
     panic!("no answer to {request:?}");
 }
 
-/// Returns the workers' reports about `update`.
+/// Returns the reports of the workers in reply to `update`.
 fn reports(update: &Update, report: &Report) -> Vec<Report> {
     match (update, report) {
         (Update::Ask(round), report) => {

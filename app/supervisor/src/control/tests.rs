@@ -1,4 +1,4 @@
-//! A control socket, its clients, and the reports of an engine.
+//! Tests of the control socket, with its clients and simulated reports of an engine.
 
 mod capture;
 mod clients;
@@ -21,7 +21,7 @@ use pontoon_worker::messages::{FlowPage, FlowPageRequest, PortError, Stats};
 use super::*;
 use crate::publish::Families;
 
-/// One worker without rules and ports.
+/// Returns the state of a network with one worker and without rules and ports.
 fn served() -> Served {
     Served {
         rules: Vec::new(),
@@ -32,7 +32,7 @@ fn served() -> Served {
     }
 }
 
-/// A control socket in a directory of its own.
+/// Control socket in a directory of its own, and the updates that it sends to the engine.
 struct Fixture {
     control: Control,
     path: PathBuf,
@@ -78,7 +78,7 @@ impl Fixture {
         self.control.serve(&mut |update| updates.push(update), self.now);
     }
 
-    /// Reports the statistics of every worker for the last query.
+    /// Reports the statistics of all `workers` for the last query.
     fn answer(&mut self, workers: u8) {
         let asked = self.updates.iter().rev().find_map(|update| match update {
             Update::Ask(round) => Some(*round),
@@ -101,7 +101,7 @@ impl Fixture {
         }
     }
 
-    /// Reports these flows for the last query.
+    /// Reports `flows` for the last query; `next` is where the next page begins.
     fn report_flows(&mut self, flows: Vec<Flow>, next: Option<u64>) {
         let Some(Update::Flows(FlowPageRequest { number, .. })) = self.updates.last().cloned() else {
             panic!("{:?}", self.updates);
@@ -125,7 +125,7 @@ fn send(mut client: &UnixStream, text: &str) {
     client.write_all(text.as_bytes()).unwrap();
 }
 
-/// Reads the received text; the flag is true if the connection is closed.
+/// Reads the text that the client has received; the flag is true if the connection is closed.
 fn received(mut client: &UnixStream) -> (String, bool) {
     let mut text = Vec::new();
     let ended = client.read_to_end(&mut text).is_ok();

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: counters, gauges and histograms of each worker, and hits of each rule.
+//! Route `/metrics` for Prometheus: counters, gauges and histograms of each worker, and hits of each egress rule.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -14,7 +14,8 @@ use super::Api;
 
 pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     api.report(now, |api, reports| {
-        // The counts of flows that match no allow rule, and of other resolvers, follow those of the rules.
+        // After the hits of the rules, the workers report the number of flows that match no allow rule, and of flows to
+        // other resolvers.
         let texts = api.rules.iter().map(ToString::to_string);
         let texts: Vec<String> = texts.chain(["unlisted", "resolvers"].map(String::from)).collect();
         let mut rules = BTreeMap::new();
@@ -28,7 +29,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     })
 }
 
-/// Returns the metrics of the workers, and of rules by their text.
+/// Returns the Prometheus text of the workers' statistics, and of the hits of egress rules by the rules' text.
 fn render(workers: &[Stats], rules: &BTreeMap<String, u64>) -> String {
     let mut text = MetricsText::new("pontoon");
     for (name, help) in Counters::describe().chain(BESIDE) {
@@ -86,7 +87,8 @@ const GAUGES: [Gauge; 2] = [
     ),
 ];
 
-/// A histogram of a worker: `report_name` is its name in the worker's report, and `one` is the value of its unit in the report's unit.
+/// Histogram of a worker: `report_name` is its name in the worker's report, and `one` is the number of the report's units
+/// in one unit of the metric.
 struct Measured {
     name: &'static str,
     help: &'static str,
@@ -112,7 +114,7 @@ const MEASURED: [Measured; 2] = [
     },
 ];
 
-/// Counters that are not the engine's.
+/// Counters that the `worker` and `link` crates add to those of the engine, each with its help text.
 const BESIDE: [(&str, &str); 6] = [
     ("capture_frames", "Frames that were written to captures."),
     (
@@ -134,11 +136,12 @@ const BESIDE: [(&str, &str); 6] = [
     ("sandbox_refused", "System calls that the sandbox refused."),
 ];
 
-/// Prefix of the names of a sandbox's layers.
+/// Prefix of the counters that report the layers of the sandbox.
 const LAYER: &str = "sandbox_layer_";
 
 impl Measured {
-    /// Returns the sum in the unit, and the upper bound of each bucket with the number of values above the bound before.
+    /// Returns the sum of a histogram in the metric's unit, and for each bucket its upper bound and the number of values up
+    /// to that bound.
     #[expect(
         clippy::cast_precision_loss,
         reason = "bounds are short numbers, and a sum may be rounded"
@@ -146,7 +149,7 @@ impl Measured {
     fn read(&self, reported: &Distribution) -> (f64, Vec<(f64, u64)>) {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.one);
         let bounds = bounds.chain([f64::INFINITY]);
-        // The engine is not trusted: counts whose sum overflows are cut.
+        // The engine is not trusted: the sum of its counts saturates instead of overflowing.
         let mut all = 0_u64;
         let counts = reported.counts.iter().map(|count| {
             let count = (*count).min(u64::MAX - all);
@@ -211,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The rules of `promtool check metrics` for names, help and order.
+    /// The rules for names, help texts and order are those of `promtool check metrics`.
     #[test]
     fn names_and_help_follow_the_conventions() {
         let text = rendered();

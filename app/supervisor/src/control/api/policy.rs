@@ -1,4 +1,4 @@
-//! Shows and replaces the egress rules.
+//! Route `/v1/policy`: shows and replaces the egress rules.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub(super) fn get(api: &mut Api, _: &HttpRequest, now: Instant) -> Answer<Api> {
     api.report(now, |api, reports| show(&api.rules, reports))
 }
 
-/// Replaces the rules.
+/// Handles `PUT /v1/policy`, which replaces the egress rules.
 pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<Api> {
     match parse(request, api.forwarder) {
         Ok(rules) => {
@@ -29,7 +29,7 @@ pub(super) fn put(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer<
     }
 }
 
-/// Parses the body of a request.
+/// Parses the body of a request that replaces the egress rules.
 pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Result<Vec<EgressRule>, String> {
     let lists: Lists = request.json()?;
     let rules = lists.rules()?;
@@ -44,7 +44,7 @@ pub(in crate::control) fn parse(request: &HttpRequest, forwarder: bool) -> Resul
 }
 
 fn show(rules: &[EgressRule], reports: Vec<Stats>) -> HttpResponse {
-    // The counts of each worker are those of the rules, then of flows that match no allow rule.
+    // Each worker reports the hits of the rules in their order, then the number of flows that match no allow rule.
     let counted = reports.into_iter().sum::<Stats>().rules;
     let hits = |place: usize| counted.get(place).copied().unwrap_or(0);
     let rule = |(place, rule): (usize, &EgressRule)| reply::Rule {

@@ -1,4 +1,4 @@
-//! Lists, adds and removes published ports.
+//! Route `/v1/publish`: lists, adds and removes published ports.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::Api;
 use crate::publish::{Publish, Refusal, Undo};
 
-/// The body of a request. Either all of it is applied, or nothing.
+/// Body of a request that changes the published ports: either all changes are applied, or none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishRequest {
@@ -51,7 +51,8 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     }
     send(api, &changed.port_updates);
     let undo = changed.undo;
-    // The workers are queried after the update, so that a client that has received the response can rely on every worker.
+    // The workers are queried after the update was sent, so that all of them have applied it when the client receives the
+    // response.
     api.confirm(now, move |api, reports| match refusal(&reports, &undo) {
         None => HttpResponse::json(&reply),
         Some(why) => {
@@ -68,13 +69,13 @@ fn send(api: &mut Api, port_updates: &[PortUpdate]) {
         .extend(messages.map(|port_updates| Update::Published(port_updates.to_vec())));
 }
 
-/// Returns the reason why a worker refused a port of the change.
+/// Returns the reason why a worker refused a port of the change `undo`, if one did.
 fn refusal(reports: &[Stats], undo: &Undo) -> Option<String> {
     let whole = |refused: &[PortError]| refused.len() < PortError::MOST;
     reports.iter().find_map(|stats| {
         let ours = |refused: &&PortError| undo.has_added(&refused.port);
         let found = stats.port_errors.iter().find(ours);
-        // A report that is full may lack a port of this change.
+        // A worker's list of errors that has reached its limit may lack a port of this change.
         let refused = found.or(stats.port_errors.first().filter(|_| !whole(&stats.port_errors)))?;
         let Published { protocol, host, .. } = refused.port;
         Some(format!(
@@ -84,7 +85,7 @@ fn refusal(reports: &[Stats], undo: &Undo) -> Option<String> {
     })
 }
 
-/// Parses the body of a request: ports to add, and ports to remove.
+/// Parses the body of a request; returns the ports to add and the ports to remove.
 pub(in crate::control) fn parse(request: &HttpRequest) -> Result<(Vec<Publish>, Vec<Publish>), String> {
     let batch: PublishRequest = request.json()?;
     Ok((specs("add", &batch.add)?, specs("remove", &batch.remove)?))
@@ -100,6 +101,6 @@ fn specs(list: &str, texts: &[String]) -> Result<Vec<Publish>, String> {
     Ok(ports)
 }
 
-/// Limit on the ports of a list: all ports of TCP and UDP. Each is looked up on its own, and a body has room
-/// for thousands of ranges with all of them, which would delay the other clients for minutes.
+/// Limit on the ports of one list in a request: all ports of TCP and UDP. Each port is looked up singly, and a body has
+/// room for thousands of ranges of all ports, which would delay other clients for minutes.
 const MOST_PORTS: usize = 2 * u16::MAX as usize;

@@ -14,7 +14,7 @@ fn new_rules_are_sent_before_their_hits_are_queried() {
     );
     fixture.serve();
     let rules = ["allow *.example.org:443/tcp", "deny 10.0.0.0/8"].map(|rule| rule.parse().unwrap());
-    // The round that ran counts hits of the earlier rules.
+    // The round that was running counted hits of the earlier rules.
     assert_eq!(
         fixture.updates,
         [Update::Ask(1), Update::Rules(rules.to_vec()), Update::Ask(2)]
