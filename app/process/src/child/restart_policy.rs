@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct RestartPolicy(Vec<Instant>);
 
 impl RestartPolicy {
-    /// Window in which more than [`Self::MOST`] restarts are refused or delayed.
+    /// Window in which more than `MOST` crashes prevent or delay a restart.
     pub const WITHIN: Duration = Duration::from_secs(10);
 
     /// Number of crashes in one window, so that a process that crashes right after each start does not occupy a CPU.

@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use pontoon_sys::packet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Checks the rings of an ingress, one for each worker.
+/// Detector of stopped rings of one ingress, which has one ring for each worker.
 #[derive(Debug)]
 pub(super) struct RingWatchdog {
-    /// Time of the next check; `None` until SIGIO.
+    /// Time of the next check; `None` while SIGIO is awaited.
     due: Option<Instant>,
-    /// Counters since the last check, and the worker's position at that time.
+    /// Kernel's counters since the last check, and the worker's position in the ring at that time, for each ring.
     rings: Vec<RingCounts>,
 }
 
@@ -34,12 +34,12 @@ struct RingCounts {
     position: u64,
 }
 
-/// The result of checking the rings of an ingress.
+/// Result of a check of the rings of an ingress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingCheck {
-    /// The kernel has stopped a ring for good.
+    /// The kernel has stopped a ring permanently.
     Stalled,
-    /// No ring is stopped.
+    /// The kernel has stopped none of the rings.
     Working,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum RingCheck {
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl RingWatchdog {
-    /// Waits for the first packet.
+    /// Creates a detector that waits for SIGIO of the first packet.
     pub(super) fn new(sockets: &[Arc<OwnedFd>], now: Instant) -> Self {
         let mut watchdog = Self {
             due: None,
@@ -57,7 +57,7 @@ impl RingWatchdog {
         watchdog
     }
 
-    /// Adds what the kernel has counted for a ring since its counters were read last.
+    /// Adds the packets that the kernel has received and dropped at a ring since its counters were read last.
     pub(super) fn count(&mut self, ring: usize, packets: u32, dropped: u32) {
         if let Some(counts) = self.rings.get_mut(ring) {
             counts.packets += u64::from(packets);
@@ -70,7 +70,7 @@ impl RingWatchdog {
         self.due
     }
 
-    /// Starts checks, as a packet may have arrived at one of these rings.
+    /// Begins periodic checks, because a packet may have arrived at one of these rings.
     pub(super) fn wake(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
         if self.due.is_none() {
             self.due = Some(now + CHECK_INTERVAL);
@@ -78,7 +78,7 @@ impl RingWatchdog {
         }
     }
 
-    /// Checks the rings, after the kernel's counters were added. `positions` are those of the workers.
+    /// Checks the rings, after the kernel's counters were added. `positions` are the workers' positions in the rings.
     pub(super) fn check(
         &mut self,
         sockets: &[Arc<OwnedFd>],
@@ -105,7 +105,7 @@ impl RingWatchdog {
     }
 
     fn wait_for_signal(&mut self, sockets: &[Arc<OwnedFd>], now: Instant) {
-        // Without signals the checks go on.
+        // If signals cannot be enabled, the periodic checks continue.
         self.due = set_signals(sockets, true)
             .is_err()
             .then_some(now + CHECK_INTERVAL);
@@ -113,13 +113,13 @@ impl RingWatchdog {
 }
 
 impl RingCounts {
-    /// Returns true if every packet was dropped, although the ring has none that the worker could have received.
+    /// Returns true if every packet was dropped although the ring has no packet for the worker to receive.
     fn is_stalled(&self, position: u64, is_empty: impl FnOnce() -> bool) -> bool {
         self.packets > 0 && self.dropped == self.packets && self.position == position && is_empty()
     }
 }
 
-/// Returns true if the latest packet has been received.
+/// Returns true if the worker has received the latest packet of the ring.
 fn is_empty(socket: &OwnedFd) -> bool {
     poll(
         &mut [PollFd::new(socket, PollFlags::IN)],
@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn empty_ring_that_drops_every_packet_is_stopped() {
         assert!(counts(3, 3).is_stalled(7, || true));
-        // Nothing has arrived; not all was dropped; the worker has received something; packets are left in the ring.
+        // These rings are not stopped: nothing has arrived; not all was dropped; the worker has received something; packets
+        // remain in the ring.
         assert!(!counts(0, 0).is_stalled(7, || true));
         assert!(!counts(3, 2).is_stalled(7, || true));
         assert!(!counts(3, 3).is_stalled(8, || true));
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn checks_end_when_the_ring_is_idle() {
-        // In place of a ring: a socket that is never readable and raises no signal in a test.
+        // The socket stands for a ring: it is never readable and raises no signal in a test.
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let sockets = [Arc::new(OwnedFd::from(socket))];
         let now = Instant::now();
