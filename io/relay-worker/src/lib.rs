@@ -28,15 +28,16 @@ mod worker;
 
 pub use counters::Counters;
 
-/// Enters the sandbox, reports [`RelayReport::Ready`](messages::RelayReport::Ready), and runs until the supervisor closes its end of `control`.
+/// Enters the sandbox, reports [`RelayReport::Ready`](messages::RelayReport::Ready), and runs until the supervisor closes
+/// its end of `control`.
 ///
 /// # Errors
-/// The sandbox could not be entered; the supervisor has sent an invalid message; the kernel's.
+/// The sandbox could not be entered, the supervisor has sent an invalid message, or a system call fails.
 pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabled) -> io::Result<()> {
     let _ = set_name(c"pontoon-relay");
     // If the supervisor has exited already, its end of the channel is closed, which ends the loop.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // With the default slack of 50 us a sleep of 100 us would take 150.
+    // With the default timer slack of 50 us a sleep of 100 us would take 150 us.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let worker = worker::RelayWorker::new(control)?;
     sandbox.limit(LIMITS, disabled)?;
@@ -49,8 +50,8 @@ pub fn run(control: messages::WorkerChannel, sandbox: Sandbox, disabled: &Disabl
     worker.run()
 }
 
-/// Limits of a worker. Rings and counters are memory that it shares and not included. One that forwards needs some MiB; one that
-/// runs queriers needs about 20 MiB for each that has all memberships that hosts can report.
+/// Resource limits of a worker, without rings and counters, whose memory is shared. A worker that forwards needs some MiB;
+/// one that runs queriers needs about 20 MiB for each querier that has all memberships that hosts can report.
 const LIMITS: ResourceLimits = ResourceLimits {
     memory: 2 << 30,
     threads: 8,

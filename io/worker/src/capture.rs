@@ -1,8 +1,8 @@
-//! Copies the frames of a link to a capture file.
+//! Captures of the frames of a link to a file.
 //!
 //! A worker that captures runs on a link of another type, [`CapturingLink`](pontoon_link::capturing::CapturingLink), which
-//! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room are counted and not captured. A thread
-//! writes them to the file ([`writer`]). No worker ever waits for it.
+//! copies frames into a [`CaptureQueue`]. The queue is bounded; frames without room in it are counted and not captured. A
+//! thread writes the queued frames to the file ([`writer`]). No worker waits for that thread.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,21 +18,21 @@ mod writer;
 
 use writer::Writer;
 
-/// The number of stopped captures whose writers may still run: each of them holds frames in memory.
+/// Limit on stopped captures whose writers still run: each of them holds frames in memory.
 const MOST_CLOSING: usize = 3;
 
-/// Starts and stops the captures of the process, one at a time.
+/// Control of the captures of the process, of which one runs at a time.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureControl(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The number of the latest capture that was requested, even if it failed: another worker must not start it again.
+    /// Number of the latest capture that was requested, even if it failed: another worker must not start it again.
     latest: Option<u64>,
     running: Option<Running>,
     /// Stopped captures whose files are still being written.
     closing: Vec<Running>,
-    /// Frames and drops of earlier captures.
+    /// Number of frames written by earlier captures.
     frames: u64,
     dropped: u64,
 }
@@ -45,8 +45,8 @@ struct Running {
 }
 
 impl CaptureControl {
-    /// Starts or stops a capture. Each worker applies each command; the first one takes effect. Returns the queue for the
-    /// frames that this worker has from now on.
+    /// Starts or stops a capture. Each worker calls this for each command, and the first call takes effect. Returns the
+    /// queue for the frames that the calling worker processes from now on, if a capture runs.
     pub(crate) fn apply(&self, order: CaptureCommand, reports: &EngineChannel) -> Option<Arc<CaptureQueue>> {
         let mut inner = self.lock();
         match order {
@@ -88,7 +88,7 @@ impl CaptureControl {
         self.lock().end();
     }
 
-    /// Returns the frames and drops of all captures since the engine's start.
+    /// Returns the numbers of written and dropped frames of all captures since the engine's start.
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let inner = self.lock();
         let (mut frames, mut dropped) = (inner.frames, inner.dropped);
@@ -100,7 +100,7 @@ impl CaptureControl {
         [("capture_frames", frames), ("capture_dropped", dropped)]
     }
 
-    /// Locks the state. A holder waits for nothing but the start of a thread or, when no worker runs, its end.
+    /// Locks the state. A holder of the lock waits only for the start of a thread or, when no worker runs, for its end.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +112,8 @@ impl Inner {
         running.map(|running| Arc::clone(&running.capture_queue))
     }
 
-    /// Stops the running capture without waiting for its file: this is called by a worker, and a file system may hang.
+    /// Stops the running capture without waiting for its file: the caller is a worker, and a write to a file may block for
+    /// long.
     fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.capture_queue.close();
@@ -129,7 +130,7 @@ impl Inner {
         closing.into_iter().for_each(|running| self.join_writer(running));
     }
 
-    /// Waits for the writer.
+    /// Waits for the end of the thread that writes the file.
     fn join_writer(
         &mut self,
         Running {
@@ -138,7 +139,7 @@ impl Inner {
             ..
         }: Running,
     ) {
-        // The panic handler has logged a panic already.
+        // The panic hook has logged a panic already.
         let _ = writer.join();
         let [frames, dropped] = capture_queue.counts();
         self.frames += frames;

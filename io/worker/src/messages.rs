@@ -1,4 +1,4 @@
-//! Messages between supervisor and engine.
+//! Messages between the supervisor and the engine.
 
 use std::net::SocketAddr;
 
@@ -21,110 +21,114 @@ pub use flows::{FlowPage, FlowPageRequest};
 pub use owned::{OwnedPart, OwnedParts};
 pub use port_update::{PortError, PortUpdate};
 
-/// Bytes of the longest message.
+/// Limit on the size of a message in bytes.
 pub const MAX_LEN: usize = 64 << 10;
 
-/// Bytes of the longest text in a [`Report`].
+/// Limit on the length of a text in a [`Report`] in bytes.
 pub const MAX_TEXT: usize = 4096;
 /// The maximum numbers of counters and of histograms of a worker. The supervisor adds up those of all workers by their names,
 /// and the time for this is quadratic.
 const MAX_COUNTERS: usize = 512;
 const MAX_HISTOGRAMS: usize = 8;
 
-/// The engine's end of its channel to the supervisor.
+/// Engine's end of its channel to the supervisor.
 pub type EngineChannel = Channel<Report, Update>;
 
-/// The supervisor's end of its channel to the engine.
+/// Supervisor's end of its channel to the engine.
 pub type SupervisorChannel = Channel<Update, Report>;
 
-/// A message of the supervisor to a running engine.
+/// Message of the supervisor to a running engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Update {
-    /// The host's resolvers changed.
+    /// Resolvers of the host, which have changed.
     Resolvers(Vec<SocketAddr>),
-    /// The host's own addresses changed, or ranges of which it takes every address for its own. See [`Update::owned`].
+    /// Addresses of the host, and prefixes that a route of type `local` delivers to it, which have changed. See
+    /// [`Update::owned`].
     Owned(#[serde(with = "text::list")] Vec<IpNet>),
-    /// Some of them, if one message has no room for all.
+    /// Part of a list of the host's addresses that does not fit into one message.
     OwnedPart(OwnedPart),
-    /// The host has got, or lost, its IPv6 default route.
+    /// True if the host has an IPv6 default route now, false if it has lost it.
     Ipv6Route(bool),
-    /// The user's rules changed.
+    /// Egress rules, which the user has changed.
     Rules(#[serde(with = "text::list")] Vec<EgressRule>),
-    /// Published ports changed: [`Update::MAX_PORT_UPDATES`] at most, in order. The other variants are states, of which the
-    /// last one counts; this one is an event.
+    /// Changes of published ports, at most [`Update::MAX_PORT_UPDATES`], in order. The other variants are states, of which
+    /// only the latest is relevant; this one is an event.
     Published(Vec<PortUpdate>),
-    /// The level of the engine's log.
+    /// Level of the engine's log.
     LogLevel(#[serde(with = "text")] LevelFilter),
-    /// Requests a [`Report::Stats`] with this number from each worker.
+    /// Request to each worker for a [`Report::Stats`] with this number.
     Ask(u64),
-    /// Requests some of a worker's flows: [`Report::Flows`].
+    /// Request to one worker for a page of its flows: [`Report::Flows`].
     Flows(FlowPageRequest),
-    /// A capture starts or stops: an event, too. [`Report::Captured`] reports its end.
+    /// Start or stop of a capture; also an event. [`Report::Captured`] reports its end.
     Capture(CaptureCommand),
 }
 
-/// A message of the engine to the supervisor.
+/// Message of the engine to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// Privileges are dropped and the loop runs.
+    /// The engine has dropped its privileges, and its loop runs.
     Ready,
-    /// The counters and state of a worker.
+    /// Counters and state of a worker, in reply to [`Update::Ask`].
     Stats(Stats),
-    /// Some of a worker's flows.
+    /// Page of a worker's flows, in reply to [`Update::Flows`].
     Flows(FlowPage),
-    /// A capture has ended, and its file is complete.
+    /// Result of a capture that has ended and whose file is complete.
     Captured(CaptureResult),
     /// The engine exits because of this error.
     Failed(String),
 }
 
-/// The counters and state of a worker.
+/// Counters and state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stats {
-    /// The number of the request.
+    /// Number of the request, from [`Update::Ask`].
     pub round: u64,
-    /// The worker.
+    /// Index of the worker.
     pub worker: u8,
-    /// Flows that it has.
+    /// Number of flows that the worker has.
     pub flows: u64,
-    /// Bytes of pool memory that they hold.
+    /// Bytes of pool memory that the worker's flows hold.
     pub pool_bytes: u64,
-    /// The number of packets for each egress rule, then for no allow rule, then for other resolvers.
+    /// Number of packets that each egress rule has matched, then of those that match no allow rule, then of those to other
+    /// resolvers.
     pub rules: Vec<u64>,
-    /// Published ports that it could not take over: [`PortError::MOST`] at most.
+    /// Published ports that the worker could not take over, at most [`PortError::MOST`].
     pub port_errors: Vec<PortError>,
-    /// Measured values since its start.
+    /// Histograms of values measured since the worker's start.
     pub histograms: Vec<Distribution>,
-    /// Counters since its start.
+    /// Names and values of the counters since the worker's start.
     pub counters: Vec<(String, u64)>,
 }
 
-/// The name of the durations of successful connects, in nanoseconds: [`pontoon_engine::histogram::CONNECT_TIMES`].
+/// Name of the histogram of the durations of successful connects in nanoseconds:
+/// [`pontoon_engine::histogram::CONNECT_TIMES`].
 pub const CONNECT_TIMES: &str = "connect_times";
 
-/// The name of the numbers of frames in the guest's bursts: [`BURSTS`](pontoon_link::BURSTS).
+/// Name of the histogram of the number of frames in the guest's bursts: [`BURSTS`](pontoon_link::BURSTS).
 pub const BATCHES: &str = "batches";
 
-/// A histogram of measured values, with bounds that both sides know.
+/// Histogram of measured values, whose bucket bounds both processes know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distribution {
-    /// The name of the measured quantity.
+    /// Name of the measured quantity.
     pub name: String,
-    /// The sum of all values.
+    /// Sum of all values.
     pub sum: u64,
-    /// The number of values above one bound and not above the next; the last is the number above all bounds.
+    /// Number of values in each bucket, between the previous bound and its own; the last bucket has the values above all
+    /// bounds.
     pub counts: Vec<u64>,
 }
 
 impl Update {
-    /// Published ports in one message, each of which may have a socket.
+    /// Limit on the port updates in one message, each of which may have a socket.
     pub const MAX_PORT_UPDATES: usize = MAX_DESCRIPTORS;
 
-    /// Returns the messages, in order, for a changed list of the host's own addresses, of any length.
+    /// Returns the messages, in order, that send a list of the host's own addresses of any length.
     #[must_use]
     pub fn owned(list: Vec<IpNet>) -> Vec<Self> {
         if list.len() <= OwnedPart::MOST {
@@ -154,7 +158,7 @@ impl ChannelMessage for Update {
         }
     }
 
-    /// A port without its socket is reported as an error of this port only.
+    /// A port whose socket could not be received is reported as an error of this port only.
     fn may_lack_descriptors(&self) -> bool {
         matches!(self, Self::Published(_))
     }
@@ -180,8 +184,8 @@ impl ChannelMessage for Update {
         }
     }
 
-    /// Returns true if the update is a state that does not depend on earlier events. A reply to a request confirms all
-    /// updates before the request, so that requests must not overtake.
+    /// Returns true if the update is a state that does not depend on earlier events. Requests must not overtake other
+    /// updates, because the reply to a request confirms all updates before it.
     fn may_overtake(&self) -> bool {
         match self {
             Self::Resolvers(_)
@@ -238,7 +242,7 @@ impl Stats {
 }
 
 impl Distribution {
-    /// Returns the counts of `histogram`.
+    /// Returns the counts of `histogram` under the name `name`.
     #[must_use]
     pub fn of<const N: usize>(name: &str, histogram: &Histogram<N>) -> Self {
         Self {
@@ -249,7 +253,7 @@ impl Distribution {
     }
 }
 
-/// Returns true for the name of a counter, which is shown as it is: it contains nothing that a terminal or a format
+/// Returns true if a counter's name can be printed unchanged: it has no character that a terminal or an output format
 /// interprets.
 fn is_plain(name: &str) -> bool {
     let plain = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');

@@ -1,11 +1,11 @@
-//! Adds up the counts that the workers of an engine report.
+//! Sum of the statistics that the workers of an engine report.
 
 use std::iter::Sum;
 
 use super::{Distribution, Stats};
 
 impl Stats {
-    /// Adds the report of another worker with the same number.
+    /// Adds the statistics of another worker for the same request.
     pub fn add(&mut self, other: Self) {
         self.flows = self.flows.saturating_add(other.flows);
         self.pool_bytes = self.pool_bytes.saturating_add(other.pool_bytes);
@@ -29,7 +29,7 @@ impl Stats {
     }
 }
 
-/// Of no worker at all, nothing.
+/// The sum over no worker is zero.
 impl Sum for Stats {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |mut total, stats| {

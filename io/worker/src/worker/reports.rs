@@ -9,7 +9,7 @@ use super::Worker;
 use crate::messages::{BATCHES, CONNECT_TIMES, Distribution, PortError, Report, Stats};
 
 impl<L: Link> Worker<L> {
-    /// Reports the worker's counters and state.
+    /// Reports the worker's counters and state for the request `round`.
     pub(super) fn answer(&self, round: u64) {
         let counters = self.engine.counters().iter();
         let stats = Stats {
@@ -32,14 +32,15 @@ impl<L: Link> Worker<L> {
         self.report(&Report::Stats(stats));
     }
 
-    /// Sends a report. If the socket has no room the report is lost, and the supervisor's request times out.
+    /// Sends a report to the supervisor. If the socket has no room, the report is lost, and the supervisor's request times
+    /// out.
     pub(super) fn report(&self, report: &Report) {
         if let Err(error) = self.reports.try_send(report) {
             debug!("cannot send a report to the supervisor: {error}");
         }
     }
 
-    /// Returns the counters that do not belong to one worker.
+    /// Returns the counters of the process, which do not belong to one worker.
     fn of_the_process(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let layers = self.sandbox.iter();
         let layers = layers.flat_map(|layers| layers.counts().chain([("sandbox_refused", trap::refused())]));
@@ -65,12 +66,12 @@ impl<L: Link> Worker<L> {
     }
 }
 
-/// Counters of one worker or the sum of several.
+/// Counters of one worker, or their sum over several workers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     engine: Counters,
     link: LinkCounters,
-    /// Flows at the end.
+    /// Number of flows at the end.
     flows: usize,
 }
 
