@@ -1,4 +1,4 @@
-//! Runs an engine in a thread, and sends requests to it.
+//! Engine in a thread of the VMM's process, and requests to it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,20 +21,21 @@ use crate::NetworkOptions;
 /// VIRTIO_NET_F_MAC (virtio 1.2, section 5.1.3).
 const F_MAC: u64 = 1 << 5;
 
-/// The time within which workers must return their counters.
+/// Timeout of the workers' replies with their counters.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running engine, which is stopped on drop.
+/// Network of one guest: a running engine, which is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Network {
-    /// The channel to the engine; `None` once it was stopped.
+    /// Channel to the engine; `None` once the engine was stopped.
     channel: Option<SupervisorChannel>,
     thread: Option<JoinHandle<io::Result<()>>>,
     workers: u8,
     round: u64,
 }
 
-/// The part of a guest's network device that the VMM does not implement. It may outlive its network, and then serves no queue.
+/// Part of a guest's network device that serves its queues; the VMM implements the registers. It may outlive its network,
+/// and then serves no queue.
 #[derive(Debug)]
 pub struct NetDevice {
     control: vhost_user::Control,
@@ -43,10 +44,10 @@ pub struct NetDevice {
 }
 
 impl Network {
-    /// Starts an engine, for the guest behind a device.
+    /// Starts an engine for the guest of a VMM, and returns the device that serves the guest's queues.
     ///
     /// # Errors
-    /// Out of descriptors, memory or threads; or a published socket is of the wrong type.
+    /// No free descriptor, no memory or no thread; or a published socket has the wrong type.
     pub fn start(options: NetworkOptions) -> io::Result<(Self, NetDevice)> {
         let mtu = options.config.mtu;
         let mac = options.config.guest_mac;
@@ -57,10 +58,10 @@ impl Network {
         Ok((network, NetDevice { control, mac, mtu }))
     }
 
-    /// Starts an engine, for the guest behind `attachment`.
+    /// Starts an engine for the guest behind the socket of `attachment`.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Same as [`start`](Self::start).
     pub fn attach(options: NetworkOptions, attachment: Attachment) -> io::Result<Self> {
         let workers = attachment.workers();
         Self::new(options, workers, |setup, supervisor| {
@@ -73,7 +74,8 @@ impl Network {
         workers: u8,
         carry: impl FnOnce(EngineSetup, EngineChannel) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
-        // A worker reads these until they are empty, and would otherwise block until a client or a datagram arrives.
+        // A worker reads from a published socket until it is empty; a blocking socket would block the worker until a client
+        // or a datagram arrives.
         for socket in &options.published {
             rustix::io::ioctl_fionbio(socket, true)?;
         }
@@ -87,9 +89,9 @@ impl Network {
             raw_icmp: options.raw_icmp,
             pacing: pacing::here(options.pacing, workers),
             outbound: options.outbound,
-            // An engine that ends is not restarted: its process is the VMM.
+            // An engine that ends is not restarted, because its process is the VMM.
             ledger: ledger::SharedLedger::none(),
-            // The VMM configures the log.
+            // The VMM, not the engine, configures the log.
             set_log_level: |_| {},
         };
         let thread = thread::Builder::new()
@@ -118,7 +120,7 @@ impl Network {
         self.send(&Update::Resolvers(resolvers))
     }
 
-    /// Replaces the host's own addresses.
+    /// Replaces the list of the host's own addresses, which the guest may not reach.
     ///
     /// # Errors
     /// The engine has ended.
@@ -131,9 +133,9 @@ impl Network {
     /// Replaces the egress rules. Flows that the rules deny are closed.
     ///
     /// # Errors
-    /// The engine has ended. `InvalidInput`: there are too many for one message (64 KiB of text), or one of them
-    /// differs from the rule that its text is parsed to, for example one with port 0, or with a network that has bits behind its
-    /// prefix; the rules are unchanged then.
+    /// The engine has ended. `InvalidInput`: there are too many rules for one message (64 KiB of text), or one of them
+    /// differs from the rule that its text is parsed to, for example a rule with port 0, or with a network that has bits
+    /// behind its prefix; the rules are unchanged then.
     pub fn set_rules(&mut self, rules: Vec<EgressRule>) -> io::Result<()> {
         self.send(&Update::Rules(rules))
     }
@@ -157,12 +159,13 @@ impl Network {
     /// Stops the engine, which closes its flows.
     ///
     /// # Errors
-    /// The error with which it had failed before.
+    /// The engine had failed before, with this error.
     pub fn stop(mut self) -> io::Result<()> {
         self.end()
     }
 
-    /// Sends an update. It is decoded here first, because the engine has no message for one that it cannot decode.
+    /// Sends an update to the engine. The update is decoded here first, because the engine does not report that it could
+    /// not decode one.
     fn send(&self, update: &Update) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         let decoded = pontoon_ipc::decode(&pontoon_ipc::encode(update)?, Vec::new());
@@ -179,12 +182,12 @@ impl Network {
         }
     }
 
-    /// Receives a worker's response to the last request.
+    /// Receives the reply of a worker to the last request for statistics.
     fn receive_stats(&mut self, deadline: Instant) -> io::Result<Stats> {
         loop {
             match self.receive(Some(deadline))? {
                 Report::Stats(stats) if stats.round == self.round => return Ok(stats),
-                // The response to a request that timed out.
+                // The report replies to an earlier request, which timed out.
                 Report::Stats(_) => {}
                 Report::Ready | Report::Flows(_) | Report::Captured(_) | Report::Failed(_) => {
                     return Err(io::ErrorKind::InvalidData.into());
@@ -193,7 +196,7 @@ impl Network {
         }
     }
 
-    /// Waits until the channel is ready.
+    /// Waits until the channel to the engine is ready, or until the deadline.
     fn wait(&self, flags: PollFlags, deadline: Option<Instant>) -> io::Result<()> {
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
         loop {
@@ -211,7 +214,7 @@ impl Network {
         }
     }
 
-    /// Waits for the engine's next message. If the channel is closed, the engine has failed, and its error is returned.
+    /// Receives the next report of the engine. If the channel is closed, the engine has failed, and its error is returned.
     fn receive(&mut self, deadline: Option<Instant>) -> io::Result<Report> {
         self.wait(PollFlags::IN, deadline)?;
         let channel = self.channel.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -233,7 +236,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // `stop` returns the error.
+        // The error is ignored here; `stop` returns it.
         let _ = self.end();
     }
 }
@@ -245,7 +248,7 @@ impl NetDevice {
         self.control.features() | F_MAC
     }
 
-    /// Returns the configuration space (5.1.4): the guest's Ethernet address, and its MTU.
+    /// Returns the device's configuration space (virtio 1.2, section 5.1.4): the guest's Ethernet address, and its MTU.
     #[must_use]
     pub fn config(&self) -> [u8; 12] {
         let mut space = [0; 12];
@@ -254,8 +257,8 @@ impl NetDevice {
         space
     }
 
-    /// Serves `queues`, the receive queue and the transmit queue, from now on: the driver has set DRIVER_OK, and accepted
-    /// `features`. Earlier queues are released first.
+    /// Serves `queues`, the receive queue and the transmit queue, after the driver has set DRIVER_OK and accepted
+    /// `features`. Queues of an earlier activation are released first.
     ///
     /// # Errors
     /// Features were not offered, or a queue is not in the guest's memory. No queue is served then.
@@ -268,8 +271,8 @@ impl NetDevice {
         self.control.activate(memory, features & !F_MAC, queues)
     }
 
-    /// Releases the queues and closes the guest's flows, after the driver has reset the device. When this returns, the guest's
-    /// memory is no longer accessed.
+    /// Releases the queues and closes the guest's flows, after the driver has reset the device. When this function returns,
+    /// the guest's memory is no longer accessed.
     pub fn reset(&mut self) {
         self.control.reset();
     }

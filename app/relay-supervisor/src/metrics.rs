@@ -207,15 +207,19 @@ fn of_workers(workers: &[WorkerStats], querier: Option<&WorkerStats>) -> [Metric
             "Datagrams received by a worker that match a rule.",
             |worker| worker.datagrams,
         ),
-        family("worker_bytes", "Bytes of payload of datagrams received by a worker that match a rule.", |worker| {
-            worker.bytes
-        }),
+        family(
+            "worker_bytes",
+            "Bytes of payload of datagrams received by a worker that match a rule.",
+            |worker| worker.bytes,
+        ),
         family("worker_sent_datagrams", "Copies sent by a worker.", |worker| {
             worker.sent
         }),
-        family("worker_sent_bytes", "Bytes of payload of the copies sent by a worker.", |worker| {
-            worker.sent_bytes
-        }),
+        family(
+            "worker_sent_bytes",
+            "Bytes of payload of the copies sent by a worker.",
+            |worker| worker.sent_bytes,
+        ),
         family(
             "worker_lost_datagrams",
             "Copies that a worker did not send.",
