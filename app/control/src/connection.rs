@@ -10,7 +10,7 @@ use rustix::net::Shutdown;
 
 use crate::hosts::Hosts;
 use crate::http::{self, HttpRequest, HttpResponse, Parsed};
-use crate::server::{self, Answer, Look, Route};
+use crate::server::{self, Answer, ResponsePoll, Route};
 use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
 pub(crate) struct Connection<S> {
@@ -19,7 +19,7 @@ pub(crate) struct Connection<S> {
     /// True if the receive buffer begins with a request that has not been parsed.
     more: bool,
     unsent: VecDeque<u8>,
-    waiting: Option<Waiting<S>>,
+    waiting: Option<WaitingRequest<S>>,
     /// Time of the client's last progress: it connected, began a request, or received a part of a response.
     since: Instant,
     /// True if `100 Continue` was sent for the request that is being received.
@@ -34,19 +34,19 @@ pub(crate) struct Connection<S> {
 }
 
 /// Request whose response is not available yet.
-struct Waiting<S> {
-    look: Look<S>,
-    manner: Manner,
+struct WaitingRequest<S> {
+    look: ResponsePoll<S>,
+    manner: ResponseMode,
 }
 
 /// Properties of a response that follow from its request.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+struct ResponseMode {
     close: bool,
     head_only: bool,
 }
 
-impl Manner {
+impl ResponseMode {
     fn of(request: &HttpRequest) -> Self {
         Self {
             close: request.close,
@@ -149,12 +149,12 @@ impl<S> Connection<S> {
                 if hosts.admit(request.host.as_deref()) {
                     self.take(&request, routes, service, now);
                 } else {
-                    let manner = Manner::of(&request);
+                    let manner = ResponseMode::of(&request);
                     self.answer(&HttpResponse::problem(421, OTHER_HOST), manner, now);
                 }
             }
             Parsed::Wrong(response) => {
-                let manner = Manner {
+                let manner = ResponseMode {
                     close: true,
                     head_only: false,
                 };
@@ -166,14 +166,14 @@ impl<S> Connection<S> {
     }
 
     fn take(&mut self, request: &HttpRequest, routes: &[Route<S>], service: &mut S, now: Instant) {
-        let manner = Manner::of(request);
+        let manner = ResponseMode::of(request);
         match server::dispatch(routes, service, request, now) {
             Answer::Now(response) => self.answer(&response, manner, now),
-            Answer::Later(look) => self.waiting = Some(Waiting { look, manner }),
+            Answer::Later(look) => self.waiting = Some(WaitingRequest { look, manner }),
         }
     }
 
-    fn answer(&mut self, response: &HttpResponse, manner: Manner, now: Instant) {
+    fn answer(&mut self, response: &HttpResponse, manner: ResponseMode, now: Instant) {
         response.write(&mut self.unsent, manner.close, manner.head_only);
         self.closing |= manner.close;
         self.since = now;

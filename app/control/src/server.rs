@@ -36,11 +36,11 @@ pub enum Answer<S> {
     /// The response is available.
     Now(HttpResponse),
     /// The response depends on other events; the function is called in each [`Server::serve`] until it returns a response.
-    Later(Look<S>),
+    Later(ResponsePoll<S>),
 }
 
 /// Function that returns the response to a request once it is available.
-pub type Look<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
+pub type ResponsePoll<S> = Box<dyn FnMut(&mut S) -> Option<HttpResponse>>;
 
 impl<S> Server<S> {
     /// Returns a server that handles requests of the clients of `listener` by `routes`, if they name one of `hosts`.

@@ -45,12 +45,12 @@ struct EgressState {
     id: u32,
     /// Number of outputs of rules that use the sockets.
     users: usize,
-    state: Result<Open, DownReason>,
+    state: Result<OpenSockets, DownReason>,
 }
 
 /// Open sockets of one output, one for each worker, and the interface settings when they were opened.
 #[derive(Debug)]
-struct Open {
+struct OpenSockets {
     sockets: Vec<Arc<OwnedFd>>,
     from: LinkConfig,
 }
@@ -99,7 +99,7 @@ impl Egress {
         self.to.is_none_or(|to| to.is_multicast())
     }
 
-    fn open(&self, links: &Links, count: usize) -> Result<Open, DownReason> {
+    fn open(&self, links: &Links, count: usize) -> Result<OpenSockets, DownReason> {
         let link = links.get(&self.interface).ok_or(DownReason::NoInterface)?;
         if !link.up {
             return Err(DownReason::NotUp);
@@ -115,7 +115,7 @@ impl Egress {
             .map(|_| self.socket(link).map(Arc::new))
             .collect::<io::Result<_>>();
         let sockets = sockets.map_err(|error| DownReason::Kernel(reason(&error)))?;
-        Ok(Open { sockets, from })
+        Ok(OpenSockets { sockets, from })
     }
 
     fn socket(&self, link: &Link) -> io::Result<OwnedFd> {
@@ -166,7 +166,7 @@ impl Outputs {
     }
 
     /// Opens `count` sockets of an output, unless that exceeds the limit.
-    fn open(&mut self, egress: &Egress, links: &Links, count: usize) -> Result<Open, DownReason> {
+    fn open(&mut self, egress: &Egress, links: &Links, count: usize) -> Result<OpenSockets, DownReason> {
         if count > self.max_open.saturating_sub(self.open) {
             return Err(DownReason::Limit);
         }

@@ -37,7 +37,7 @@ pub(crate) struct Control {
 }
 
 /// Initial state of the API, from the options of the guest's network.
-pub(crate) struct Served {
+pub(crate) struct ControlSetup {
     /// Egress rules at the start.
     pub(crate) rules: Vec<EgressRule>,
     /// True if the engine has a DNS forwarder.
@@ -58,7 +58,7 @@ impl Control {
     pub(crate) fn open(
         path: Option<&Path>,
         metrics: Option<&Metrics>,
-        served: Served,
+        served: ControlSetup,
     ) -> Result<Self, Error> {
         Ok(Self {
             servers: pontoon_control::open(path, api::ROUTES, metrics, api::METRICS)?,

@@ -44,7 +44,7 @@ mod watch;
 
 pub use options::GuestOptions;
 
-use control::{Control, Served};
+use control::{Control, ControlSetup};
 use engine::Engine;
 use guest::attach::Attached;
 use guest::route::GuestRoute;
@@ -100,7 +100,7 @@ pub fn run(options: &GuestOptions, set_log_level: fn(LevelFilter)) -> Result<u8,
         offload,
         vhost,
     };
-    let Started {
+    let StartedGuest {
         mut guest,
         attachment,
         guest_route,
@@ -192,7 +192,7 @@ fn open_control(
     if options.control.is_none() && options.metrics.is_none() && options.pcap.is_none() {
         return Ok(None);
     }
-    let served = Served {
+    let served = ControlSetup {
         rules: options.rules.clone(),
         forwarder: options.resolvers != Resolvers::None,
         workers: options.workers,
@@ -208,7 +208,7 @@ fn open_control(
 
 /// Returns the engine's link, and the IPv6 default route in the guest's namespace that the supervisor adds and removes.
 fn attach_tap(
-    tap: tap::Made,
+    tap: tap::CreatedTap,
     vhost: Option<Vhost>,
     addresses: Addresses,
 ) -> (Attachment, Option<GuestRoute>) {
@@ -261,7 +261,7 @@ struct LinkPlan<'a> {
 }
 
 /// Guest whose link exists and whose command has not been started.
-struct Started {
+struct StartedGuest {
     guest: GuestKind,
     attachment: Attachment,
     guest_route: Option<GuestRoute>,
@@ -293,7 +293,7 @@ impl<'a> GuestPlan<'a> {
     }
 
     /// Creates the tap, and the namespaces of the command.
-    fn start(self, link: &LinkPlan<'_>) -> Result<Started, Error> {
+    fn start(self, link: &LinkPlan<'_>) -> Result<StartedGuest, Error> {
         let (guest, tap) = match self {
             Self::Namespace(attached, ifname) => {
                 let tap = attached.make_tap(&link.tap(ifname))?;
@@ -322,7 +322,7 @@ impl<'a> GuestPlan<'a> {
                 (GuestKind::Command(guest), tap)
             }
             Self::Machine(attachment, socket_file) => {
-                return Ok(Started {
+                return Ok(StartedGuest {
                     guest: GuestKind::Machine,
                     attachment,
                     guest_route: None,
@@ -331,7 +331,7 @@ impl<'a> GuestPlan<'a> {
             }
         };
         let (attachment, guest_route) = attach_tap(tap, link.vhost, link.config.addresses);
-        Ok(Started {
+        Ok(StartedGuest {
             guest,
             attachment,
             guest_route,

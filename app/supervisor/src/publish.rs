@@ -15,7 +15,7 @@ use rustix::net::{
 
 mod ports;
 
-pub(crate) use ports::{Ports, Refusal, Undo};
+pub(crate) use ports::{PortRefusal, PortUndo, Ports};
 
 /// Value of `--publish`: `[ADDR:]HOST[-END]:GUEST[-END][/tcp|/udp]`, the syntax of podman and docker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,22 +23,22 @@ const MOST_CLOSING: usize = 3;
 
 /// Control of the captures of the process, of which one runs at a time.
 #[derive(Debug, Default)]
-pub(crate) struct CaptureControl(Mutex<Inner>);
+pub(crate) struct CaptureControl(Mutex<CaptureState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct CaptureState {
     /// Number of the latest capture that was requested, even if it failed: another worker must not start it again.
     latest: Option<u64>,
-    running: Option<Running>,
+    running: Option<RunningCapture>,
     /// Stopped captures whose files are still being written.
-    closing: Vec<Running>,
+    closing: Vec<RunningCapture>,
     /// Number of frames written by earlier captures.
     frames: u64,
     dropped: u64,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningCapture {
     number: u64,
     capture_queue: Arc<CaptureQueue>,
     writer: JoinHandle<()>,
@@ -57,7 +57,7 @@ impl CaptureControl {
                     let number = start.number;
                     let started = match inner.closing.len() {
                         MOST_CLOSING.. => Err(io::Error::other("earlier captures are still being written")),
-                        _ => Running::start(start, reports),
+                        _ => RunningCapture::start(start, reports),
                     };
                     match started {
                         Ok(running) => inner.running = Some(running),
@@ -92,7 +92,7 @@ impl CaptureControl {
     pub(crate) fn counts(&self) -> [(&'static str, u64); 2] {
         let inner = self.lock();
         let (mut frames, mut dropped) = (inner.frames, inner.dropped);
-        for Running { capture_queue, .. } in inner.running.iter().chain(&inner.closing) {
+        for RunningCapture { capture_queue, .. } in inner.running.iter().chain(&inner.closing) {
             let [of_file, of_none] = capture_queue.counts();
             frames += of_file;
             dropped += of_none;
@@ -101,12 +101,12 @@ impl CaptureControl {
     }
 
     /// Locks the state. A holder of the lock waits only for the start of a thread or, when no worker runs, for its end.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, CaptureState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl CaptureState {
     fn capture_queue(&self, number: u64) -> Option<Arc<CaptureQueue>> {
         let running = self.running.as_ref().filter(|running| running.number == number);
         running.map(|running| Arc::clone(&running.capture_queue))
@@ -119,8 +119,8 @@ impl Inner {
             running.capture_queue.close();
             self.closing.push(running);
         }
-        let written = |running: &mut Running| running.writer.is_finished();
-        let written: Vec<Running> = self.closing.extract_if(.., written).collect();
+        let written = |running: &mut RunningCapture| running.writer.is_finished();
+        let written: Vec<RunningCapture> = self.closing.extract_if(.., written).collect();
         written.into_iter().for_each(|running| self.join_writer(running));
     }
 
@@ -133,11 +133,11 @@ impl Inner {
     /// Waits for the end of the thread that writes the file.
     fn join_writer(
         &mut self,
-        Running {
+        RunningCapture {
             capture_queue,
             writer,
             ..
-        }: Running,
+        }: RunningCapture,
     ) {
         // The panic hook has logged a panic already.
         let _ = writer.join();
@@ -147,7 +147,7 @@ impl Inner {
     }
 }
 
-impl Running {
+impl RunningCapture {
     fn start(start: CaptureStart, reports: &EngineChannel) -> io::Result<Self> {
         let capture_queue = Arc::new(CaptureQueue::new(start.snap as usize));
         let number = start.number;

@@ -24,7 +24,7 @@ pub struct SharedLedger {
 
 /// Part of the ledger that belongs to one worker.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct LedgerPart {
     guest: Option<&'static AtomicU64>,
     words: &'static [AtomicU64],
 }
@@ -68,10 +68,10 @@ impl SharedLedger {
         (word & SET != 0).then_some(Mac(mac))
     }
 
-    pub(crate) fn part(&self, worker: WorkerId) -> Part {
+    pub(crate) fn part(&self, worker: WorkerId) -> LedgerPart {
         let len = self.slots * SLOT;
         let start = len * usize::from(worker.0);
-        Part {
+        LedgerPart {
             guest: self.guest,
             words: self.words.get(start..start + len).unwrap_or_default(),
         }
@@ -82,7 +82,7 @@ impl SharedLedger {
 /// freed.
 const SPARE: usize = 64;
 
-impl Part {
+impl LedgerPart {
     /// Removes and returns the connections that an earlier engine has left in the ledger.
     pub(crate) fn take(&self) -> Vec<Ends> {
         self.words.chunks_exact(SLOT).filter_map(take).collect()
@@ -93,7 +93,7 @@ impl Part {
     }
 }
 
-impl Ledger for Part {
+impl Ledger for LedgerPart {
     fn enter(&self, slot: u32, ends: Ends) {
         let Some([head, rest @ ..]) = self.slot(slot) else {
             return;

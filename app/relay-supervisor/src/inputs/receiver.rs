@@ -25,7 +25,7 @@ use crate::worker_pool::WorkerPool;
 pub(super) struct IngressState {
     pub(super) table: u32,
     pub(super) row: u32,
-    pub(super) state: Result<Open, String>,
+    pub(super) state: Result<OpenReceiver, String>,
     /// Rules for which nothing is received although the ingress is open.
     failures: Failures,
     /// Kernel's counters of the rings at the last read, and of sockets that were closed.
@@ -40,7 +40,7 @@ pub(super) struct IngressState {
 pub(super) type Failures = BTreeMap<Option<SocketAddr>, String>;
 
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenReceiver {
     pub(super) params: RingParams,
     pub(super) source: PacketSource,
 }
@@ -83,7 +83,7 @@ impl IngressState {
         }
     }
 
-    fn set_state(&mut self, ingress: &Ingress, state: Result<Open, String>) {
+    fn set_state(&mut self, ingress: &Ingress, state: Result<OpenReceiver, String>) {
         let family = ingress.family_name();
         match (&self.state, &state) {
             (Err(old), Err(new)) if old == new => return,
@@ -166,7 +166,7 @@ impl IngressState {
             }
             ReceiveMode::Socket => Ok(PacketSource::Sockets(Sockets::default())),
         };
-        let state = source.map(|source| Open { params, source });
+        let state = source.map(|source| OpenReceiver { params, source });
         self.set_state(ingress, state.map_err(|error| reason(&error)));
         for number in 0..workers.len() {
             self.send(number, RingState::New, workers);
@@ -266,7 +266,7 @@ impl IngressState {
 
     fn ring(&self) -> Option<&PacketRing> {
         match &self.state {
-            Ok(Open {
+            Ok(OpenReceiver {
                 source: PacketSource::Ring(ring),
                 ..
             }) => Some(ring),
@@ -276,7 +276,7 @@ impl IngressState {
 
     pub(super) fn ring_mut(&mut self) -> Option<&mut PacketRing> {
         match &mut self.state {
-            Ok(Open {
+            Ok(OpenReceiver {
                 source: PacketSource::Ring(ring),
                 ..
             }) => Some(ring),
@@ -286,7 +286,7 @@ impl IngressState {
 
     fn sockets(&self) -> Option<&Sockets> {
         match &self.state {
-            Ok(Open {
+            Ok(OpenReceiver {
                 source: PacketSource::Sockets(sockets),
                 ..
             }) => Some(sockets),
@@ -374,7 +374,7 @@ impl IngressState {
     }
 }
 
-impl Open {
+impl OpenReceiver {
     fn describe(&self) -> String {
         match &self.source {
             PacketSource::Ring(ring) => ring.describe(),

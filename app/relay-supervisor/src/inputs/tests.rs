@@ -7,7 +7,7 @@ use pontoon_sys::packet::Size;
 use rustix::net::{SocketFlags, SocketType, socket_with, sockopt};
 
 use super::packet_ring::PacketRing;
-use super::receiver::{Open, PacketSource};
+use super::receiver::{OpenReceiver, PacketSource};
 use super::*;
 use crate::links::{Link, LinkWatch};
 use crate::worker_pool::{SpawnConfig, Task};
@@ -129,8 +129,8 @@ fn socket_receives_only_the_address_of_its_rule() {
 
 /// Returns an open ring that is `socket`: a real ring needs privileges. Any socket accepts a filter, and a descriptor that
 /// is not a socket refuses it.
-fn ring(links: &Links, socket: OwnedFd) -> Open {
-    Open {
+fn ring(links: &Links, socket: OwnedFd) -> OpenReceiver {
+    OpenReceiver {
         params: links.get("lo").map(params).unwrap(),
         source: PacketSource::Ring(PacketRing::of(1, Size::new(1, 1500), vec![Arc::new(socket)])),
     }

@@ -22,7 +22,7 @@ use pontoon_worker::Update;
 use pontoon_worker::messages::{Report, Stats};
 use tracing::level_filters::LevelFilter;
 
-use super::Served;
+use super::ControlSetup;
 use crate::capture::Capture;
 use crate::publish::Ports;
 use capture::Captures;
@@ -123,7 +123,7 @@ pub(super) const METRICS: &[Route<Api>] = &[Route {
 }];
 
 impl Api {
-    pub(super) fn new(served: Served) -> Self {
+    pub(super) fn new(served: ControlSetup) -> Self {
         Self {
             rules: served.rules,
             forwarder: served.forwarder,

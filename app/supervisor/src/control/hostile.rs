@@ -15,7 +15,7 @@ use pontoon_worker::messages::{FlowPage, Report, Stats};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Served;
+use super::ControlSetup;
 use super::api::{self, Api, capture, policy, publish};
 use crate::publish::{Families, Ports};
 
@@ -87,7 +87,7 @@ fn request(method: &str, path: &str, body: &[u8]) -> HttpRequest {
 }
 
 fn api() -> Api {
-    Api::new(Served {
+    Api::new(ControlSetup {
         rules: vec![],
         forwarder: true,
         workers: 2,

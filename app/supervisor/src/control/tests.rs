@@ -22,8 +22,8 @@ use super::*;
 use crate::publish::Families;
 
 /// Returns the state of a network with one worker and without rules and ports.
-fn served() -> Served {
-    Served {
+fn served() -> ControlSetup {
+    ControlSetup {
         rules: Vec::new(),
         forwarder: true,
         workers: 1,
@@ -51,7 +51,7 @@ impl Fixture {
     fn with(workers: u8, set_log_level: fn(LevelFilter)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
-        let served = Served {
+        let served = ControlSetup {
             rules: vec!["deny 192.0.2.1".parse().unwrap()],
             workers,
             set_log_level,

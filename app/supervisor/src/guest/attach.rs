@@ -26,12 +26,12 @@ pub(crate) struct Attached {
     path: PathBuf,
     /// Process whose namespace it is, if the path names one.
     pid: Option<Pid>,
-    end: End,
+    end: NamespaceEnd,
 }
 
 /// Event that marks the end of the guest's network namespace.
 #[derive(Debug)]
-enum End {
+enum NamespaceEnd {
     /// The process whose namespace it is exits; the value is its pidfd.
     Process(OwnedFd),
     /// The namespace file is removed.
@@ -70,13 +70,13 @@ impl Attached {
         // The watch is set up before the namespace is opened, so that its end cannot be missed.
         let pid = process_of(&path);
         let end = match pid {
-            Some(pid) => End::Process(
+            Some(pid) => NamespaceEnd::Process(
                 pidfd_open(pid, PidfdFlags::empty())
                     .map_err(|_| cannot(&io::Error::from_raw_os_error(libc::ENOENT)))?,
             ),
             None => {
                 watch(&path, files).map_err(|error| cannot(&error))?;
-                End::File
+                NamespaceEnd::File
             }
         };
         let namespace = File::open(&path).map_err(|error| cannot(&error))?;
@@ -106,7 +106,7 @@ impl Attached {
     ///
     /// # Errors
     /// No permission to change the namespace, or the tap cannot be created.
-    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::Made, Error> {
+    pub(crate) fn make_tap(&self, plan: &tap::TapConfig) -> Result<tap::CreatedTap, Error> {
         let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
         let child = spawn::fork(|| {
             let alone = self
@@ -160,8 +160,8 @@ impl Attached {
     #[must_use]
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.end {
-            End::Process(pidfd) => Some(pidfd.as_fd()),
-            End::File => None,
+            NamespaceEnd::Process(pidfd) => Some(pidfd.as_fd()),
+            NamespaceEnd::File => None,
         }
     }
 
@@ -169,7 +169,7 @@ impl Attached {
     /// events of the whole directory.
     #[must_use]
     pub(crate) fn file_is_gone(&self) -> bool {
-        matches!(self.end, End::File) && !same_file(&self.namespace, &self.path)
+        matches!(self.end, NamespaceEnd::File) && !same_file(&self.namespace, &self.path)
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
             namespace: File::open("/proc/self/ns/net").unwrap(),
             path: PathBuf::new(),
             pid: None,
-            end: End::File,
+            end: NamespaceEnd::File,
         };
         let status = in_child(NAME, || {
             let isolated = attached.isolate(theirs.as_fd()).is_ok();

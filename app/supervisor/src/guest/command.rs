@@ -24,7 +24,7 @@ pub(crate) struct InitProcess {
 ///
 /// # Errors
 /// A namespace or the tap cannot be created, or the guest's first process reports another error.
-pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::Made), Error> {
+pub(crate) fn start(plan: &init::InitConfig) -> Result<(InitProcess, tap::CreatedTap), Error> {
     let (ours, theirs) = seqpacket::pair().context("cannot make a socket pair")?;
     let user_namespace = UserNamespace::choose(plan.keep_capabilities);
     let mut namespaces =

@@ -7,13 +7,13 @@ use pontoon_process::Error;
 use pontoon_sys::seqpacket;
 use pontoon_sys::tun::TapOffload;
 
-use crate::guest::tap::Made;
+use crate::guest::tap::CreatedTap;
 
 /// Messages from the guest's first process to the supervisor.
 #[derive(Debug)]
 pub(crate) enum FromGuest {
     /// The guest's first process has created and configured the tap.
-    Tap(Made),
+    Tap(CreatedTap),
     /// The whole network is configured, and the guest's first process waits for [`ToGuest::Go`].
     Prepared,
     /// The guest's first process has started the command.
@@ -91,7 +91,7 @@ impl FromGuest {
                     tso: *tso != 0,
                     uso: *uso != 0,
                 };
-                Self::Tap(Made {
+                Self::Tap(CreatedTap {
                     queues,
                     offload,
                     netlink,
@@ -188,7 +188,7 @@ mod tests {
             tso: true,
             uso: false,
         };
-        let made = Made {
+        let made = CreatedTap {
             queues: vec![one],
             offload,
             netlink: other,

@@ -19,7 +19,7 @@ use rustix::process::{
 
 use crate::guest::handshake::{FromGuest, ToGuest};
 use crate::guest::mounts::ResolvConf;
-use crate::guest::userns::Switches;
+use crate::guest::userns::UsernsSysctls;
 use crate::guest::{mounts, tap};
 
 /// Configuration of the guest's first process.
@@ -91,7 +91,7 @@ fn start(plan: &InitConfig, supervisor: BorrowedFd<'_>) -> Result<RunningCommand
     // PR_SET_PDEATHSIG comes after the ids are mapped, because their change resets it. If the supervisor has exited before
     // this call, the next receive fails.
     set_parent_process_death_signal(Some(Signal::KILL)).context("PR_SET_PDEATHSIG")?;
-    mounts::keep_private().map_err(|error| Switches::read().explain(&error))?;
+    mounts::keep_private().map_err(|error| UsernsSysctls::read().explain(&error))?;
 
     let tap = tap::create(&plan.tap)?;
     tap::leave_to_namespace(&tap).context(format_args!("cannot keep {}", plan.tap.ifname))?;

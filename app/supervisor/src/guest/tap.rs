@@ -33,7 +33,7 @@ pub(crate) struct TapConfig {
 
 /// Tap that was created, with access to its network namespace.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct CreatedTap {
     /// Descriptors of the tap's queues, at least one.
     pub(crate) queues: Vec<OwnedFd>,
     /// Offloads that the kernel has granted for the queues.
@@ -56,7 +56,7 @@ const LOOPBACK: u32 = 1;
 ///
 /// # Errors
 /// `/dev/net/tun` cannot be opened, or the kernel refuses a step.
-pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
+pub(crate) fn create(plan: &TapConfig) -> Result<CreatedTap, Error> {
     let tap =
         tun::open(&plan.ifname, plan.offload, plan.queues).map_err(|error| refused(&error, plan.queues))?;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).context("cannot open a socket")?;
@@ -91,7 +91,7 @@ pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
         address(&mut netlink, index, subnet, gateway)
             .map_err(|error| taken(&tap.name, &error).advise("--no-ipv6"))?;
     }
-    Ok(Made {
+    Ok(CreatedTap {
         queues: tap.queues,
         offload: tap.offload,
         netlink: netlink.into_socket(),
@@ -104,7 +104,7 @@ pub(crate) fn create(plan: &TapConfig) -> Result<Made, Error> {
 ///
 /// # Errors
 /// The kernel refuses the request.
-pub(crate) fn leave_to_namespace(tap: &Made) -> io::Result<()> {
+pub(crate) fn leave_to_namespace(tap: &CreatedTap) -> io::Result<()> {
     let queue = tap.queues.first().map_or(-1, AsRawFd::as_raw_fd);
     // SAFETY: TUNSETPERSIST takes a number and accesses no memory of this process.
     match unsafe { libc::ioctl(queue, libc::TUNSETPERSIST, 1) } {

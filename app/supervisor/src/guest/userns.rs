@@ -54,7 +54,7 @@ impl UserNamespace {
     /// Returns the error text for a user namespace that the host refuses to create.
     pub(crate) fn explain(self, error: &io::Error) -> Error {
         match self {
-            Self::Caller => Switches::read().explain(error),
+            Self::Caller => UsernsSysctls::read().explain(error),
             Self::Same => Error::io("cannot make a user namespace", error).advise(KEEP),
         }
     }
@@ -184,7 +184,7 @@ pub(crate) fn subordinate(table: &str, name: Option<&str>, user: u32) -> Vec<(u3
 
 /// Values of the sysctls by which distributions restrict user namespaces; `None` if the kernel lacks one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Switches {
+pub(crate) struct UsernsSysctls {
     /// Value of `user.max_user_namespaces`.
     pub(crate) most: Option<u64>,
     /// Value of `kernel.unprivileged_userns_clone` (Debian, Arch).
@@ -193,7 +193,7 @@ pub(crate) struct Switches {
     pub(crate) apparmor: Option<u64>,
 }
 
-impl Switches {
+impl UsernsSysctls {
     /// Reads the current values of the sysctls.
     #[must_use]
     pub(crate) fn read() -> Self {
@@ -274,19 +274,19 @@ mod tests {
     fn each_switch_has_an_error_of_its_own() {
         let refused = io::Error::from_raw_os_error(libc::EPERM);
         let full = io::Error::from_raw_os_error(libc::ENOSPC);
-        let none = Switches::default();
+        let none = UsernsSysctls::default();
         let texts = [
-            Switches {
+            UsernsSysctls {
                 most: Some(0),
                 ..none
             }
             .explain(&full),
-            Switches {
+            UsernsSysctls {
                 unprivileged: Some(0),
                 ..none
             }
             .explain(&refused),
-            Switches {
+            UsernsSysctls {
                 apparmor: Some(1),
                 ..none
             }

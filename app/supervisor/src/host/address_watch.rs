@@ -28,7 +28,7 @@ pub(crate) struct AddressWatch {
 
 /// Changes of the host's addresses and routes since the last read.
 #[derive(Debug, Default)]
-pub(crate) struct Changed {
+pub(crate) struct NetworkChanges {
     /// Addresses of the host, if they changed.
     pub(crate) owned: Option<Vec<IpNet>>,
     /// True if the host has an IPv6 default route now, false if it has none; `None` if that did not change.
@@ -84,7 +84,7 @@ impl AddressWatch {
     ///
     /// # Errors
     /// The kernel refuses a request for a reason that is not temporary.
-    pub(crate) fn changed(&mut self) -> io::Result<Changed> {
+    pub(crate) fn changed(&mut self) -> io::Result<NetworkChanges> {
         // Addresses are read again after any event, as events may be lost (ENOBUFS). Routes can be many and change often, so
         // they are read again only after an event that concerns them.
         let mut look = self.again.is_pending();
@@ -98,7 +98,7 @@ impl AddressWatch {
             }
         }
         let reply = self.query(look);
-        let mut changed = Changed::default();
+        let mut changed = NetworkChanges::default();
         let Some((owned, ipv6_default)) = self.again.unless_short("the host's addresses", reply)? else {
             return Ok(changed);
         };

@@ -110,7 +110,7 @@ struct FileStat {
 
 /// Result of a check of the host's resolv.conf.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ResolvCheck {
     /// True if the file was replaced or written since the last check.
     pub(crate) touched: bool,
     /// Resolvers of the host, if they changed since the last check.
@@ -144,7 +144,7 @@ impl ResolvWatch {
     }
 
     /// Checks if the file has changed. It is called after the events of `files` were read, and at the deadline.
-    pub(crate) fn look(&mut self, files: &mut FileWatch) -> Found {
+    pub(crate) fn look(&mut self, files: &mut FileWatch) -> ResolvCheck {
         self.arm(files);
         let seen = state(&self.path);
         let touched = seen != self.seen;
@@ -152,7 +152,7 @@ impl ResolvWatch {
         let now = Resolv::read(&self.path).servers;
         let servers = (now != self.last).then(|| now.clone());
         self.last = now;
-        Found { touched, servers }
+        ResolvCheck { touched, servers }
     }
 
     /// Watches the directory of the file (programs replace the file), the directory of the symbolic link's target, and the

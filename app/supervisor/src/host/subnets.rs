@@ -9,16 +9,16 @@ use crate::options::Ipv6;
 
 /// Addresses that were chosen for the guest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct SubnetChoice {
     /// Addresses of the guest, its gateway and the DNS forwarder.
     pub(crate) addresses: Addresses,
     /// Default subnets that the guest does not use, because the host uses them.
-    pub(crate) moved: Moved,
+    pub(crate) moved: ReplacedDefaults,
 }
 
 /// Default subnets that a network of the host overlaps, so that the guest has another subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct ReplacedDefaults {
     /// True if the host uses 10.0.2.0/24.
     pub(crate) v4: bool,
     /// True if the host uses fd70:6f6e:746f::/64.
@@ -29,8 +29,8 @@ pub(crate) struct Moved {
 ///
 /// # Errors
 /// A subnet of the options is not valid for a guest, or the host uses all candidates.
-pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<Choice, Error> {
-    let mut moved = Moved::default();
+pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<SubnetChoice, Error> {
+    let mut moved = ReplacedDefaults::default();
     let v4 = match ipv4 {
         Some(subnet) => check_v4(subnet)?,
         None => {
@@ -60,7 +60,7 @@ pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> R
         v4: V4::of(v4),
         v6: v6.map(|subnet| V6::of(subnet, host.ipv6_default)),
     };
-    Ok(Choice { addresses, moved })
+    Ok(SubnetChoice { addresses, moved })
 }
 
 fn candidates_v4() -> impl Iterator<Item = Ipv4Net> {
@@ -151,7 +151,7 @@ mod tests {
             &host(&["192.0.2.2/24", "fd00::2/64"], &["0.0.0.0/0"]),
         )
         .unwrap();
-        assert_eq!(choice.moved, Moved::default());
+        assert_eq!(choice.moved, ReplacedDefaults::default());
         let v4 = choice.addresses.v4;
         assert_eq!(
             [v4.gateway, v4.dns, v4.guest].map(|address| address.to_string()),
@@ -177,7 +177,7 @@ mod tests {
             ("10.0.3.0/24".into(), "fd70:6f6e:746f:1::/64".into())
         );
         let moved = choose(None, Ipv6::Auto, &nested).unwrap().moved;
-        assert_eq!(moved, Moved { v4: true, v6: true });
+        assert_eq!(moved, ReplacedDefaults { v4: true, v6: true });
 
         let routed = host(&[], &["10.0.2.128/25", "fd70:6f6e:746f::/48"]);
         assert!(choose(None, Ipv6::Auto, &routed).is_err());

@@ -37,7 +37,7 @@ impl Drop for Port {
 
 /// Result of a change of the published ports.
 #[derive(Debug)]
-pub(crate) struct Changed {
+pub(crate) struct PortChanges {
     /// Ports that were not published before, or were published to another guest port.
     pub(crate) added: Vec<Publish>,
     /// Ports that were published before and no longer are.
@@ -45,23 +45,23 @@ pub(crate) struct Changed {
     /// Updates to be sent to the engine.
     pub(crate) port_updates: Vec<PortUpdate>,
     /// Ports before the change, from which it can be reverted.
-    pub(crate) undo: Undo,
+    pub(crate) undo: PortUndo,
 }
 
 /// Published ports before and after a change, each with its key, from which the change can be reverted.
 #[derive(Clone, Debug)]
-pub(crate) struct Undo(Vec<(Key, Option<Port>, Option<Port>)>);
+pub(crate) struct PortUndo(Vec<(Key, Option<Port>, Option<Port>)>);
 
 /// Reason why a change of the published ports was refused.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum PortRefusal {
     /// The request is invalid.
     Wrong(Error),
     /// A port of the request is in use on the host, or this user may not use it.
     Conflict(Error),
 }
 
-impl Undo {
+impl PortUndo {
     /// Returns true if the change has added the port or has published it to another guest port.
     pub(crate) fn has_added(&self, port: &Published) -> bool {
         let key = (port.protocol, port.host);
@@ -70,10 +70,10 @@ impl Undo {
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<PortRefusal> for Error {
+    fn from(refusal: PortRefusal) -> Self {
         match refusal {
-            Refusal::Wrong(error) | Refusal::Conflict(error) => error,
+            PortRefusal::Wrong(error) | PortRefusal::Conflict(error) => error,
         }
     }
 }
@@ -93,7 +93,7 @@ impl Ports {
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<Changed, Refusal> {
+    pub(crate) fn change(&mut self, remove: &[Publish], add: &[Publish]) -> Result<PortChanges, PortRefusal> {
         let mut gone: BTreeSet<Key> = BTreeSet::new();
         for spec in remove {
             for (host, guest) in spec.endpoints(self.families) {
@@ -107,7 +107,7 @@ impl Ports {
         for spec in add {
             if self.families == Families::V4 && spec.address.is_some_and(|address| address.is_ipv6()) {
                 let wrong = Error::new(format!("cannot publish {spec}: the guest has no IPv6"));
-                return Err(Refusal::Wrong(wrong.advise("an IPv4 address")));
+                return Err(PortRefusal::Wrong(wrong.advise("an IPv4 address")));
             }
             for (host, guest) in spec.endpoints(self.families) {
                 self.add(spec, host, guest, &gone, &mut new)?;
@@ -123,13 +123,13 @@ impl Ports {
         guest: u16,
         gone: &BTreeSet<Key>,
         new: &mut BTreeMap<Key, Port>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PortRefusal> {
         let key = (spec.protocol, host);
         let here = self.ports.get(&key);
         match new.get(&key).or(here.filter(|_| !gone.contains(&key))) {
             Some(port) if port.guest == guest => return Ok(()),
             Some(port) => {
-                return Err(Refusal::Conflict(Error::new(format!(
+                return Err(PortRefusal::Conflict(Error::new(format!(
                     "cannot publish {spec}: {host}/{} already leads to guest port {}",
                     spec.protocol, port.guest
                 ))));
@@ -148,19 +148,19 @@ impl Ports {
                 {
                     return Ok(());
                 }
-                Err(error) => return Err(Refusal::Conflict(refused(host, spec.protocol, &error))),
+                Err(error) => return Err(PortRefusal::Conflict(refused(host, spec.protocol, &error))),
             },
         };
         new.insert(key, Port { guest, socket });
         Ok(())
     }
 
-    fn apply(&mut self, gone: BTreeSet<Key>, new: BTreeMap<Key, Port>) -> Changed {
-        let mut changed = Changed {
+    fn apply(&mut self, gone: BTreeSet<Key>, new: BTreeMap<Key, Port>) -> PortChanges {
+        let mut changed = PortChanges {
             added: Vec::new(),
             removed: Vec::new(),
             port_updates: Vec::new(),
-            undo: Undo(Vec::new()),
+            undo: PortUndo(Vec::new()),
         };
         for key in gone.into_iter().filter(|key| !new.contains_key(key)) {
             if let Some(port) = self.ports.remove(&key) {
@@ -193,7 +193,7 @@ impl Ports {
 
     /// Reverts a change, except for ports that were changed again since. Returns the updates for the engine: first the
     /// ports to close, because the engine may need their descriptors for the ports to open.
-    pub(crate) fn take_back(&mut self, undo: Undo) -> Vec<PortUpdate> {
+    pub(crate) fn take_back(&mut self, undo: PortUndo) -> Vec<PortUpdate> {
         let (mut closed, mut others) = (Vec::new(), Vec::new());
         for (key, was, is) in undo.0 {
             let socket = |port: Option<&Port>| port.map(|port| (port.guest, port.socket.as_raw_fd()));

@@ -171,7 +171,7 @@ fn published_ports_may_be_added_again_and_others_removed() {
             (vec![], vec![], vec![])
         );
     }
-    let Err(Refusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
+    let Err(PortRefusal::Conflict(error)) = ports.change(&[], &[elsewhere]) else {
         panic!("one port leads to two");
     };
     assert!(

@@ -73,7 +73,7 @@ impl Scene {
         let writer = thread::spawn(move || {
             let _ = receiver.recv_timeout(Duration::from_secs(5));
         });
-        self.capture_control.lock().running = Some(Running {
+        self.capture_control.lock().running = Some(RunningCapture {
             number,
             capture_queue: Arc::new(CaptureQueue::new(96)),
             writer,

@@ -11,7 +11,7 @@ use pontoon_worker::messages::{PortError, PortUpdate, Stats};
 use serde::Deserialize;
 
 use super::Api;
-use crate::publish::{Publish, Refusal, Undo};
+use crate::publish::{PortRefusal, PortUndo, Publish};
 
 /// Body of a request that changes the published ports: either all changes are applied, or none.
 #[derive(Debug, Deserialize)]
@@ -38,8 +38,8 @@ pub(super) fn post(api: &mut Api, request: &HttpRequest, now: Instant) -> Answer
     }
     let changed = match api.ports.change(&remove, &add) {
         Ok(changed) => changed,
-        Err(Refusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),
-        Err(Refusal::Conflict(why)) => return Answer::Now(HttpResponse::problem(409, why)),
+        Err(PortRefusal::Wrong(why)) => return Answer::Now(HttpResponse::problem(400, why)),
+        Err(PortRefusal::Conflict(why)) => return Answer::Now(HttpResponse::problem(409, why)),
     };
     let texts = |ports: &[Publish]| ports.iter().map(ToString::to_string).collect();
     let reply = reply::PublishChange {
@@ -70,7 +70,7 @@ fn send(api: &mut Api, port_updates: &[PortUpdate]) {
 }
 
 /// Returns the reason why a worker refused a port of the change `undo`, if one did.
-fn refusal(reports: &[Stats], undo: &Undo) -> Option<String> {
+fn refusal(reports: &[Stats], undo: &PortUndo) -> Option<String> {
     let whole = |refused: &[PortError]| refused.len() < PortError::MOST;
     reports.iter().find_map(|stats| {
         let ours = |refused: &&PortError| undo.has_added(&refused.port);
