@@ -13,6 +13,7 @@ use crate::http::{self, HttpRequest, HttpResponse, Parsed};
 use crate::server::{self, Answer, ResponsePoll, Route};
 use crate::{IDLE_TIMEOUT, REQUEST_TIMEOUT};
 
+/// Connection of one client, with its receive buffer, unsent responses and waiting request.
 pub(crate) struct Connection<S> {
     stream: OwnedFd,
     received: Vec<u8>,

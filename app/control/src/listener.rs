@@ -28,6 +28,7 @@ pub struct Listener {
     warned: bool,
 }
 
+/// Address of a listening socket: a Unix socket file, or a TCP address.
 #[derive(Debug)]
 enum ListenAddress {
     File(SocketFile),

@@ -50,7 +50,7 @@ impl NetworkNamespace {
     /// still running.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the ioctl (`SIOCGSKNS` or ioctl_ns(2)).
     pub fn holds_peer(&self, socket: impl AsFd) -> io::Result<bool> {
         // EPERM means that the user namespace that owns the socket's network namespace is not a descendant of this
         // process's; a guest's always is.

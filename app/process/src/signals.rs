@@ -83,7 +83,7 @@ impl Signals {
     /// Blocks the forwarded signals and `more` in this thread and its children, and opens the descriptor.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn block(more: &[i32]) -> io::Result<Self> {
         // If SIGCHLD stayed ignored by the parent process's choice, the kernel would reap children, and their status would be lost.
         // SAFETY: SIG_DFL is a valid disposition.
@@ -103,7 +103,7 @@ impl Signals {
     /// Blocks the signals `numbers`, and no other, and opens the descriptor that receives them.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn block_only(numbers: &[i32]) -> io::Result<Self> {
         let ignored = numbers.iter().copied().filter(|number| is_ignored(*number));
         let ignored = ignored.collect();
@@ -138,7 +138,7 @@ impl Signals {
     /// Reads the next signal, if any is pending.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn take(&self) -> io::Result<Option<Signal>> {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut record) {
@@ -159,7 +159,7 @@ impl Signals {
     /// Reads all pending signals; returns the exit status of a command that the first of them would have terminated.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn fatal(&self) -> io::Result<Option<u8>> {
         while let Some(signal) = self.take()? {
             if !signal.ignored && signal.number != libc::SIGWINCH {
@@ -172,7 +172,7 @@ impl Signals {
     /// Waits for a signal.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn wait(&self) -> io::Result<Signal> {
         loop {
             if let Some(signal) = self.take()? {

@@ -12,7 +12,7 @@ impl TerminationSignals {
     /// Blocks the termination signals in this thread and in the threads that it starts.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// No free descriptor.
     pub fn collect() -> io::Result<Self> {
         Signals::block_only(&[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]).map(Self)
     }
@@ -20,7 +20,7 @@ impl TerminationSignals {
     /// Returns true if a termination signal has been received.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel refuses the read of the signalfd.
     pub fn is_pending(&self) -> io::Result<bool> {
         Ok(self.0.fatal()?.is_some())
     }

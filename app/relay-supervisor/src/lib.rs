@@ -159,6 +159,7 @@ fn max_sockets(limit: Rlimit) -> usize {
 /// Exit status for errors of usage.
 const USAGE: u8 = 2;
 
+/// Supervisor's loop of a relay, with its event sources.
 struct Loop<'a> {
     options: &'a RelayOptions,
     signals: Signals,

@@ -41,6 +41,7 @@ pub(super) struct Memberships {
     refusal_logged: bool,
 }
 
+/// State of the socket of one membership.
 #[derive(Debug)]
 struct MembershipEntry {
     /// Number of rules that need the membership.
@@ -48,8 +49,10 @@ struct MembershipEntry {
     state: MembershipState,
 }
 
+/// State of a membership's socket.
 #[derive(Debug)]
 enum MembershipState {
+    /// The interface does not exist or is down.
     Waiting,
     /// The socket is open, on the interface with this index and MTU.
     Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),

@@ -40,6 +40,7 @@ pub(super) struct Outputs {
     free: Vec<u32>,
 }
 
+/// State of the sockets of one output.
 #[derive(Debug)]
 struct EgressState {
     id: u32,

@@ -40,6 +40,7 @@ pub(super) struct Proxies {
     retry_delay: Duration,
 }
 
+/// State of one IGMP/MLD proxy: its queriers, and the warnings that have been logged.
 #[derive(Debug)]
 struct ProxyState {
     proxy: Proxy,

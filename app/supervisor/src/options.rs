@@ -56,7 +56,7 @@ pub struct GuestOptions {
     pub mac: Mac,
     /// Source address or interface to which host sockets are bound.
     pub outbound: Option<Outbound>,
-    /// Timeout of TCP connects to the network; `None` uses the host kernel's.
+    /// Timeout of TCP connects to the network; `None` uses that of the host's kernel.
     pub connect_timeout: Option<Duration>,
     /// Filter for datagrams to the guest's UDP endpoints (RFC 4787 section 5).
     pub udp_filter: UdpFilter,

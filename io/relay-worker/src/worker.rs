@@ -262,6 +262,7 @@ struct Ready {
     input: bool,
 }
 
+/// State of the supervisor's channel after its messages were received.
 #[derive(Debug, PartialEq, Eq)]
 enum ChannelState {
     Drained,

@@ -25,6 +25,7 @@ const MOST_CLOSING: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct CaptureControl(Mutex<CaptureState>);
 
+/// Captures of the process: the one that runs, and those whose files are still being written.
 #[derive(Debug, Default)]
 struct CaptureState {
     /// Number of the latest capture that was requested, even if it failed: another worker must not start it again.
@@ -37,6 +38,7 @@ struct CaptureState {
     dropped: u64,
 }
 
+/// Capture whose writer thread runs.
 #[derive(Debug)]
 struct RunningCapture {
     number: u64,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the number of CPUs that this process may use: the smaller of the affinity's and the quota's.
+/// Returns the number of CPUs that this process may use: the smaller of the number of CPUs in its affinity and its CPU quota.
 #[must_use]
 pub(crate) fn available() -> f64 {
     let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count());

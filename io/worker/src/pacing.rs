@@ -85,6 +85,7 @@ struct SpinWait {
     spin: Spin,
 }
 
+/// State of a wait: sleeping, spinning, or spinning until the time for it expired without work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spin {
     None,

@@ -12,6 +12,7 @@ use pontoon_control::reply::Problem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// HTTP client of the control socket at a path, which makes a connection for each request.
 pub(crate) struct Client<'a> {
     path: &'a Path,
 }

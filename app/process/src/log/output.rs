@@ -135,6 +135,7 @@ fn has_room(fd: BorrowedFd<'_>) -> bool {
 /// Log of this process, whose lines are written to standard error.
 static STDERR: Mutex<Log> = Mutex::new(Log::Direct);
 
+/// State of the log of this process, by the kind of its standard error.
 #[derive(Debug)]
 enum Log {
     /// State before the first line, which creates a queue.

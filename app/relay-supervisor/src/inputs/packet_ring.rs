@@ -15,6 +15,7 @@ use super::receiver::RingParams;
 use super::ring_watchdog::{RingCheck, RingWatchdog};
 use crate::links::Link;
 
+/// Packet rings of one ingress, one for each worker, with the filter of their sockets.
 #[derive(Debug)]
 pub(super) struct PacketRing {
     pub(super) id: u32,

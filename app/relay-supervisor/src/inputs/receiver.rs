@@ -21,6 +21,7 @@ use super::{Ingress, ReceiveMode, endpoint};
 use crate::links::Link;
 use crate::worker_pool::WorkerPool;
 
+/// State of an ingress: its receiver if it is open, otherwise the reason why it is not, and its counters.
 #[derive(Debug)]
 pub(super) struct IngressState {
     pub(super) table: u32,
@@ -39,6 +40,7 @@ pub(super) struct IngressState {
 /// attached.
 pub(super) type Failures = BTreeMap<Option<SocketAddr>, String>;
 
+/// Packet rings or UDP sockets of an open ingress, and the interface settings on which they depend.
 #[derive(Debug)]
 pub(super) struct OpenReceiver {
     pub(super) params: RingParams,
@@ -56,6 +58,7 @@ pub(super) struct RingParams {
     pub(super) defragment: bool,
 }
 
+/// Sockets from which datagrams of an ingress are received.
 #[derive(Debug)]
 pub(super) enum PacketSource {
     Ring(PacketRing),
@@ -65,7 +68,9 @@ pub(super) enum PacketSource {
 /// State of a ring when it is sent to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingState {
+    /// No worker has received from the ring before.
     New,
+    /// Another worker process has received from the ring before.
     Used,
 }
 

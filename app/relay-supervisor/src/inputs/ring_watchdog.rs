@@ -27,6 +27,7 @@ pub(super) struct RingWatchdog {
     rings: Vec<RingCounts>,
 }
 
+/// Packets that the kernel has counted for one ring since the last check, and the position of the worker in the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct RingCounts {
     packets: u64,

@@ -23,6 +23,7 @@ pub(crate) struct Ports {
 /// Key of a published port: its protocol and its address on the host.
 type Key = (Protocol, SocketAddr);
 
+/// Host socket of a published port, and the port of the guest to which it leads.
 #[derive(Clone, Debug)]
 struct Port {
     guest: u16,

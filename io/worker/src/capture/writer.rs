@@ -25,6 +25,7 @@ const CHUNK: usize = 256 << 10;
 /// Number of attempts to report the end of the capture.
 const ATTEMPTS: u32 = 100;
 
+/// State of the thread that writes the file of a capture.
 pub(super) struct Writer {
     number: u64,
     snap: u32,
