@@ -24,7 +24,7 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// Running instance of `pontoon vm` without flows, and the directory of its sockets.
+/// Simulated instance without flows: a control socket in a directory of its own, with constant responses.
 struct Instance(TempDir);
 
 impl Instance {

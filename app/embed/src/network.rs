@@ -34,8 +34,8 @@ pub struct Network {
     round: u64,
 }
 
-/// Part of a guest's network device that serves its queues; the VMM implements the registers. It may outlive its network,
-/// and then serves no queue.
+/// Part of a guest's virtio-net device that the engine implements: features, configuration space and queues. The VMM
+/// implements the registers. The value may outlive its network, and then serves no queue.
 #[derive(Debug)]
 pub struct NetDevice {
     control: vhost_user::Control,

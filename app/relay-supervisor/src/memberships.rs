@@ -52,7 +52,7 @@ struct MembershipEntry {
 /// State of a membership's socket.
 #[derive(Debug)]
 enum MembershipState {
-    /// The interface does not exist or is down.
+    /// The socket is not open, because the interface does not exist.
     Waiting,
     /// The socket is open, on the interface with this index and MTU.
     Held(u32, u32, #[expect(dead_code, reason = "it is open")] OwnedFd),

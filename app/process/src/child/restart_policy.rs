@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 pub struct RestartPolicy(Vec<Instant>);
 
 impl RestartPolicy {
-    /// Window in which more than `MOST` crashes prevent or delay a restart.
+    /// Window of time in which crashes are counted.
     pub const WITHIN: Duration = Duration::from_secs(10);
 
-    /// Number of crashes in one window, so that a process that crashes right after each start does not occupy a CPU.
+    /// Number of crashes in one window that prevents a restart ([`Self::record_exceeds`]) or after which each restart is
+    /// delayed ([`Self::backoff`]), so that a process that always crashes does not occupy a CPU.
     const MOST: usize = 3;
 
-    /// Records a crash at the time `now`; returns true if the number of crashes in the window exceeds the limit.
+    /// Records a crash at the time `now`; returns true if the window has three crashes, so that the process must
+    /// not be restarted.
     pub fn record_exceeds(&mut self, now: Instant) -> bool {
         self.note(now);
         self.0.len() >= Self::MOST

@@ -206,8 +206,8 @@ impl Api {
         self.report_or(now, silent, render)
     }
 
-    /// Does the same as [`Self::report`] after a request that changes the network: if the query expires, the response says
-    /// so.
+    /// Does the same as [`Self::report`] after a request that changes the network. If the query expires, the response is
+    /// that the change is not confirmed.
     fn confirm(
         &mut self,
         now: Instant,

@@ -64,7 +64,7 @@ pub(crate) fn resolv_conf_sys_and_proc(text: Option<&str>) -> Result<Option<Reso
     if let Err(error) = mount("proc", "/proc", "proc", flags, None) {
         let reason = reason(&error.into());
         tracing::warn!("cannot mount /proc, so the guest sees the host's: {reason}");
-        // A detached file cannot be bind-mounted, so its descriptor is not kept.
+        // After the tmpfs is unmounted, its file cannot be bind-mounted again, so its descriptor is not kept.
         kept = None;
         unmount("/proc", UnmountFlags::DETACH).context("cannot unmount the tmpfs")?;
     }
