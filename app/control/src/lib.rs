@@ -1,9 +1,9 @@
 //! Control sockets: HTTP with JSON over a Unix socket, as in `curl --unix-socket PATH http://pontoon/v1/stats`, and metrics
 //! over TCP.
 //!
-//! A [`server`] is polled by the one loop of its process and never blocks it: a client that sends half a request has a deadline
-//! and costs a descriptor until then. A server does not depend on the service; the resources are a list of
-//! [routes](server::Route), which the supervisors of a guest and of a relay define.
+//! A [`server`] is called by the loop of its process when a descriptor is ready, and never blocks the loop: a client that
+//! sends an incomplete request is disconnected after a timeout. A server does not depend on the service; the resources are
+//! a list of [routes](server::Route), which the supervisors of a guest and of a relay define.
 
 #![warn(missing_docs)]
 

@@ -237,14 +237,15 @@ mod tests {
 
     #[test]
     fn pending_fatal_signal_gives_its_exit_status() {
-        // SAFETY: a valid disposition. A shell has it ignored by what it starts in the background, as this may be.
+        // SAFETY: SIG_DFL is a valid disposition. A shell starts background processes, and perhaps this test, with SIGINT
+        // ignored.
         unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
         let signals = Signals::block(&[]).unwrap();
         assert_eq!(signals.fatal().unwrap(), None);
         // SAFETY: both are blocked in this thread, which `raise` sends them to.
         unsafe { libc::raise(libc::SIGWINCH) };
         assert_eq!(signals.fatal().unwrap(), None);
-        // SAFETY: as above.
+        // SAFETY: SIGINT is blocked in this thread, to which `raise` sends it.
         unsafe { libc::raise(libc::SIGINT) };
         assert_eq!(signals.fatal().unwrap(), Some(128 + 2));
         assert_eq!(signals.fatal().unwrap(), None);

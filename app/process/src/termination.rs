@@ -1,4 +1,4 @@
-//! Signals that would terminate a program that must restore state before it exits, such as the modes of a terminal.
+//! Termination signals of a program that must restore state before it exits, such as the modes of a terminal.
 
 use std::io;
 

@@ -1,8 +1,9 @@
-//! Rules from the kernel's multicast routes, which a routing daemon sets (`--follow-kernel-routes`).
+//! Rules that are derived from the kernel's multicast routes, which a routing daemon sets (`--follow-kernel-routes`).
 //!
-//! An nftables rule keeps the kernel from forwarding the same datagrams. It is in the forward hook: the kernel's packet count
-//! of a route, by which the daemon knows that a sender is active, comes before it, and so does delivery to the host's own
-//! programs. The rule exists from the start to the end of the relay, so no datagram is forwarded twice.
+//! An nftables rule prevents the kernel from forwarding the same datagrams. It is in the forward hook, which comes after
+//! the kernel's packet count of a route, by which the daemon knows that a sender is active, and after the delivery to
+//! programs of the host. The nftables rule exists from the start to the end of the relay, so that no datagram is forwarded
+//! twice.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

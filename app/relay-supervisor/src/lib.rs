@@ -1,9 +1,9 @@
-//! Supervisor of `pontoon relay`: opens rings and sockets, passes them to workers, and follows the interfaces. It reads no
-//! packet.
+//! Supervisor of `pontoon relay`: opens rings and sockets, passes them to workers, and watches the host's interfaces. It
+//! reads no packet.
 //!
-//! `state` has the rules, what is open for them, and the workers. Three events change it: new rules, from the configuration
-//! file, the control socket, the kernel's routes or group memberships; a change of an interface; and the exit of a
-//! worker, whose successor receives the whole state and continues the counters.
+//! `state` has the rules, the sockets and rings that are open for them, and the workers. Three events change it: new rules,
+//! from the configuration file, the control socket, the kernel's routes or group memberships; a change of an interface; and
+//! the exit of a worker, whose successor receives the whole state and continues the counters.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;

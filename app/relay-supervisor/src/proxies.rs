@@ -1,8 +1,9 @@
-//! IGMP/MLD queriers of `--proxy`: opens their packet sockets, and makes rules of the memberships that they report.
+//! IGMP/MLD queriers of `--proxy`: the supervisor opens their packet sockets, and makes rules of the memberships that they
+//! report.
 //!
-//! The supervisor reads nothing from the sockets. A sandboxed worker does, parses what arrives, sends queries, and reports
-//! the source filter of each group. A compromised worker can report memberships that no host has, but only of routable groups
-//! and of as many as a host could report (see [`Memberships`]).
+//! The supervisor reads no packet from the sockets. A sandboxed worker receives and parses the messages, sends queries, and
+//! reports the source filter of each group. A compromised worker can report memberships that no host has, but only of
+//! routable groups and only as many as a host could report (see [`Memberships`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -46,7 +46,7 @@ pub(crate) enum Restart {
     Done,
     /// The new engine could not be started; the next attempt is due at [`Engine::next_turn`].
     Scheduled,
-    /// No engine is started again, because the guest has closed the link for good.
+    /// No engine is started again, because the guest has closed the link and cannot reopen it.
     Final,
 }
 

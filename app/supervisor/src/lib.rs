@@ -1,14 +1,16 @@
-//! The supervisor: the process that accesses the host (files, namespaces, netlink, ports). It does not process packets.
+//! Supervisor of `pontoon run` and `pontoon vm`: the process that accesses the host (files, namespaces, netlink, ports). It
+//! does not process packets.
 //!
-//! [`run`] sets everything up in this order, and the first failure ends it with one line and removes everything that was
+//! [`run`] opens and creates resources in this order, and the first failure ends it with one line and removes all that were
 //! created: the descriptors, namespaces and addresses that the options name, the state of the host's network, the published
-//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a child
-//! that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the engine, forked
-//! while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its socket
-//! (`guest::machine`) is named by an option. From then on the supervisor waits in `watch` and forwards changes.
+//! ports; then the guest's namespaces and the tap in them, created by the guest's first process (`guest::init`) or by a
+//! child that enters an existing namespace (`guest::attach`), which sends the tap's queues to the supervisor; then the
+//! engine, forked while the supervisor has one thread; then the command. A virtual machine has no tap and no command: its
+//! socket (`guest::machine`) is named by an option. From then on the supervisor waits for events in `watch` and forwards
+//! changes.
 //!
-//! Each process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed when its
-//! first process exits, as that is process 1 of its PID namespace.
+//! Each child process is killed when the supervisor exits (`PR_SET_PDEATHSIG`), and all processes of the guest are killed
+//! when its first process exits, which is process 1 of its PID namespace.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

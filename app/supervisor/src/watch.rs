@@ -271,7 +271,7 @@ impl GuestKind {
         }
     }
 
-    /// Returns the exit status of the program after the guest has closed the link for good.
+    /// Returns the exit status of the program after the guest has closed the link and cannot reopen it.
     fn hung_up(&self) -> Result<u8, Error> {
         match self {
             Self::Machine => Ok(0),

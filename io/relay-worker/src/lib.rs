@@ -1,13 +1,14 @@
-//! The sandboxed worker process of `pontoon relay`: forwards datagrams, and runs the IGMP/MLD queriers of `--proxy`.
+//! Sandboxed worker process of `pontoon relay`: forwards datagrams, or runs the IGMP/MLD queriers of `--proxy`.
 //!
-//! It opens no socket: rings and sockets come from the supervisor, with the rules, as [`messages`]. It enters the sandbox
-//! before it receives the first of them. Its counters are in memory that outlives it.
+//! The worker opens no socket: the supervisor sends rings, sockets and rules to it as [`messages`]. It enters the sandbox
+//! before it receives the first message. Its counters are in shared memory that outlives the process.
 //!
-//! `worker` is the loop. It waits for a packet, waits for more for the batch delay (`--max-delay`), and then takes a batch
-//! from each `input`. Each packet is parsed and matched where it lies in the ring and added to a burst
-//! ([`pontoon_relay::Gather`]). Each burst is one send for each output (`sender`), whose slices point into the ring. Then
-//! the slots are returned to the kernel. There is no other queue: excess packets are dropped and counted by the kernel at the
-//! ring, before any work was done for them. `querier` handles IGMP and MLD, in a process of its own.
+//! The loop is in `worker`. It waits for a packet, sleeps for the batch delay (`--max-delay`) to receive more, and then
+//! takes a batch from each `input`. Each packet is parsed and its rule looked up without a copy out of the ring, and the
+//! packet is added to a burst ([`pontoon_relay::BurstGather`]). Each burst is sent by one system call for each output
+//! (`sender`), whose slices point into the ring. Then the slots are returned to the kernel. There is no other queue: under
+//! overload the kernel drops and counts packets at the ring, before any processing. `querier` handles IGMP and MLD, in a
+//! worker process of its own.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -1,7 +1,7 @@
-//! Messages between supervisor and worker. Some carry a descriptor to the worker.
+//! Messages between the supervisor and a relay worker. Some messages to the worker carry a descriptor.
 //!
-//! The first one is [`Start`](RelayUpdate::Start). Inputs and outputs are added and removed one by one. Changes of rules take
-//! effect together at the next [`Commit`](RelayUpdate::Commit).
+//! The first message is [`Start`](RelayUpdate::Start). Inputs and outputs are added and removed singly. Changes of rules
+//! take effect together at the next [`Commit`](RelayUpdate::Commit).
 
 use std::net::IpAddr;
 use std::time::Duration;

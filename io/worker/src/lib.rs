@@ -84,15 +84,17 @@ impl EngineSetup {
     }
 }
 
-/// Opens what the workers need, enters the sandbox, and moves packets until the supervisor's end closes or the guest is
-/// gone. No byte of the guest is processed before the process is in the sandbox.
+/// Runs an engine process: opens the descriptors of the workers' loops, enters the sandbox, and moves packets until the
+/// supervisor closes its end of the channel `supervisor` or the guest disconnects and no other can connect. No byte of the
+/// guest is processed before the process is in the sandbox.
 ///
-/// The engine exits when the supervisor closes its end of the channel `supervisor`. [`Report::Ready`] on it means that the workers are about to run.
+/// [`Report::Ready`] on the channel means that the workers are about to run.
 ///
-/// The process has one thread when this is called: the first worker's. SIGPIPE is of no concern, as the Rust runtime
+/// The process must have one thread, which becomes the first worker's. SIGPIPE cannot occur, because the Rust runtime
 /// ignores it and no send raises it.
 ///
 /// # Errors
+/// The engine could not start, or had to stop; the text names the operation that failed.
 /// The engine could not start, or had to stop; the text names what failed.
 pub fn run(
     setup: EngineSetup,

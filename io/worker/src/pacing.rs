@@ -1,8 +1,8 @@
-//! Decides whether a worker that has no work polls or sleeps.
+//! Decision of a worker without work to spin or to sleep.
 //!
-//! Waking a sleeping thread costs as much as the rest of a round trip, so that `hybrid` polls for a moment before it
-//! sleeps. It polls only if another CPU can do the work that is waited for, only right after a short turn of work, only
-//! while most waits after such work are short, and at most a fifth of the time without finding work.
+//! Waking a sleeping thread takes as long as all other steps of a round trip, so `hybrid` spins for a short time before it
+//! sleeps. It spins only if another CPU can do the awaited work, only directly after a short turn of work, only while most
+//! waits after such work are short, and at most a fifth of the time without finding work.
 
 use std::time::Duration;
 

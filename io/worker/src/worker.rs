@@ -88,7 +88,8 @@ pub(crate) fn now() -> Instant {
 }
 
 impl<L: Link> Worker<L> {
-    /// Moves packets until the supervisor closes its end of the channel, or the guest disconnects for good.
+    /// Runs the worker's loop until the supervisor closes its end of the channel, or the guest disconnects and no other can
+    /// connect.
     ///
     /// One turn processes at most [`BURST`](pontoon_link::BURST) frames, [`EVENTS`](pontoon_event::EVENTS) events and one
     /// quantum of each ready flow, then waits. No other function of a worker waits.

@@ -21,10 +21,11 @@ impl RestartPolicy {
         self.0.len() >= Self::MOST
     }
 
-    /// Records a crash of a process that was started at `started`; returns the delay of the restart. It is zero for the first
-    /// `MOST` crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
-    /// addresses crashes the process with each wrong guess, and is to have few of them. It is [`Self::MIN_BACKOFF`] at least for
-    /// a process that has run for less than [`Self::MIN_UPTIME`], so that one that always fails does not occupy a CPU.
+    /// Records a crash of a process that was started at `started`; returns the delay of the restart. The delay is zero for
+    /// the first `MOST` crashes in the window, and doubles with each further one, up to the window: an attacker who guesses
+    /// memory addresses crashes the process with each wrong guess, so the number of guesses is limited. For a process that
+    /// has run for less than [`Self::MIN_UPTIME`] the delay is at least [`Self::MIN_BACKOFF`], so that a process that
+    /// always fails does not occupy a CPU.
     pub fn backoff(&mut self, started: Instant, now: Instant) -> Duration {
         self.note(now);
         let shortest = match now.duration_since(started) < Self::MIN_UPTIME {
@@ -41,7 +42,7 @@ impl RestartPolicy {
     /// Running time below which a process that crashed is not restarted immediately.
     pub const MIN_UPTIME: Duration = Duration::from_millis(50);
 
-    /// The shortest delay of the restart of a process that has run for less than [`Self::MIN_UPTIME`].
+    /// Minimum delay of the restart of a process that has run for less than [`Self::MIN_UPTIME`].
     pub const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
     /// Shortest delay of a restart that follows too many crashes.
@@ -53,7 +54,8 @@ impl RestartPolicy {
     }
 }
 
-/// Failed attempts to restart an engine. They do not count as crashes, as the host may soon have the resources that it lacks.
+/// Failed attempts to start a new engine. They do not count as crashes, because the host may soon have the missing
+/// resources.
 #[derive(Clone, Copy, Debug)]
 pub struct StartAttempts {
     first: Instant,

@@ -1,14 +1,14 @@
-//! Detects rings that the kernel has stopped for good.
+//! Detection of packet rings that the kernel has stopped permanently.
 //!
 //! The kernel marks a slot as used before it writes a packet's `virtio_net_hdr`. If the header cannot express the packet's
 //! segmentation type, the packet is dropped and the mark stays (`tpacket_rcv`, Linux net/packet/af_packet.c): every later
-//! packet finds the slot used and is dropped, though the ring is empty. Such a packet comes from a program that writes frames
-//! to a tap which are to be cut into IP fragments (UFO), and before Linux 6.2 it is any UDP packet that is to be segmented.
-//! Only a new ring helps.
+//! packet finds the slot used and is dropped, although the ring is empty. Such a packet is written to a tap by a program
+//! that requests segmentation into IP fragments (UFO); before Linux 6.2 it is any UDP packet with requested segmentation.
+//! Only a new ring receives packets again.
 //!
-//! poll(2) does not report dropped packets, but SIGIO does. It is enabled while a ring is idle. After a packet has arrived,
-//! the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps, and a busy one
-//! has no cost for each packet.
+//! poll(2) does not report dropped packets, but SIGIO does. The signal is enabled while a ring is idle. After a packet has
+//! arrived, the kernel's counters are checked four times a second until the ring is idle again. So an idle relay sleeps,
+//! and a busy relay has no additional cost for each packet.
 
 use std::io;
 use std::os::fd::OwnedFd;
