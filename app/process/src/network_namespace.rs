@@ -44,10 +44,10 @@ impl NetworkNamespace {
         }))
     }
 
-    /// Returns true if the peer of `socket`, an accepted Unix stream, connected from this namespace, or from a network namespace
-    /// that was created in it. The kernel creates the accepted socket in the network namespace of the connecting process
-    /// (`unix_stream_connect`), so the result does not depend on which process has the peer now, or on the connecting process
-    /// still running.
+    /// Returns true if the peer of `socket`, an accepted Unix stream, connected from this network namespace, or from one
+    /// whose owner is this namespace's owner, a user namespace of the guest, or a descendant of it. The kernel creates the
+    /// accepted socket in the network namespace of the connecting process (`unix_stream_connect`), so the result depends
+    /// neither on the process that has the peer socket now, nor on whether the connecting process still runs.
     ///
     /// # Errors
     /// The kernel refuses the ioctl (`SIOCGSKNS` or ioctl_ns(2)).

@@ -68,10 +68,11 @@ const IPV6_MIN_MTU: u32 = 1280;
 impl Membership {
     /// Returns the membership that a rule needs; `None` for a range of groups, which cannot be joined.
     ///
-    /// A packet that a ring has received is also delivered to the host's IP layer, which looks up a route for each packet of a
-    /// joined group and finds no receiver. That costs more than the ring. So the membership's socket is bound to group and port: IPv4 finds it before
-    /// the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c), and its filter drops everything. Without a socket for a
-    /// unicast address the host would answer with ICMP port unreachable (RFC 1122 section 4.1.3.1).
+    /// A packet that a ring has received is also delivered to the host's IP layer, which looks up a route for each packet
+    /// of a joined group and finds no receiver; that costs more than receiving from the ring. So the membership's socket is
+    /// bound to group and port: IPv4 finds the socket before the route lookup (`udp_v4_early_demux`, Linux net/ipv4/udp.c),
+    /// and the socket's filter drops the packet. Without a socket for a unicast address the host would answer with ICMP
+    /// port unreachable (RFC 1122 section 4.1.3.1).
     pub(super) fn of(input: &Input, engine: ReceiveMode) -> Option<Self> {
         let single = |net: IpNet| (net.prefix_len() == net.max_prefix_len()).then(|| net.addr());
         let to = single(input.to)?;

@@ -181,8 +181,9 @@ impl Relay {
     }
 
     /// Derives rules from the kernel's multicast routes and from the memberships that queriers have reported, as many as
-    /// there are rows of counters for. Does nothing if neither has changed, or within [`MIN_DERIVE_INTERVAL`] of the last time:
-    /// thousands of rules may be compared, and hosts behind a proxy decide how often memberships change.
+    /// there are rows of counters for. Returns without effect if neither has changed, or within [`MIN_DERIVE_INTERVAL`] of
+    /// the last derivation: thousands of rules may be compared, and hosts behind a proxy determine how often memberships
+    /// change.
     pub(super) fn update_derived_rules(&mut self, now: Instant) {
         self.derived_outdated |= self.proxies.take_changed();
         if !self.derived_outdated || now < self.derive_at {
