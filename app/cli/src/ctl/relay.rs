@@ -1,4 +1,4 @@
-//! Executes the verbs of `pontoon ctl` for a relay.
+//! Commands of `pontoon ctl relay`.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::client::Client;
 use super::print;
 use crate::args::RelayCommand;
 
-/// Time between the two requests whose difference is the rate.
+/// Time between the two requests whose difference gives the rates.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 pub(super) fn relay(
@@ -165,7 +165,8 @@ fn of_worker(worker: &WorkerStats) -> [(&'static str, u64); 6] {
     ]
 }
 
-/// Formats a line: name, state, all counters that are not zero, and the rate. The first counter is always shown.
+/// Formats a line about an object of a relay: name, state, all counters that are not zero, and the rate. The first counter
+/// is always shown.
 fn line(
     to: &mut dyn Write,
     name: &str,

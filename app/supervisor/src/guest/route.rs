@@ -1,12 +1,12 @@
-//! The guest's IPv6 default route, which exists while the host has one, so that the guest does not send IPv6 packets
-//! that the host cannot forward.
+//! IPv6 default route in the guest's namespace. It exists while the host has an IPv6 default route, so that the guest does
+//! not send IPv6 packets that the host cannot forward.
 
 use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 
 use pontoon_process::netlink::Netlink;
 
-/// Access to the route from outside the guest's namespace.
+/// IPv6 default route of the guest, changed through a netlink socket of the guest's network namespace.
 #[derive(Debug)]
 pub(crate) struct GuestRoute {
     netlink: Netlink,
@@ -15,7 +15,7 @@ pub(crate) struct GuestRoute {
 }
 
 impl GuestRoute {
-    /// Wraps a netlink socket that was opened in the guest's namespace, for the interface with that index in it.
+    /// Wraps a netlink socket that was opened in the guest's network namespace; `index` is the index of the tap there.
     pub(crate) fn new(socket: OwnedFd, index: u32, gateway: Ipv6Addr) -> Self {
         Self {
             netlink: Netlink::of(socket),
@@ -24,7 +24,7 @@ impl GuestRoute {
         }
     }
 
-    /// Adds the route if the host has one now, and removes it otherwise.
+    /// Adds the guest's route if `exists`, because the host has a default route, and removes it otherwise.
     pub(crate) fn follow(&mut self, exists: bool) {
         let gateway = self.gateway.into();
         let done = match exists {
@@ -33,7 +33,7 @@ impl GuestRoute {
         };
         match done {
             Ok(()) => tracing::debug!(exists, "the guest's IPv6 default route follows the host's"),
-            // The guest has added or removed it itself.
+            // The guest itself has added or removed the route.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::ESRCH)) => {}
             Err(error) => tracing::warn!("the guest's IPv6 default route cannot follow the host's: {error}"),
         }

@@ -1,4 +1,4 @@
-//! The guest's subnets: the defaults, or the next that the host does not use.
+//! Choice of the guest's subnets: those of the options, or the first candidates that the host does not use.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pontoon_engine::config::{Addresses, V4, V6};
@@ -7,30 +7,30 @@ use pontoon_process::error::Error;
 use crate::host::network::HostNetwork;
 use crate::options::Ipv6;
 
-/// The guest's addresses.
+/// Addresses that were chosen for the guest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// The addresses.
+pub(crate) struct SubnetChoice {
+    /// Addresses of the guest, its gateway and the DNS forwarder.
     pub(crate) addresses: Addresses,
-    /// The default subnets that were not used.
-    pub(crate) moved: Moved,
+    /// Default subnets that the guest does not use, because the host uses them.
+    pub(crate) moved: ReplacedDefaults,
 }
 
-/// The default subnets that a network of the host overlaps, and that the guest therefore does not use.
+/// Default subnets that a network of the host overlaps, so that the guest has another subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// 10.0.2.0/24.
+pub(crate) struct ReplacedDefaults {
+    /// True if the host uses 10.0.2.0/24.
     pub(crate) v4: bool,
-    /// fd70:6f6e:746f::/64.
+    /// True if the host uses fd70:6f6e:746f::/64.
     pub(crate) v6: bool,
 }
 
-/// Picks the guest's subnets.
+/// Chooses the guest's subnets.
 ///
 /// # Errors
-/// A subnet that was asked for cannot be one, or none is free.
-pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<Choice, Error> {
-    let mut moved = Moved::default();
+/// A subnet of the options is not valid for a guest, or the host uses all candidates.
+pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> Result<SubnetChoice, Error> {
+    let mut moved = ReplacedDefaults::default();
     let v4 = match ipv4 {
         Some(subnet) => check_v4(subnet)?,
         None => {
@@ -60,7 +60,7 @@ pub(crate) fn choose(ipv4: Option<Ipv4Net>, ipv6: Ipv6, host: &HostNetwork) -> R
         v4: V4::of(v4),
         v6: v6.map(|subnet| V6::of(subnet, host.ipv6_default)),
     };
-    Ok(Choice { addresses, moved })
+    Ok(SubnetChoice { addresses, moved })
 }
 
 fn candidates_v4() -> impl Iterator<Item = Ipv4Net> {
@@ -72,7 +72,7 @@ fn candidates_v4() -> impl Iterator<Item = Ipv4Net> {
 }
 
 fn candidates_v6() -> impl Iterator<Item = Ipv6Net> {
-    // "pont" in ASCII, behind fd.
+    // The bytes behind fd are "pont" in ASCII.
     (0..=u16::MAX).map(|fourth| Ipv6Net::new_assert([0xfd70, 0x6f6e, 0x746f, fourth, 0, 0, 0, 0].into(), 64))
 }
 
@@ -112,7 +112,7 @@ fn check_v6(subnet: Ipv6Net) -> Result<Ipv6Net, Error> {
         );
     }
     let network = subnet.network();
-    // ::/64 holds the loopback, the mapped and the unspecified addresses.
+    // ::/64 contains the loopback, the IPv4-mapped and the unspecified addresses.
     if network.is_multicast() || network.is_unicast_link_local() || network.is_unspecified() {
         return Err(Error::new(format!(
             "{subnet} cannot be the guest's subnet: no unicast addresses"
@@ -151,7 +151,7 @@ mod tests {
             &host(&["192.0.2.2/24", "fd00::2/64"], &["0.0.0.0/0"]),
         )
         .unwrap();
-        assert_eq!(choice.moved, Moved::default());
+        assert_eq!(choice.moved, ReplacedDefaults::default());
         let v4 = choice.addresses.v4;
         assert_eq!(
             [v4.gateway, v4.dns, v4.guest].map(|address| address.to_string()),
@@ -177,7 +177,7 @@ mod tests {
             ("10.0.3.0/24".into(), "fd70:6f6e:746f:1::/64".into())
         );
         let moved = choose(None, Ipv6::Auto, &nested).unwrap().moved;
-        assert_eq!(moved, Moved { v4: true, v6: true });
+        assert_eq!(moved, ReplacedDefaults { v4: true, v6: true });
 
         let routed = host(&[], &["10.0.2.128/25", "fd70:6f6e:746f::/48"]);
         assert!(choose(None, Ipv6::Auto, &routed).is_err());
