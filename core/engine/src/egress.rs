@@ -18,7 +18,6 @@ mod tests;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::Instant;
@@ -211,7 +210,9 @@ impl Egress {
             self.sweep = None;
             return;
         }
-        let addresses: HashSet<IpAddr> = addresses.collect();
+        let mut addresses: Vec<IpAddr> = addresses.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
         let mut is_in_use = false;
         for name in names {
             let renewal = name.renew_all(&addresses, now);

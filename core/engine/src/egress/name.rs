@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::answer::DnsAnswer;
@@ -88,8 +88,8 @@ impl LearnedDomain {
         }
     }
 
-    /// Renews the learned addresses that are in `addresses`, to which flows lead. `Unknown`: there is none.
-    pub(super) fn renew_all(&self, addresses: &HashSet<IpAddr>, now: Instant) -> Renewal {
+    /// Renews the learned addresses that are in the sorted list `addresses`, to which flows lead. `Unknown`: there is none.
+    pub(super) fn renew_all(&self, addresses: &[IpAddr], now: Instant) -> Renewal {
         let mut renewal = Renewal::Unknown;
         let mut renew = |until: &mut Instant| {
             if now <= *until {
@@ -103,10 +103,11 @@ impl LearnedDomain {
                 learned.get_mut(address).map(&mut renew);
             }
         } else {
-            let in_use = learned
-                .iter_mut()
-                .filter(|(address, _)| addresses.contains(address));
-            in_use.for_each(|(_, until)| renew(until));
+            for (address, until) in learned.iter_mut() {
+                if addresses.binary_search(address).is_ok() {
+                    renew(until);
+                }
+            }
         }
         renewal
     }

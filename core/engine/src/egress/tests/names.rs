@@ -438,6 +438,7 @@ proptest::proptest! {
 /// Tests that the sweep does not compare each flow with each rule: 131 million comparisons take several seconds, and the
 /// worker handles nothing else meanwhile.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the computing time is measured")]
 fn learned_addresses_of_many_flows_and_rules_are_renewed_quickly() {
     let lines: Vec<String> = (0..1_000).map(|n| format!("allow n{n}.example")).collect();
     let mut egress = Egress::new(&rules(&lines.iter().map(String::as_str).collect::<Vec<_>>()));
