@@ -119,7 +119,7 @@ impl CaptureState {
         }
         let written = |running: &mut RunningCapture| running.writer.is_finished();
         let written: Vec<RunningCapture> = self.closing.extract_if(.., written).collect();
-        written.into_iter().for_each(Running::join);
+        written.into_iter().for_each(RunningCapture::join);
     }
 
     /// Reports that a capture could not begin. If the supervisor's socket has no room, a thread sends the report, as a worker

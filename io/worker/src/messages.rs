@@ -90,7 +90,7 @@ pub struct RulesUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmation {
-    /// Number of the request, from [`Update::Ask`].
+    /// Number of the request, from [`Update::Confirm`].
     pub round: u64,
     /// Index of the worker.
     pub worker: u8,

@@ -61,7 +61,7 @@ pub(crate) fn statistics(bytes: &[u8]) {
     let table = StatsTable::private(2, 2);
     let rules = ["deny 10.0.0.0/8", "allow *.example.org"].map(|rule| rule.parse().expect("a rule"));
     let statistics = Statistics::new(table.clone(), rules.to_vec());
-    let mut api = Api::new(Served {
+    let mut api = Api::new(ControlSetup {
         statistics: statistics.clone(),
         ..served()
     });
