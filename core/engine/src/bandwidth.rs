@@ -3,8 +3,8 @@
 //! Each direction is a token bucket, stored as the time at which all traffic so far conforms to the rate (virtual
 //! scheduling, ITU-T I.371). Traffic is counted after it was sent and may exceed the tokens; the next frame waits
 //! longer then. Therefore no frame is too large, and no frame is dropped: frames of the guest wait in the link, and
-//! data for the guest waits in the host sockets. Answers of the engine itself are counted, but do not wait: they are not
-//! larger than the frames of the guest that caused them.
+//! data for the guest waits in the host sockets. Answers of the engine itself are counted, but do not wait; a
+//! router advertisement or an ICMP error may be larger than the guest's packet that caused it.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -495,7 +495,8 @@ impl<S> Forwarder<S> {
     }
 }
 
-/// Sends the response to each client, with that client's id and letter case, which are written into `answer`.
+/// Sends the response to each client that the bandwidth limit admits, with that client's id and letter case, which are
+/// written into `answer`.
 fn reply<S, H, T: Transmit>(pending: &PendingQuery<S>, answer: &mut [u8], ctx: &mut Ctx<'_, H, T>) {
     for (place, client) in pending.clients.iter().enumerate() {
         // Many clients may exceed `--max-bandwidth` by no more than one large datagram does; the others retransmit.

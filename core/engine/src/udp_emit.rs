@@ -15,9 +15,9 @@ use crate::link::TransmitError;
 /// The result of passing a packet for the guest to the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emitted {
-    /// It has accepted the packet, with all fragments.
+    /// The link has accepted the packet, with all fragments.
     Accepted,
-    /// It has refused the packet or a fragment.
+    /// The link has refused the packet or a fragment.
     Refused,
 }
 

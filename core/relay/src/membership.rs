@@ -140,7 +140,8 @@ impl Querier {
     /// Adds a membership that the querier's predecessor, before a restart of the process, has reported to the
     /// supervisor. It expires at `until` unless a host reports it before. It is not reported to the supervisor again.
     pub fn restore(&mut self, group: IpAddr, filter: SourceFilter, until: Duration) {
-        // The reporter is not known. The first report of the group moves it to the account of the host.
+        // The reporter is not known. A report of the group moves it to the account of the host, unless that host has as many
+        // groups.
         let accounts = &mut self.accounts;
         let unknown = match group {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
