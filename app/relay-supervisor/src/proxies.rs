@@ -200,7 +200,7 @@ impl Proxies {
         }
     }
 
-    /// Returns process id, restarts and totals of the worker.
+    /// Returns the process id and the number of restarts of the queriers' worker, and the totals of its counters.
     pub(super) fn stats(&self) -> Option<WorkerStats> {
         self.workers.stats().pop()
     }

@@ -89,7 +89,7 @@ struct PendingQuery<S> {
 }
 
 impl<S> PendingQuery<S> {
-    /// Returns the time at which the next resolver is queried or, at [`GIVE_UP`], the query fails.
+    /// Returns the time at which the next resolver is queried or, at the end of [`GIVE_UP`], the query fails.
     fn deadline(&self) -> Instant {
         (self.sent + SILENCE).min(self.began + GIVE_UP)
     }

@@ -172,11 +172,7 @@ impl<S> Tcp<S> {
                 return;
             }
             if opens {
-                if open::is_to_forwarder(&key, ctx.net)
-                    && let Some(closed) = self.make_room_for_dns(ctx)
-                {
-                    burst.forget(closed);
-                }
+                self.make_room_for_dns(&key, burst, ctx);
                 self.open(key, frame, ip, segment, dns, ctx);
             } else if !segment.flags.has(Flags::RST) {
                 ctx.net.counters.tcp_unknown += 1;
@@ -209,6 +205,8 @@ impl<S> Tcp<S> {
             }
             Verdict::Reopened => {
                 self.remove(index, ctx);
+                // In TIME_WAIT it did not count as a connection to the forwarder.
+                self.make_room_for_dns(&key, burst, ctx);
                 self.open(key, frame, ip, segment, dns, ctx);
             }
         }

@@ -31,7 +31,7 @@ pub(crate) struct Forwarder {
     rules: BTreeMap<u32, RuleEntry>,
     tables: BTreeMap<u32, RuleTable<RuleMatch>>,
     gather: BurstGather<BurstKey, PayloadRef>,
-    /// Number of refused system calls that are in the counters already.
+    /// Number of system calls refused by the sandbox that were added to the counters already.
     refusals: u64,
 }
 

@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Returns the address with the longest text.
+    /// Returns the IPv6 address with the longest text, for the test of the longest message.
     fn source() -> IpAddr {
         "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe".parse().unwrap()
     }

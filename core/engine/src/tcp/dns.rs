@@ -5,8 +5,8 @@
 
 use core::time::Duration;
 
-use super::Tcp;
 use super::connection::{Connection, TcpState};
+use super::{Burst, ConnectionKey, Tcp, open};
 use crate::ctx::Ctx;
 use crate::{FlowId, Host, Instant, Transmit};
 
@@ -37,22 +37,26 @@ impl<S> Tcp<S> {
         self.dns.retain(|id| id.index != index);
     }
 
-    /// Resets the longest idle of the connections to the DNS forwarder if there are [`MOST`] of them, and returns its
-    /// slot.
+    /// Resets the longest idle of the connections to the DNS forwarder if there are [`MOST`] of them and `key` leads there,
+    /// and drops its data from the burst.
     pub(super) fn make_room_for_dns<H: Host<Socket = S>, T: Transmit>(
         &mut self,
+        key: &ConnectionKey,
+        burst: &mut Burst<'_>,
         ctx: &mut Ctx<'_, H, T>,
-    ) -> Option<u32> {
-        if self.dns.len() < MOST {
-            return None;
+    ) {
+        if self.dns.len() < MOST || !open::is_to_forwarder(key, ctx.net) {
+            return;
         }
         let idle_since = |id: &&FlowId| {
             let queries = self.connections.at(id.index).up.queries;
             queries.map(|queries| queries.last_message())
         };
-        let idlest = *self.dns.iter().min_by_key(idle_since)?;
+        let Some(idlest) = self.dns.iter().min_by_key(idle_since).copied() else {
+            return;
+        };
         ctx.net.counters.dns_streams_closed += 1;
         self.close(idlest, ctx);
-        Some(idlest.index)
+        burst.forget(idlest.index);
     }
 }
